@@ -1,0 +1,90 @@
+//! Segments of a file's layout (002 §2.2).
+
+use crate::{FileBlock, PagBlock, PagId};
+
+/// Whether the blocks of an extent hold the file's bytes yet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ExtentState {
+    /// The blocks hold the file's bytes.
+    Written = 0,
+    /// The blocks are the file's, but read as zeros.
+    Unwritten = 1,
+}
+
+/// A run of a file's blocks that lies contiguously in one PAG. Never empty.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extent {
+    /// First block of the file that it maps.
+    pub file: FileBlock,
+    /// Length in blocks, below 2^46.
+    pub len: u64,
+    /// Where it lies.
+    pub pag: PagId,
+    /// First block inside the PAG.
+    pub addr: PagBlock,
+    /// Whether it holds data.
+    pub state: ExtentState,
+}
+
+impl Extent {
+    /// One past the last block of the file that it maps.
+    pub fn end(&self) -> u64 {
+        self.file.0 + self.len
+    }
+
+    /// Does it map `block`?
+    pub fn contains(&self, block: FileBlock) -> bool {
+        self.file <= block && block.0 < self.end()
+    }
+
+    /// The part of it that lies in file blocks `[from, to)`, if any.
+    pub fn slice(&self, from: u64, to: u64) -> Option<Extent> {
+        let start = self.file.0.max(from);
+        let end = self.end().min(to);
+        (start < end).then(|| Extent {
+            file: FileBlock(start),
+            len: end - start,
+            addr: PagBlock(self.addr.0 + (start - self.file.0)),
+            ..*self
+        })
+    }
+
+    /// Does `next` continue it, in the file and on the device, in the same state?
+    pub fn joins(&self, next: &Extent) -> bool {
+        self.end() == next.file.0
+            && self.pag == next.pag
+            && self.addr.0 + self.len == next.addr.0
+            && self.state == next.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent() -> Extent {
+        Extent {
+            file: FileBlock(10),
+            len: 5,
+            pag: PagId(1),
+            addr: PagBlock(100),
+            state: ExtentState::Written,
+        }
+    }
+
+    #[test]
+    fn a_slice_moves_the_address_with_the_offset() {
+        let slice = extent().slice(12, 99).unwrap();
+        assert_eq!((slice.file.0, slice.len, slice.addr.0), (12, 3, 102));
+        assert_eq!(extent().slice(15, 20), None);
+    }
+
+    #[test]
+    fn only_what_continues_on_both_sides_joins() {
+        let next = Extent { file: FileBlock(15), addr: PagBlock(105), ..extent() };
+        assert!(extent().joins(&next));
+        assert!(!extent().joins(&Extent { addr: PagBlock(106), ..next }));
+        assert!(!extent().joins(&Extent { state: ExtentState::Unwritten, ..next }));
+    }
+}

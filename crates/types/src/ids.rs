@@ -1,0 +1,144 @@
+//! Identifiers. Each is its own type; arithmetic happens where the meaning is.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[repr(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// Inode number: `DirNo` 40 bits, reuse 8 bits, slot 16 bits. Stable for the
+    /// file's life, never reused. Only `store` looks inside. 0 means none.
+    Ino(u64)
+}
+id! {
+    /// Number of a chunk (at most 65,536 slots) of a directory's content, 40 bits.
+    DirNo(u64)
+}
+id! {
+    /// Parallel allocation group: one data device, or a slice of one.
+    PagId(u16)
+}
+id! {
+    /// Index of a 4 KiB block inside a file.
+    FileBlock(u64)
+}
+id! {
+    /// Index of a 4 KiB block inside a PAG (block 0 is the PAG's label).
+    PagBlock(u64)
+}
+id! {
+    /// Index of a 4 KiB block of the metadata device.
+    MetaBlock(u64)
+}
+id! {
+    /// A count of 4 KiB blocks.
+    Blocks(u64)
+}
+id! {
+    /// Raised by every start of a metadata server; never goes back.
+    Epoch(u32)
+}
+id! {
+    /// Position in the journal: bytes since mkfs. Only grows.
+    Lsn(u64)
+}
+id! {
+    /// A client; issued durably at its first hello, never reused. 0 means none.
+    ClientId(u64)
+}
+id! {
+    /// The owner of a POSIX or flock lock, as the client's kernel names it.
+    LockOwner(u64)
+}
+
+impl Ino {
+    /// No inode.
+    pub const NONE: Ino = Ino(0);
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// Transaction number: position of an operation's record in its epoch's log.
+/// Ordered by epoch, then by LSN. `Transno::ZERO` precedes every operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Transno {
+    /// Epoch of the server that applied the operation.
+    pub epoch: Epoch,
+    /// End of the operation's record in the log.
+    pub lsn: Lsn,
+}
+
+impl Transno {
+    /// Precedes every operation.
+    pub const ZERO: Transno = Transno { epoch: Epoch(0), lsn: Lsn(0) };
+}
+
+impl fmt::Debug for Transno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch.0, self.lsn.0)
+    }
+}
+
+impl fmt::Display for Transno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// A UUID, as labels and superblocks carry it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transnos_order_by_epoch_before_lsn() {
+        let old = Transno { epoch: Epoch(1), lsn: Lsn(900) };
+        let new = Transno { epoch: Epoch(2), lsn: Lsn(10) };
+        assert!(Transno::ZERO < old && old < new);
+    }
+
+    #[test]
+    fn uuids_print_in_five_groups() {
+        let uuid = Uuid([0xab; 16]);
+        assert_eq!(uuid.to_string(), "abababab-abab-abab-abab-abababababab");
+    }
+}

@@ -1,0 +1,38 @@
+//! The words that every part of Redbud speaks: identifiers, units, attributes,
+//! rights, faults and limits.
+//!
+//! Invariants:
+//! - an identifier is never a bare integer across a function boundary;
+//! - nothing here does I/O, reads a clock, or allocates without a bound;
+//! - limits that depend on each other are tied by const assertions ([`limits`]).
+
+pub mod attr;
+pub mod extent;
+pub mod fault;
+pub mod ids;
+pub mod label;
+pub mod limits;
+pub mod map;
+pub mod name;
+pub mod rights;
+pub mod time;
+
+pub use attr::{Attr, FileKind};
+pub use extent::{Extent, ExtentState};
+pub use fault::Fault;
+pub use ids::*;
+pub use label::{Label, LabelError, LabelKind, check_fs_name};
+pub use map::{HashMap, HashSet};
+pub use name::Name;
+pub use rights::Rights;
+pub use time::{Duration, Instant, Timestamp};
+
+/// CRC32C (Castagnoli) of `bytes`, as every block, slot and frame carries it.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// CRC32C of `bytes` continued from `crc`.
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}

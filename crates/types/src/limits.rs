@@ -1,0 +1,58 @@
+//! Every limit of the system, with the relations between them.
+
+/// Bytes of a block, everywhere.
+pub const BLOCK: usize = 4096;
+/// [`BLOCK`] as a 64-bit count.
+pub const BLOCK_U64: u64 = BLOCK as u64;
+/// log2 of [`BLOCK`].
+pub const BLOCK_SHIFT: u32 = 12;
+/// Longest name of a directory entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// Longest name of an extended attribute, in bytes, prefix included.
+pub const XATTR_NAME_MAX: usize = 255;
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_VALUE_MAX: usize = 65_536;
+/// Most bytes of names and values of one inode's extended attributes.
+pub const XATTR_TOTAL_MAX: usize = 65_536;
+/// Hard links to one file.
+pub const LINK_MAX: u32 = 65_000;
+/// Largest file: 8 EiB minus one byte.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// Largest FUSE request payload.
+pub const IO_MAX: usize = 1 << 20;
+/// Largest frame of the wire protocol, header included.
+pub const FRAME_MAX: usize = 4 << 20;
+/// Operations in one compound request.
+pub const COMPOUND_OPS_MAX: usize = 64;
+/// Ordinary request slots of one connection.
+pub const SLOTS: u16 = 64;
+/// Reserved slots of one connection, for what completes a recall.
+pub const RESERVED_SLOTS: u16 = 64;
+/// Edits of layouts in one commit of one inode.
+pub const COMMIT_EDITS_MAX: usize = 512;
+/// Extents in one reply.
+pub const REPLY_EXTENTS_MAX: usize = 4096;
+/// Entries in one readdir reply.
+pub const READDIR_MAX: usize = 4096;
+/// Supplementary groups of a principal.
+pub const GROUPS_MAX: usize = 65_536;
+/// Data zones (PAGs) of one file system.
+pub const PAGS_MAX: usize = 1024;
+/// Leases one server keeps; beyond it recalls the coldest.
+pub const LEASES_MAX: usize = 4 << 20;
+/// Blocks of one space grant: 16 MiB, the delegation chunk of 000 §IV.A.
+pub const GRANT_BLOCKS: u64 = (16 << 20) / BLOCK_U64;
+/// Dirty bytes a client holds before writers wait.
+pub const DIRTY_MAX: usize = 256 << 20;
+/// Uncommitted requests a client keeps for replay before it forces a commit.
+pub const REPLAY_MAX: usize = 65_536;
+/// Sessions of one server.
+pub const SESSIONS_MAX: usize = 4096;
+
+const _: () = assert!(BLOCK == 1 << BLOCK_SHIFT);
+const _: () = assert!(IO_MAX + 65_536 <= FRAME_MAX, "a frame holds the largest request");
+const _: () = assert!(XATTR_VALUE_MAX <= XATTR_TOTAL_MAX);
+const _: () = assert!(COMMIT_EDITS_MAX * 64 <= FRAME_MAX / 2);
+const _: () = assert!(REPLY_EXTENTS_MAX * 48 <= FRAME_MAX);

@@ -1,0 +1,78 @@
+//! Names of directory entries.
+
+use std::fmt;
+
+use crate::limits::NAME_MAX;
+
+/// A validated entry name: 1..=255 bytes of anything but '/' and NUL, and
+/// neither "." nor "..".
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Box<[u8]>);
+
+/// Why bytes are not a [`Name`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameError {
+    /// No bytes, or "." or "..".
+    Reserved,
+    /// More than 255 bytes.
+    TooLong,
+    /// Contains '/' or NUL.
+    BadByte,
+}
+
+impl Name {
+    /// Checks `bytes`.
+    pub fn new(bytes: &[u8]) -> Result<Name, NameError> {
+        if bytes.len() > NAME_MAX {
+            return Err(NameError::TooLong);
+        }
+        if bytes.is_empty() || bytes == b"." || bytes == b".." {
+            return Err(NameError::Reserved);
+        }
+        if bytes.iter().any(|&b| b == b'/' || b == 0) {
+            return Err(NameError::BadByte);
+        }
+        Ok(Name(bytes.into()))
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Name {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(&self.0).escape_debug())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_legal_names_pass() {
+        assert!(Name::new(b"a b\xff\n").is_ok());
+        assert!(Name::new(&[b'x'; 255]).is_ok());
+        assert_eq!(Name::new(&[b'x'; 256]), Err(NameError::TooLong));
+        for reserved in [&b""[..], b".", b".."] {
+            assert_eq!(Name::new(reserved), Err(NameError::Reserved));
+        }
+        for bad in [&b"a/b"[..], b"a\0"] {
+            assert_eq!(Name::new(bad), Err(NameError::BadByte));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What a lease on an inode allows its client (DESIGN, Leases).
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Rights of one client on one inode. A server never has two clients hold
+    /// conflicting rights: `DATA_X` excludes every other client's `DATA_S` and
+    /// `DATA_X`, and every other client's `ATTR`.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+    pub struct Rights: u8 {
+        /// May cache the inode's attributes, xattrs and symlink target.
+        const ATTR = 1;
+        /// May cache the names of a directory, found and missing ones alike.
+        const NAMES = 2;
+        /// May keep the file open: it outlives its last name until this is returned.
+        const OPEN = 4;
+        /// May cache the file's data and layout, for reading.
+        const DATA_S = 8;
+        /// May change data, size and layout, and owns size, mtime and ctime. Implies `DATA_S`.
+        const DATA_X = 16;
+    }
+}
+
+impl Rights {
+    /// `DATA_X` also counts as `DATA_S`.
+    pub fn closed(self) -> Rights {
+        if self.contains(Rights::DATA_X) { self | Rights::DATA_S } else { self }
+    }
+
+    /// What another client must give up so that `self` can be granted.
+    pub fn conflicts(self) -> Rights {
+        let mut out = Rights::empty();
+        if self.contains(Rights::DATA_X) {
+            out |= Rights::DATA_S | Rights::DATA_X | Rights::ATTR;
+        } else if self.intersects(Rights::DATA_S | Rights::ATTR) {
+            out |= Rights::DATA_X;
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conflicts_are_symmetric_for_every_pair_of_rights() {
+        for a in 0..32u8 {
+            for b in 0..32u8 {
+                let (a, b) = (Rights::from_bits_truncate(a), Rights::from_bits_truncate(b));
+                assert_eq!(a.conflicts().intersects(b), b.conflicts().intersects(a), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_and_open_are_always_shared() {
+        let shared = Rights::NAMES | Rights::OPEN;
+        assert!(shared.conflicts().is_empty());
+    }
+}
