@@ -1,0 +1,162 @@
+//! Frames: how messages lie in a byte stream.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic "RBd1" |
+//! | 4 | 4 | length of the payload in bytes |
+//! | 8 | 4 | CRC32C of length and payload |
+//! | 12 | length | payload: one [`Message`] |
+//!
+//! Invariants:
+//! - a decoder holds at most one frame ([`FRAME_MAX`] bytes) and what arrived with it;
+//! - bytes that are no frame end the stream: after [`Malformed`] a decoder gives nothing more;
+//! - a whole frame whose payload holds an operation of a newer version is told
+//!   apart ([`Received::Unknown`]), because its sender deserves an answer.
+
+use types::limits::FRAME_MAX;
+use types::{crc32c, crc32c_append};
+
+use crate::mds::Message;
+use crate::wire::{Malformed, Reader, Wire};
+
+/// First bytes of every frame, as a little-endian number.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"RBd1");
+/// Bytes before the payload.
+pub const HEADER: usize = 12;
+/// Capacity that an empty decoder keeps.
+const SPARE_MAX: usize = 1 << 20;
+/// Id of [`Message::Request`] on the wire.
+const REQUEST: u16 = 4;
+
+/// What a frame held.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// A message.
+    Message(Message),
+    /// A request whose slot and sequence are readable and the rest is not: it is answered `Unsupported`.
+    Unknown {
+        /// Its slot.
+        slot: u16,
+        /// Its sequence.
+        seq: u32,
+    },
+}
+
+/// Appends `message` as a frame. Panics if it exceeds [`FRAME_MAX`]: limits of
+/// replies are kept where they are made.
+pub fn encode(message: &Message, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&MAGIC.to_le_bytes());
+    out.extend_from_slice(&[0; HEADER - 4]);
+    message.put(out);
+    let len = out.len() - start - HEADER;
+    assert!(HEADER + len <= FRAME_MAX, "a frame of {len} bytes exceeds the limit");
+    let len = (len as u32).to_le_bytes();
+    let crc = crc32c_append(crc32c(&len), &out[start + HEADER..]);
+    out[start + 4..start + 8].copy_from_slice(&len);
+    out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Takes received bytes and yields messages.
+#[derive(Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    start: usize,
+    broken: Option<Malformed>,
+}
+
+impl Decoder {
+    /// One that has received nothing.
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// Lends the buffer for a read that appends to it; [`Decoder::restore`] gives it back.
+    pub fn lend(&mut self) -> Vec<u8> {
+        self.compact();
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Gives back the buffer lent by [`Decoder::lend`], longer by what has arrived.
+    pub fn restore(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes;
+    }
+
+    /// Appends what has arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.compact();
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message that has arrived whole.
+    ///
+    /// # Errors
+    /// The bytes are no frame, or a frame's payload is no message.
+    #[allow(clippy::should_implement_trait, reason = "an iterator's `next` does not go with `?`")]
+    pub fn next(&mut self) -> Result<Option<Received>, Malformed> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        let result = self.step();
+        if let Err(malformed) = result {
+            self.broken = Some(malformed);
+        }
+        result
+    }
+
+    fn step(&mut self) -> Result<Option<Received>, Malformed> {
+        let rest = &self.bytes[self.start..];
+        if rest.len() < HEADER {
+            return Ok(None);
+        }
+        let word =
+            |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+        if word(0) != MAGIC {
+            return Err(Malformed("the stream does not speak Redbud's protocol"));
+        }
+        let len = word(4) as usize;
+        if len > FRAME_MAX - HEADER {
+            return Err(Malformed("a frame exceeds the limit"));
+        }
+        if rest.len() < HEADER + len {
+            return Ok(None);
+        }
+        let payload = &rest[HEADER..HEADER + len];
+        if crc32c_append(crc32c(&rest[4..8]), payload) != word(8) {
+            return Err(Malformed("a frame's checksum is wrong"));
+        }
+        let received = match Message::get(&mut Reader::new(payload)) {
+            Ok(message) => Received::Message(message),
+            Err(malformed) => {
+                let (slot, seq) = request_head(payload).ok_or(malformed)?;
+                Received::Unknown { slot, seq }
+            }
+        };
+        self.start += HEADER + len;
+        Ok(Some(received))
+    }
+
+    fn compact(&mut self) {
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+        } else if self.start > 0 {
+            self.bytes.drain(..self.start);
+        }
+        self.start = 0;
+        if self.bytes.is_empty() && self.bytes.capacity() > SPARE_MAX {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+/// Slot and sequence of a request, which stand first in it in every version.
+fn request_head(payload: &[u8]) -> Option<(u16, u32)> {
+    let mut reader = Reader::new(payload);
+    let id = u16::get(&mut reader).ok()?;
+    let _len = u32::get(&mut reader).ok()?;
+    (id == REQUEST).then_some(())?;
+    Some((u16::get(&mut reader).ok()?, u32::get(&mut reader).ok()?))
+}
+
+#[cfg(test)]
+mod tests;

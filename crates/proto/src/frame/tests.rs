@@ -1,0 +1,305 @@
+use types::{Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name};
+use types::{PagBlock, PagId, Rights, Timestamp, Transno, Uuid};
+
+use super::*;
+use crate::mds::*;
+use crate::wire::Bytes;
+
+fn attr() -> Attr {
+    let time = Timestamp { seconds: -5, nanos: 7 };
+    Attr {
+        ino: Ino(77),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        nlink: 1,
+        uid: 5,
+        gid: 6,
+        rdev: 0,
+        size: 4097,
+        blocks: 2,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: 9,
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn samples() -> Vec<Message> {
+    let leased = Leased { attr: attr(), rights: Rights::ATTR | Rights::OPEN, seq: 3 };
+    let extent = Extent {
+        file: FileBlock(3),
+        len: 9,
+        pag: PagId(2),
+        addr: PagBlock(100),
+        state: ExtentState::Unwritten,
+    };
+    let dir = InoRef::Is { ino: Ino::ROOT };
+    let lock =
+        Lock { flock: true, owner: types::LockOwner(4), pid: 1, exclusive: true, start: 0, end: 9 };
+    let node = NewNode {
+        kind: FileKind::Symlink,
+        mode: 0o777,
+        umask: 0o22,
+        rdev: 0,
+        symlink: Bytes(b"../x".to_vec()),
+    };
+    let ops = vec![
+        Op::Lookup {
+            dir: dir.clone(),
+            name: name("a"),
+            want: Rights::ATTR,
+            want_dir: Rights::NAMES,
+        },
+        Op::Create { dir: InoRef::Of { op: 0 }, name: name("b"), node, want: Rights::all() },
+        Op::Rename {
+            from: dir.clone(),
+            name: name("b"),
+            to: dir.clone(),
+            new_name: name("c"),
+            flags: 2,
+            unused: Some(Ino(9)),
+        },
+        Op::Commit {
+            ino: Ino(77),
+            edits: vec![
+                Edit::Map { extent },
+                Edit::Unmap { from: FileBlock(0), to: 3 },
+                Edit::Written { from: FileBlock(3), len: 2 },
+            ],
+            size: Some(1),
+            mtime: None,
+            ctime: Some(Timestamp::default()),
+        },
+        Op::Reclaim {
+            leases: vec![HeldLease { ino: Ino(5), rights: Rights::OPEN, open: true }],
+            locks: vec![(Ino(5), lock.clone())],
+        },
+        Op::Lock { ino: Ino(5), lock: lock.clone(), wait: true },
+    ];
+    let results = vec![
+        Ok(OpReply::Entry { entry: Some(leased.clone()), dir: leased.clone() }),
+        Ok(OpReply::Acquired {
+            leased: leased.clone(),
+            layout: Some(LayoutPart {
+                from: FileBlock(0),
+                to: u64::MAX,
+                extents: vec![extent],
+                frozen: false,
+            }),
+        }),
+        Ok(OpReply::Entries {
+            entries: vec![DirEntry {
+                cookie: 5,
+                name: name("z"),
+                ino: Ino(6),
+                kind: FileKind::Fifo,
+                leased: None,
+            }],
+            end: true,
+            dir: leased,
+        }),
+        Ok(OpReply::Locked { lock: Some(lock) }),
+        Err(Fault::NoSpace),
+    ];
+    vec![
+        Message::Hello {
+            hello: Hello {
+                version_min: 1,
+                version_max: 1,
+                features: 0,
+                fs_name: "home".into(),
+                role: 0,
+                client: ClientId(0),
+                nonce: 88,
+                seen: Transno::ZERO,
+                description: "test".into(),
+                auth: Bytes::default(),
+                lease_ms: 0,
+            },
+        },
+        Message::Welcome {
+            welcome: Welcome {
+                version: 1,
+                features: 0,
+                fs_uuid: Uuid([1; 16]),
+                client: ClientId(3),
+                epoch: types::Epoch(2),
+                state: NEW,
+                survived: Transno::ZERO,
+                lease_ms: 30_000,
+                slots: 64,
+                pags: vec![PagInfo {
+                    id: PagId(0),
+                    uuid: Uuid([2; 16]),
+                    blocks: 99,
+                    path: "/d".into(),
+                }],
+                time: Timestamp::default(),
+            },
+        },
+        Message::Request {
+            request: Request {
+                slot: 3,
+                seq: 9,
+                principal: Principal { uid: 0, gid: 0, groups: vec![1, 2] },
+                sync: true,
+                atomic: false,
+                replay: Some(Replay { transno: Transno::ZERO, results: results.clone() }),
+                ops,
+            },
+        },
+        Message::Reply {
+            reply: Reply {
+                slot: 3,
+                seq: 9,
+                transno: Transno::ZERO,
+                last_committed: Transno::ZERO,
+                results,
+            },
+        },
+        Message::Push { push: Push::Recall { ino: Ino(4), seq: 8, take: Rights::DATA_X } },
+        Message::Refused { refused: Refused { fault: Fault::Evicted, text: "gone".into() } },
+        Message::PushReply {
+            reply: PushReply {
+                id: 4,
+                data: Some(DataAttr {
+                    size: 1,
+                    blocks: 1,
+                    mtime: Timestamp::default(),
+                    ctime: Timestamp::default(),
+                }),
+            },
+        },
+    ]
+}
+
+fn stream() -> Vec<u8> {
+    let mut out = Vec::new();
+    for message in samples() {
+        encode(&message, &mut out);
+    }
+    out
+}
+
+fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn messages_survive_the_stream_however_it_is_cut() {
+    let bytes = stream();
+    let expected: Vec<Received> = samples().into_iter().map(Received::Message).collect();
+    for step in [1, 2, 7, 13, 100, bytes.len()] {
+        let mut decoder = Decoder::new();
+        let mut got = Vec::new();
+        for chunk in bytes.chunks(step) {
+            let mut buffer = decoder.lend();
+            buffer.extend_from_slice(chunk);
+            decoder.restore(buffer);
+            while let Some(message) = decoder.next().unwrap() {
+                got.push(message);
+            }
+        }
+        assert_eq!(got, expected, "in steps of {step}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_noticed_before_the_message_is_used() {
+    let bytes = stream();
+    let expected = samples();
+    for bit in (0..bytes.len() * 8).step_by(3) {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let mut decoder = Decoder::new();
+        decoder.push(&flipped);
+        let mut count = 0;
+        while let Ok(Some(received)) = decoder.next() {
+            assert_eq!(received, Received::Message(expected[count].clone()), "bit {bit}");
+            count += 1;
+        }
+        assert!(count < expected.len(), "bit {bit} went unnoticed");
+    }
+}
+
+#[test]
+fn any_payload_gives_a_message_or_an_error() {
+    let mut state = 0x1234_5678_9abc_def1;
+    let payloads: Vec<Vec<u8>> = samples().iter().map(Wire::to_bytes).collect();
+    for round in 0..40_000 {
+        let mut payload = payloads[round % payloads.len()].clone();
+        for _ in 0..1 + next_random(&mut state) % 4 {
+            let at = next_random(&mut state) as usize % payload.len();
+            match next_random(&mut state) % 4 {
+                0 => payload[at] = next_random(&mut state) as u8,
+                1 => payload.truncate(at.max(1)),
+                2 => payload[at] = 0xff,
+                _ => payload.insert(at, next_random(&mut state) as u8),
+            }
+        }
+        if let Ok(message) = Message::get(&mut Reader::new(&payload)) {
+            let again = message.to_bytes();
+            assert_eq!(Message::get(&mut Reader::new(&again)), Ok(message));
+        }
+    }
+    for _ in 0..40_000 {
+        let len = next_random(&mut state) as usize % 80;
+        let payload: Vec<u8> = (0..len).map(|_| next_random(&mut state) as u8).collect();
+        let _ = Message::get(&mut Reader::new(&payload));
+    }
+}
+
+#[test]
+fn a_count_beyond_the_message_allocates_nothing() {
+    let mut payload = Vec::new();
+    5u16.put(&mut payload);
+    100u32.put(&mut payload);
+    payload.extend_from_slice(&[0; 30]);
+    u32::MAX.put(&mut payload);
+    payload.resize(106, 0);
+    assert!(Message::get(&mut Reader::new(&payload)).is_err());
+}
+
+#[test]
+fn a_frame_longer_than_the_limit_ends_the_stream_at_once() {
+    let mut decoder = Decoder::new();
+    let mut header = MAGIC.to_le_bytes().to_vec();
+    header.extend_from_slice(&u32::MAX.to_le_bytes());
+    header.extend_from_slice(&[0; 4]);
+    decoder.push(&header);
+    assert!(decoder.next().is_err());
+    decoder.push(&stream());
+    assert!(decoder.next().is_err());
+}
+
+#[test]
+fn a_request_with_an_unknown_operation_tells_its_slot() {
+    let request = Request {
+        slot: 6,
+        seq: 11,
+        principal: Principal { uid: 0, gid: 0, groups: vec![] },
+        sync: false,
+        atomic: false,
+        replay: None,
+        ops: vec![Op::Renew {}],
+    };
+    let mut payload = Message::Request { request }.to_bytes();
+    let at = payload.len() - 6;
+    payload[at..at + 2].copy_from_slice(&9999u16.to_le_bytes());
+    let mut frame = MAGIC.to_le_bytes().to_vec();
+    let len = (payload.len() as u32).to_le_bytes();
+    frame.extend_from_slice(&len);
+    frame.extend_from_slice(&crc32c_append(crc32c(&len), &payload).to_le_bytes());
+    frame.extend_from_slice(&payload);
+    let mut decoder = Decoder::new();
+    decoder.push(&frame);
+    assert_eq!(decoder.next(), Ok(Some(Received::Unknown { slot: 6, seq: 11 })));
+}

@@ -1,0 +1,362 @@
+//! The server's account of who holds which rights on which inode.
+//!
+//! Invariants:
+//! - two clients never hold conflicting rights on one inode ([`Rights::conflicts`]);
+//! - a lease's sequence is raised by every grant that adds a right and by every
+//!   recall, and never repeats, not even over a restart (the epoch stands above it);
+//! - while rights of a client on an inode are asked back, it is granted nothing
+//!   more there, so a return that names the recall's sequence knows every grant;
+//! - a return made in ignorance of a later grant or recall changes nothing.
+//!
+//! The table decides and remembers; who waits for what, and for how long, is its
+//! user's business.
+
+use types::{ClientId, Epoch, HashMap, Ino, Rights};
+
+/// A recall to be pushed to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recall {
+    /// Whose lease.
+    pub client: ClientId,
+    /// On what.
+    pub ino: Ino,
+    /// The lease's sequence, raised by this recall.
+    pub seq: u64,
+    /// Rights to give up.
+    pub take: Rights,
+}
+
+/// What replies tell a client of its lease. Rights that are asked back are among
+/// them until they are returned: the client knows by the sequence what it gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// Rights.
+    pub rights: Rights,
+    /// Sequence of the lease.
+    pub seq: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    client: ClientId,
+    seq: u64,
+    rights: Rights,
+    asked: Rights,
+}
+
+/// Nearly every inode has one holder; it lies in the map itself.
+#[derive(Debug)]
+struct Holders {
+    first: Holder,
+    more: Vec<Holder>,
+}
+
+impl Holders {
+    fn iter(&self) -> impl Iterator<Item = &Holder> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    fn get(&self, client: ClientId) -> Option<&Holder> {
+        self.iter().find(|holder| holder.client == client)
+    }
+
+    fn get_mut(&mut self, client: ClientId) -> Option<&mut Holder> {
+        std::iter::once(&mut self.first).chain(&mut self.more).find(|h| h.client == client)
+    }
+}
+
+/// All leases of one server.
+#[derive(Debug)]
+pub struct LeaseTable {
+    inodes: HashMap<Ino, Holders>,
+    /// Leases by client; no entry means none.
+    counts: HashMap<ClientId, usize>,
+    total: usize,
+    last_seq: u64,
+}
+
+impl LeaseTable {
+    /// An empty table; sequences start above those of all earlier epochs.
+    pub fn new(epoch: Epoch) -> LeaseTable {
+        LeaseTable {
+            inodes: HashMap::default(),
+            counts: HashMap::default(),
+            total: 0,
+            last_seq: u64::from(epoch.0) << 32,
+        }
+    }
+
+    /// Leases in the table.
+    pub fn len(&self) -> usize {
+        self.total
+    }
+
+    /// Has nobody a lease?
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
+    /// Leases of `client`.
+    pub fn count(&self, client: ClientId) -> usize {
+        self.counts.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Rights of `client` on `ino` as the server counts: also those that are asked back.
+    pub fn rights(&self, client: ClientId, ino: Ino) -> Rights {
+        self.holder(client, ino).map_or(Rights::empty(), |holder| holder.rights)
+    }
+
+    /// The lease of `client` as replies tell it.
+    pub fn held(&self, client: ClientId, ino: Ino) -> Held {
+        self.holder(client, ino)
+            .map_or(Held::default(), |holder| Held { rights: holder.rights, seq: holder.seq })
+    }
+
+    /// Everything that clients other than `client` hold on `ino`.
+    pub fn others(&self, client: ClientId, ino: Ino) -> Rights {
+        let Some(holders) = self.inodes.get(&ino) else { return Rights::empty() };
+        let others = holders.iter().filter(|holder| holder.client != client);
+        others.fold(Rights::empty(), |all, holder| all | holder.rights)
+    }
+
+    /// Clients other than `client` whose answers are awaited before `take` on `ino` is free. A recall of
+    /// `OPEN` is over when it is answered, also by "still open".
+    pub fn awaited(&self, client: ClientId, ino: Ino, take: Rights) -> Vec<ClientId> {
+        let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
+        let others = holders.iter().filter(|h| {
+            let open = h.asked & take & Rights::OPEN;
+            let rest = (h.rights & take).difference(Rights::OPEN);
+            h.client != client && !(open | rest).is_empty()
+        });
+        others.map(|holder| holder.client).collect()
+    }
+
+    /// Who holds `DATA_X` on `ino`.
+    pub fn writer(&self, ino: Ino) -> Option<ClientId> {
+        let holders = self.inodes.get(&ino)?;
+        holders.iter().find(|h| h.rights.contains(Rights::DATA_X)).map(|h| h.client)
+    }
+
+    /// Does anyone hold one of `rights` on `ino`?
+    pub fn anyone(&self, ino: Ino, rights: Rights) -> bool {
+        self.inodes
+            .get(&ino)
+            .is_some_and(|holders| holders.iter().any(|h| h.rights.intersects(rights)))
+    }
+
+    /// The part of `want` that `client` can be given without a recall.
+    pub fn grantable(&self, client: ClientId, ino: Ino, want: Rights) -> Rights {
+        let Some(holders) = self.inodes.get(&ino) else { return want.closed() };
+        let mut out = want.closed();
+        for holder in holders.iter() {
+            if holder.client == client {
+                if !holder.asked.is_empty() {
+                    return Rights::empty();
+                }
+            } else {
+                out = out.difference(holder.rights.conflicts());
+            }
+        }
+        if out.contains(Rights::DATA_X) { out } else { out.difference(Rights::DATA_X) }
+    }
+
+    /// Gives `client` `rights` on `ino`. They must be grantable.
+    pub fn grant(&mut self, client: ClientId, ino: Ino, rights: Rights) {
+        let rights = rights.closed();
+        assert!(self.grantable(client, ino, rights).contains(rights), "a grant conflicts");
+        if rights.is_empty() {
+            return;
+        }
+        let seq = self.last_seq + 1;
+        let fresh = Holder { client, seq, rights, asked: Rights::empty() };
+        match self.inodes.get_mut(&ino) {
+            None => {
+                self.inodes.insert(ino, Holders { first: fresh, more: Vec::new() });
+            }
+            Some(holders) => match holders.get_mut(client) {
+                Some(holder) if holder.rights.contains(rights) => return,
+                Some(holder) => {
+                    holder.rights |= rights;
+                    holder.seq = seq;
+                    self.last_seq = seq;
+                    return;
+                }
+                None => holders.more.push(fresh),
+            },
+        }
+        self.last_seq = seq;
+        self.total += 1;
+        *self.counts.entry(client).or_insert(0) += 1;
+    }
+
+    /// Asks every client but `except` for `take` on `ino`. Yields the recalls to
+    /// push: none for what is asked back already.
+    pub fn recall(&mut self, except: ClientId, ino: Ino, take: Rights) -> Vec<Recall> {
+        let Some(holders) = self.inodes.get_mut(&ino) else { return Vec::new() };
+        let mut out = Vec::new();
+        for holder in std::iter::once(&mut holders.first).chain(&mut holders.more) {
+            let wanted = holder.rights & take;
+            if holder.client == except || holder.asked.contains(wanted) {
+                continue;
+            }
+            self.last_seq += 1;
+            holder.seq = self.last_seq;
+            holder.asked |= wanted;
+            let (client, seq, take) = (holder.client, holder.seq, holder.asked);
+            out.push(Recall { client, ino, seq, take });
+        }
+        out
+    }
+
+    /// Recalls that `client` has not answered, to be pushed again on a new connection.
+    pub fn unanswered(&self, client: ClientId) -> Vec<Recall> {
+        let mut out: Vec<Recall> = Vec::new();
+        for (&ino, holders) in &self.inodes {
+            if let Some(h) = holders.get(client).filter(|h| !h.asked.is_empty()) {
+                out.push(Recall { client, ino, seq: h.seq, take: h.asked });
+            }
+        }
+        out.sort_by_key(|recall| recall.seq);
+        out
+    }
+
+    /// Is this recall still waiting for its answer?
+    pub fn is_asked(&self, recall: &Recall) -> bool {
+        self.holder(recall.client, recall.ino)
+            .is_some_and(|h| h.seq == recall.seq && !h.asked.is_empty())
+    }
+
+    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`. With
+    /// `still_open` a recall of `OPEN` is answered and `OPEN` stays. Says whether anything changed.
+    pub fn give_back(
+        &mut self,
+        client: ClientId,
+        ino: Ino,
+        seq: u64,
+        give: Rights,
+        still_open: bool,
+    ) -> bool {
+        let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
+            return false;
+        };
+        if seq < holder.seq {
+            return false;
+        }
+        let mut give = give;
+        if still_open {
+            give = give.difference(Rights::OPEN);
+            holder.asked = holder.asked.difference(Rights::OPEN);
+        }
+        if give.contains(Rights::DATA_S) {
+            give |= Rights::DATA_X;
+        }
+        holder.rights = holder.rights.difference(give);
+        holder.asked = holder.asked.difference(give);
+        if holder.rights.is_empty() {
+            self.remove(client, ino);
+        }
+        true
+    }
+
+    /// Ends the lease of `client` on `ino`; yields what it held.
+    pub fn drop_lease(&mut self, client: ClientId, ino: Ino) -> Rights {
+        let rights = self.rights(client, ino);
+        if !rights.is_empty() {
+            self.remove(client, ino);
+        }
+        rights
+    }
+
+    /// Ends all leases on `ino`: the inode is gone.
+    pub fn drop_inode(&mut self, ino: Ino) {
+        if let Some(holders) = self.inodes.remove(&ino) {
+            for holder in holders.iter() {
+                self.uncount(holder.client);
+            }
+        }
+    }
+
+    /// Ends all leases of `client`; yields what it held, in order of inodes.
+    pub fn drop_client(&mut self, client: ClientId) -> Vec<(Ino, Rights)> {
+        let mut out: Vec<(Ino, Rights)> = self.of_client(client);
+        out.sort_unstable_by_key(|(ino, _)| *ino);
+        for &(ino, _) in &out {
+            self.remove(client, ino);
+        }
+        out
+    }
+
+    /// What `client` holds, in no order.
+    pub fn of_client(&self, client: ClientId) -> Vec<(Ino, Rights)> {
+        if self.count(client) == 0 {
+            return Vec::new();
+        }
+        let holders = self.inodes.iter();
+        holders.filter_map(|(&ino, h)| h.get(client).map(|h| (ino, h.rights))).collect()
+    }
+
+    /// Puts a lease back that `client` held before the server's restart. Yields the
+    /// rights that another client has claimed first; the others are given. The client does
+    /// not learn its new sequence, so any return is made in knowledge of it.
+    pub fn reclaim(&mut self, client: ClientId, ino: Ino, rights: Rights) -> Rights {
+        let given = self.grantable(client, ino, rights);
+        self.grant(client, ino, given);
+        if let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) {
+            holder.seq = 0;
+        }
+        rights.closed().difference(given)
+    }
+
+    /// Panics if an invariant does not hold.
+    pub fn validate(&self) {
+        let mut total = 0;
+        let mut counts: HashMap<ClientId, usize> = HashMap::default();
+        for holders in self.inodes.values() {
+            for (index, holder) in holders.iter().enumerate() {
+                total += 1;
+                *counts.entry(holder.client).or_insert(0) += 1;
+                assert!(!holder.rights.is_empty(), "an empty lease is kept");
+                assert_eq!(holder.rights, holder.rights.closed());
+                assert!(holder.rights.contains(holder.asked), "what is not held is asked back");
+                assert!(holder.seq <= self.last_seq);
+                for other in holders.iter().skip(index + 1) {
+                    assert_ne!(holder.client, other.client);
+                    assert!(!holder.rights.conflicts().intersects(other.rights), "{holders:?}");
+                }
+            }
+        }
+        assert_eq!(total, self.total);
+        assert_eq!(counts, self.counts);
+    }
+
+    fn holder(&self, client: ClientId, ino: Ino) -> Option<&Holder> {
+        self.inodes.get(&ino)?.get(client)
+    }
+
+    fn remove(&mut self, client: ClientId, ino: Ino) {
+        let Some(holders) = self.inodes.get_mut(&ino) else { return };
+        if holders.first.client == client {
+            match holders.more.pop() {
+                Some(last) => holders.first = last,
+                None => {
+                    self.inodes.remove(&ino);
+                }
+            }
+        } else {
+            holders.more.retain(|holder| holder.client != client);
+        }
+        self.uncount(client);
+    }
+
+    fn uncount(&mut self, client: ClientId) {
+        self.total -= 1;
+        let count = self.counts.get_mut(&client).expect("a counted client");
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+
+const A: ClientId = ClientId(1);
+const B: ClientId = ClientId(2);
+const F: Ino = Ino(77);
+
+fn table() -> LeaseTable {
+    LeaseTable::new(Epoch(3))
+}
+
+#[test]
+fn a_writer_is_asked_for_everything_that_conflicts() {
+    let mut table = table();
+    table.grant(A, F, Rights::DATA_X | Rights::ATTR | Rights::OPEN);
+    assert_eq!(table.grantable(B, F, Rights::DATA_X | Rights::OPEN), Rights::OPEN);
+    let recalls = table.recall(B, F, Rights::DATA_X.conflicts());
+    assert_eq!(recalls.len(), 1);
+    assert_eq!(recalls[0].take, Rights::DATA_X | Rights::DATA_S | Rights::ATTR);
+    assert!(table.recall(B, F, Rights::DATA_X.conflicts()).is_empty(), "asked once");
+    assert!(table.give_back(A, F, recalls[0].seq, recalls[0].take, false));
+    assert_eq!(table.rights(A, F), Rights::OPEN);
+    table.grant(B, F, Rights::DATA_X);
+    table.validate();
+}
+
+#[test]
+fn a_writer_may_keep_reading_when_a_reader_comes() {
+    let mut table = table();
+    table.grant(A, F, Rights::DATA_X | Rights::ATTR);
+    let recalls = table.recall(B, F, Rights::DATA_S.conflicts());
+    assert_eq!(recalls[0].take, Rights::DATA_X);
+    table.give_back(A, F, recalls[0].seq, Rights::DATA_X, false);
+    assert_eq!(table.rights(A, F), Rights::DATA_S | Rights::ATTR);
+    assert_eq!(table.grantable(B, F, Rights::DATA_S | Rights::ATTR), Rights::DATA_S | Rights::ATTR);
+    table.validate();
+}
+
+#[test]
+fn a_return_that_does_not_know_the_last_grant_changes_nothing() {
+    let mut table = table();
+    table.grant(A, F, Rights::ATTR);
+    let old = table.held(A, F).seq;
+    table.grant(A, F, Rights::DATA_S);
+    assert!(!table.give_back(A, F, old, Rights::ATTR, false));
+    assert_eq!(table.rights(A, F), Rights::ATTR | Rights::DATA_S);
+}
+
+#[test]
+fn nothing_is_granted_to_a_client_that_is_being_asked() {
+    let mut table = table();
+    table.grant(A, F, Rights::NAMES | Rights::ATTR);
+    let recall = table.recall(B, F, Rights::NAMES)[0];
+    assert!(table.grantable(A, F, Rights::OPEN).is_empty());
+    assert_eq!(table.held(A, F).seq, recall.seq);
+    assert_eq!(table.unanswered(A), vec![recall]);
+    table.give_back(A, F, recall.seq, Rights::NAMES, false);
+    assert!(table.unanswered(A).is_empty());
+    assert!(!table.is_asked(&recall));
+}
+
+#[test]
+fn a_holder_with_open_handles_answers_and_keeps_open() {
+    let mut table = table();
+    table.grant(A, F, Rights::OPEN | Rights::ATTR);
+    let recall = table.recall(B, F, Rights::OPEN | Rights::ATTR)[0];
+    table.give_back(A, F, recall.seq, Rights::ATTR | Rights::OPEN, true);
+    assert_eq!(table.rights(A, F), Rights::OPEN);
+    assert!(table.unanswered(A).is_empty());
+    table.validate();
+}
+
+#[test]
+fn sequences_of_a_later_epoch_are_higher() {
+    let mut old = LeaseTable::new(Epoch(1));
+    let mut new = LeaseTable::new(Epoch(2));
+    for _ in 0..10 {
+        old.grant(A, F, Rights::ATTR);
+        old.drop_lease(A, F);
+    }
+    old.grant(A, F, Rights::ATTR);
+    new.grant(A, F, Rights::ATTR);
+    assert!(new.held(A, F).seq > old.held(A, F).seq);
+}
+
+#[test]
+fn of_two_conflicting_claims_after_a_restart_the_first_wins() {
+    let mut table = table();
+    assert!(table.reclaim(A, F, Rights::DATA_X | Rights::OPEN).is_empty());
+    let refused = table.reclaim(B, F, Rights::DATA_S | Rights::OPEN);
+    assert_eq!(refused, Rights::DATA_S);
+    table.validate();
+}
+
+/// Random grants, recalls, returns and deaths against a plain list of ⟨client, inode, right⟩.
+#[test]
+fn the_table_agrees_with_a_list_of_rights() {
+    let mut state = 0x9876_5432_1234_5678u64;
+    let mut next = move |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    let mut table = table();
+    let mut model: Vec<(ClientId, Ino, Rights)> = Vec::new();
+    let mut asked: Vec<Recall> = Vec::new();
+    let held = |model: &Vec<(ClientId, Ino, Rights)>, client, ino| {
+        let mine = model.iter().filter(|(c, i, _)| (*c, *i) == (client, ino));
+        mine.fold(Rights::empty(), |all, (_, _, r)| all | *r)
+    };
+    for _ in 0..30_000 {
+        let client = ClientId(1 + next(4));
+        let ino = Ino(10 + next(5));
+        let rights = Rights::from_bits_truncate(next(32) as u8);
+        match next(8) {
+            0..=3 => {
+                let granted = table.grantable(client, ino, rights);
+                for (c, i, r) in &model {
+                    assert!(*c == client || *i != ino || !r.conflicts().intersects(granted));
+                }
+                table.grant(client, ino, granted);
+                model.push((client, ino, granted));
+            }
+            4 => asked.extend(table.recall(client, ino, rights)),
+            5 | 6 if !asked.is_empty() => {
+                let recall = asked.swap_remove(next(asked.len() as u64) as usize);
+                let live = table.is_asked(&recall);
+                let give = recall.take;
+                let changed = table.give_back(recall.client, recall.ino, recall.seq, give, false);
+                assert!(!live || changed);
+                if changed {
+                    let give =
+                        if give.contains(Rights::DATA_S) { give | Rights::DATA_X } else { give };
+                    let mine =
+                        model.iter_mut().filter(|m| (m.0, m.1) == (recall.client, recall.ino));
+                    mine.for_each(|m| m.2 = m.2.difference(give));
+                }
+            }
+            7 if next(20) == 0 => {
+                table.drop_client(client);
+                model.retain(|m| m.0 != client);
+            }
+            _ => {}
+        }
+        model.retain(|m| !m.2.is_empty());
+        table.validate();
+        assert_eq!(table.rights(client, ino), held(&model, client, ino));
+    }
+}

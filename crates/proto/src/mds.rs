@@ -1,0 +1,476 @@
+//! Messages between a client and a metadata server.
+//!
+//! One TCP connection carries frames both ways: the client's [`Hello`] and
+//! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
+//! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
+//! order, the first failure ends it, and an operation may name the inode that an
+//! earlier one of the same compound found ([`InoRef::Of`]). All operations of a
+//! compound that change the namespace are one transaction when they are marked
+//! [`Request::atomic`]; otherwise each is its own.
+
+use types::{
+    Attr, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, Ino, LockOwner, Name, PagBlock,
+    PagId, Rights, Timestamp, Transno, Uuid,
+};
+
+use crate::wire::Bytes;
+use crate::{wire_enum, wire_struct};
+
+/// Version of the protocol that this code speaks.
+pub const VERSION: u32 = 1;
+
+wire_struct! {
+    /// The first frame of a connection.
+    pub struct Hello {
+        /// Lowest version spoken.
+        pub version_min: u32,
+        /// Highest version spoken.
+        pub version_max: u32,
+        /// Optional abilities, a bit each; none is defined yet.
+        pub features: u64,
+        /// Name of the file system wanted.
+        pub fs_name: String,
+        /// 0 a client, 1 an administrator's tool (status and the like; no leases).
+        pub role: u8,
+        /// The client's number, 0 at its first hello.
+        pub client: ClientId,
+        /// Random number of this run of the client: a number is bound to it, so that
+        /// a restarted process cannot take a living one's place.
+        pub nonce: u64,
+        /// Highest transaction number that the client holds a reply for.
+        pub seen: Transno,
+        /// For people: "host, pid, mount point".
+        pub description: String,
+        /// Authentication method (0 none) and its data.
+        pub auth: Bytes,
+        /// Asked lease in milliseconds, 0 the server's own.
+        pub lease_ms: u32,
+    }
+
+    /// A data zone as the server knows it.
+    pub struct PagInfo {
+        /// Its number.
+        pub id: PagId,
+        /// UUID in its label.
+        pub uuid: Uuid,
+        /// Blocks, label included.
+        pub blocks: u64,
+        /// Where the cluster's file says it lies.
+        pub path: String,
+    }
+
+    /// The session stands.
+    pub struct Welcome {
+        /// Version agreed.
+        pub version: u32,
+        /// Abilities agreed.
+        pub features: u64,
+        /// The file system.
+        pub fs_uuid: Uuid,
+        /// The client's number.
+        pub client: ClientId,
+        /// The server's epoch.
+        pub epoch: Epoch,
+        /// What became of the session.
+        pub state: u8,
+        /// With `state` [`RECOVERED`]: operations of the client at or below it are durable and done;
+        /// those above must be replayed.
+        pub survived: Transno,
+        /// Lease in milliseconds.
+        pub lease_ms: u32,
+        /// Ordinary slots.
+        pub slots: u16,
+        /// Data zones.
+        pub pags: Vec<PagInfo>,
+        /// The server's clock.
+        pub time: Timestamp,
+    }
+
+    /// No session; the text says why and what to do.
+    pub struct Refused {
+        /// Why, as a fault (`Evicted`, `Unsupported`, `NotFound` for a wrong name, `Overloaded` …).
+        pub fault: Fault,
+        /// For people.
+        pub text: String,
+    }
+
+    /// On whose behalf an operation runs. The kernel has checked permissions.
+    pub struct Principal {
+        /// User.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Supplementary groups, where the operation needs them.
+        pub groups: Vec<u32>,
+    }
+
+    /// A compound request.
+    pub struct Request {
+        /// Slot; below [`Welcome::slots`] ordinary, above reserved for what completes a recall.
+        pub slot: u16,
+        /// One more than the slot's last; the same again is a resend.
+        pub seq: u32,
+        /// On whose behalf.
+        pub principal: Principal,
+        /// Durable before the reply.
+        pub sync: bool,
+        /// All or nothing.
+        pub atomic: bool,
+        /// After a restart of the server: the transaction number and the results that the
+        /// first execution had. The server repeats them or refuses.
+        pub replay: Option<Replay>,
+        /// The operations, at most `COMPOUND_OPS_MAX`.
+        pub ops: Vec<Op>,
+    }
+
+    /// What a replayed request had as its answer.
+    pub struct Replay {
+        /// Its number.
+        pub transno: Transno,
+        /// Its results.
+        pub results: Vec<Result<OpReply, Fault>>,
+    }
+
+    /// The answer to a request.
+    pub struct Reply {
+        /// As in the request.
+        pub slot: u16,
+        /// As in the request.
+        pub seq: u32,
+        /// Number of the last transaction of the compound, zero if it changed nothing.
+        pub transno: Transno,
+        /// Everything at or below it is durable.
+        pub last_committed: Transno,
+        /// One for each operation that ran; the last may be a fault.
+        pub results: Vec<Result<OpReply, Fault>>,
+    }
+
+    /// An inode's attributes together with the client's lease on it after the operation.
+    pub struct Leased {
+        /// Attributes as the server has them.
+        pub attr: Attr,
+        /// All rights that the client holds on the inode now.
+        pub rights: Rights,
+        /// Sequence of the lease; raised by every grant and every recall.
+        pub seq: u64,
+    }
+
+    /// A stretch of a layout.
+    pub struct LayoutPart {
+        /// First block it speaks of.
+        pub from: FileBlock,
+        /// One past the last block it speaks of (`u64::MAX`: to the end of the file and beyond).
+        pub to: u64,
+        /// What is mapped there, sorted; the rest are holes.
+        pub extents: Vec<Extent>,
+        /// Blocks of this file may still be written by an evicted client: writes go to fresh blocks.
+        pub frozen: bool,
+    }
+
+    /// An entry of a directory.
+    pub struct DirEntry {
+        /// Where the next reading goes on.
+        pub cookie: u64,
+        /// Its name.
+        pub name: Name,
+        /// What it names.
+        pub ino: Ino,
+        /// Its type.
+        pub kind: FileKind,
+        /// With its lease, if asked for.
+        pub leased: Option<Leased>,
+    }
+
+    /// What a new inode is to be.
+    pub struct NewNode {
+        /// Type.
+        pub kind: FileKind,
+        /// Permission bits, before the umask.
+        pub mode: u16,
+        /// The caller's umask; not applied where the directory has a default ACL.
+        pub umask: u16,
+        /// Device number.
+        pub rdev: u32,
+        /// Target of a symbolic link.
+        pub symlink: Bytes,
+    }
+
+    /// Explicit changes of attributes. Size is not among them: a truncation is an
+    /// edit of the data, done under `DATA_X`.
+    pub struct SetAttr {
+        /// Permission bits.
+        pub mode: Option<u16>,
+        /// Owner.
+        pub uid: Option<u32>,
+        /// Group.
+        pub gid: Option<u32>,
+        /// Access time.
+        pub atime: Option<SetTime>,
+        /// Modification time.
+        pub mtime: Option<SetTime>,
+        /// Clear set-id bits as a write by an unprivileged caller does.
+        pub kill_setid: bool,
+    }
+
+    /// Blocks of a data zone.
+    pub struct PagRun {
+        /// Zone.
+        pub pag: PagId,
+        /// First block.
+        pub addr: PagBlock,
+        /// Blocks.
+        pub len: u64,
+    }
+
+    /// A byte-range or whole-file lock.
+    pub struct Lock {
+        /// flock (whole file) or POSIX (range).
+        pub flock: bool,
+        /// Owner, as the client's kernel names it.
+        pub owner: LockOwner,
+        /// Process, for F_GETLK.
+        pub pid: u32,
+        /// Exclusive or shared.
+        pub exclusive: bool,
+        /// First byte.
+        pub start: u64,
+        /// Last byte, inclusive.
+        pub end: u64,
+    }
+
+    /// What a holder of `DATA_X` knows better than the server.
+    pub struct DataAttr {
+        /// Size.
+        pub size: u64,
+        /// Blocks.
+        pub blocks: u64,
+        /// Modification time.
+        pub mtime: Timestamp,
+        /// Change time.
+        pub ctime: Timestamp,
+    }
+
+    /// A lease that a client holds, told to a restarted server.
+    pub struct HeldLease {
+        /// Inode.
+        pub ino: Ino,
+        /// Rights.
+        pub rights: Rights,
+        /// Open handles are there.
+        pub open: bool,
+    }
+
+    /// Free and total space.
+    pub struct Statfs {
+        /// Data blocks.
+        pub blocks: u64,
+        /// Free data blocks.
+        pub blocks_free: u64,
+        /// Inodes in use.
+        pub inodes: u64,
+        /// Inodes that could still be made, estimated.
+        pub inodes_free: u64,
+        /// Zones: number, blocks, free blocks.
+        pub pags: Vec<(PagId, (u64, u64))>,
+    }
+}
+
+/// [`Welcome::state`]: a new session, nothing is held.
+pub const NEW: u8 = 0;
+/// [`Welcome::state`]: the same incarnation of the server still has the session; unanswered requests are resent, recalls come again.
+pub const RESUMED: u8 = 1;
+/// [`Welcome::state`]: the server restarted: reclaim, replay, [`Op::ReclaimDone`], then resend what was unanswered.
+pub const RECOVERED: u8 = 2;
+
+wire_enum! {
+    /// An inode named directly, or by the result of an earlier operation of the compound.
+    pub enum InoRef {
+        /// This one.
+        Is = 1 { ino: Ino, },
+        /// The one that operation number `op` of this compound found or made.
+        Of = 2 { op: u8, },
+    }
+}
+
+wire_enum! {
+    /// A new time.
+    pub enum SetTime {
+        /// The server's clock.
+        Now = 1 {},
+        /// This.
+        At = 2 { time: Timestamp, },
+    }
+}
+
+wire_enum! {
+    /// A change of a file's layout, applied in order within its commit. The data of
+    /// mapped blocks is stable before the commit is sent.
+    pub enum Edit {
+        /// Blocks of the client's pool become the file's, replacing what was mapped there.
+        Map = 1 { extent: Extent, },
+        /// The blocks `from..to` of the file become a hole.
+        Unmap = 2 { from: FileBlock, to: u64, },
+        /// Unwritten blocks of the file now hold data.
+        Written = 3 { from: FileBlock, len: u64, },
+    }
+}
+
+wire_enum! {
+    /// An operation. `want` are rights that the client would like on the inode that
+    /// the reply tells of; the server grants what needs no recall, and those of
+    /// [`Op::Acquire`] always (or fails).
+    pub enum Op {
+        /// Finds a name. Reply `Entry`.
+        Lookup = 1 { dir: InoRef, name: Name, want: Rights, want_dir: Rights, },
+        /// Attributes. Reply `Attr`. Asks the holder of `DATA_X` (glimpse).
+        GetAttr = 2 { ino: InoRef, want: Rights, },
+        /// Entries after `cookie` (0: from the start), attributes too if `plus`. Reply `Entries`.
+        ReadDir = 3 { dir: InoRef, cookie: u64, max: u32, plus: bool, want: Rights, want_dir: Rights, },
+        /// Makes a named inode. Fails `Exists` if the name exists. Reply `Made`.
+        Create = 4 { dir: InoRef, name: Name, node: NewNode, want: Rights, },
+        /// Makes a nameless regular file (O_TMPFILE). Reply `Made`.
+        CreateUnnamed = 5 { dir: InoRef, node: NewNode, want: Rights, },
+        /// A further name. Reply `Linked`.
+        Link = 6 { ino: InoRef, dir: InoRef, name: Name, },
+        /// Takes a name away. `unused`: the client gives up all rights on the inode `ino` if the name
+        /// still leads there: it has no handle open and no I/O in flight. Reply `Removed`.
+        Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
+        /// Removes an empty directory. Reply `Removed`.
+        Rmdir = 8 { dir: InoRef, name: Name, },
+        /// Renames. Flags as renameat2: 1 no replace, 2 exchange. `unused` as for `Unlink`, for a replaced file. Reply `Renamed`.
+        Rename = 9 { from: InoRef, name: Name, to: InoRef, new_name: Name, flags: u32, unused: Option<Ino>, },
+        /// Changes attributes. Reply `Attr`.
+        SetAttr = 10 { ino: InoRef, set: SetAttr, },
+        /// An extended attribute. Reply `Bytes`.
+        GetXattr = 11 { ino: InoRef, name: Bytes, want: Rights, },
+        /// Sets one; flags as setxattr: 1 create, 2 replace. A POSIX access ACL also sets the mode. Reply `Attr`.
+        SetXattr = 12 { ino: InoRef, name: Bytes, value: Bytes, flags: u32, kill_setgid: bool, },
+        /// Names of all, each ended by NUL. Reply `Bytes`.
+        ListXattr = 13 { ino: InoRef, want: Rights, },
+        /// Removes one. Reply `Attr`.
+        RemoveXattr = 14 { ino: InoRef, name: Bytes, },
+        /// Target of a symbolic link. Reply `Bytes`.
+        ReadLink = 15 { ino: InoRef, },
+        /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`. Reply `Acquired`.
+        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, },
+        /// More of a layout, under a `DATA` right. Reply `Layout`.
+        Layout = 17 { ino: InoRef, from: FileBlock, },
+        /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`. `mtime` only if
+        /// it was written since times were last set explicitly. Passes gates. Reply `Attr`.
+        Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, },
+        /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
+        Space = 19 { hint: Option<PagId>, blocks: u64, },
+        /// Pool blocks given back. Reply `Done`.
+        ReturnSpace = 20 { runs: Vec<PagRun>, },
+        /// Everything before it in this session is durable when it is answered. Reply `Done`.
+        Sync = 21 {},
+        /// Space. Reply `Statfs`.
+        Statfs = 22 {},
+        /// Takes a lock. Fails `WouldBlock`; with `wait` the client is pushed `LockFree` when it is worth
+        /// asking again. Reply `Done`.
+        Lock = 23 { ino: Ino, lock: Lock, wait: bool, },
+        /// Releases the range of the owner. Reply `Done`.
+        Unlock = 24 { ino: Ino, lock: Lock, },
+        /// The first lock that would stand in the way. Reply `Locked`.
+        TestLock = 25 { ino: Ino, lock: Lock, },
+        /// No longer waits. Reply `Done`.
+        CancelLock = 26 { ino: Ino, lock: Lock, },
+        /// Gives rights up: all of `give`. After a recall `seq` is the recall's. `still_open`: the recall asked for
+        /// `OPEN`, but handles are open; it is returned later. Passes gates. Reply `Done`.
+        Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, },
+        /// Rights, locks held before the server's restart. Reply `Done`.
+        Reclaim = 28 { leases: Vec<HeldLease>, locks: Vec<(Ino, Lock)>, },
+        /// Reclaim and replay are complete. Reply `Done`.
+        ReclaimDone = 29 {},
+        /// Renews the lease. Reply `Done`.
+        Renew = 30 {},
+        /// The client leaves; all it held is free. Reply `Done`.
+        Goodbye = 31 {},
+        /// The server's state as JSON (administrator). Reply `Text`.
+        Status = 32 {},
+        /// Evicts a client (administrator). Reply `Done`.
+        Evict = 33 { client: ClientId, },
+    }
+}
+
+wire_enum! {
+    /// The result of an operation.
+    pub enum OpReply {
+        /// Nothing to tell.
+        Done = 1 {},
+        /// What the name leads to, if it exists; the directory with its lease.
+        Entry = 2 { entry: Option<Leased>, dir: Leased, },
+        /// Attributes with the lease.
+        Attr = 3 { leased: Leased, },
+        /// Entries; `end`: there are no more.
+        Entries = 4 { entries: Vec<DirEntry>, end: bool, dir: Leased, },
+        /// A new inode; a `DATA` right comes with its (empty) layout implied.
+        Made = 5 { leased: Leased, dir: Leased, },
+        /// The inode and the directory.
+        Linked = 6 { leased: Leased, dir: Leased, },
+        /// The inode that lost the name: its attributes (nlink 0: its last name went), the directory.
+        Removed = 7 { ino: Ino, attr: Attr, dir: Leased, },
+        /// The moved inode, a replaced one (attributes after), both directories.
+        Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, },
+        /// Rights are held; layout if a `DATA` right was asked for.
+        Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, },
+        /// A stretch of the layout.
+        Layout = 10 { part: LayoutPart, },
+        /// Bytes.
+        Bytes = 11 { bytes: Bytes, leased: Option<Leased>, },
+        /// Granted runs.
+        Space = 12 { runs: Vec<PagRun>, },
+        /// Space of the file system.
+        Statfs = 13 { statfs: Statfs, },
+        /// A conflicting lock, if any.
+        Locked = 14 { lock: Option<Lock>, },
+        /// Text.
+        Text = 15 { text: String, },
+    }
+}
+
+wire_enum! {
+    /// What the server says unasked.
+    pub enum Push {
+        /// Give up the rights `take` on the inode, as of lease sequence `seq`. Answered by [`Op::Return`].
+        Recall = 1 { ino: Ino, seq: u64, take: Rights, },
+        /// What are size and times now? Answered by [`PushReply`].
+        Glimpse = 2 { id: u64, ino: Ino, },
+        /// A lock that was waited for may be free now.
+        LockFree = 3 { ino: Ino, owner: LockOwner, },
+        /// The session is over; what was not committed is lost.
+        Evicted = 4 { reason: String, },
+        /// Everything at or below is durable; sent when a client has uncommitted operations and is quiet.
+        Committed = 5 { transno: Transno, },
+    }
+}
+
+wire_struct! {
+    /// The answer to a glimpse; `None`: the client holds no `DATA_X`.
+    pub struct PushReply {
+        /// As in the push.
+        pub id: u64,
+        /// Size and times.
+        pub data: Option<DataAttr>,
+    }
+}
+
+wire_enum! {
+    /// A frame's payload.
+    pub enum Message {
+        /// Client, first.
+        Hello = 1 { hello: Hello, },
+        /// Server, first.
+        Welcome = 2 { welcome: Welcome, },
+        /// Server, first and last.
+        Refused = 3 { refused: Refused, },
+        /// Client.
+        Request = 4 { request: Request, },
+        /// Server.
+        Reply = 5 { reply: Reply, },
+        /// Server.
+        Push = 6 { push: Push, },
+        /// Client.
+        PushReply = 7 { reply: PushReply, },
+    }
+}

@@ -1,0 +1,393 @@
+//! The codec: little-endian fixed fields, counted sequences, and enums as
+//! ⟨id u16, length u32, fields⟩ so that a reader can skip what it does not know.
+
+use types::{
+    Attr, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, LockOwner,
+    Lsn, Name, PagBlock, PagId, Rights, Timestamp, Transno, Uuid,
+};
+
+/// Bytes that are no message, with what was wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed(pub &'static str);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "malformed message: {}", self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A cursor over received bytes.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    /// Bytes not read yet.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        if len > self.rest.len() {
+            return Err(Malformed("the message ends early"));
+        }
+        let (head, tail) = self.rest.split_at(len);
+        self.rest = tail;
+        Ok(head)
+    }
+}
+
+/// A value that travels.
+pub trait Wire: Sized {
+    /// Appends its bytes.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Reads it.
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
+
+    /// Its bytes alone.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.put(&mut out);
+        out
+    }
+}
+
+macro_rules! integers {
+    ($($t:ty),*) => { $(
+        impl Wire for $t {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+                let bytes = reader.take(size_of::<$t>())?;
+                Ok(<$t>::from_le_bytes(bytes.try_into().expect("taken by size")))
+            }
+        }
+    )* };
+}
+integers!(u8, u16, u32, u64, i64);
+
+macro_rules! newtypes {
+    ($($t:ident),*) => { $(
+        impl Wire for $t {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+            fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok($t(Wire::get(reader)?))
+            }
+        }
+    )* };
+}
+newtypes!(Ino, PagId, FileBlock, PagBlock, Blocks, Epoch, Lsn, ClientId, LockOwner, Uuid);
+
+impl Wire for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::get(reader)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a flag is neither 0 nor 1")),
+        }
+    }
+}
+
+impl<const N: usize> Wire for [u8; N] {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(reader.take(N)?.try_into().expect("taken by size"))
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(if bool::get(reader)? { Some(T::get(reader)?) } else { None })
+    }
+}
+
+/// A count, then the elements. Every element takes at least one byte, so a count
+/// beyond the remaining bytes is refused before anything is allocated.
+impl<T: Wire> Wire for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        for value in self {
+            value.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let count = u32::get(reader)? as usize;
+        if count > reader.remaining() {
+            return Err(Malformed("a count exceeds the message"));
+        }
+        let mut out = Vec::with_capacity(count.min(1024));
+        for _ in 0..count {
+            out.push(T::get(reader)?);
+        }
+        Ok(out)
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok((A::get(reader)?, B::get(reader)?))
+    }
+}
+
+/// A byte string.
+#[derive(Clone, PartialEq, Eq, Debug, Default, PartialOrd, Ord)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Wire for Bytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.0.len() as u32).put(out);
+        out.extend_from_slice(&self.0);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let len = u32::get(reader)? as usize;
+        Ok(Bytes(reader.take(len)?.to_vec()))
+    }
+}
+
+impl Wire for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        out.extend_from_slice(self.as_bytes());
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let bytes = Bytes::get(reader)?;
+        String::from_utf8(bytes.0).map_err(|_| Malformed("text is not UTF-8"))
+    }
+}
+
+impl Wire for Name {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.as_bytes().len() as u16).put(out);
+        out.extend_from_slice(self.as_bytes());
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let len = usize::from(u16::get(reader)?);
+        Name::new(reader.take(len)?).map_err(|_| Malformed("not a legal name"))
+    }
+}
+
+impl Wire for Rights {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.bits().put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Rights::from_bits(u8::get(reader)?).ok_or(Malformed("unknown rights"))
+    }
+}
+
+impl Wire for Fault {
+    fn put(&self, out: &mut Vec<u8>) {
+        (*self as u16).put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Fault::from_u16(u16::get(reader)?).ok_or(Malformed("unknown fault"))
+    }
+}
+
+impl Wire for FileKind {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        FileKind::from_u8(u8::get(reader)?).ok_or(Malformed("unknown kind of file"))
+    }
+}
+
+impl Wire for ExtentState {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::get(reader)? {
+            0 => Ok(ExtentState::Written),
+            1 => Ok(ExtentState::Unwritten),
+            _ => Err(Malformed("unknown state of an extent")),
+        }
+    }
+}
+
+impl Wire for Timestamp {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.seconds.put(out);
+        self.nanos.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let stamp = Timestamp { seconds: i64::get(reader)?, nanos: u32::get(reader)? };
+        if stamp.nanos >= 1_000_000_000 {
+            return Err(Malformed("nanoseconds beyond a second"));
+        }
+        Ok(stamp)
+    }
+}
+
+impl Wire for Extent {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.file.put(out);
+        self.len.put(out);
+        self.pag.put(out);
+        self.addr.put(out);
+        self.state.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let extent = Extent {
+            file: Wire::get(reader)?,
+            len: Wire::get(reader)?,
+            pag: Wire::get(reader)?,
+            addr: Wire::get(reader)?,
+            state: Wire::get(reader)?,
+        };
+        let bounded = extent.len >= 1
+            && extent.len < 1 << 46
+            && extent.file.0 < 1 << 52
+            && extent.addr.0 < 1 << 52;
+        if bounded { Ok(extent) } else { Err(Malformed("an extent is out of range")) }
+    }
+}
+
+/// Plain structs: fields in order.
+#[macro_export]
+macro_rules! wire_struct {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* })*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $type,)* }
+        impl $crate::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                let _ = &out;
+                $(self.$field.put(out);)*
+            }
+            fn get(reader: &mut $crate::Reader<'_>) -> Result<Self, $crate::Malformed> {
+                let _ = &reader;
+                Ok($name { $($field: $crate::Wire::get(reader)?,)* })
+            }
+        }
+    )* };
+}
+
+/// Enums of messages: id u16, length u32, fields; a longer tail than known is ignored.
+#[macro_export]
+macro_rules! wire_enum {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$vmeta:meta])* $variant:ident = $id:literal { $($(#[$fmeta:meta])* $field:ident: $type:ty,)* },)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        #[allow(clippy::large_enum_variant, reason = "a box would cost an allocation per message")]
+        pub enum $name {
+            $($(#[$vmeta])* $variant {
+                $($(#[$fmeta])* #[doc = concat!("Its `", stringify!($field), "`: see the variant.")] $field: $type,)*
+            },)*
+        }
+        impl $crate::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $($name::$variant { $($field,)* } => {
+                        $crate::Wire::put(&($id as u16), out);
+                        let place = out.len();
+                        $crate::Wire::put(&0u32, out);
+                        $($crate::Wire::put($field, out);)*
+                        let len = (out.len() - place - 4) as u32;
+                        out[place..place + 4].copy_from_slice(&len.to_le_bytes());
+                    })*
+                }
+            }
+            fn get(reader: &mut $crate::Reader<'_>) -> Result<Self, $crate::Malformed> {
+                let id = <u16 as $crate::Wire>::get(reader)?;
+                let len = <u32 as $crate::Wire>::get(reader)? as usize;
+                let mut body = $crate::Reader::new(reader.take(len)?);
+                let body = &mut body;
+                let _ = &body;
+                match id {
+                    $($id => Ok($name::$variant { $($field: $crate::Wire::get(body)?,)* }),)*
+                    _ => Err($crate::Malformed(concat!("unknown ", stringify!($name)))),
+                }
+            }
+        }
+    };
+}
+
+impl Wire for Transno {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.epoch.put(out);
+        self.lsn.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Transno { epoch: Wire::get(reader)?, lsn: Wire::get(reader)? })
+    }
+}
+
+impl Wire for Attr {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.ino.put(out);
+        self.kind.put(out);
+        self.mode.put(out);
+        for value in [self.nlink, self.uid, self.gid, self.rdev] {
+            value.put(out);
+        }
+        self.size.put(out);
+        self.blocks.put(out);
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            time.put(out);
+        }
+        self.version.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Attr {
+            ino: Wire::get(reader)?,
+            kind: Wire::get(reader)?,
+            mode: Wire::get(reader)?,
+            nlink: Wire::get(reader)?,
+            uid: Wire::get(reader)?,
+            gid: Wire::get(reader)?,
+            rdev: Wire::get(reader)?,
+            size: Wire::get(reader)?,
+            blocks: Wire::get(reader)?,
+            atime: Wire::get(reader)?,
+            mtime: Wire::get(reader)?,
+            ctime: Wire::get(reader)?,
+            btime: Wire::get(reader)?,
+            version: Wire::get(reader)?,
+        })
+    }
+}
+
+/// A result of an operation: a flag, then the value or the fault.
+impl<T: Wire> Wire for Result<T, Fault> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_ok().put(out);
+        match self {
+            Ok(value) => value.put(out),
+            Err(fault) => fault.put(out),
+        }
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(if bool::get(reader)? { Ok(T::get(reader)?) } else { Err(Fault::get(reader)?) })
+    }
+}
