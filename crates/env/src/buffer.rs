@@ -1,0 +1,278 @@
+//! Page-aligned buffers for direct I/O, and the pool they return to.
+//!
+//! Invariants:
+//! - the memory of an [`IoBuf`] starts at a 4096-byte boundary, its capacity is
+//!   a multiple of 4096, and every byte of it is initialised;
+//! - a thread keeps at most [`POOL_BYTES_MAX`] of unused memory; what exceeds
+//!   that goes back to the operating system at once;
+//! - an `IoBuf` may be dropped on any thread and joins that thread's pool.
+
+use std::alloc::Layout;
+use std::cell::RefCell;
+use std::num::NonZero;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// What direct I/O is aligned to.
+pub const ALIGNMENT: usize = 4096;
+
+/// Unused bytes that one thread's pool keeps.
+pub const POOL_BYTES_MAX: usize = 64 << 20;
+
+/// From this capacity on, memory comes straight from `mmap` and is zero without a pass over it.
+const MAPPED_FROM: usize = 256 << 10;
+
+/// The capacities that are pooled. The odd one is the body of a FUSE request.
+const CLASSES: [usize; 12] = [
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    (1 << 20) + (4 << 10),
+    2 << 20,
+    4 << 20,
+];
+
+/// A byte buffer whose memory starts at a 4096-byte boundary. It goes back to its
+/// pool when dropped; the driver owns it while an operation is in flight.
+/// Derefs to `[u8]` of its length.
+pub struct IoBuf {
+    memory: NonNull<u8>,
+    capacity: usize,
+    len: usize,
+}
+
+// SAFETY: an `IoBuf` is the only owner of its memory.
+unsafe impl Send for IoBuf {}
+// SAFETY: a shared reference only reads the memory.
+unsafe impl Sync for IoBuf {}
+
+impl IoBuf {
+    /// A buffer of `len` zero bytes; of length 0 it has no memory at all.
+    pub fn zeroed(len: usize) -> IoBuf {
+        let (mut buf, fresh) = IoBuf::take(len);
+        if !fresh {
+            buf.fill(0);
+        }
+        buf
+    }
+
+    /// A buffer of `len` bytes of unspecified (old) content, for whoever overwrites all of it.
+    pub fn unspecified(len: usize) -> IoBuf {
+        IoBuf::take(len).0
+    }
+
+    /// A buffer that holds `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> IoBuf {
+        let mut buf = IoBuf::unspecified(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// The buffer, and whether its memory is still all zero.
+    fn take(len: usize) -> (IoBuf, bool) {
+        if len == 0 {
+            let memory = NonNull::without_provenance(const { NonZero::new(ALIGNMENT).unwrap() });
+            return (IoBuf { memory, capacity: 0, len }, true);
+        }
+        let capacity = class_of(len).map_or_else(|| round_up(len), |class| CLASSES[class]);
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().take(len)).ok().flatten();
+        match pooled {
+            Some(memory) => (IoBuf { memory, capacity, len }, false),
+            None => (IoBuf { memory: allocate(capacity), capacity, len }, true),
+        }
+    }
+
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Is no byte in use?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Shortens or lengthens within the capacity. Bytes that appear by
+    /// lengthening have whatever the memory held.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity, "length {len} exceeds the capacity {}", self.capacity);
+        self.len = len;
+    }
+
+    /// Bytes there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+impl Deref for IoBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len <= capacity` bytes at `memory` are initialised and owned by `self`.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for IoBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        let (memory, capacity) = (self.memory, self.capacity);
+        if capacity == 0 {
+            return;
+        }
+        let kept = POOL.try_with(|pool| pool.borrow_mut().give(memory, capacity)).unwrap_or(false);
+        if !kept {
+            release(memory, capacity);
+        }
+    }
+}
+
+impl std::fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IoBuf").field("len", &self.len).field("capacity", &self.capacity).finish()
+    }
+}
+
+/// Unused memory of one thread, by class.
+#[derive(Default)]
+struct Pool {
+    free: [Vec<NonNull<u8>>; CLASSES.len()],
+    bytes: usize,
+}
+
+impl Pool {
+    fn take(&mut self, len: usize) -> Option<NonNull<u8>> {
+        let class = class_of(len)?;
+        let memory = self.free[class].pop()?;
+        self.bytes -= CLASSES[class];
+        Some(memory)
+    }
+
+    /// Takes the memory over, or leaves it to the caller (`false`).
+    fn give(&mut self, memory: NonNull<u8>, capacity: usize) -> bool {
+        let Some(class) = class_of(capacity).filter(|&class| CLASSES[class] == capacity) else {
+            return false;
+        };
+        if self.bytes + capacity > POOL_BYTES_MAX {
+            return false;
+        }
+        self.bytes += capacity;
+        self.free[class].push(memory);
+        true
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for (class, list) in self.free.iter_mut().enumerate() {
+            for memory in list.drain(..) {
+                release(memory, CLASSES[class]);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = RefCell::default();
+}
+
+fn class_of(len: usize) -> Option<usize> {
+    CLASSES.iter().position(|&capacity| len <= capacity)
+}
+
+fn round_up(len: usize) -> usize {
+    len.div_ceil(ALIGNMENT) * ALIGNMENT
+}
+
+fn layout(capacity: usize) -> Layout {
+    Layout::from_size_align(capacity, ALIGNMENT).expect("a buffer's capacity fits in isize")
+}
+
+/// `capacity` zero bytes at a page boundary.
+fn allocate(capacity: usize) -> NonNull<u8> {
+    if capacity >= MAPPED_FROM {
+        // SAFETY: an anonymous private mapping at no fixed address touches no existing memory.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                capacity,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            std::alloc::handle_alloc_error(layout(capacity));
+        }
+        NonNull::new(address.cast()).expect("mmap gives no null mapping")
+    } else {
+        // SAFETY: the layout has a size above zero.
+        let address = unsafe { std::alloc::alloc_zeroed(layout(capacity)) };
+        NonNull::new(address).unwrap_or_else(|| std::alloc::handle_alloc_error(layout(capacity)))
+    }
+}
+
+fn release(memory: NonNull<u8>, capacity: usize) {
+    if capacity >= MAPPED_FROM {
+        // SAFETY: `allocate` mapped exactly this range, and its owner gives it up.
+        unsafe { libc::munmap(memory.as_ptr().cast(), capacity) };
+    } else {
+        // SAFETY: `allocate` made it with this layout, and its owner gives it up.
+        unsafe { std::alloc::dealloc(memory.as_ptr(), layout(capacity)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_zeroed_also_when_they_are_reused() {
+        for len in [1, 4096, 4097, 70_000, 1 << 20, (1 << 20) + 1, 5 << 20] {
+            for _ in 0..2 {
+                let mut buf = IoBuf::zeroed(len);
+                assert_eq!(buf.as_ptr() as usize % ALIGNMENT, 0);
+                assert_eq!((buf.len(), buf.capacity() % ALIGNMENT), (len, 0));
+                assert!(buf.iter().all(|&byte| byte == 0));
+                buf.fill(0xff);
+            }
+        }
+    }
+
+    #[test]
+    fn a_dropped_buffer_serves_the_next_request_of_its_size() {
+        let first = IoBuf::zeroed(8192);
+        let address = first.as_ptr();
+        drop(first);
+        assert_eq!(IoBuf::unspecified(5000).as_ptr(), address);
+    }
+
+    #[test]
+    fn the_pool_keeps_no_more_than_its_limit() {
+        let many: Vec<IoBuf> = (0..80).map(|_| IoBuf::unspecified(1 << 20)).collect();
+        drop(many);
+        POOL.with(|pool| assert!(pool.borrow().bytes <= POOL_BYTES_MAX));
+    }
+
+    #[test]
+    fn the_length_moves_within_the_capacity() {
+        let mut buf = IoBuf::zeroed(100);
+        buf.set_len(4096);
+        assert_eq!(buf.len(), 4096);
+        buf.set_len(0);
+        assert!(buf.is_empty());
+    }
+}

@@ -1,0 +1,193 @@
+//! Block devices and files, read and written directly.
+//!
+//! Invariants:
+//! - offsets, lengths and buffers are multiples of 4096, asserted here;
+//! - the buffer of a read or write comes back with its result;
+//! - clones, and disks adopted by other executors, share one open file, whose
+//!   locks go when the last request on it is over.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::buffer::{ALIGNMENT, IoBuf};
+use crate::driver::{ByteLock, Handle, Op, OpenedDisk, Payload};
+use crate::env::Env;
+
+/// How to open a disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskOptions {
+    /// Open for writing.
+    pub write: bool,
+    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL); refused with
+    /// ErrorKind::ResourceBusy, naming the holder's pid where it can be found. Without `write` the lock
+    /// is shared by readers and excludes writers.
+    pub exclusive: bool,
+}
+
+/// A block device or file, opened with O_DIRECT. Offsets, lengths and buffers of
+/// reads and writes are multiples of 4096. Many may be in flight. Clones share the open file.
+#[derive(Clone)]
+pub struct Disk(Rc<Inner>);
+
+struct Inner {
+    env: Env,
+    shared: SharedDisk,
+}
+
+/// An open disk on its way to another executor (see [`Env::adopt_disk`]).
+#[derive(Clone)]
+pub struct SharedDisk {
+    handle: Handle,
+    path: Arc<str>,
+    size: u64,
+    write_through: bool,
+}
+
+impl SharedDisk {
+    pub(crate) fn adopt(&self, env: Env) -> Disk {
+        Disk(Rc::new(Inner { env, shared: self.clone() }))
+    }
+}
+
+fn buf_of(payload: Payload) -> IoBuf {
+    match payload {
+        Payload::Buf(buf) => buf,
+        _ => unreachable!("a disk operation gives its buffer back"),
+    }
+}
+
+impl Disk {
+    pub(crate) fn new(env: Env, path: &str, opened: OpenedDisk) -> Disk {
+        let OpenedDisk { handle, size, write_through } = opened;
+        SharedDisk { handle, path: path.into(), size, write_through }.adopt(env)
+    }
+
+    /// The open file, for [`Env::adopt_disk`] on another executor.
+    pub fn share(&self) -> SharedDisk {
+        self.0.shared.clone()
+    }
+
+    fn handle(&self) -> Handle {
+        self.0.shared.handle.clone()
+    }
+
+    fn failed(&self, what: &str, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {what}: {error}", self.path()))
+    }
+
+    /// Fills `buf`; short reads are completed or reported (past the end of the device: error).
+    pub async fn read(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        assert_aligned(offset, buf.len());
+        let mut start = 0;
+        while start < buf.len() {
+            let (result, payload) =
+                self.0.env.submit(Op::Read { disk: self.handle(), offset, buf, start }).await;
+            buf = buf_of(payload);
+            let at = || format!("read {} bytes at {offset}", buf.len());
+            match result {
+                Ok(0) => {
+                    return (Err(self.failed(&at(), &io::ErrorKind::UnexpectedEof.into())), buf);
+                }
+                // A direct read that ends inside a block has met the end of the file.
+                Ok(read) if start + read < buf.len() && !read.is_multiple_of(512) => {
+                    return (Err(self.failed(&at(), &io::ErrorKind::UnexpectedEof.into())), buf);
+                }
+                Ok(read) => start += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (Err(self.failed(&at(), &error)), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes all of `buf`. It is stable only after a flush that began after this ended.
+    pub async fn write(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        assert_aligned(offset, buf.len());
+        let mut start = 0;
+        while start < buf.len() {
+            let (result, payload) =
+                self.0.env.submit(Op::Write { disk: self.handle(), offset, buf, start }).await;
+            buf = buf_of(payload);
+            let at = || format!("write {} bytes at {offset}", buf.len());
+            match result {
+                Ok(0) => return (Err(self.failed(&at(), &io::ErrorKind::WriteZero.into())), buf),
+                Ok(written) => start += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (Err(self.failed(&at(), &error)), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Everything completed before the call is stable after it. At once `Ok` for write-through devices.
+    pub async fn flush(&self) -> io::Result<()> {
+        if self.0.shared.write_through {
+            return Ok(());
+        }
+        let (result, _) = self.0.env.submit(Op::Flush { disk: self.handle() }).await;
+        result.map(drop).map_err(|error| self.failed("flush", &error))
+    }
+
+    /// Tells the device that the content of the range is not needed any more; it is
+    /// unspecified afterwards. Devices that cannot do that keep it.
+    pub async fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        assert!(offset.is_multiple_of(ALIGNMENT as u64) && len.is_multiple_of(ALIGNMENT as u64));
+        if len == 0 {
+            return Ok(());
+        }
+        let (result, _) = self.0.env.submit(Op::Discard { disk: self.handle(), offset, len }).await;
+        result
+            .map(drop)
+            .map_err(|error| self.failed(&format!("discard {len} bytes at {offset}"), &error))
+    }
+
+    /// Bytes the device or file had when it was opened.
+    pub fn size(&self) -> u64 {
+        self.0.shared.size
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &str {
+        &self.0.shared.path
+    }
+
+    /// Are completed writes stable without a flush?
+    pub fn is_write_through(&self) -> bool {
+        self.0.shared.write_through
+    }
+
+    /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD): released when the
+    /// last descriptor of it is closed, that is, when no request of this process can be in flight any more.
+    pub async fn lock_byte(&self, index: u64) -> io::Result<()> {
+        match self.lock(ByteLock::Take(index))? {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!(
+                    "{}: byte {index} of the lock range is held by another open file",
+                    self.path()
+                ),
+            )),
+        }
+    }
+
+    /// Could `index` be locked now, that is, is its holder gone? Does not keep the lock.
+    pub async fn byte_is_free(&self, index: u64) -> io::Result<bool> {
+        self.lock(ByteLock::Test(index))
+    }
+
+    fn lock(&self, lock: ByteLock) -> io::Result<bool> {
+        let env = &self.0.env;
+        let result =
+            env.core().with_driver(|driver| driver.lock(env.node(), &self.0.shared.handle, lock));
+        result.map_err(|error| self.failed(&format!("{lock:?} in the lock range"), &error))
+    }
+}
+
+fn assert_aligned(offset: u64, len: usize) {
+    assert!(
+        offset.is_multiple_of(ALIGNMENT as u64) && len.is_multiple_of(ALIGNMENT),
+        "direct I/O of {len} bytes at {offset} is not aligned"
+    );
+}

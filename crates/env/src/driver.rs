@@ -1,0 +1,143 @@
+//! What an executor asks of the world.
+//!
+//! Invariants:
+//! - every submitted operation completes exactly once, also a cancelled one;
+//! - the driver owns an operation's buffer and holds its file open from
+//!   `submit` to the completion, so dropping a future frees nothing in use.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use types::{Instant, Timestamp};
+
+use crate::buffer::IoBuf;
+use crate::disk::DiskOptions;
+use crate::os::fuse_ring::FuseEntry;
+
+/// Names one operation in flight; chosen by the executor.
+pub(crate) type Token = u32;
+
+/// The simulated host that a task belongs to; 0 in production.
+pub(crate) type NodeId = u32;
+
+/// An open file, device or socket.
+#[derive(Clone)]
+pub(crate) enum Handle {
+    /// A descriptor of this process.
+    Fd(Arc<OwnedFd>),
+    /// An object of a simulated world.
+    Sim(crate::sim::SimHandle),
+}
+
+/// Where to connect to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Ip(SocketAddr),
+    Name(String),
+}
+
+/// An operation with the buffer it works on.
+pub(crate) enum Op {
+    /// Reads into `buf[start..]` from `offset + start`.
+    Read { disk: Handle, offset: u64, buf: IoBuf, start: usize },
+    /// Writes `buf[start..]` to `offset + start`.
+    Write { disk: Handle, offset: u64, buf: IoBuf, start: usize },
+    /// Makes completed writes stable.
+    Flush { disk: Handle },
+    /// Gives the range up; its content is unspecified afterwards.
+    Discard { disk: Handle, offset: u64, len: u64 },
+    /// Appends at most `max` bytes to `bytes`.
+    Recv { socket: Handle, bytes: Vec<u8>, max: usize },
+    /// Sends `bytes[start..]`, or a part of it.
+    Send { socket: Handle, bytes: Vec<u8>, start: usize },
+    /// Waits for a connection; completes with its handle and the peer's address.
+    Accept { listener: Handle },
+    /// Connects; completes with the handle and the peer's address.
+    Connect { target: Target },
+    /// Waits until the descriptor can be read.
+    Readable { file: Handle },
+    /// Registers a FUSE entry, or commits its reply; completes with the next request.
+    Fuse { file: Handle, entry: Box<FuseEntry> },
+    /// Waits until a simulated node is asked to stop; completes with the signal's number.
+    Stop,
+    /// Runs on another thread (simulated: at once).
+    Job(Box<dyn FnOnce() + Send>),
+}
+
+/// What an operation gives back.
+pub(crate) enum Payload {
+    None,
+    Buf(IoBuf),
+    Bytes(Vec<u8>),
+    Socket(Handle, String),
+    Fuse(Box<FuseEntry>),
+}
+
+/// The end of an operation.
+pub(crate) struct Completion {
+    pub(crate) token: Token,
+    /// Bytes moved, where the operation moves any.
+    pub(crate) result: io::Result<usize>,
+    pub(crate) payload: Payload,
+}
+
+impl Completion {
+    pub(crate) fn new(token: Token, result: io::Result<usize>, payload: Payload) -> Completion {
+        Completion { token, result, payload }
+    }
+}
+
+/// A disk that was opened.
+pub(crate) struct OpenedDisk {
+    pub(crate) handle: Handle,
+    pub(crate) size: u64,
+    /// Completed writes are stable without a flush.
+    pub(crate) write_through: bool,
+}
+
+/// A lock on one byte far beyond a disk's data, held by the open file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ByteLock {
+    Take(u64),
+    Test(u64),
+}
+
+/// The world under one executor.
+pub(crate) trait Driver {
+    fn now(&self) -> Instant;
+    fn wall(&self) -> Timestamp;
+    fn entropy(&mut self) -> u64;
+    /// Picks which of `ready` waiting tasks runs next.
+    fn choose(&mut self, _ready: usize) -> usize {
+        0
+    }
+    /// Is this world simulated? Then names are resolved and stops are signalled by the driver.
+    fn simulated(&self) -> bool {
+        false
+    }
+    /// Does it run on io_uring?
+    fn is_ring(&self) -> bool {
+        false
+    }
+    fn open_disk(
+        &mut self,
+        node: NodeId,
+        path: &str,
+        options: DiskOptions,
+    ) -> io::Result<OpenedDisk>;
+    /// Takes or tests; a test tells whether the lock could be taken.
+    fn lock(&mut self, node: NodeId, disk: &Handle, lock: ByteLock) -> io::Result<bool>;
+    fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(Handle, String)>;
+    /// Ends traffic in both directions.
+    fn shutdown(&mut self, socket: &Handle);
+    fn submit(&mut self, node: NodeId, token: Token, op: Op);
+    /// Asks for an early end; the completion still comes.
+    fn cancel(&mut self, token: Token);
+    /// Hands over what has completed; waits for something until `until` if nothing
+    /// has (`None`: as long as it takes). `Instant(0)` never waits.
+    fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> io::Result<()>;
+    /// Cancels everything in flight and waits until no buffer is in use any more.
+    fn close(&mut self);
+}

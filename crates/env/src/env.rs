@@ -1,0 +1,240 @@
+//! The handle that tasks hold on their executor.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use types::{Duration, Instant, Timestamp, Uuid};
+
+use crate::buffer::IoBuf;
+use crate::disk::{Disk, DiskOptions, SharedDisk};
+use crate::driver::{NodeId, Op, Payload, Target};
+use crate::executor::{Core, OpFuture};
+use crate::net::{Listener, Stream};
+
+/// A handle on the executor of this thread. Cheap to clone, `!Send`.
+#[derive(Clone)]
+pub struct Env {
+    core: Rc<Core>,
+    node: NodeId,
+}
+
+impl Env {
+    pub(crate) fn new(core: Rc<Core>, node: NodeId) -> Env {
+        Env { core, node }
+    }
+
+    pub(crate) fn core(&self) -> &Rc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn submit(&self, op: Op) -> OpFuture {
+        self.core.submit(self.node, op)
+    }
+
+    /// The time on a clock that never goes back and counts while the host sleeps.
+    pub fn now(&self) -> Instant {
+        self.core.now()
+    }
+
+    /// The wall clock.
+    pub fn wall(&self) -> Timestamp {
+        self.core.with_driver(|driver| driver.wall())
+    }
+
+    /// 64 random bits (simulated: from the seed).
+    pub fn random_u64(&self) -> u64 {
+        self.core.with_driver(|driver| driver.entropy())
+    }
+
+    /// A random (version 4) UUID.
+    pub fn random_uuid(&self) -> Uuid {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.random_u64().to_le_bytes());
+        bytes[8..].copy_from_slice(&self.random_u64().to_le_bytes());
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Uuid(bytes)
+    }
+
+    /// Starts a task that runs to its end.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.core.spawn(self.node, task);
+    }
+
+    /// Starts a task; the handle yields its value. Dropping the handle detaches it.
+    pub fn spawn_join<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> Join<T> {
+        let state = Rc::new(RefCell::new(JoinState { value: None, waker: None }));
+        let join = Join(state.clone());
+        self.spawn(async move {
+            let value = task.await;
+            let waker = {
+                let mut state = state.borrow_mut();
+                state.value = Some(value);
+                state.waker.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        });
+        join
+    }
+
+    /// The number of tasks of this executor that have not ended.
+    pub fn live_tasks(&self) -> usize {
+        self.core.live_tasks()
+    }
+
+    /// Ends after `time`.
+    pub async fn sleep(&self, time: Duration) {
+        self.sleep_until(self.now() + time).await;
+    }
+
+    /// Ends at `at`, at once if that has passed.
+    pub async fn sleep_until(&self, at: Instant) {
+        self.core.sleep_until(at).await;
+    }
+
+    /// `None` if `future` took longer.
+    pub async fn timeout<T>(&self, time: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let mut sleep = pin!(self.core.sleep_until(self.now() + time));
+        poll_fn(|cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(value));
+            }
+            sleep.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    /// Lets the other ready tasks run first.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Runs a heavy pure function on another thread (in simulation: here).
+    pub async fn offload<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let job = Op::Job(Box::new(move || {
+            let value = f();
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        }));
+        let (ended, _) = self.submit(job).await;
+        let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match value {
+            Some(value) => value,
+            None => panic!("the offloaded function gave no result: {ended:?}"),
+        }
+    }
+
+    /// Connects by TCP. `address` is "host:port"; TCP_NODELAY is set.
+    pub async fn connect(&self, address: &str) -> io::Result<Stream> {
+        let mut failure = None;
+        for target in self.resolve(address).await? {
+            match self.submit(Op::Connect { target }).await {
+                (Ok(_), Payload::Socket(handle, peer)) => {
+                    return Ok(Stream::new(self.clone(), handle, peer));
+                }
+                (Ok(_), _) => unreachable!("a connection completes with a socket"),
+                (Err(error), _) => failure = Some(error),
+            }
+        }
+        let error = failure
+            .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+        Err(io::Error::new(error.kind(), format!("connect to {address}: {error}")))
+    }
+
+    async fn resolve(&self, address: &str) -> io::Result<Vec<Target>> {
+        if self.core.with_driver(|driver| driver.simulated()) {
+            return Ok(vec![Target::Name(address.to_owned())]);
+        }
+        if let Ok(literal) = address.parse::<SocketAddr>() {
+            return Ok(vec![Target::Ip(literal)]);
+        }
+        let name = address.to_owned();
+        let found = self.offload(move || name.to_socket_addrs().map(Vec::from_iter)).await;
+        let found = found
+            .map_err(|error| io::Error::new(error.kind(), format!("resolve {address}: {error}")))?;
+        Ok(found.into_iter().map(Target::Ip).collect())
+    }
+
+    /// Listens for TCP connections on "host:port"; port 0 takes a free one.
+    pub async fn listen(&self, address: &str) -> io::Result<Listener> {
+        let (handle, local) =
+            self.core.with_driver(|driver| driver.listen(self.node, address)).map_err(|error| {
+                io::Error::new(error.kind(), format!("listen on {address}: {error}"))
+            })?;
+        Ok(Listener::new(self.clone(), handle, local))
+    }
+
+    /// Opens a block device or file with O_DIRECT. Errors name the path.
+    pub async fn open_disk(&self, path: &str, options: DiskOptions) -> io::Result<Disk> {
+        let opened = self.core.with_driver(|driver| driver.open_disk(self.node, path, options))?;
+        Ok(Disk::new(self.clone(), path, opened))
+    }
+
+    /// The same open file as `disk`, on this executor.
+    pub fn adopt_disk(&self, disk: &SharedDisk) -> Disk {
+        disk.adopt(self.clone())
+    }
+
+    /// An aligned, zeroed buffer of `len` bytes from the pool of this thread.
+    pub fn buffer(&self, len: usize) -> IoBuf {
+        IoBuf::zeroed(len)
+    }
+
+    /// Ends with the signal's number when SIGINT or SIGTERM arrives, or when one
+    /// has arrived since this executor began or its last call ended.
+    pub async fn stop_signal(&self) -> i32 {
+        if self.core.with_driver(|driver| driver.simulated()) {
+            let (signal, _) = self.submit(Op::Stop).await;
+            return signal
+                .ok()
+                .and_then(|signal| i32::try_from(signal).ok())
+                .unwrap_or(libc::SIGTERM);
+        }
+        crate::os::signal::next(&self.core.signals_seen).await
+    }
+}
+
+struct JoinState<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+/// Yields the value of a task that was started with [`Env::spawn_join`].
+pub struct Join<T>(Rc<RefCell<JoinState<T>>>);
+
+impl<T> Future for Join<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.0.borrow_mut();
+        match state.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! The executor: `!Send` tasks of one thread, over one driver.
+//!
+//! Invariants:
+//! - a task is polled by the thread that spawned it, never from within another
+//!   task's poll, and only after it was woken;
+//! - a turn polls at most [`POLLS_PER_TURN`] tasks, then asks the driver once,
+//!   so I/O is served while tasks keep each other busy;
+//! - an operation's slot lives until its completion, whatever becomes of the
+//!   future that waits for it;
+//! - when the main future has ended every task is dropped, then the driver is
+//!   closed: no buffer is in use after `run`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use types::Instant;
+
+use crate::driver::{Completion, Driver, NodeId, Op, Payload, Token};
+use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
+use crate::timer::{TimerKey, Timers};
+
+/// Tasks polled between two looks at the driver.
+const POLLS_PER_TURN: usize = 256;
+
+/// The slot of the main future, which lies on the stack of `run`.
+const MAIN: u32 = u32::MAX;
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+enum Place {
+    Free,
+    Waiting(Task),
+    /// Being polled; `killed` tasks are dropped when that poll returns.
+    Running {
+        killed: bool,
+    },
+}
+
+struct TaskSlot {
+    place: Place,
+    node: NodeId,
+    wakes: Arc<SlotWaker>,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct Tasks {
+    slots: Vec<TaskSlot>,
+    free: Vec<u32>,
+    dead: BTreeSet<NodeId>,
+    closed: bool,
+}
+
+enum OpPlace {
+    Free,
+    Waiting(Option<Waker>),
+    Done(Completion),
+    /// Nobody waits any more; the completion frees the slot.
+    Abandoned,
+}
+
+#[derive(Default)]
+struct Ops {
+    slots: Vec<OpPlace>,
+    free: Vec<Token>,
+}
+
+impl Ops {
+    fn add(&mut self, place: OpPlace) -> Token {
+        if let Some(token) = self.free.pop() {
+            self.slots[token as usize] = place;
+            return token;
+        }
+        self.slots.push(place);
+        Token::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
+    }
+
+    fn release(&mut self, token: Token) -> OpPlace {
+        self.free.push(token);
+        std::mem::replace(&mut self.slots[token as usize], OpPlace::Free)
+    }
+}
+
+/// What the tasks of one thread share.
+pub(crate) struct Core {
+    driver: RefCell<Box<dyn Driver>>,
+    mailbox: Arc<Mailbox>,
+    tasks: RefCell<Tasks>,
+    ops: RefCell<Ops>,
+    timers: RefCell<Timers>,
+    closed: Cell<bool>,
+    /// Signals that arrived before this executor began, or that it has seen.
+    pub(crate) signals_seen: Cell<u64>,
+}
+
+impl Core {
+    pub(crate) fn new(driver: Box<dyn Driver>, mailbox: Arc<Mailbox>) -> Rc<Core> {
+        Rc::new(Core {
+            driver: RefCell::new(driver),
+            mailbox,
+            tasks: RefCell::default(),
+            ops: RefCell::default(),
+            timers: RefCell::default(),
+            closed: Cell::new(false),
+            signals_seen: Cell::new(crate::os::signal::count()),
+        })
+    }
+
+    /// Runs `main` to its end on this thread.
+    pub(crate) fn block_on<F: Future>(self: &Rc<Core>, main: F) -> io::Result<F::Output> {
+        let _entered = Entered::new(&self.mailbox);
+        let _closing = Closing(self);
+        let mut main = pin!(main);
+        let wakes = SlotWaker::new(MAIN, self.mailbox.clone());
+        let waker = Waker::from(wakes.clone());
+        waker.wake_by_ref();
+        let mut done = Vec::new();
+        loop {
+            for _ in 0..POLLS_PER_TURN {
+                let Some(slot) = self.next_ready() else { break };
+                if slot != MAIN {
+                    self.poll_task(slot);
+                    continue;
+                }
+                wakes.begin_poll();
+                if let Poll::Ready(value) = main.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return Ok(value);
+                }
+            }
+            self.turn(&mut done)?;
+        }
+    }
+
+    fn next_ready(&self) -> Option<u32> {
+        with_local(|local| match local.ready.len() {
+            0 => None,
+            1 => local.ready.pop_front(),
+            ready => match self.driver.borrow_mut().choose(ready) {
+                0 => local.ready.pop_front(),
+                chosen => local.ready.remove(chosen),
+            },
+        })
+    }
+
+    /// One look at the driver, the mailbox and the timers.
+    fn turn(&self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let idle = with_local(|local| local.ready.is_empty()) && self.mailbox.may_sleep();
+        let until = if idle { self.timers.borrow().next() } else { Some(Instant(0)) };
+        self.driver.borrow_mut().wait(until, done)?;
+        with_local(|local| self.mailbox.collect(&mut local.ready, done));
+        for completion in done.drain(..) {
+            self.finish(completion);
+        }
+        self.fire_timers();
+        Ok(())
+    }
+
+    fn finish(&self, completion: Completion) {
+        let mut ops = self.ops.borrow_mut();
+        let token = completion.token;
+        let place = &mut ops.slots[token as usize];
+        match std::mem::replace(place, OpPlace::Free) {
+            OpPlace::Waiting(waker) => {
+                *place = OpPlace::Done(completion);
+                drop(ops);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            OpPlace::Abandoned => {
+                ops.free.push(token);
+                drop(ops);
+                drop(completion);
+            }
+            OpPlace::Free | OpPlace::Done(_) => unreachable!("operation {token} completed twice"),
+        }
+    }
+
+    fn fire_timers(&self) {
+        if self.timers.borrow().next().is_none() {
+            return;
+        }
+        let now = self.now();
+        loop {
+            let due = self.timers.borrow_mut().pop_due(now);
+            match due {
+                Some(waker) => waker.wake(),
+                None => return,
+            }
+        }
+    }
+
+    fn poll_task(&self, index: u32) {
+        let (mut task, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let slot = &mut tasks.slots[index as usize];
+            slot.wakes.begin_poll();
+            match std::mem::replace(&mut slot.place, Place::Running { killed: false }) {
+                Place::Waiting(task) => (task, slot.waker.clone()),
+                other => {
+                    slot.place = other;
+                    return;
+                }
+            }
+        };
+        let running = Running { core: self, index };
+        let ended = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        std::mem::forget(running);
+        let mut tasks = self.tasks.borrow_mut();
+        let slot = &mut tasks.slots[index as usize];
+        if ended || matches!(slot.place, Place::Running { killed: true }) {
+            // The slot is free only after the drop, which may spawn and wake.
+            drop(tasks);
+            drop(task);
+            self.free_slot(index);
+        } else {
+            slot.place = Place::Waiting(task);
+        }
+    }
+
+    fn free_slot(&self, index: u32) {
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.slots[index as usize].place = Place::Free;
+        tasks.free.push(index);
+    }
+
+    pub(crate) fn spawn(&self, node: NodeId, task: impl Future<Output = ()> + 'static) {
+        let mut tasks = self.tasks.borrow_mut();
+        if tasks.closed || tasks.dead.contains(&node) {
+            drop(tasks);
+            drop(task);
+            return;
+        }
+        let place = Place::Waiting(Box::pin(task));
+        let wakes = if let Some(index) = tasks.free.pop() {
+            let slot = &mut tasks.slots[index as usize];
+            slot.place = place;
+            slot.node = node;
+            slot.wakes.clone()
+        } else {
+            let index = u32::try_from(tasks.slots.len()).expect("fewer than 2^32 tasks");
+            let wakes = SlotWaker::new(index, self.mailbox.clone());
+            let waker = Waker::from(wakes.clone());
+            tasks.slots.push(TaskSlot { place, node, wakes: wakes.clone(), waker });
+            wakes
+        };
+        drop(tasks);
+        std::task::Wake::wake(wakes);
+    }
+
+    /// Drops the tasks of `node` (all tasks if `None`), and those they spawn while dropped.
+    pub(crate) fn kill(&self, node: Option<NodeId>) {
+        let mut doomed: Vec<(u32, Task)> = Vec::new();
+        {
+            let mut tasks = self.tasks.borrow_mut();
+            match node {
+                Some(node) => _ = tasks.dead.insert(node),
+                None => tasks.closed = true,
+            }
+            for (index, slot) in tasks.slots.iter_mut().enumerate() {
+                if node.is_some_and(|node| node != slot.node) {
+                    continue;
+                }
+                match &mut slot.place {
+                    Place::Free => {}
+                    Place::Running { killed } => *killed = true,
+                    waiting @ Place::Waiting(_) => {
+                        let place = std::mem::replace(waiting, Place::Running { killed: true });
+                        if let Place::Waiting(task) = place {
+                            doomed.push((index as u32, task));
+                        }
+                    }
+                }
+            }
+        }
+        for (index, task) in doomed {
+            drop(task);
+            self.free_slot(index);
+        }
+    }
+
+    /// The number of tasks that have not ended.
+    pub(crate) fn live_tasks(&self) -> usize {
+        let tasks = self.tasks.borrow();
+        tasks.slots.len() - tasks.free.len()
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.driver.borrow().now()
+    }
+
+    /// Immediate access to the driver.
+    pub(crate) fn with_driver<R>(&self, f: impl FnOnce(&mut dyn Driver) -> R) -> R {
+        f(self.driver.borrow_mut().as_mut())
+    }
+
+    /// Hands `op` to the driver now; the future yields its end.
+    pub(crate) fn submit(self: &Rc<Core>, node: NodeId, op: Op) -> OpFuture {
+        let token = self.ops.borrow_mut().add(OpPlace::Waiting(None));
+        if self.closed.get() {
+            let payload = match op {
+                Op::Read { buf, .. } | Op::Write { buf, .. } => Payload::Buf(buf),
+                Op::Recv { bytes, .. } | Op::Send { bytes, .. } => Payload::Bytes(bytes),
+                Op::Fuse { entry, .. } => Payload::Fuse(entry),
+                _ => Payload::None,
+            };
+            let error = io::Error::new(io::ErrorKind::NotConnected, "the executor has ended");
+            self.finish(Completion::new(token, Err(error), payload));
+        } else {
+            self.driver.borrow_mut().submit(node, token, op);
+        }
+        OpFuture { core: self.clone(), token, finished: false }
+    }
+
+    pub(crate) fn sleep_until(self: &Rc<Core>, at: Instant) -> Sleep {
+        Sleep { core: self.clone(), at, key: None, fired: false }
+    }
+}
+
+/// Frees the slot of a task whose poll panicked.
+struct Running<'a> {
+    core: &'a Core,
+    index: u32,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.core.free_slot(self.index);
+    }
+}
+
+/// Ends an executor however `block_on` is left.
+struct Closing<'a>(&'a Rc<Core>);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let core = self.0;
+        core.kill(None);
+        core.closed.set(true);
+        core.driver.borrow_mut().close();
+        let mut done = Vec::new();
+        with_local(|local| core.mailbox.collect(&mut local.ready, &mut done));
+        for completion in done {
+            core.finish(completion);
+        }
+        core.timers.replace(Timers::default());
+    }
+}
+
+/// The end of an operation. Dropped early, it cancels the operation.
+pub(crate) struct OpFuture {
+    core: Rc<Core>,
+    token: Token,
+    finished: bool,
+}
+
+impl Future for OpFuture {
+    type Output = (io::Result<usize>, Payload);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(!self.finished, "an operation's future was polled after its end");
+        let core = self.core.clone();
+        let mut ops = core.ops.borrow_mut();
+        match &mut ops.slots[self.token as usize] {
+            OpPlace::Waiting(waker) => {
+                match waker {
+                    Some(old) => old.clone_from(cx.waker()),
+                    None => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            OpPlace::Done(_) => {
+                self.finished = true;
+                let OpPlace::Done(completion) = ops.release(self.token) else { unreachable!() };
+                Poll::Ready((completion.result, completion.payload))
+            }
+            OpPlace::Free | OpPlace::Abandoned => unreachable!("the slot belongs to this future"),
+        }
+    }
+}
+
+impl Drop for OpFuture {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let mut ops = self.core.ops.borrow_mut();
+        let place = &mut ops.slots[self.token as usize];
+        if matches!(place, OpPlace::Done(_)) {
+            let place = ops.release(self.token);
+            drop(ops);
+            drop(place);
+        } else {
+            *place = OpPlace::Abandoned;
+            drop(ops);
+            if !self.core.closed.get() {
+                self.core.driver.borrow_mut().cancel(self.token);
+            }
+        }
+    }
+}
+
+/// Ends when its time has come.
+pub(crate) struct Sleep {
+    core: Rc<Core>,
+    at: Instant,
+    key: Option<TimerKey>,
+    fired: bool,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let core = self.core.clone();
+        if self.fired {
+            return Poll::Ready(());
+        }
+        if let Some(key) = self.key {
+            if core.timers.borrow_mut().renew(key, cx.waker()) {
+                return Poll::Pending;
+            }
+            self.fired = true;
+            return Poll::Ready(());
+        }
+        if self.at <= core.now() {
+            self.fired = true;
+            return Poll::Ready(());
+        }
+        self.key = Some(core.timers.borrow_mut().add(self.at, cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.filter(|_| !self.fired) {
+            let waker = self.core.timers.borrow_mut().remove(key);
+            drop(waker);
+        }
+    }
+}

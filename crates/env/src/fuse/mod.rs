@@ -1,0 +1,253 @@
+//! The kernel's FUSE channel: /dev/fuse, and beside it, if it is started, FUSE
+//! over io_uring, which then carries all but FORGET and INTERRUPT.
+//!
+//! Invariants:
+//! - reading never blocks a thread, and a reader lets other tasks run after
+//!   [`BURST`] requests;
+//! - a body buffer of full size is held by a request only if the request has at
+//!   least [`BODY_KEPT`] bytes of body: smaller ones are copied out of it;
+//! - a notification is written by a thread of its lane, so one that blocks in
+//!   the kernel holds up nothing but its lane.
+
+mod uring;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+pub use uring::UringOptions;
+
+use crate::buffer::IoBuf;
+use crate::driver::{Handle, Op};
+use crate::env::Env;
+use crate::executor::OpFuture;
+use crate::os::fuse_dev::{self, Lanes};
+
+/// Bytes of a request that are read apart from its body: fuse_in_header and fuse_write_in.
+const HEAD: usize = 80;
+/// The body of the largest request: 1 MiB of data, and a page for what else it may carry.
+const BODY_MAX: usize = (1 << 20) + 4096;
+/// From this size on, a body stays in the buffer that it was read into.
+const BODY_KEPT: usize = 64 << 10;
+/// Requests read in a row before other tasks get their turn.
+const BURST: u32 = 8;
+/// One request in so many is followed by a look for another also where that has not paid.
+const PROBE_EVERY: u32 = 16;
+
+/// The kernel's FUSE channel. Reading never blocks a thread; notifications are
+/// written by threads that serve nothing else, one per lane.
+#[derive(Clone)]
+pub struct FuseChannel(Rc<Inner>);
+
+struct Inner {
+    env: Env,
+    fd: Arc<OwnedFd>,
+    /// A body buffer of full size that nobody uses.
+    spare: RefCell<Option<IoBuf>>,
+    /// Requests taken since other tasks last had a turn.
+    burst: Cell<u32>,
+    /// Requests read from the device since it was last waited for.
+    in_a_row: Cell<u32>,
+    /// Was another request there when last looked, right after one?
+    busy: Cell<bool>,
+    served: Cell<u32>,
+    /// The descriptor was reported readable and has not been read since.
+    ready: Cell<bool>,
+    lanes: Lanes,
+    uring: RefCell<uring::Uring>,
+    /// Waits until the device can be read; kept between calls of `recv`.
+    polling: RefCell<Option<OpFuture>>,
+}
+
+/// Notifications of one lane are written in order; lanes do not wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotifyLane {
+    /// Entries: invalidation and deletion of names, epochs.
+    Names,
+    /// Page ranges; may block for long behind locked pages.
+    Pages,
+    /// Attributes.
+    Attrs,
+}
+
+/// One request of the kernel.
+pub struct FuseRequest {
+    /// The first 80 bytes (fuse_in_header, and fuse_write_in of a WRITE), zero beyond `head_len`.
+    pub head: [u8; HEAD],
+    /// Bytes of `head` that the request has.
+    pub head_len: usize,
+    /// What follows the first 80 bytes, page-aligned.
+    pub body: IoBuf,
+}
+
+impl FuseChannel {
+    /// Takes over an open, mounted /dev/fuse descriptor.
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn new(env: &Env, fd: OwnedFd) -> io::Result<FuseChannel> {
+        fuse_dev::prepare(&fd)?;
+        let fd = Arc::new(fd);
+        Ok(FuseChannel(Rc::new(Inner {
+            env: env.clone(),
+            spare: RefCell::new(None),
+            burst: Cell::new(0),
+            in_a_row: Cell::new(0),
+            busy: Cell::new(false),
+            served: Cell::new(0),
+            ready: Cell::new(false),
+            lanes: Lanes::new(fd.clone()),
+            uring: RefCell::default(),
+            polling: RefCell::new(None),
+            fd,
+        })))
+    }
+
+    /// A cloned descriptor (FUSE_DEV_IOC_CLONE) for another executor.
+    ///
+    /// # Errors
+    /// /dev/fuse cannot be opened, or the channel is not mounted.
+    pub fn clone_fd(&self) -> io::Result<OwnedFd> {
+        fuse_dev::clone(&self.0.fd)
+    }
+
+    /// Can [`FuseChannel::start_uring`] work on this executor, if the kernel offers it?
+    pub fn can_start_uring(&self) -> bool {
+        self.0.env.core().with_driver(|driver| driver.is_ring())
+    }
+
+    /// Takes requests over io_uring too. To be called once per channel, after the INIT
+    /// reply that accepted the offer (FUSE_OVER_IO_URING); requests come by the device until the
+    /// channels of all `options.executors` have called it. If the kernel refuses, `recv` fails.
+    ///
+    /// # Errors
+    /// This executor does not run on io_uring, or the CPUs cannot be counted.
+    pub fn start_uring(&self, options: UringOptions) -> io::Result<()> {
+        if !self.can_start_uring() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this executor does not run on io_uring",
+            ));
+        }
+        uring::start(&self.0, options)
+    }
+
+    /// Requests that have come over io_uring.
+    pub fn requests_by_uring(&self) -> u64 {
+        self.0.uring.borrow().taken
+    }
+
+    /// The next request; `None` when the file system was unmounted. `head` holds the first
+    /// 80 bytes (fuse_in_header and fuse_write_in of a WRITE), `body` the rest, page-aligned, so that write
+    /// data needs no copy. One task at a time may wait here.
+    ///
+    /// # Errors
+    /// The channel is broken.
+    pub async fn recv(&self) -> io::Result<Option<FuseRequest>> {
+        let inner = &self.0;
+        loop {
+            if inner.burst.get() >= BURST {
+                inner.burst.set(0);
+                inner.env.yield_now().await;
+            }
+            if let Some(arrived) = inner.uring.borrow_mut().next() {
+                inner.burst.set(inner.burst.get() + 1);
+                return arrived.map(Some);
+            }
+            // Right after a request another is looked for only where that has paid
+            // lately (tried now and then): else waiting costs no system call of its own.
+            let looks = inner.in_a_row.get() > 0
+                && (inner.busy.get() || inner.served.get().is_multiple_of(PROBE_EVERY));
+            if inner.ready.take() || looks {
+                match inner.read() {
+                    Ok(request) => {
+                        inner.busy.set(inner.busy.get() || inner.in_a_row.get() > 0);
+                        inner.in_a_row.set(inner.in_a_row.get() + 1);
+                        inner.burst.set(inner.burst.get() + 1);
+                        inner.served.set(inner.served.get().wrapping_add(1));
+                        return Ok(Some(request));
+                    }
+                    Err(error) => match error.raw_os_error() {
+                        Some(libc::EAGAIN) => inner.busy.set(false),
+                        // The request was interrupted, or we were.
+                        Some(libc::ENOENT | libc::EINTR) => {
+                            inner.ready.set(true);
+                            continue;
+                        }
+                        Some(libc::ENODEV) => return Ok(None),
+                        _ => return Err(error),
+                    },
+                }
+            }
+            inner.in_a_row.set(0);
+            inner.wait().await?;
+        }
+    }
+
+    /// Writes one reply: `head` (fuse_out_header and fixed parts) then `body`. That the
+    /// request was interrupted or the file system unmounted is not an error.
+    ///
+    /// # Errors
+    /// The kernel finds the reply malformed.
+    pub fn reply(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
+        let by_ring = self.0.uring.borrow_mut().reply(head, body);
+        by_ring.unwrap_or_else(|| fuse_dev::reply(&self.0.fd, head, body))
+    }
+
+    /// Writes one notification on its lane; ends when the kernel has done it. `false`: the
+    /// kernel knows nothing of what it names (ENOENT), or the file system was unmounted.
+    ///
+    /// # Errors
+    /// The kernel does not know the notification, or finds it malformed.
+    pub async fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> io::Result<bool> {
+        self.0.lanes.write(lane, message).await
+    }
+}
+
+impl Inner {
+    /// Waits until the device is readable (and notes that) or a request has come over io_uring.
+    async fn wait(&self) -> io::Result<()> {
+        poll_fn(|cx| {
+            let mut polling = self.polling.borrow_mut();
+            let op = polling.get_or_insert_with(|| {
+                let file = Handle::Fd(self.fd.clone());
+                self.env.submit(Op::Readable { file })
+            });
+            if let Poll::Ready((result, _)) = Pin::new(op).poll(cx) {
+                *polling = None;
+                self.ready.set(true);
+                return Poll::Ready(result.map(drop));
+            }
+            let mut uring = self.uring.borrow_mut();
+            uring.receiver = Some(cx.waker().clone());
+            if uring.has_news() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    fn read(&self) -> io::Result<FuseRequest> {
+        let spare = self.spare.borrow_mut().take();
+        let mut body = spare.unwrap_or_else(|| IoBuf::unspecified(BODY_MAX));
+        body.set_len(BODY_MAX);
+        let mut head = [0; HEAD];
+        let len = match fuse_dev::read(&self.fd, &mut head, &mut body) {
+            Ok(len) => len,
+            Err(error) => {
+                *self.spare.borrow_mut() = Some(body);
+                return Err(error);
+            }
+        };
+        let head_len = len.min(HEAD);
+        body.set_len(len - head_len);
+        if body.len() < BODY_KEPT {
+            let small = IoBuf::copy_of(&body);
+            *self.spare.borrow_mut() = Some(std::mem::replace(&mut body, small));
+        }
+        Ok(FuseRequest { head, head_len, body })
+    }
+}

@@ -1,0 +1,154 @@
+//! TCP streams and listeners.
+//!
+//! Invariants:
+//! - bytes that arrive are delivered once and in order, also when the future
+//!   that read them was dropped: the next read takes them up;
+//! - at most one read and one write of a stream are in flight.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use crate::driver::{Handle, Op, Payload};
+use crate::env::Env;
+use crate::executor::OpFuture;
+
+/// A connected TCP stream. Reading and writing may go on at once, one of each.
+/// Clones are the same stream.
+#[derive(Clone)]
+pub struct Stream(Rc<Shared>);
+
+struct Shared {
+    env: Env,
+    handle: Handle,
+    peer: String,
+    /// The read whose future was dropped before it ended, and how many bytes of
+    /// its buffer are older than it.
+    orphan: RefCell<Option<(OpFuture, usize)>>,
+    /// Bytes that an orphan delivered beyond what its successor asked for.
+    surplus: RefCell<Vec<u8>>,
+}
+
+/// Holds a read in flight; left early, the read becomes the stream's orphan.
+struct Reading<'a> {
+    shared: &'a Shared,
+    op: Option<(OpFuture, usize)>,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take() {
+            *self.shared.orphan.borrow_mut() = Some(op);
+        }
+    }
+}
+
+impl Shared {
+    async fn finish(&self, op: OpFuture, old: usize) -> (io::Result<usize>, Vec<u8>) {
+        let mut reading = Reading { shared: self, op: Some((op, old)) };
+        let (result, payload) = (&mut reading.op.as_mut().expect("the read is in flight").0).await;
+        reading.op = None;
+        (result, bytes_of(payload))
+    }
+}
+
+fn bytes_of(payload: Payload) -> Vec<u8> {
+    match payload {
+        Payload::Bytes(bytes) => bytes,
+        _ => unreachable!("a socket operation gives its bytes back"),
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(env: Env, handle: Handle, peer: String) -> Stream {
+        let (orphan, surplus) = Default::default();
+        Stream(Rc::new(Shared { env, handle, peer, orphan, surplus }))
+    }
+
+    /// Appends what has arrived (at least one byte, at most `max`) to `into`; 0 bytes = closed by peer.
+    /// A dropped read loses no bytes, only its buffer.
+    pub async fn read(&self, mut into: Vec<u8>, max: usize) -> (io::Result<usize>, Vec<u8>) {
+        assert!(max > 0, "a read of nothing cannot tell the end of the stream");
+        let orphan = self.0.orphan.borrow_mut().take();
+        if let Some((orphan, old)) = orphan {
+            let (result, bytes) = self.0.finish(orphan, old).await;
+            if !matches!(result, Ok(1..)) {
+                return (result, into);
+            }
+            self.0.surplus.borrow_mut().extend_from_slice(&bytes[old..]);
+        }
+        {
+            let mut surplus = self.0.surplus.borrow_mut();
+            if !surplus.is_empty() {
+                let taken = surplus.len().min(max);
+                into.extend(surplus.drain(..taken));
+                return (Ok(taken), into);
+            }
+        }
+        let old = into.len();
+        let op = self.0.env.submit(Op::Recv { socket: self.0.handle.clone(), bytes: into, max });
+        self.0.finish(op, old).await
+    }
+
+    /// Writes all of `bytes`; gives the buffer back, emptied, for reuse. Dropped
+    /// early, it may have written a part: the stream is then of no more use.
+    pub async fn write_all(&self, mut bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        let mut start = 0;
+        while start < bytes.len() {
+            let op = self.0.env.submit(Op::Send { socket: self.0.handle.clone(), bytes, start });
+            let (result, payload) = op.await;
+            bytes = bytes_of(payload);
+            match result {
+                Ok(0) => {
+                    bytes.clear();
+                    return (Err(io::ErrorKind::WriteZero.into()), bytes);
+                }
+                Ok(sent) => start += sent,
+                Err(error) => {
+                    bytes.clear();
+                    return (Err(error), bytes);
+                }
+            }
+        }
+        bytes.clear();
+        (Ok(()), bytes)
+    }
+
+    /// Ends reads and writes in flight, and closes.
+    pub fn shutdown(&self) {
+        self.0.env.core().with_driver(|driver| driver.shutdown(&self.0.handle));
+    }
+
+    /// The address of the other end.
+    pub fn peer(&self) -> String {
+        self.0.peer.clone()
+    }
+}
+
+/// Takes TCP connections.
+pub struct Listener {
+    env: Env,
+    handle: Handle,
+    local: String,
+}
+
+impl Listener {
+    pub(crate) fn new(env: Env, handle: Handle, local: String) -> Listener {
+        Listener { env, handle, local }
+    }
+
+    /// The next connection.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        let (result, payload) = self.env.submit(Op::Accept { listener: self.handle.clone() }).await;
+        result?;
+        match payload {
+            Payload::Socket(handle, peer) => Ok(Stream::new(self.env.clone(), handle, peer)),
+            _ => unreachable!("an accepted connection is a socket"),
+        }
+    }
+
+    /// The address listened on, with the port that was taken.
+    pub fn local_address(&self) -> String {
+        self.local.clone()
+    }
+}

@@ -1,0 +1,157 @@
+//! System calls on /dev/fuse, and the threads that write notifications.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::sys;
+use crate::fuse::NotifyLane;
+
+/// `_IOR(229, 0, u32)`: makes a descriptor a further channel of a mount.
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+
+/// Makes reads of the channel return at once.
+pub(crate) fn prepare(fd: &OwnedFd) -> io::Result<()> {
+    sys::set_nonblocking(fd.as_raw_fd())
+}
+
+/// A further channel of the same mount.
+pub(crate) fn clone(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the path is a C string.
+    let new = sys::owned(unsafe { libc::open(c"/dev/fuse".as_ptr(), flags) })
+        .map_err(|error| io::Error::new(error.kind(), format!("/dev/fuse: open: {error}")))?;
+    let source = fd.as_raw_fd() as u32;
+    // SAFETY: the kernel reads a live u32.
+    sys::check(unsafe { libc::ioctl(new.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const source) })
+        .map_err(|error| {
+            io::Error::new(error.kind(), format!("/dev/fuse: clone the channel: {error}"))
+        })?;
+    Ok(new)
+}
+
+/// Reads one request into the two buffers; gives its length.
+pub(crate) fn read(fd: &OwnedFd, head: &mut [u8], body: &mut [u8]) -> io::Result<usize> {
+    let parts = [
+        libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
+        libc::iovec { iov_base: body.as_mut_ptr().cast(), iov_len: body.len() },
+    ];
+    // SAFETY: the parts are live, exclusively borrowed slices.
+    match sys::check_len(unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 2) }) {
+        // Only a channel without a mount behind it ends.
+        Ok(0) => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        result => result,
+    }
+}
+
+/// Writes one reply.
+pub(crate) fn reply(fd: &OwnedFd, head: &[u8], body: &[u8]) -> io::Result<()> {
+    let parts = [
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+        libc::iovec { iov_base: body.as_ptr().cast_mut().cast(), iov_len: body.len() },
+    ];
+    let count = if body.is_empty() { 1 } else { 2 };
+    loop {
+        // SAFETY: the kernel only reads the parts, which are live slices.
+        match sys::check_len(unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr(), count) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+                return Ok(());
+            }
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Writes one notification; may block. `false`: the kernel does not know what it names.
+fn notify(fd: &OwnedFd, message: &[u8]) -> io::Result<bool> {
+    loop {
+        // SAFETY: reads a live slice.
+        let written =
+            unsafe { libc::write(fd.as_raw_fd(), message.as_ptr().cast(), message.len()) };
+        match sys::check_len(written) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+                return Ok(false);
+            }
+            result => return result.map(|_| true),
+        }
+    }
+}
+
+/// What the waiter and the lane's thread share.
+#[derive(Default)]
+struct Outcome {
+    result: Option<io::Result<bool>>,
+    waker: Option<Waker>,
+}
+
+struct Letter {
+    message: Vec<u8>,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+fn lock(outcome: &Mutex<Outcome>) -> MutexGuard<'_, Outcome> {
+    outcome.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One thread per lane, made at its first notification; it ends with the channel.
+pub(crate) struct Lanes {
+    fd: Arc<OwnedFd>,
+    queues: [OnceLock<mpsc::Sender<Letter>>; 3],
+}
+
+impl Lanes {
+    pub(crate) fn new(fd: Arc<OwnedFd>) -> Lanes {
+        Lanes { fd, queues: Default::default() }
+    }
+
+    fn queue(&self, lane: NotifyLane) -> io::Result<&mpsc::Sender<Letter>> {
+        let (index, name) = match lane {
+            NotifyLane::Names => (0, "redbud-names"),
+            NotifyLane::Pages => (1, "redbud-pages"),
+            NotifyLane::Attrs => (2, "redbud-attrs"),
+        };
+        if let Some(queue) = self.queues[index].get() {
+            return Ok(queue);
+        }
+        let (sender, letters) = mpsc::channel::<Letter>();
+        let fd = self.fd.clone();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            for letter in letters {
+                let result = notify(&fd, &letter.message);
+                let waker = {
+                    let mut outcome = lock(&letter.outcome);
+                    outcome.result = Some(result);
+                    outcome.waker.take()
+                };
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+        })?;
+        Ok(self.queues[index].get_or_init(|| sender))
+    }
+
+    pub(crate) async fn write(&self, lane: NotifyLane, message: Vec<u8>) -> io::Result<bool> {
+        let outcome = Arc::new(Mutex::new(Outcome::default()));
+        let letter = Letter { message, outcome: outcome.clone() };
+        self.queue(lane)?
+            .send(letter)
+            .map_err(|_| io::Error::other("the lane's thread has ended"))?;
+        poll_fn(|cx| {
+            let mut outcome = lock(&outcome);
+            match outcome.result.take() {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    outcome.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}

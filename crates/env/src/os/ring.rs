@@ -1,0 +1,442 @@
+//! The driver over io_uring.
+//!
+//! Invariants:
+//! - a buffer whose address the kernel has lies in `ops` until its completion;
+//! - at most one `io_uring_enter` per call of `wait`, none if there is nothing
+//!   to submit and completions are there;
+//! - the ring is used by the thread that made it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+use types::{Duration, Instant, Timestamp};
+
+use super::fuse_ring::FuseEntry;
+use super::sys::RawAddress;
+use super::{device, pool, raw, sys};
+use crate::buffer::IoBuf;
+use crate::disk::DiskOptions;
+use crate::driver::{
+    ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
+};
+use crate::mailbox::Mailbox;
+
+/// Submissions gathered in one turn; more go with a second system call.
+const ENTRIES: u32 = 256;
+/// Completions that fit before the kernel keeps a list of its own.
+const COMPLETIONS: u32 = 4096;
+/// The read of the bell.
+const BELL: u64 = u64::MAX;
+/// Cancellations, whose own completions mean nothing.
+const CANCEL: u64 = u64::MAX - 1;
+/// How long `close` waits for the kernel to let go of buffers before it leaks them.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+
+type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// What an operation in flight keeps alive.
+enum InFlight {
+    Disk { _disk: Handle, buf: IoBuf },
+    Flush { _disk: Handle },
+    Recv { _socket: Handle, bytes: Vec<u8> },
+    Send { _socket: Handle, bytes: Vec<u8> },
+    Accept { _listener: Handle },
+    Connect { socket: OwnedFd, target: Box<RawAddress> },
+    Poll { _file: Handle },
+    Fuse { _file: Handle, entry: Box<FuseEntry> },
+}
+
+impl InFlight {
+    /// Gives up what the kernel may still use.
+    fn leak_buffer(self) {
+        match self {
+            InFlight::Disk { buf, .. } => std::mem::forget(buf),
+            InFlight::Recv { bytes, .. } | InFlight::Send { bytes, .. } => std::mem::forget(bytes),
+            InFlight::Connect { target, .. } => std::mem::forget(target),
+            InFlight::Fuse { entry, .. } => std::mem::forget(entry),
+            InFlight::Flush { .. } | InFlight::Accept { .. } | InFlight::Poll { .. } => {}
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Ring {
+    ring: Uring,
+    ops: Vec<Option<InFlight>>,
+    in_flight: usize,
+    /// Entries that did not fit into the submission queue.
+    backlog: VecDeque<squeue::Entry128>,
+    /// Operations that ended without the kernel.
+    ended: Vec<Completion>,
+    mailbox: Arc<Mailbox>,
+    bell: Arc<OwnedFd>,
+    /// Where the kernel puts the bell's count.
+    rung: Box<u64>,
+    bell_armed: bool,
+    entropy: sys::Entropy,
+}
+
+fn make_ring() -> io::Result<Uring> {
+    let mut modern = IoUring::builder();
+    modern.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
+    modern.setup_cqsize(COMPLETIONS).dontfork();
+    modern
+        .build(ENTRIES)
+        .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).dontfork().build(ENTRIES))
+}
+
+fn serves_all(ring: &Uring) -> io::Result<bool> {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let needed = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Fsync::CODE,
+        opcode::Send::CODE,
+        opcode::Recv::CODE,
+        opcode::Accept::CODE,
+        opcode::Connect::CODE,
+        opcode::PollAdd::CODE,
+        opcode::AsyncCancel::CODE,
+    ];
+    Ok(ring.params().is_feature_ext_arg() && needed.iter().all(|&code| probe.is_supported(code)))
+}
+
+impl Ring {
+    /// A ring of this thread; an error where the kernel has none that suffices.
+    pub(crate) fn new(bell: &Arc<OwnedFd>, mailbox: Arc<Mailbox>) -> io::Result<Ring> {
+        let ring = make_ring()?;
+        if !serves_all(&ring)? {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel's io_uring lacks operations",
+            ));
+        }
+        Ok(Ring {
+            ring,
+            ops: Vec::new(),
+            in_flight: 0,
+            backlog: VecDeque::new(),
+            ended: Vec::new(),
+            mailbox,
+            bell: bell.clone(),
+            rung: Box::new(0),
+            bell_armed: false,
+            entropy: sys::Entropy::default(),
+        })
+    }
+
+    fn push(&mut self, entry: impl Into<squeue::Entry128>, user_data: u64) {
+        self.backlog.push_back(entry.into().user_data(user_data));
+        self.drain_backlog();
+    }
+
+    fn drain_backlog(&mut self) {
+        let mut queue = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the addresses in the entry lie in `ops` or `rung`, which outlive the operation.
+            if unsafe { queue.push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn start(&mut self, token: Token, entry: impl Into<squeue::Entry128>, op: InFlight) {
+        let index = token as usize;
+        if self.ops.len() <= index {
+            self.ops.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.ops[index].is_none(), "token {token} is in flight already");
+        self.ops[index] = Some(op);
+        self.in_flight += 1;
+        self.push(entry, u64::from(token));
+    }
+
+    fn arm_bell(&mut self) {
+        if !self.bell_armed {
+            self.bell_armed = true;
+            let entry =
+                opcode::Read::new(Fd(self.bell.as_raw_fd()), (&raw mut *self.rung).cast(), 8)
+                    .build();
+            self.push(entry, BELL);
+        }
+    }
+
+    fn connect(&mut self, token: Token, target: Target) -> io::Result<()> {
+        let Target::Ip(address) = target else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name was not resolved"));
+        };
+        let socket = sys::tcp_socket(&address, false)?;
+        sys::set_nodelay(&socket)?;
+        let target = Box::new(RawAddress::new(&address));
+        let entry =
+            opcode::Connect::new(Fd(socket.as_raw_fd()), target.pointer(), target.len).build();
+        self.start(token, entry, InFlight::Connect { socket, target });
+        Ok(())
+    }
+
+    /// Moves what the kernel has completed to `done`.
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.ended);
+        loop {
+            let Some(entry) = self.ring.completion().next() else { return };
+            match entry.user_data() {
+                CANCEL => {}
+                BELL => self.bell_armed = false,
+                token => done.push(self.complete(token as Token, entry.result())),
+            }
+        }
+    }
+
+    fn complete(&mut self, token: Token, result: i32) -> Completion {
+        let op = self.ops[token as usize].take().expect("the kernel completes what was submitted");
+        self.in_flight -= 1;
+        let result = sys::check_result(result);
+        let payload = match op {
+            InFlight::Disk { buf, .. } => Payload::Buf(buf),
+            InFlight::Flush { .. } | InFlight::Poll { .. } => Payload::None,
+            InFlight::Send { bytes, .. } => Payload::Bytes(bytes),
+            InFlight::Recv { mut bytes, .. } => {
+                if let Ok(received) = result {
+                    // SAFETY: the kernel has written that many bytes behind the old length, within the capacity.
+                    unsafe { bytes.set_len(bytes.len() + received) };
+                }
+                Payload::Bytes(bytes)
+            }
+            InFlight::Fuse { entry, .. } => Payload::Fuse(entry),
+            InFlight::Accept { .. } => match result {
+                Ok(fd) => return accepted(token, fd),
+                Err(_) => Payload::None,
+            },
+            InFlight::Connect { socket, target } => match (&result, target.decode()) {
+                (Ok(_), Some(peer)) => {
+                    Payload::Socket(Handle::Fd(Arc::new(socket)), peer.to_string())
+                }
+                _ => Payload::None,
+            },
+        };
+        Completion::new(token, result, payload)
+    }
+
+    fn enter(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let entered = match timeout {
+            _ if !wait => submitter.submit(),
+            None => submitter.submit_and_wait(1),
+            Some(timeout) => {
+                let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        match entered {
+            Ok(_) => Ok(()),
+            // A timeout, a signal, or more completions than fit: the next turn sees.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(io::Error::new(error.kind(), format!("io_uring_enter: {error}"))),
+        }
+    }
+
+    fn must_enter(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+    }
+}
+
+fn accepted(token: Token, fd: usize) -> Completion {
+    match sys::owned(fd as i32).and_then(|socket| sys::set_nodelay(&socket).map(|()| socket)) {
+        Ok(socket) => {
+            let peer = sys::peer_name(&socket);
+            Completion::new(token, Ok(0), Payload::Socket(Handle::Fd(Arc::new(socket)), peer))
+        }
+        Err(error) => Completion::new(token, Err(error), Payload::None),
+    }
+}
+
+impl Driver for Ring {
+    fn now(&self) -> Instant {
+        sys::now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        sys::wall()
+    }
+
+    fn entropy(&mut self) -> u64 {
+        self.entropy.next()
+    }
+
+    fn is_ring(&self) -> bool {
+        true
+    }
+
+    fn open_disk(
+        &mut self,
+        _node: NodeId,
+        path: &str,
+        options: DiskOptions,
+    ) -> io::Result<OpenedDisk> {
+        device::open(path, options)
+    }
+
+    fn lock(&mut self, _node: NodeId, disk: &Handle, lock: ByteLock) -> io::Result<bool> {
+        device::lock_byte(raw(disk), lock)
+    }
+
+    fn listen(&mut self, _node: NodeId, address: &str) -> io::Result<(Handle, String)> {
+        let (socket, local) = sys::tcp_listen(address, false)?;
+        Ok((Handle::Fd(Arc::new(socket)), local))
+    }
+
+    fn shutdown(&mut self, socket: &Handle) {
+        sys::shutdown(raw(socket));
+    }
+
+    fn submit(&mut self, _node: NodeId, token: Token, op: Op) {
+        match op {
+            Op::Read { disk, offset, mut buf, start } => {
+                let rest = &mut buf[start..];
+                let entry = opcode::Read::new(Fd(raw(&disk)), rest.as_mut_ptr(), clamp(rest.len()))
+                    .offset(offset + start as u64)
+                    .build();
+                self.start(token, entry, InFlight::Disk { _disk: disk, buf });
+            }
+            Op::Write { disk, offset, buf, start } => {
+                let rest = &buf[start..];
+                let entry = opcode::Write::new(Fd(raw(&disk)), rest.as_ptr(), clamp(rest.len()))
+                    .offset(offset + start as u64)
+                    .build();
+                self.start(token, entry, InFlight::Disk { _disk: disk, buf });
+            }
+            Op::Flush { disk } => {
+                let entry = opcode::Fsync::new(Fd(raw(&disk)))
+                    .flags(io_uring::types::FsyncFlags::DATASYNC)
+                    .build();
+                self.start(token, entry, InFlight::Flush { _disk: disk });
+            }
+            Op::Discard { disk, offset, len } => pool::submit(&self.mailbox, token, move || {
+                (device::discard(raw(&disk), offset, len).map(|()| 0), Payload::None)
+            }),
+            Op::Recv { socket, mut bytes, max } => {
+                bytes.reserve(max);
+                let room = bytes.spare_capacity_mut();
+                let entry =
+                    opcode::Recv::new(Fd(raw(&socket)), room.as_mut_ptr().cast(), clamp(max))
+                        .build();
+                self.start(token, entry, InFlight::Recv { _socket: socket, bytes });
+            }
+            Op::Send { socket, bytes, start } => {
+                let rest = &bytes[start..];
+                let entry = opcode::Send::new(Fd(raw(&socket)), rest.as_ptr(), clamp(rest.len()))
+                    .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
+                    .build();
+                self.start(token, entry, InFlight::Send { _socket: socket, bytes });
+            }
+            Op::Accept { listener } => {
+                let none = std::ptr::null_mut();
+                let entry = opcode::Accept::new(Fd(raw(&listener)), none, std::ptr::null_mut())
+                    .flags(libc::SOCK_CLOEXEC)
+                    .build();
+                self.start(token, entry, InFlight::Accept { _listener: listener });
+            }
+            Op::Connect { target } => {
+                if let Err(error) = self.connect(token, target) {
+                    self.ended.push(Completion::new(token, Err(error), Payload::None));
+                }
+            }
+            Op::Readable { file } => {
+                let entry = opcode::PollAdd::new(Fd(raw(&file)), libc::POLLIN as u32).build();
+                self.start(token, entry, InFlight::Poll { _file: file });
+            }
+            Op::Fuse { file, entry } => {
+                let submission = entry.submission(raw(&file));
+                self.start(token, submission, InFlight::Fuse { _file: file, entry });
+            }
+            Op::Stop => {
+                let error = io::Error::from(io::ErrorKind::Unsupported);
+                self.ended.push(Completion::new(token, Err(error), Payload::None));
+            }
+            Op::Job(job) => pool::submit(&self.mailbox, token, move || {
+                job();
+                (Ok(0), Payload::None)
+            }),
+        }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        if self.ops.get(token as usize).is_some_and(Option::is_some) {
+            self.push(opcode::AsyncCancel::new(u64::from(token)).build(), CANCEL);
+        }
+    }
+
+    fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.arm_bell();
+        self.reap(done);
+        self.drain_backlog();
+        let timeout = match until {
+            Some(Instant(0)) => Some(Duration::ZERO),
+            Some(until) => Some(until.since(sys::now())),
+            None => None,
+        };
+        let wait = done.is_empty() && timeout != Some(Duration::ZERO);
+        if wait || self.must_enter() {
+            // What did not fit must reach the kernel before we sleep.
+            let wait = wait && self.backlog.is_empty();
+            self.enter(wait, timeout)?;
+            self.drain_backlog();
+            self.reap(done);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        let tokens: Vec<u64> = (0u64..)
+            .zip(&self.ops)
+            .filter(|(_, op)| op.is_some())
+            .map(|(token, _)| token)
+            .collect();
+        for token in tokens {
+            self.push(opcode::AsyncCancel::new(token).build(), CANCEL);
+        }
+        if self.bell_armed {
+            self.push(opcode::AsyncCancel::new(BELL).build(), CANCEL);
+        }
+        // FUSE entries end with their mount or with the ring, not before.
+        let fuse =
+            self.ops.iter().flatten().filter(|op| matches!(op, InFlight::Fuse { .. })).count();
+        let deadline = sys::now() + CLOSE_PATIENCE;
+        let mut done = Vec::new();
+        while (self.in_flight > fuse || self.bell_armed) && sys::now() < deadline {
+            self.drain_backlog();
+            let wait = self.backlog.is_empty();
+            if self.enter(wait, Some(Duration::from_millis(100))).is_err() {
+                break;
+            }
+            self.reap(&mut done);
+        }
+        if self.in_flight > 0 || self.bell_armed {
+            // The kernel may still write into these buffers: they must never be freed. Files
+            // are closed all the same: the kernel holds what it uses.
+            for op in std::mem::take(&mut self.ops).into_iter().flatten() {
+                op.leak_buffer();
+            }
+            std::mem::forget(std::mem::take(&mut self.rung));
+        }
+    }
+}
+
+/// The kernel counts a transfer in 31 bits.
+fn clamp(len: usize) -> u32 {
+    len.min(1 << 30) as u32
+}

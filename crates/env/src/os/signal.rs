@@ -1,0 +1,96 @@
+//! SIGINT and SIGTERM as futures.
+//!
+//! Invariant: each executor sees each signal that arrives after its first wait
+//! began at most once, and several executors may wait for the same signal.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::sys;
+
+/// Where the handler writes; -1 before it is installed.
+static PIPE: AtomicI32 = AtomicI32::new(-1);
+/// Signals taken from the pipe so far.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicI32 = AtomicI32::new(0);
+static WAITING: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
+static INSTALL: Once = Once::new();
+
+fn waiting() -> MutexGuard<'static, Vec<Waker>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn handle(signal: libc::c_int) {
+    let byte = signal as u8;
+    // SAFETY: write(2) is async-signal-safe; errno is put back for the code that was interrupted.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        libc::write(PIPE.load(Ordering::Relaxed), (&raw const byte).cast(), 1);
+        *errno = saved;
+    }
+}
+
+fn install() {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel fills the two descriptors.
+    let made = sys::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) });
+    made.expect("a pipe for signals can be made");
+    let reader: OwnedFd = sys::owned(ends[0]).expect("pipe2 gave a descriptor");
+    // A full pipe must not block the handler; a signal more or less does not matter then.
+    sys::set_nonblocking(ends[1]).expect("a pipe can be non-blocking");
+    PIPE.store(ends[1].as_raw_fd(), Ordering::Relaxed);
+    std::thread::Builder::new()
+        .name("redbud-signals".to_owned())
+        .spawn(move || listen(reader))
+        .expect("a thread for signals can be made");
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler does only what is async-signal-safe; a zeroed sigaction has an empty mask.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+fn listen(reader: OwnedFd) {
+    let mut reader = std::fs::File::from(reader);
+    let mut byte = [0];
+    while reader.read_exact(&mut byte).is_ok() {
+        let mut waiting = waiting();
+        LAST.store(i32::from(byte[0]), Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        for waker in waiting.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+/// Signals that have arrived in this process.
+pub(crate) fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// The next signal after the `seen` first ones.
+pub(crate) async fn next(seen: &Cell<u64>) -> i32 {
+    INSTALL.call_once(install);
+    poll_fn(|cx| {
+        let mut waiting = waiting();
+        if count() > seen.get() {
+            seen.set(count());
+            return Poll::Ready(LAST.load(Ordering::Relaxed));
+        }
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    })
+    .await
+}

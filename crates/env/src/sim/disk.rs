@@ -1,0 +1,416 @@
+//! A disk in memory that knows what is stable, records what happens to it, and
+//! fails on demand.
+//!
+//! Invariants:
+//! - a read sees every write that completed before it was submitted;
+//! - a write is stable once a flush that was submitted after its completion has
+//!   succeeded, and not surely before; a failed flush makes nothing stable, and
+//!   no later flush makes up for it;
+//! - pages are shared between the present content, the stable content and the
+//!   recording, so each write is held once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::crash::{Event, Recording, Surviving};
+use super::image::{Image, PAGE, Page, pages_of, zero_page};
+use super::rng::SimRng;
+
+/// What is done to a disk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum DiskAction {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard.
+    Discard,
+}
+
+/// How an action fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskFault {
+    /// EIO.
+    Io,
+    /// ENOSPC.
+    NoSpace,
+}
+
+impl DiskFault {
+    fn error(self) -> io::Error {
+        io::Error::from_raw_os_error(match self {
+            DiskFault::Io => libc::EIO,
+            DiskFault::NoSpace => libc::ENOSPC,
+        })
+    }
+}
+
+/// How often each action was submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskCounts {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+}
+
+/// A disk in memory. Clones are the same disk; it may be attached to several
+/// worlds, one after the other.
+#[derive(Clone)]
+pub struct SimDisk(Arc<Mutex<State>>);
+
+/// A write that is not surely stable.
+#[derive(Clone)]
+pub(crate) struct Write {
+    pub(crate) id: u64,
+    pub(crate) first_page: u64,
+    pub(crate) pages: Vec<Page>,
+    pub(crate) completed: bool,
+    /// A flush that should have covered it failed: no later one does.
+    stuck: bool,
+}
+
+/// Fails the `nth` action from now (counted down), and those after it if `lasting`.
+struct Planned {
+    action: DiskAction,
+    nth: u64,
+    fault: DiskFault,
+    lasting: bool,
+}
+
+/// Orders the events of all disks.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+
+struct State {
+    size: u64,
+    present: Image,
+    stable: Image,
+    /// In the order in which they take effect: the completed ones first.
+    unstable: Vec<Write>,
+    writes_made: u64,
+    recording: Option<Recording>,
+    counts: DiskCounts,
+    planned: Vec<Planned>,
+    bad: Vec<Range<u64>>,
+    stalled: bool,
+    write_through: bool,
+    /// Holder of each locked byte; `None` is the whole disk.
+    locks: BTreeMap<Option<u64>, u64>,
+}
+
+impl State {
+    fn record(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(recording) = &mut self.recording {
+            recording.push(CLOCK.fetch_add(1, Ordering::Relaxed), event());
+        }
+    }
+
+    fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("past the end, which is {}", self.size),
+            )),
+        }
+    }
+
+    fn planned_fault(&mut self, action: DiskAction) -> io::Result<()> {
+        let mut fault = None;
+        for planned in self.planned.iter_mut().filter(|planned| planned.action == action) {
+            planned.nth = planned.nth.saturating_sub(1);
+            if planned.nth == 0 {
+                fault = fault.or(Some(planned.fault));
+            }
+        }
+        self.planned.retain(|planned| planned.nth > 0 || planned.lasting);
+        fault.map_or(Ok(()), |fault| Err(fault.error()))
+    }
+
+    fn make_stable(&mut self, covers: &dyn Fn(&Write) -> bool) {
+        let State { unstable, stable, .. } = self;
+        unstable.retain(|write| {
+            let covered = covers(write);
+            if covered {
+                apply(stable, write);
+            }
+            !covered
+        });
+    }
+}
+
+/// Puts a write's pages in place.
+pub(crate) fn apply(image: &mut Image, write: &Write) {
+    for (index, page) in (write.first_page..).zip(&write.pages) {
+        image.set(index, page.clone());
+    }
+}
+
+impl SimDisk {
+    /// A disk of `size` zero bytes; the size is a multiple of 4096.
+    pub fn new(size: u64) -> SimDisk {
+        SimDisk::of(size, Image::default())
+    }
+
+    /// A disk with this content, padded with zeros to a multiple of 4096.
+    pub fn from_image(mut bytes: Vec<u8>) -> SimDisk {
+        bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+        let mut image = Image::default();
+        for (index, page) in (0..).zip(pages_of(&bytes)) {
+            if *page != *zero_page() {
+                image.set(index, page);
+            }
+        }
+        SimDisk::of(bytes.len() as u64, image)
+    }
+
+    pub(crate) fn of(size: u64, image: Image) -> SimDisk {
+        assert!(size.is_multiple_of(PAGE as u64), "a disk's size is a multiple of {PAGE}");
+        let present = image;
+        SimDisk(Arc::new(Mutex::new(State {
+            size,
+            stable: present.clone(),
+            present,
+            unstable: Vec::new(),
+            writes_made: 0,
+            recording: None,
+            counts: DiskCounts::default(),
+            planned: Vec::new(),
+            bad: Vec::new(),
+            stalled: false,
+            write_through: false,
+            locks: BTreeMap::new(),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.lock().size
+    }
+
+    /// An independent disk with the present content, all of it stable.
+    pub fn fork(&self) -> SimDisk {
+        let mut state = self.lock();
+        SimDisk::of(state.size, state.present.copy())
+    }
+
+    /// The present content of a range, without counting as a read.
+    pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.lock().present.read(offset, &mut bytes);
+        bytes
+    }
+
+    /// Changes the present and the stable content, as damage does.
+    pub fn poke(&self, offset: u64, bytes: &[u8]) {
+        let mut state = self.lock();
+        state.present.write(offset, bytes);
+        state.stable.write(offset, bytes);
+    }
+
+    /// Flips one bit of the byte at `offset`, as damage does.
+    pub fn flip_bit(&self, offset: u64, bit: u8) {
+        let old = self.peek(offset, 1)[0];
+        self.poke(offset, &[old ^ (1 << (bit % 8))]);
+    }
+
+    /// Pages of 4096 bytes that were ever written.
+    pub fn used_pages(&self) -> usize {
+        self.lock().present.pages()
+    }
+
+    /// How often each action was submitted.
+    pub fn counts(&self) -> DiskCounts {
+        self.lock().counts
+    }
+
+    /// Fails the `nth` action of this kind from now; 1 is the next.
+    pub fn fail(&self, action: DiskAction, nth: u64, fault: DiskFault) {
+        self.plan(action, nth, fault, false);
+    }
+
+    /// Fails the `nth` action of this kind from now, and all after it until [`SimDisk::heal`].
+    pub fn fail_from(&self, action: DiskAction, nth: u64, fault: DiskFault) {
+        self.plan(action, nth, fault, true);
+    }
+
+    fn plan(&self, action: DiskAction, nth: u64, fault: DiskFault, lasting: bool) {
+        assert!(nth > 0, "actions are counted from 1");
+        self.lock().planned.push(Planned { action, nth, fault, lasting });
+    }
+
+    /// Reads of any byte of the range fail with EIO until it is healed or written.
+    pub fn make_unreadable(&self, range: Range<u64>) {
+        self.lock().bad.push(range);
+    }
+
+    /// Nothing completes while a disk is stalled.
+    pub fn stall(&self, stalled: bool) {
+        self.lock().stalled = stalled;
+    }
+
+    /// Forgets planned faults, unreadable ranges and the stall.
+    pub fn heal(&self) {
+        let mut state = self.lock();
+        state.planned.clear();
+        state.bad.clear();
+        state.stalled = false;
+    }
+
+    /// Makes completed writes stable without a flush.
+    pub fn set_write_through(&self, write_through: bool) {
+        self.lock().write_through = write_through;
+    }
+
+    /// Starts a recording of what happens from now on; an older one is dropped.
+    pub fn record(&self) {
+        let mut state = self.lock();
+        let stable = state.stable.copy();
+        let recording = Recording::new(state.size, stable, state.unstable.clone());
+        state.recording = Some(recording);
+    }
+
+    /// Ends the recording and hands it over; `None` if none was started.
+    pub fn recording(&self) -> Option<Recording> {
+        self.lock().recording.take()
+    }
+
+    /// What a power cut leaves now: an independent disk with all that is stable and a
+    /// part, chosen by `rng`, of what is not.
+    pub fn after_power_cut(&self, rng: &mut SimRng) -> SimDisk {
+        let mut state = self.lock();
+        let mut image = state.stable.copy();
+        Surviving::Some.choose(&state.unstable, rng, &mut image);
+        SimDisk::of(state.size, image)
+    }
+
+    /// What a power cut leaves at worst: only what is stable.
+    pub fn stable_only(&self) -> SimDisk {
+        let mut state = self.lock();
+        SimDisk::of(state.size, state.stable.copy())
+    }
+
+    // What the simulated driver does.
+
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.lock().stalled
+    }
+
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.lock().write_through
+    }
+
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        state.counts.reads += 1;
+        state.planned_fault(DiskAction::Read)?;
+        state.check_range(offset, into.len() as u64)?;
+        let end = offset + into.len() as u64;
+        if state.bad.iter().any(|bad| bad.start < end && offset < bad.end) {
+            return Err(DiskFault::Io.error());
+        }
+        state.present.read(offset, into);
+        Ok(())
+    }
+
+    /// A write or (without `bytes`) a discard is under way from here on; gives its id.
+    pub(crate) fn begin_write(
+        &self,
+        offset: u64,
+        len: u64,
+        bytes: Option<&[u8]>,
+    ) -> io::Result<u64> {
+        let mut state = self.lock();
+        let action = if bytes.is_some() { DiskAction::Write } else { DiskAction::Discard };
+        match action {
+            DiskAction::Write => state.counts.writes += 1,
+            _ => state.counts.discards += 1,
+        }
+        state.planned_fault(action)?;
+        state.check_range(offset, len)?;
+        let pages = match bytes {
+            Some(bytes) => pages_of(bytes),
+            None => vec![zero_page(); (len / PAGE as u64) as usize],
+        };
+        state.writes_made += 1;
+        let id = state.writes_made;
+        let write =
+            Write { id, first_page: offset / PAGE as u64, pages, completed: false, stuck: false };
+        state.record(|| Event::Begin(write.clone()));
+        state.unstable.push(write);
+        Ok(id)
+    }
+
+    pub(crate) fn complete_write(&self, id: u64) {
+        let mut state = self.lock();
+        let Some(at) = state.unstable.iter().rposition(|write| write.id == id) else { return };
+        let mut write = state.unstable.remove(at);
+        write.completed = true;
+        let bytes = write.first_page * PAGE as u64
+            ..(write.first_page + write.pages.len() as u64) * PAGE as u64;
+        state.bad.retain(|bad| !(bytes.start <= bad.start && bad.end <= bytes.end));
+        apply(&mut state.present, &write);
+        let place = state.unstable.partition_point(|write| write.completed);
+        state.unstable.insert(place, write);
+        state.record(|| Event::Complete(id));
+        if state.write_through {
+            state.make_stable(&|write| write.id == id);
+            state.record(|| Event::Stable(vec![id]));
+        }
+    }
+
+    /// A flush is submitted; gives the writes that it covers.
+    pub(crate) fn begin_flush(&self) -> Vec<u64> {
+        let mut state = self.lock();
+        state.counts.flushes += 1;
+        state
+            .unstable
+            .iter()
+            .filter(|write| write.completed && !write.stuck)
+            .map(|write| write.id)
+            .collect()
+    }
+
+    pub(crate) fn complete_flush(&self, mut covered: Vec<u64>) -> io::Result<()> {
+        let mut state = self.lock();
+        covered.sort_unstable();
+        let within = |write: &Write| covered.binary_search(&write.id).is_ok();
+        if let Err(error) = state.planned_fault(DiskAction::Flush) {
+            state
+                .unstable
+                .iter_mut()
+                .filter(|write| within(write))
+                .for_each(|write| write.stuck = true);
+            return Err(error);
+        }
+        state.make_stable(&within);
+        state.record(|| Event::Stable(covered));
+        Ok(())
+    }
+
+    /// Locks `byte` (`None`: the whole disk) for the open file `holder`, or tells that another holds it.
+    pub(crate) fn take_lock(&self, byte: Option<u64>, holder: u64) -> bool {
+        *self.lock().locks.entry(byte).or_insert(holder) == holder
+    }
+
+    pub(crate) fn is_free(&self, byte: u64, holder: u64) -> bool {
+        self.lock().locks.get(&Some(byte)).is_none_or(|&other| other == holder)
+    }
+
+    pub(crate) fn release_locks(&self, holder: u64) {
+        self.lock().locks.retain(|_, other| *other != holder);
+    }
+}

@@ -1,0 +1,103 @@
+//! Sparse disk content that is cheap to copy.
+//!
+//! Invariant: a page that is in neither layer is zero; `base` is shared between
+//! copies and never changed in place while it is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+pub(crate) const PAGE: usize = 4096;
+/// What a write may be torn at.
+pub(crate) const SECTOR: usize = 512;
+
+/// Pages that a copy may carry of its own before they are merged into the shared layer.
+const TOP_PAGES_MAX: usize = 512;
+/// Pages that are copied rather than merged and shared.
+const COPIED_PAGES_MAX: usize = 64;
+
+pub(crate) type Page = Arc<[u8; PAGE]>;
+
+static ZERO: LazyLock<Page> = LazyLock::new(|| Arc::new([0; PAGE]));
+
+/// The page that holds nothing.
+pub(crate) fn zero_page() -> Page {
+    ZERO.clone()
+}
+
+/// `bytes`, which fill whole pages, as pages.
+pub(crate) fn pages_of(bytes: &[u8]) -> Vec<Page> {
+    bytes.as_chunks::<PAGE>().0.iter().map(|page| Arc::new(*page)).collect()
+}
+
+/// See the module.
+#[derive(Clone, Default)]
+pub(crate) struct Image {
+    base: Arc<BTreeMap<u64, Page>>,
+    /// Pages of this copy alone, before those of `base`.
+    top: BTreeMap<u64, Page>,
+}
+
+impl Image {
+    pub(crate) fn page(&self, index: u64) -> Option<&Page> {
+        self.top.get(&index).or_else(|| self.base.get(&index))
+    }
+
+    pub(crate) fn set(&mut self, index: u64, page: Page) {
+        if let Some(base) = Arc::get_mut(&mut self.base) {
+            self.top.remove(&index);
+            base.insert(index, page);
+            return;
+        }
+        self.top.insert(index, page);
+        if self.top.len() > TOP_PAGES_MAX {
+            self.merge();
+        }
+    }
+
+    /// A copy; cheap, because large private layers are merged first.
+    pub(crate) fn copy(&mut self) -> Image {
+        if self.top.len() > COPIED_PAGES_MAX {
+            self.merge();
+        }
+        self.clone()
+    }
+
+    fn merge(&mut self) {
+        let top = std::mem::take(&mut self.top);
+        Arc::make_mut(&mut self.base).extend(top);
+    }
+
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let within = (at % PAGE as u64) as usize;
+            let len = (PAGE - within).min(into.len() - done);
+            let piece = &mut into[done..done + len];
+            match self.page(at / PAGE as u64) {
+                Some(page) => piece.copy_from_slice(&page[within..within + len]),
+                None => piece.fill(0),
+            }
+            done += len;
+        }
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let within = (at % PAGE as u64) as usize;
+            let len = (PAGE - within).min(bytes.len() - done);
+            let index = at / PAGE as u64;
+            let mut page = self.page(index).map_or([0; PAGE], |page| **page);
+            page[within..within + len].copy_from_slice(&bytes[done..done + len]);
+            self.set(index, Arc::new(page));
+            done += len;
+        }
+    }
+
+    /// Pages that were ever written.
+    pub(crate) fn pages(&self) -> usize {
+        self.base.len() + self.top.keys().filter(|index| !self.base.contains_key(index)).count()
+    }
+}

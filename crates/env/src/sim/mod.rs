@@ -1,0 +1,30 @@
+//! The simulated side of the seam: virtual time, a seeded scheduler, disks that
+//! remember what a power cut may leave, and connections that can be slow, cut
+//! or partitioned, all on one thread.
+//!
+//! Invariants:
+//! - the same seed and the same program give the same run, event by event
+//!   ([`SimWorld::trace`] tells);
+//! - computing takes no virtual time, but for a little when tasks keep each other busy;
+//! - a disk outlives the worlds it is attached to.
+//!
+//! Not modelled: clocks that differ between nodes, writes that reach a disk
+//! after a power cut, torn sectors of 512 bytes.
+
+mod crash;
+mod disk;
+mod image;
+mod net;
+mod rng;
+mod state;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use crash::{CrashImages, CrashOptions, CrashPoint, Recording, crash_images};
+pub use disk::{DiskAction, DiskCounts, DiskFault, SimDisk};
+pub use rng::SimRng;
+pub use state::SimOptions;
+pub use world::SimWorld;
+
+pub(crate) use state::SimHandle;

@@ -1,0 +1,412 @@
+//! Simulated connections.
+//!
+//! Invariants:
+//! - bytes of one direction arrive in the order in which they were sent, whole
+//!   or not at all: a cut loses the rest of the stream, never its middle;
+//! - a partition holds traffic up and loses nothing; it is delivered after healing;
+//! - a sender has at most [`WINDOW`] bytes that the receiver has not taken.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+
+use types::{Duration, Instant};
+
+use super::state::{EndedPayload, Event, State};
+use crate::driver::{NodeId, Payload, Token};
+
+/// Bytes sent and not yet taken by the receiver, at most.
+const WINDOW: usize = 256 << 10;
+/// Connections that wait to be accepted, at most.
+const BACKLOG: usize = 1024;
+
+/// Something under way between two nodes.
+pub(crate) enum NetEvent {
+    /// Bytes, or the end of the stream, for a socket.
+    Deliver { to: u64, bytes: Vec<u8>, end: bool },
+    /// A connect request arrives.
+    Connect { from: NodeId, token: Token, address: String, since: Instant },
+    /// The answer to a connect request arrives.
+    Connected { token: Token, socket: u64, address: String },
+}
+
+struct Socket {
+    node: NodeId,
+    peer: u64,
+    peer_node: NodeId,
+    inbox: VecDeque<u8>,
+    /// The peer has closed, or this end has shut down: nothing more arrives.
+    ended: bool,
+    /// This end has shut down.
+    shut: bool,
+    reset: bool,
+    reader: Option<(Token, Vec<u8>, usize)>,
+    writers: VecDeque<(Token, Vec<u8>, usize)>,
+    /// Bytes sent that the peer has not taken.
+    untaken: usize,
+    /// When the last bytes sent to this end arrive.
+    last_arrival: Instant,
+}
+
+struct Listener {
+    object: u64,
+    node: NodeId,
+    /// Accepted connections: socket and the peer's name.
+    backlog: VecDeque<(u64, String)>,
+    acceptors: VecDeque<Token>,
+}
+
+/// All connections of a world.
+#[derive(Default)]
+pub(crate) struct Net {
+    listeners: BTreeMap<String, Listener>,
+    sockets: BTreeMap<u64, Socket>,
+    /// Pairs of node names, the smaller first.
+    pub(crate) partitions: BTreeSet<(String, String)>,
+    /// What a partition holds up, in order.
+    held: VecDeque<NetEvent>,
+    ports: u64,
+}
+
+impl Net {
+    /// Keeps the partitions alone.
+    pub(crate) fn forget_connections(&mut self) {
+        let partitions = std::mem::take(&mut self.partitions);
+        *self = Net { partitions, ..Net::default() };
+    }
+}
+
+fn pair(a: &str, b: &str) -> (String, String) {
+    if a <= b { (a.to_owned(), b.to_owned()) } else { (b.to_owned(), a.to_owned()) }
+}
+
+fn refused(kind: io::ErrorKind) -> io::Error {
+    io::Error::from(kind)
+}
+
+impl State {
+    pub(crate) fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(u64, String)> {
+        let address = match address.strip_suffix(":0") {
+            Some(host) => {
+                self.net.ports += 1;
+                format!("{host}:{}", 49151 + self.net.ports)
+            }
+            None => address.to_owned(),
+        };
+        if self.net.listeners.contains_key(&address) {
+            return Err(refused(io::ErrorKind::AddrInUse));
+        }
+        let object = self.new_object();
+        let listener =
+            Listener { object, node, backlog: VecDeque::new(), acceptors: VecDeque::new() };
+        self.net.listeners.insert(address.clone(), listener);
+        Ok((object, address))
+    }
+
+    pub(crate) fn accept(&mut self, token: Token, object: u64) {
+        let Some(listener) =
+            self.net.listeners.values_mut().find(|listener| listener.object == object)
+        else {
+            self.end_plain(token, Err(refused(io::ErrorKind::InvalidInput)), Payload::None);
+            return;
+        };
+        match listener.backlog.pop_front() {
+            Some((socket, peer)) => self.end(token, Ok(0), EndedPayload::Socket(socket, peer)),
+            None => listener.acceptors.push_back(token),
+        }
+    }
+
+    pub(crate) fn connect(&mut self, from: NodeId, token: Token, address: String) {
+        let at = self.arrival(None);
+        let since = self.now;
+        self.schedule(at, Event::Net(NetEvent::Connect { from, token, address, since }));
+    }
+
+    /// When something sent now arrives, not before what was sent to the socket earlier.
+    fn arrival(&mut self, to: Option<u64>) -> Instant {
+        let range = self.options.net_latency.clone();
+        let at = self.now + self.latency(&range);
+        match to.and_then(|socket| self.net.sockets.get_mut(&socket)) {
+            Some(socket) => {
+                socket.last_arrival = socket.last_arrival.max(at);
+                socket.last_arrival
+            }
+            None => at,
+        }
+    }
+
+    fn is_cut(&self, a: NodeId, b: NodeId) -> bool {
+        let names = pair(&self.nodes[a as usize], &self.nodes[b as usize]);
+        self.net.partitions.contains(&names)
+    }
+
+    /// Do the two ends of this traffic reach each other?
+    fn passes(&self, event: &NetEvent) -> bool {
+        match event {
+            NetEvent::Deliver { to, .. } | NetEvent::Connected { socket: to, .. } => {
+                let socket = self.net.sockets.get(to);
+                socket.is_none_or(|socket| !self.is_cut(socket.node, socket.peer_node))
+            }
+            NetEvent::Connect { from, address, .. } => {
+                let listener = self.net.listeners.get(address);
+                listener.is_none_or(|listener| !self.is_cut(*from, listener.node))
+            }
+        }
+    }
+
+    pub(crate) fn happen_on_net(&mut self, event: NetEvent) {
+        if !self.passes(&event) {
+            match event {
+                NetEvent::Connect { token, since, .. }
+                    if self.now.since(since) >= self.options.connect_timeout =>
+                {
+                    self.end_plain(token, Err(refused(io::ErrorKind::TimedOut)), Payload::None);
+                }
+                // A connect is tried again now and then, so that it can time out.
+                connect @ NetEvent::Connect { .. } => {
+                    self.schedule(self.now + Duration::from_millis(200), Event::Net(connect));
+                }
+                event => self.net.held.push_back(event),
+            }
+            return;
+        }
+        match event {
+            NetEvent::Deliver { to, bytes, end } => self.deliver(to, &bytes, end),
+            NetEvent::Connect { from, token, address, .. } => self.arrive(from, token, address),
+            NetEvent::Connected { token, socket, address } => {
+                if self.net.sockets.contains_key(&socket) {
+                    self.end(token, Ok(0), EndedPayload::Socket(socket, address));
+                } else {
+                    self.end_plain(
+                        token,
+                        Err(refused(io::ErrorKind::ConnectionReset)),
+                        Payload::None,
+                    );
+                }
+            }
+        }
+    }
+
+    /// A connect request is at its listener.
+    fn arrive(&mut self, from: NodeId, token: Token, address: String) {
+        let listener = self.net.listeners.get(&address);
+        let Some(node) = listener
+            .filter(|listener| listener.backlog.len() < BACKLOG)
+            .map(|listener| listener.node)
+        else {
+            self.end_plain(token, Err(refused(io::ErrorKind::ConnectionRefused)), Payload::None);
+            return;
+        };
+        let (near, far) = (self.new_object(), self.new_object());
+        for (object, peer, node, peer_node) in [(near, far, from, node), (far, near, node, from)] {
+            let socket = Socket {
+                node,
+                peer,
+                peer_node,
+                inbox: VecDeque::new(),
+                ended: false,
+                shut: false,
+                reset: false,
+                reader: None,
+                writers: VecDeque::new(),
+                untaken: 0,
+                last_arrival: self.now,
+            };
+            self.net.sockets.insert(object, socket);
+        }
+        let peer = format!("{}:{near}", self.nodes[from as usize]);
+        let listener = self.net.listeners.get_mut(&address).expect("it was found above");
+        match listener.acceptors.pop_front() {
+            Some(acceptor) => self.end(acceptor, Ok(0), EndedPayload::Socket(far, peer)),
+            None => listener.backlog.push_back((far, peer)),
+        }
+        let at = self.arrival(Some(near));
+        self.schedule(at, Event::Net(NetEvent::Connected { token, socket: near, address }));
+    }
+
+    fn deliver(&mut self, to: u64, bytes: &[u8], end: bool) {
+        let Some(socket) = self.net.sockets.get_mut(&to) else { return };
+        socket.inbox.extend(bytes);
+        socket.ended |= end;
+        self.serve_reader(to);
+    }
+
+    pub(crate) fn recv(&mut self, token: Token, object: u64, bytes: Vec<u8>, max: usize) {
+        let Some(socket) = self.net.sockets.get_mut(&object) else {
+            self.end_plain(token, Err(refused(io::ErrorKind::NotConnected)), Payload::Bytes(bytes));
+            return;
+        };
+        debug_assert!(socket.reader.is_none(), "one read of a stream at a time");
+        socket.reader = Some((token, bytes, max));
+        self.serve_reader(object);
+    }
+
+    /// Completes the waiting read of a socket, if there is something to say.
+    fn serve_reader(&mut self, object: u64) {
+        let Some(socket) = self.net.sockets.get_mut(&object) else { return };
+        let Some((token, mut bytes, max)) = socket.reader.take() else { return };
+        if !socket.inbox.is_empty() && !socket.shut {
+            let mut taken = socket.inbox.len().min(max);
+            if self.rng.one_in(4) {
+                taken = self.rng.between(1, taken as u64) as usize;
+            }
+            bytes.extend(socket.inbox.drain(..taken));
+            let peer = socket.peer;
+            self.end_plain(token, Ok(taken), Payload::Bytes(bytes));
+            if let Some(peer_socket) = self.net.sockets.get_mut(&peer) {
+                peer_socket.untaken = peer_socket.untaken.saturating_sub(taken);
+                self.serve_writers(peer);
+            }
+        } else if socket.reset && !socket.shut {
+            self.end_plain(
+                token,
+                Err(refused(io::ErrorKind::ConnectionReset)),
+                Payload::Bytes(bytes),
+            );
+        } else if socket.ended || socket.shut {
+            self.end_plain(token, Ok(0), Payload::Bytes(bytes));
+        } else {
+            socket.reader = Some((token, bytes, max));
+        }
+    }
+
+    pub(crate) fn send(&mut self, token: Token, object: u64, bytes: Vec<u8>, start: usize) {
+        let Some(socket) = self.net.sockets.get_mut(&object) else {
+            self.end_plain(token, Err(refused(io::ErrorKind::NotConnected)), Payload::Bytes(bytes));
+            return;
+        };
+        socket.writers.push_back((token, bytes, start));
+        self.serve_writers(object);
+    }
+
+    fn serve_writers(&mut self, object: u64) {
+        loop {
+            let Some(socket) = self.net.sockets.get_mut(&object) else { return };
+            let room = WINDOW.saturating_sub(socket.untaken);
+            let broken = socket.shut || socket.reset;
+            if room == 0 && !broken {
+                return;
+            }
+            let Some((token, bytes, start)) = socket.writers.pop_front() else { return };
+            if broken {
+                let kind = if socket.shut {
+                    io::ErrorKind::BrokenPipe
+                } else {
+                    io::ErrorKind::ConnectionReset
+                };
+                self.end_plain(token, Err(refused(kind)), Payload::Bytes(bytes));
+                continue;
+            }
+            let peer = socket.peer;
+            let sent = room.min(bytes.len() - start);
+            socket.untaken += sent;
+            let piece = bytes[start..start + sent].to_vec();
+            self.end_plain(token, Ok(sent), Payload::Bytes(bytes));
+            if self.net.sockets.contains_key(&peer) {
+                let at = self.arrival(Some(peer));
+                self.schedule(
+                    at,
+                    Event::Net(NetEvent::Deliver { to: peer, bytes: piece, end: false }),
+                );
+            } else if let Some(socket) = self.net.sockets.get_mut(&object) {
+                // Nobody is there any more: the next operation learns it.
+                socket.reset = true;
+            }
+        }
+    }
+
+    pub(crate) fn shutdown(&mut self, object: u64) {
+        let Some(socket) = self.net.sockets.get_mut(&object) else { return };
+        if std::mem::replace(&mut socket.shut, true) {
+            return;
+        }
+        let peer = socket.peer;
+        let at = self.arrival(Some(peer));
+        self.schedule(at, Event::Net(NetEvent::Deliver { to: peer, bytes: Vec::new(), end: true }));
+        self.serve_reader(object);
+        self.serve_writers(object);
+    }
+
+    pub(crate) fn close_net(&mut self, object: u64) {
+        self.shutdown(object);
+        self.net.sockets.remove(&object);
+        let gone = self.net.listeners.iter().find(|(_, listener)| listener.object == object);
+        if let Some(address) = gone.map(|(address, _)| address.clone())
+            && let Some(listener) = self.net.listeners.remove(&address)
+        {
+            for (socket, _) in listener.backlog {
+                self.reset(socket);
+                self.net.sockets.remove(&socket);
+            }
+            for token in listener.acceptors {
+                self.end_plain(token, Err(refused(io::ErrorKind::InvalidInput)), Payload::None);
+            }
+        }
+    }
+
+    /// Breaks a connection at both ends.
+    fn reset(&mut self, object: u64) {
+        let Some(socket) = self.net.sockets.get(&object) else { return };
+        for end in [object, socket.peer] {
+            if let Some(socket) = self.net.sockets.get_mut(&end) {
+                socket.reset = true;
+                socket.inbox.clear();
+                self.serve_reader(end);
+                self.serve_writers(end);
+            }
+        }
+    }
+
+    pub(crate) fn cut(&mut self, a: &str, b: &str) {
+        let of = |node: NodeId, name: &str| self.nodes[node as usize] == name;
+        let between: Vec<u64> = self
+            .net
+            .sockets
+            .iter()
+            .filter(|(_, socket)| of(socket.node, a) && of(socket.peer_node, b))
+            .map(|(object, _)| *object)
+            .collect();
+        for object in between {
+            self.reset(object);
+        }
+    }
+
+    pub(crate) fn partition(&mut self, a: &str, b: &str) {
+        self.net.partitions.insert(pair(a, b));
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.net.partitions.clear();
+        for event in std::mem::take(&mut self.net.held) {
+            let to = match &event {
+                NetEvent::Deliver { to, .. } => Some(*to),
+                NetEvent::Connected { socket, .. } => Some(*socket),
+                NetEvent::Connect { .. } => None,
+            };
+            let at = self.arrival(to);
+            self.schedule(at, Event::Net(event));
+        }
+    }
+
+    pub(crate) fn cancel_net(&mut self, token: Token) {
+        let cancelled = || io::Error::from_raw_os_error(libc::ECANCELED);
+        for listener in self.net.listeners.values_mut() {
+            if let Some(at) = listener.acceptors.iter().position(|acceptor| *acceptor == token) {
+                listener.acceptors.remove(at);
+                self.end_plain(token, Err(cancelled()), Payload::None);
+                return;
+            }
+        }
+        for socket in self.net.sockets.values_mut() {
+            if let Some((_, bytes, _)) = socket.reader.take_if(|(reader, ..)| *reader == token) {
+                self.end_plain(token, Err(cancelled()), Payload::Bytes(bytes));
+                return;
+            }
+            if let Some(at) = socket.writers.iter().position(|(writer, ..)| *writer == token) {
+                let bytes =
+                    socket.writers.remove(at).map(|(_, bytes, _)| bytes).unwrap_or_default();
+                self.end_plain(token, Err(cancelled()), Payload::Bytes(bytes));
+                return;
+            }
+        }
+    }
+}

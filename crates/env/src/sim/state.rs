@@ -1,0 +1,614 @@
+//! The simulated world's state, and the driver that executors see.
+//!
+//! Invariants:
+//! - what is to happen lies in `due`, ordered by time, then by creation;
+//! - an open file holds its locks until it is closed and nothing on it is in flight;
+//! - handles are dropped only while the state is not locked, because dropping
+//!   the last one locks it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use types::{Duration, Instant, Timestamp};
+
+use super::disk::SimDisk;
+use super::net::{Net, NetEvent};
+use super::rng::SimRng;
+use crate::buffer::IoBuf;
+use crate::disk::DiskOptions;
+use crate::driver::{
+    ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
+};
+
+/// How a world behaves.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// How long a read, write or discard takes.
+    pub disk_latency: RangeInclusive<Duration>,
+    /// How long a flush takes.
+    pub flush_latency: RangeInclusive<Duration>,
+    /// How long bytes are under way between two nodes.
+    pub net_latency: RangeInclusive<Duration>,
+    /// After which a connect to an unreachable node fails.
+    pub connect_timeout: Duration,
+    /// Run ready tasks in a random order instead of the order in which they were woken.
+    pub shuffle_tasks: bool,
+    /// Virtual time after which a run is taken to hang.
+    pub time_limit: Duration,
+}
+
+impl Default for SimOptions {
+    fn default() -> SimOptions {
+        SimOptions {
+            disk_latency: Duration::from_micros(20)..=Duration::from_micros(200),
+            flush_latency: Duration::from_micros(100)..=Duration::from_micros(500),
+            net_latency: Duration::from_micros(50)..=Duration::from_micros(500),
+            connect_timeout: Duration::from_secs(30),
+            shuffle_tasks: false,
+            time_limit: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+/// Time that passes while tasks are busy for a whole turn of the executor.
+const BUSY_TURN: Duration = Duration::from_micros(10);
+
+/// The state of a world, shared by its handles and its driver.
+pub(crate) type SharedState = Arc<Mutex<State>>;
+
+pub(crate) fn lock(state: &SharedState) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A simulated open file, listener or socket; dropping the last clone closes it.
+#[derive(Clone)]
+pub(crate) struct SimHandle(Arc<OpenObject>);
+
+struct OpenObject {
+    id: u64,
+    state: SharedState,
+}
+
+impl SimHandle {
+    pub(crate) fn new(id: u64, state: &SharedState) -> SimHandle {
+        SimHandle(Arc::new(OpenObject { id, state: state.clone() }))
+    }
+}
+
+impl Drop for OpenObject {
+    fn drop(&mut self) {
+        lock(&self.state).close(self.id);
+    }
+}
+
+fn id_of(handle: &Handle) -> u64 {
+    match handle {
+        Handle::Sim(handle) => handle.0.id,
+        Handle::Fd(_) => unreachable!("a descriptor of the operating system in a simulated world"),
+    }
+}
+
+/// What is to happen at some time.
+pub(crate) enum Event {
+    Read { token: Token, file: u64, offset: u64, buf: IoBuf, start: usize },
+    Write { token: Token, file: u64, id: u64, buf: IoBuf, start: usize },
+    Discard { token: Token, file: u64, id: u64 },
+    Flush { token: Token, file: u64, covers: Vec<u64> },
+    Complete(Completion),
+    Net(NetEvent),
+}
+
+struct OpenFile {
+    disk: SimDisk,
+    write: bool,
+    in_flight: usize,
+    closed: bool,
+}
+
+/// A completion; sockets in it become handles when nothing is locked.
+pub(crate) struct Ended {
+    pub(crate) token: Token,
+    pub(crate) result: io::Result<usize>,
+    pub(crate) payload: EndedPayload,
+}
+
+/// See [`Ended`].
+pub(crate) enum EndedPayload {
+    Plain(Payload),
+    Socket(u64, String),
+}
+
+/// See the module.
+pub(crate) struct State {
+    pub(crate) now: Instant,
+    pub(crate) options: SimOptions,
+    pub(crate) rng: SimRng,
+    due: BTreeMap<(Instant, u64), Event>,
+    created: u64,
+    objects: u64,
+    pub(crate) disks: BTreeMap<String, SimDisk>,
+    files: BTreeMap<u64, OpenFile>,
+    pub(crate) net: Net,
+    /// Names of the nodes, by `NodeId`.
+    pub(crate) nodes: Vec<String>,
+    pub(crate) ended: VecDeque<Ended>,
+    stops: Vec<(NodeId, Token)>,
+    stopped: BTreeMap<String, VecDeque<i32>>,
+    pub(crate) trace: u64,
+}
+
+impl State {
+    pub(crate) fn new(seed: u64, options: SimOptions) -> State {
+        State {
+            now: Instant(1_000_000_000),
+            options,
+            rng: SimRng::new(seed),
+            due: BTreeMap::new(),
+            created: 0,
+            objects: 0,
+            disks: BTreeMap::new(),
+            files: BTreeMap::new(),
+            net: Net::default(),
+            nodes: vec!["main".to_owned()],
+            ended: VecDeque::new(),
+            stops: Vec::new(),
+            stopped: BTreeMap::new(),
+            trace: seed,
+        }
+    }
+
+    pub(crate) fn new_object(&mut self) -> u64 {
+        self.objects += 1;
+        self.objects
+    }
+
+    pub(crate) fn latency(&mut self, range: &RangeInclusive<Duration>) -> Duration {
+        let (low, high) = (range.start().as_nanos() as u64, range.end().as_nanos() as u64);
+        Duration::from_nanos(self.rng.between(low, high))
+    }
+
+    pub(crate) fn schedule(&mut self, at: Instant, event: Event) {
+        self.created += 1;
+        self.due.insert((at, self.created), event);
+    }
+
+    pub(crate) fn end(&mut self, token: Token, result: io::Result<usize>, payload: EndedPayload) {
+        self.ended.push_back(Ended { token, result, payload });
+    }
+
+    pub(crate) fn end_plain(&mut self, token: Token, result: io::Result<usize>, payload: Payload) {
+        self.end(token, result, EndedPayload::Plain(payload));
+    }
+
+    fn note(&mut self, word: u64) {
+        let mut mixed = SimRng::new(self.trace ^ word.rotate_left(17) ^ self.now.0);
+        self.trace = mixed.next_u64();
+    }
+
+    fn close(&mut self, object: u64) {
+        if let Some(file) = self.files.get_mut(&object) {
+            file.closed = true;
+            self.close_idle(object);
+        } else {
+            self.close_net(object);
+        }
+    }
+
+    /// Forgets a closed file once nothing on it is in flight.
+    fn close_idle(&mut self, object: u64) {
+        if self.files.get(&object).is_some_and(|file| file.closed && file.in_flight == 0)
+            && let Some(file) = self.files.remove(&object)
+        {
+            file.disk.release_locks(object);
+        }
+    }
+
+    fn landed(&mut self, object: u64) {
+        if let Some(file) = self.files.get_mut(&object) {
+            file.in_flight -= 1;
+        }
+        self.close_idle(object);
+    }
+
+    fn open_disk(&mut self, path: &str, options: DiskOptions) -> io::Result<(u64, SimDisk)> {
+        let Some(disk) = self.disks.get(path).cloned() else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{path}: open: no such simulated disk"),
+            ));
+        };
+        let object = self.new_object();
+        if options.exclusive && !disk.take_lock(None, object) {
+            let text = format!("{path}: lock: in use by another simulated process");
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        let file =
+            OpenFile { disk: disk.clone(), write: options.write, in_flight: 0, closed: false };
+        self.files.insert(object, file);
+        Ok((object, disk))
+    }
+
+    /// The disk of an open file, which is from here on in use by an operation.
+    fn begin_io(&mut self, object: u64, writes: bool) -> io::Result<SimDisk> {
+        let file =
+            self.files.get_mut(&object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        if writes && !file.write {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        file.in_flight += 1;
+        Ok(file.disk.clone())
+    }
+
+    fn submit_io(&mut self, token: Token, op: DiskOp) {
+        let latency = match op {
+            DiskOp::Flush { .. } => self.options.flush_latency.clone(),
+            _ => self.options.disk_latency.clone(),
+        };
+        let at = self.now + self.latency(&latency);
+        let (file, writes) = op.target();
+        let begun = self.begin_io(file, writes);
+        let failed = |error: io::Error, payload| {
+            Event::Complete(Completion::new(token, Err(error), payload))
+        };
+        let event = match (op, begun) {
+            (DiskOp::Read { buf, .. } | DiskOp::Write { buf, .. }, Err(error)) => {
+                failed(error, Payload::Buf(buf))
+            }
+            (_, Err(error)) => failed(error, Payload::None),
+            (DiskOp::Read { offset, buf, start, .. }, Ok(_)) => {
+                Event::Read { token, file, offset, buf, start }
+            }
+            (DiskOp::Write { offset, buf, start, .. }, Ok(disk)) => {
+                let rest = &buf[start..];
+                match disk.begin_write(offset + start as u64, rest.len() as u64, Some(rest)) {
+                    Ok(id) => Event::Write { token, file, id, buf, start },
+                    Err(error) => {
+                        self.landed(file);
+                        failed(error, Payload::Buf(buf))
+                    }
+                }
+            }
+            (DiskOp::Discard { offset, len, .. }, Ok(disk)) => {
+                match disk.begin_write(offset, len, None) {
+                    Ok(id) => Event::Discard { token, file, id },
+                    Err(error) => {
+                        self.landed(file);
+                        failed(error, Payload::None)
+                    }
+                }
+            }
+            (DiskOp::Flush { .. }, Ok(disk)) => {
+                Event::Flush { token, file, covers: disk.begin_flush() }
+            }
+        };
+        self.schedule(at, event);
+    }
+
+    /// The file whose stall holds this event up.
+    fn is_stalled(&self, event: &Event) -> bool {
+        let file = match event {
+            Event::Read { file, .. }
+            | Event::Write { file, .. }
+            | Event::Discard { file, .. }
+            | Event::Flush { file, .. } => file,
+            Event::Complete(_) | Event::Net(_) => return false,
+        };
+        self.files.get(file).is_some_and(|file| file.disk.is_stalled())
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Read { token, file, offset, mut buf, start } => {
+                let result = match self.files.get(&file) {
+                    Some(open) => open.disk.read(offset + start as u64, &mut buf[start..]),
+                    None => Err(io::Error::from_raw_os_error(libc::EBADF)),
+                };
+                self.landed(file);
+                let read = buf.len() - start;
+                self.end_plain(token, result.map(|()| read), Payload::Buf(buf));
+            }
+            Event::Write { token, file, id, buf, start } => {
+                self.complete_write(file, id);
+                let written = buf.len() - start;
+                self.end_plain(token, Ok(written), Payload::Buf(buf));
+            }
+            Event::Discard { token, file, id } => {
+                self.complete_write(file, id);
+                self.end_plain(token, Ok(0), Payload::None);
+            }
+            Event::Flush { token, file, covers } => {
+                let result = match self.files.get(&file) {
+                    Some(open) => open.disk.complete_flush(covers).map(|()| 0),
+                    None => Err(io::Error::from_raw_os_error(libc::EBADF)),
+                };
+                self.landed(file);
+                self.end_plain(token, result, Payload::None);
+            }
+            Event::Complete(Completion { token, result, payload }) => {
+                self.end_plain(token, result, payload)
+            }
+            Event::Net(event) => self.happen_on_net(event),
+        }
+    }
+
+    fn complete_write(&mut self, file: u64, id: u64) {
+        if let Some(open) = self.files.get(&file) {
+            open.disk.complete_write(id);
+        }
+        self.landed(file);
+    }
+
+    /// Lets happen what is due by now.
+    fn catch_up(&mut self) {
+        while let Some(first) = self.due.first_entry() {
+            if first.key().0 > self.now {
+                return;
+            }
+            let event = first.remove();
+            if self.is_stalled(&event) {
+                self.schedule(self.now + Duration::from_millis(1), event);
+            } else {
+                self.happen(event);
+            }
+        }
+    }
+
+    /// Lets time pass until something ends or `until` is reached.
+    fn advance(&mut self, until: Option<Instant>) {
+        if until == Some(Instant(0)) {
+            // Tasks that keep each other busy must not stop the clock.
+            self.now += BUSY_TURN;
+        }
+        self.catch_up();
+        while self.ended.is_empty() && until.is_none_or(|until| until > self.now) {
+            let next = self.due.first_key_value().map(|(key, _)| key.0);
+            let next = match (next, until) {
+                (Some(next), Some(until)) => next.min(until),
+                (Some(next), None) => next,
+                (None, Some(until)) => until,
+                (None, None) => panic!(
+                    "the simulated world stands still at {:?}: every task waits and nothing is due",
+                    self.now
+                ),
+            };
+            self.now = self.now.max(next);
+            assert!(
+                self.now.since(Instant(0)) < self.options.time_limit,
+                "the simulated world reached its time limit: something waits for what never comes"
+            );
+            self.catch_up();
+        }
+    }
+
+    pub(crate) fn signal(&mut self, node: &str, signal: i32) {
+        let waiting = self.stops.iter().position(|(id, _)| self.nodes[*id as usize] == node);
+        match waiting {
+            Some(at) => {
+                let (_, token) = self.stops.remove(at);
+                self.end_plain(token, Ok(signal as usize), Payload::None);
+            }
+            None => self.stopped.entry(node.to_owned()).or_default().push_back(signal),
+        }
+    }
+
+    fn await_stop(&mut self, node: NodeId, token: Token) {
+        let name = self.nodes[node as usize].clone();
+        match self.stopped.get_mut(&name).and_then(VecDeque::pop_front) {
+            Some(signal) => self.end_plain(token, Ok(signal as usize), Payload::None),
+            None => self.stops.push((node, token)),
+        }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        if let Some(at) = self.stops.iter().position(|(_, waiting)| *waiting == token) {
+            self.stops.remove(at);
+            self.end_plain(
+                token,
+                Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+                Payload::None,
+            );
+        } else {
+            self.cancel_net(token);
+        }
+    }
+
+    /// The executor has ended: writes under way reach their disks, all else is forgotten.
+    fn finish_run(&mut self) -> (VecDeque<Ended>, Vec<Event>) {
+        let due = std::mem::take(&mut self.due);
+        let mut dropped = Vec::new();
+        for event in due.into_values() {
+            match event {
+                Event::Write { .. } | Event::Discard { .. } => self.happen(event),
+                event => dropped.push(event),
+            }
+        }
+        for (object, file) in std::mem::take(&mut self.files) {
+            file.disk.release_locks(object);
+        }
+        self.net.forget_connections();
+        self.stops.clear();
+        (std::mem::take(&mut self.ended), dropped)
+    }
+}
+
+/// A disk operation with its file's id in place of the handle.
+enum DiskOp {
+    Read { file: u64, offset: u64, buf: IoBuf, start: usize },
+    Write { file: u64, offset: u64, buf: IoBuf, start: usize },
+    Discard { file: u64, offset: u64, len: u64 },
+    Flush { file: u64 },
+}
+
+impl DiskOp {
+    fn target(&self) -> (u64, bool) {
+        match self {
+            DiskOp::Read { file, .. } => (*file, false),
+            DiskOp::Flush { file } => (*file, false),
+            DiskOp::Write { file, .. } | DiskOp::Discard { file, .. } => (*file, true),
+        }
+    }
+}
+
+/// The driver of a simulated world.
+pub(crate) struct SimDriver(pub(crate) SharedState);
+
+impl Driver for SimDriver {
+    fn now(&self) -> Instant {
+        lock(&self.0).now
+    }
+
+    fn wall(&self) -> Timestamp {
+        let now = lock(&self.0).now.0;
+        Timestamp {
+            seconds: 1_700_000_000 + (now / 1_000_000_000) as i64,
+            nanos: (now % 1_000_000_000) as u32,
+        }
+    }
+
+    fn entropy(&mut self) -> u64 {
+        lock(&self.0).rng.next_u64()
+    }
+
+    fn choose(&mut self, ready: usize) -> usize {
+        let mut state = lock(&self.0);
+        if state.options.shuffle_tasks { state.rng.below(ready as u64) as usize } else { 0 }
+    }
+
+    fn simulated(&self) -> bool {
+        true
+    }
+
+    fn open_disk(
+        &mut self,
+        _node: NodeId,
+        path: &str,
+        options: DiskOptions,
+    ) -> io::Result<OpenedDisk> {
+        let (object, disk) = lock(&self.0).open_disk(path, options)?;
+        Ok(OpenedDisk {
+            handle: Handle::Sim(SimHandle::new(object, &self.0)),
+            size: disk.size(),
+            write_through: disk.is_write_through(),
+        })
+    }
+
+    fn lock(&mut self, _node: NodeId, disk: &Handle, byte: ByteLock) -> io::Result<bool> {
+        let object = id_of(disk);
+        let state = lock(&self.0);
+        let file =
+            state.files.get(&object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        match byte {
+            ByteLock::Take(_) if !file.write => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            ByteLock::Take(index) => Ok(file.disk.take_lock(Some(index), object)),
+            ByteLock::Test(index) => Ok(file.disk.is_free(index, object)),
+        }
+    }
+
+    fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(Handle, String)> {
+        let (object, local) = lock(&self.0).listen(node, address)?;
+        Ok((Handle::Sim(SimHandle::new(object, &self.0)), local))
+    }
+
+    fn shutdown(&mut self, socket: &Handle) {
+        lock(&self.0).shutdown(id_of(socket));
+    }
+
+    fn submit(&mut self, node: NodeId, token: Token, op: Op) {
+        // Handles must be dropped when the state is not locked.
+        let held = match op {
+            Op::Read { disk, offset, buf, start } => {
+                lock(&self.0)
+                    .submit_io(token, DiskOp::Read { file: id_of(&disk), offset, buf, start });
+                Some(disk)
+            }
+            Op::Write { disk, offset, buf, start } => {
+                lock(&self.0)
+                    .submit_io(token, DiskOp::Write { file: id_of(&disk), offset, buf, start });
+                Some(disk)
+            }
+            Op::Flush { disk } => {
+                lock(&self.0).submit_io(token, DiskOp::Flush { file: id_of(&disk) });
+                Some(disk)
+            }
+            Op::Discard { disk, offset, len } => {
+                lock(&self.0).submit_io(token, DiskOp::Discard { file: id_of(&disk), offset, len });
+                Some(disk)
+            }
+            Op::Recv { socket, bytes, max } => {
+                lock(&self.0).recv(token, id_of(&socket), bytes, max);
+                Some(socket)
+            }
+            Op::Send { socket, bytes, start } => {
+                lock(&self.0).send(token, id_of(&socket), bytes, start);
+                Some(socket)
+            }
+            Op::Accept { listener } => {
+                lock(&self.0).accept(token, id_of(&listener));
+                Some(listener)
+            }
+            Op::Connect { target } => {
+                let address = match target {
+                    Target::Name(name) => name,
+                    Target::Ip(address) => address.to_string(),
+                };
+                lock(&self.0).connect(node, token, address);
+                None
+            }
+            Op::Readable { file } => {
+                let error = io::Error::from(io::ErrorKind::Unsupported);
+                lock(&self.0).end_plain(token, Err(error), Payload::None);
+                Some(file)
+            }
+            Op::Fuse { file, entry } => {
+                let error = io::Error::from(io::ErrorKind::Unsupported);
+                lock(&self.0).end_plain(token, Err(error), Payload::Fuse(entry));
+                Some(file)
+            }
+            Op::Stop => {
+                lock(&self.0).await_stop(node, token);
+                None
+            }
+            Op::Job(job) => {
+                job();
+                lock(&self.0).end_plain(token, Ok(0), Payload::None);
+                None
+            }
+        };
+        drop(held);
+    }
+
+    fn cancel(&mut self, token: Token) {
+        lock(&self.0).cancel(token);
+    }
+
+    fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let ended = {
+            let mut state = lock(&self.0);
+            state.advance(until);
+            let ended = std::mem::take(&mut state.ended);
+            for end in &ended {
+                state.note(
+                    u64::from(end.token) << 32 | *end.result.as_ref().unwrap_or(&0xffff) as u64,
+                );
+            }
+            ended
+        };
+        for Ended { token, result, payload } in ended {
+            let payload = match payload {
+                EndedPayload::Plain(payload) => payload,
+                EndedPayload::Socket(object, peer) => {
+                    Payload::Socket(Handle::Sim(SimHandle::new(object, &self.0)), peer)
+                }
+            };
+            done.push(Completion::new(token, result, payload));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        let dropped = lock(&self.0).finish_run();
+        drop(dropped);
+    }
+}

@@ -1,0 +1,385 @@
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+use types::Duration;
+
+use super::*;
+use crate::{DiskOptions, Env, IoBuf, Stream};
+
+const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
+
+fn block(env: &Env, fill: u8) -> IoBuf {
+    let mut buf = env.buffer(4096);
+    buf.fill(fill);
+    buf
+}
+
+async fn read_all(stream: &Stream) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let (result, back) = stream.read(bytes, 1000).await;
+        bytes = back;
+        if result? == 0 {
+            return Ok(bytes);
+        }
+    }
+}
+
+#[test]
+fn an_hour_of_virtual_time_takes_no_time() {
+    SimWorld::new(1).run(|env| async move {
+        let began = env.now();
+        env.sleep(Duration::from_secs(3600)).await;
+        assert_eq!(env.now() - began, Duration::from_secs(3600));
+    });
+}
+
+#[test]
+fn a_timeout_ends_what_takes_longer() {
+    SimWorld::new(1).run(|env| async move {
+        let slow = env.sleep(Duration::from_secs(2));
+        assert!(env.timeout(Duration::from_secs(1), slow).await.is_none());
+        let quick = env.sleep(Duration::from_secs(1));
+        assert!(env.timeout(Duration::from_secs(2), quick).await.is_some());
+    });
+}
+
+/// A program with tasks, disk I/O and a connection; gives what it saw and the trace.
+fn busy_program(seed: u64, shuffle_tasks: bool) -> (Vec<u64>, u64) {
+    let options = SimOptions { shuffle_tasks, ..SimOptions::default() };
+    let world = SimWorld::with_options(seed, options);
+    world.disk("disk", 1 << 20);
+    let seen = world.run(|env| async move {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let disk = env.open_disk("disk", WRITE).await.unwrap();
+        let listener = env.listen("server:0").await.unwrap();
+        let address = listener.local_address();
+        let server = env
+            .spawn_join(async move { read_all(&listener.accept().await.unwrap()).await.unwrap() });
+        let workers: Vec<_> = (0..8u64)
+            .map(|n| {
+                let (env, seen, disk) = (env.clone(), seen.clone(), disk.clone());
+                env.clone().spawn_join(async move {
+                    for round in 0..5 {
+                        disk.write(n * 4096, block(&env, round)).await.0.unwrap();
+                        seen.borrow_mut().push(n);
+                        env.sleep(Duration::from_micros(env.random_u64() % 100)).await;
+                    }
+                })
+            })
+            .collect();
+        let stream = env.connect(&address).await.unwrap();
+        stream.write_all(vec![7; 10_000]).await.0.unwrap();
+        stream.shutdown();
+        for worker in workers {
+            worker.await;
+        }
+        assert_eq!(server.await, vec![7; 10_000]);
+        seen.take()
+    });
+    (seen, world.trace())
+}
+
+#[test]
+fn equal_seeds_give_equal_runs_and_other_seeds_other_runs() {
+    for shuffle in [false, true] {
+        assert_eq!(busy_program(5, shuffle), busy_program(5, shuffle));
+        assert_ne!(busy_program(5, shuffle), busy_program(6, shuffle));
+    }
+}
+
+#[test]
+#[should_panic(expected = "stands still")]
+fn a_world_in_which_everybody_waits_for_nothing_is_reported() {
+    SimWorld::new(1).run(|_| std::future::pending::<()>());
+}
+
+#[test]
+fn a_large_transfer_passes_the_window_and_arrives_whole() {
+    SimWorld::new(3).run(|env| async move {
+        let listener = env.listen("server:1").await.unwrap();
+        let sender = env.connect("server:1").await.unwrap();
+        let receiver = listener.accept().await.unwrap();
+        let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
+        let expected = sent.clone();
+        env.spawn(async move {
+            sender.write_all(sent).await.0.unwrap();
+        });
+        assert_eq!(read_all(&receiver).await.unwrap(), expected);
+    });
+}
+
+#[test]
+fn nobody_listening_refuses_and_a_taken_address_too() {
+    SimWorld::new(3).run(|env| async move {
+        let error = env.connect("nobody:1").await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let _first = env.listen("server:1").await.unwrap();
+        assert_eq!(env.listen("server:1").await.err().unwrap().kind(), io::ErrorKind::AddrInUse);
+    });
+}
+
+#[test]
+fn a_partition_delays_and_a_cut_breaks() {
+    let world = SimWorld::new(4);
+    let handle = world.clone();
+    world.run(|_| async move {
+        let (client, server) = (handle.node("client"), handle.node("server"));
+        let listener = server.listen("server:1").await.unwrap();
+        let near = client.connect("server:1").await.unwrap();
+        let far = listener.accept().await.unwrap();
+        handle.partition("client", "server");
+        near.write_all(b"late".to_vec()).await.0.unwrap();
+        let waited = server.timeout(Duration::from_secs(100), far.read(Vec::new(), 10)).await;
+        assert!(waited.is_none());
+        let error = client.connect("server:1").await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        handle.heal();
+        let mut heard = Vec::new();
+        while heard.len() < 4 {
+            let (result, back) = far.read(heard, 10).await;
+            result.unwrap();
+            heard = back;
+        }
+        assert_eq!(heard, b"late");
+        handle.cut("client", "server");
+        let (result, _) = far.read(Vec::new(), 10).await;
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert!(near.write_all(b"x".to_vec()).await.0.is_err());
+    });
+}
+
+#[test]
+fn a_killed_node_drops_its_tasks_and_locks_and_its_peers_see_the_end() {
+    let world = SimWorld::new(5);
+    world.disk("disk", 1 << 20);
+    let handle = world.clone();
+    world.run(|env| async move {
+        let server = handle.node("server");
+        let ticks = Rc::new(Cell::new(0));
+        let exclusive = DiskOptions { write: true, exclusive: true };
+        server.spawn({
+            let (server, ticks) = (server.clone(), ticks.clone());
+            async move {
+                let disk = server.open_disk("disk", exclusive).await.unwrap();
+                disk.lock_byte(3).await.unwrap();
+                let listener = server.listen("server:1").await.unwrap();
+                let stream = listener.accept().await.unwrap();
+                loop {
+                    server.sleep(Duration::from_millis(1)).await;
+                    ticks.set(ticks.get() + 1);
+                    let _ = (&stream, &disk);
+                }
+            }
+        });
+        env.sleep(Duration::from_millis(1)).await;
+        let stream = env.connect("server:1").await.unwrap();
+        env.sleep(Duration::from_millis(20)).await;
+        assert!(ticks.get() > 0);
+        let watcher = env.open_disk("disk", WRITE).await.unwrap();
+        assert!(!watcher.byte_is_free(3).await.unwrap());
+        assert_eq!(
+            env.open_disk("disk", exclusive).await.err().unwrap().kind(),
+            io::ErrorKind::ResourceBusy
+        );
+        handle.kill("server");
+        let stopped_at = ticks.get();
+        assert_eq!(stream.read(Vec::new(), 10).await.0.unwrap(), 0);
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(ticks.get(), stopped_at);
+        assert!(watcher.byte_is_free(3).await.unwrap());
+        env.open_disk("disk", exclusive).await.unwrap();
+        assert!(env.connect("server:1").await.is_err());
+        handle.node("server").listen("server:1").await.unwrap();
+    });
+}
+
+#[test]
+fn a_signal_reaches_the_node_that_it_is_sent_to() {
+    let world = SimWorld::new(6);
+    let handle = world.clone();
+    world.run(|env| async move {
+        let node = handle.node("node");
+        let stopped = node.spawn_join({
+            let node = node.clone();
+            async move { node.stop_signal().await }
+        });
+        env.sleep(Duration::from_secs(1)).await;
+        handle.signal("node", 2);
+        assert_eq!(stopped.await, 2);
+    });
+}
+
+#[test]
+fn planned_faults_hit_exactly_the_action_they_were_planned_for() {
+    let world = SimWorld::new(7);
+    let disk = world.disk("disk", 1 << 20);
+    world.run(|env| async move {
+        let open = env.open_disk("disk", WRITE).await.unwrap();
+        disk.fail(DiskAction::Write, 2, DiskFault::NoSpace);
+        open.write(0, block(&env, 1)).await.0.unwrap();
+        let error = open.write(4096, block(&env, 2)).await.0.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        open.write(4096, block(&env, 3)).await.0.unwrap();
+        disk.fail_from(DiskAction::Flush, 1, DiskFault::Io);
+        assert!(open.flush().await.is_err());
+        assert!(open.flush().await.is_err());
+        disk.heal();
+        open.flush().await.unwrap();
+        assert_eq!(disk.stable_only().peek(0, 1), [0], "what a failed flush covered is not stable");
+        disk.make_unreadable(4096..8192);
+        assert!(open.read(4096, env.buffer(4096)).await.0.is_err());
+        open.write(4096, block(&env, 4)).await.0.unwrap();
+        let (result, buf) = open.read(4096, env.buffer(4096)).await;
+        result.unwrap();
+        assert_eq!(buf[0], 4);
+        disk.flip_bit(4096, 0);
+        assert_eq!(open.read(4096, buf).await.1[0], 5);
+        let counts = disk.counts();
+        assert_eq!((counts.writes, counts.flushes), (4, 3));
+        assert!(open.read(1 << 20, env.buffer(4096)).await.0.is_err());
+    });
+}
+
+#[test]
+fn a_stalled_disk_answers_only_after_the_stall() {
+    let world = SimWorld::new(8);
+    let disk = world.disk("disk", 1 << 20);
+    world.run(|env| async move {
+        let open = env.open_disk("disk", WRITE).await.unwrap();
+        disk.stall(true);
+        let mut write = Box::pin(open.write(0, block(&env, 1)));
+        assert!(env.timeout(Duration::from_secs(5), write.as_mut()).await.is_none());
+        disk.stall(false);
+        write.await.0.unwrap();
+    });
+}
+
+/// Writes block 0, flushes, writes blocks 1 and 2 at once, and gives the recording.
+fn recorded() -> Recording {
+    let world = SimWorld::new(9);
+    let disk = world.disk("disk", 1 << 20);
+    disk.record();
+    world.run(|env| async move {
+        let open = env.open_disk("disk", WRITE).await.unwrap();
+        open.write(0, block(&env, 1)).await.0.unwrap();
+        open.flush().await.unwrap();
+        let other = env.spawn_join({
+            let (env, open) = (env.clone(), open.clone());
+            async move { open.write(4096, block(&env, 2)).await.0.unwrap() }
+        });
+        open.write(8192, block(&env, 3)).await.0.unwrap();
+        other.await;
+    });
+    disk.recording().unwrap()
+}
+
+#[test]
+fn crash_images_keep_what_was_flushed_and_any_part_of_the_rest() {
+    let mut kinds = std::collections::BTreeSet::new();
+    let mut flushed = false;
+    for crash in recorded().crash_images(CrashOptions { seed: 1, subsets: 40 }) {
+        let bytes = crash.disk().peek(0, 3 * 4096);
+        let full = |n: usize| {
+            bytes[n * 4096..][..4096].iter().filter(|&&byte| byte == n as u8 + 1).count()
+        };
+        assert!(full(0).is_multiple_of(512) && full(1).is_multiple_of(512));
+        if full(1) > 0 || full(2) > 0 {
+            flushed = true;
+            assert_eq!(full(0), 4096, "{}", crash.description);
+        }
+        kinds.insert((full(0) > 0, full(1) > 0, full(2) > 0));
+        kinds.insert((full(0) == 4096, full(1) == 4096, full(2) == 4096));
+    }
+    assert!(flushed);
+    let expected = [
+        (false, false, false),
+        (true, false, false),
+        (true, true, false),
+        (true, false, true),
+        (true, true, true),
+    ];
+    assert_eq!(kinds, expected.into());
+}
+
+#[test]
+fn crash_images_are_the_same_each_time() {
+    let hashes = || -> Vec<(String, u32)> {
+        let images = recorded().crash_images(CrashOptions::default());
+        images
+            .map(|crash| (crash.description.clone(), types::crc32c(&crash.disk().peek(0, 16384))))
+            .collect()
+    };
+    assert_eq!(hashes(), hashes());
+    assert!(hashes().len() >= 10);
+}
+
+#[test]
+fn images_of_two_disks_are_of_one_moment() {
+    let world = SimWorld::new(10);
+    let (data, log) = (world.disk("data", 1 << 16), world.disk("log", 1 << 16));
+    data.record();
+    log.record();
+    world.run(|env| async move {
+        let data = env.open_disk("data", WRITE).await.unwrap();
+        let log = env.open_disk("log", WRITE).await.unwrap();
+        for round in 1..=5 {
+            data.write(0, block(&env, round)).await.0.unwrap();
+            data.flush().await.unwrap();
+            log.write(0, block(&env, round)).await.0.unwrap();
+            log.flush().await.unwrap();
+        }
+    });
+    let recordings = vec![data.recording().unwrap(), log.recording().unwrap()];
+    let mut last = 0;
+    for crash in crash_images(recordings, CrashOptions::default()) {
+        let data = crash.disks[0].peek(0, 4096);
+        let log = crash.disks[1].peek(0, 4096);
+        let logged = *log.iter().max().unwrap();
+        assert!(data.iter().all(|&byte| byte >= logged), "{}", crash.description);
+        last = last.max(logged);
+    }
+    assert_eq!(last, 5);
+}
+
+#[test]
+fn a_power_cut_keeps_what_is_stable_and_a_write_through_disk_keeps_all() {
+    for write_through in [false, true] {
+        let world = SimWorld::new(11);
+        let disk = world.disk("disk", 1 << 16);
+        disk.set_write_through(write_through);
+        world.run(|env| async move {
+            let open = env.open_disk("disk", WRITE).await.unwrap();
+            open.write(0, block(&env, 1)).await.0.unwrap();
+            open.flush().await.unwrap();
+            open.write(4096, block(&env, 2)).await.0.unwrap();
+        });
+        assert_eq!(disk.counts().flushes, u64::from(!write_through));
+        let worst = disk.stable_only();
+        assert_eq!(worst.peek(0, 1), [1]);
+        assert_eq!(worst.peek(4096, 1), [if write_through { 2 } else { 0 }]);
+        let mut rng = SimRng::new(1);
+        for _ in 0..20 {
+            assert_eq!(disk.after_power_cut(&mut rng).peek(0, 4096), vec![1; 4096]);
+        }
+    }
+}
+
+#[test]
+fn a_disk_outlives_its_world() {
+    let disk = SimDisk::from_image(vec![9; 5000]);
+    assert_eq!(disk.size(), 8192);
+    for seed in 0..3 {
+        let world = SimWorld::new(seed);
+        world.attach("disk", &disk);
+        world.run(|env| async move {
+            let open = env.open_disk("disk", WRITE).await.unwrap();
+            let (result, mut buf) = open.read(0, env.buffer(4096)).await;
+            result.unwrap();
+            assert_eq!(buf[0], 9 + seed as u8);
+            buf.fill(10 + seed as u8);
+            open.write(0, buf).await.0.unwrap();
+        });
+    }
+}

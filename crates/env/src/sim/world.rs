@@ -1,0 +1,151 @@
+//! A simulated world and what a test does to it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use types::Instant;
+
+use super::disk::SimDisk;
+use super::state::{SharedState, SimDriver, SimOptions, State, lock};
+use crate::driver::NodeId;
+use crate::env::Env;
+use crate::executor::Core;
+use crate::mailbox::Mailbox;
+
+/// A world of virtual time with nodes, disks and connections. Clones are the same
+/// world, so tasks can hold one to cut connections or kill nodes.
+#[derive(Clone)]
+pub struct SimWorld(Rc<Shared>);
+
+struct Shared {
+    state: SharedState,
+    running: RefCell<Option<Rc<Core>>>,
+    /// The present incarnation of each node that was asked for, with its name.
+    living: RefCell<Vec<(String, NodeId)>>,
+}
+
+impl SimWorld {
+    /// The world of `seed`.
+    pub fn new(seed: u64) -> SimWorld {
+        SimWorld::with_options(seed, SimOptions::default())
+    }
+
+    /// The world of `seed` that behaves as told.
+    pub fn with_options(seed: u64, options: SimOptions) -> SimWorld {
+        let state = Arc::new(Mutex::new(State::new(seed, options)));
+        SimWorld(Rc::new(Shared { state, running: RefCell::new(None), living: RefCell::default() }))
+    }
+
+    /// Makes a disk of `size` zero bytes that `Env::open_disk(name)` opens.
+    pub fn disk(&self, name: &str, size: u64) -> SimDisk {
+        let disk = SimDisk::new(size);
+        self.attach(name, &disk);
+        disk
+    }
+
+    /// Lets `Env::open_disk(name)` open this disk.
+    pub fn attach(&self, name: &str, disk: &SimDisk) {
+        lock(&self.0.state).disks.insert(name.to_owned(), disk.clone());
+    }
+
+    /// Runs `main`, on the node "main", to its end; what other tasks are left is dropped. The
+    /// world can be run again: time goes on, disks stay, connections are gone.
+    ///
+    /// # Panics
+    /// Every task waits and nothing is due, or the time limit is reached.
+    pub fn run<T, F: Future<Output = T>>(&self, main: impl FnOnce(Env) -> F) -> T {
+        assert!(self.0.running.borrow().is_none(), "a world runs once at a time");
+        let driver = SimDriver(self.0.state.clone());
+        let core = Core::new(Box::new(driver), Mailbox::new(Box::new(|| ())));
+        *self.0.running.borrow_mut() = Some(core.clone());
+        let _ended = Ended(&self.0);
+        core.block_on(main(Env::new(core.clone(), 0))).expect("the simulated driver does not fail")
+    }
+
+    /// The node `name` as it runs now; made, or started again after a kill, if it does not.
+    ///
+    /// # Panics
+    /// The world does not run.
+    pub fn node(&self, name: &str) -> Env {
+        let core = self.core();
+        let mut living = self.0.living.borrow_mut();
+        if let Some((_, node)) = living.iter().find(|(living, _)| living == name) {
+            return Env::new(core, *node);
+        }
+        let mut state = lock(&self.0.state);
+        state.nodes.push(name.to_owned());
+        let node = (state.nodes.len() - 1) as NodeId;
+        living.push((name.to_owned(), node));
+        Env::new(core, node)
+    }
+
+    fn core(&self) -> Rc<Core> {
+        self.0.running.borrow().clone().expect("the world runs")
+    }
+
+    /// Ends the node as SIGKILL does: its tasks are dropped, its connections and files
+    /// closed; writes under way still reach their disks.
+    pub fn kill(&self, name: &str) {
+        let node = {
+            let mut living = self.0.living.borrow_mut();
+            let found = living.iter().position(|(living, _)| living == name);
+            found.map(|at| living.remove(at).1)
+        };
+        if let Some(node) = node {
+            self.core().kill(Some(node));
+        }
+    }
+
+    /// Sends the node a signal that `Env::stop_signal` awaits.
+    pub fn signal(&self, name: &str, signal: i32) {
+        lock(&self.0.state).signal(name, signal);
+    }
+
+    /// Holds up all traffic between two nodes until [`SimWorld::heal`].
+    pub fn partition(&self, a: &str, b: &str) {
+        lock(&self.0.state).partition(a, b);
+    }
+
+    /// Holds up all traffic between this node and those that exist now.
+    pub fn isolate(&self, name: &str) {
+        let mut state = lock(&self.0.state);
+        for other in state.nodes.clone() {
+            if other != name {
+                state.partition(name, &other);
+            }
+        }
+    }
+
+    /// Ends all partitions; what they held up is delivered.
+    pub fn heal(&self) {
+        lock(&self.0.state).heal();
+    }
+
+    /// Breaks the connections between two nodes: both ends see a reset.
+    pub fn cut(&self, a: &str, b: &str) {
+        lock(&self.0.state).cut(a, b);
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Instant {
+        lock(&self.0.state).now
+    }
+
+    /// A hash of everything that has happened; equal for equal seeds and programs.
+    pub fn trace(&self) -> u64 {
+        lock(&self.0.state).trace
+    }
+}
+
+/// The world can run again however `run` is left.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.living.borrow_mut().clear();
+        let core = self.0.running.borrow_mut().take();
+        drop(core);
+    }
+}

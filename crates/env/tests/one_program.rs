@@ -1,0 +1,306 @@
+//! The same two-task program on every driver: a server and a client that
+//! exchange messages, with timers and disk I/O, end with the same result.
+#![allow(clippy::disallowed_methods, reason = "a test of the seam stands on both of its sides")]
+
+use std::cell::Cell;
+use std::fs::File;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use redbud_env::{self as env, DiskOptions, DriverKind, Env, Stream};
+use types::Duration;
+
+const BLOCK: usize = 4096;
+const MESSAGES: u64 = 50;
+
+/// Reads exactly `len` bytes.
+async fn read_exact(stream: &Stream, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        let (result, back) = stream.read(bytes, len - back_len(len)).await;
+        assert!(result.expect("the connection holds") > 0, "the peer closed early");
+        bytes = back;
+    }
+    assert_eq!(bytes.len(), len);
+    bytes
+}
+
+/// Reads are asked for in pieces, so that reassembly is exercised.
+fn back_len(len: usize) -> usize {
+    len - len.min(3)
+}
+
+/// Stores each number it is sent in a block of `disk` and answers with the sum so far.
+async fn serve(env: Env, stream: Stream, disk: env::Disk) {
+    let mut sum = 0u64;
+    for index in 0..MESSAGES {
+        let message = read_exact(&stream, 8).await;
+        let number = u64::from_le_bytes(message[..].try_into().unwrap());
+        let mut block = env.buffer(BLOCK);
+        block[..8].copy_from_slice(&number.to_le_bytes());
+        disk.write(index * BLOCK as u64, block).await.0.unwrap();
+        if index % 10 == 0 {
+            disk.flush().await.unwrap();
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        sum += number;
+        stream.write_all(sum.to_le_bytes().to_vec()).await.0.unwrap();
+    }
+}
+
+/// Runs the program; gives what the client heard last and what the disk holds.
+async fn program(env: Env, address: &str, disk_path: &str) -> (u64, u64) {
+    let disk =
+        env.open_disk(disk_path, DiskOptions { write: true, exclusive: true }).await.unwrap();
+    let listener = env.listen(address).await.unwrap();
+    let address = listener.local_address();
+    let server = env.spawn_join({
+        let (env, disk) = (env.clone(), disk.clone());
+        async move {
+            let stream = listener.accept().await.unwrap();
+            serve(env, stream, disk).await;
+        }
+    });
+    let stream = env.connect(&address).await.unwrap();
+    let mut heard = 0;
+    for index in 0..MESSAGES {
+        stream.write_all((index * index).to_le_bytes().to_vec()).await.0.unwrap();
+        heard = u64::from_le_bytes(read_exact(&stream, 8).await[..].try_into().unwrap());
+    }
+    server.await;
+    let mut stored = 0;
+    let reads: Vec<_> = (0..MESSAGES)
+        .map(|index| {
+            let (disk, buf) = (disk.clone(), env.buffer(BLOCK));
+            env.spawn_join(async move { disk.read(index * BLOCK as u64, buf).await })
+        })
+        .collect();
+    for read in reads {
+        let (result, block) = read.await;
+        result.unwrap();
+        stored += u64::from_le_bytes(block[..8].try_into().unwrap());
+    }
+    (heard, stored)
+}
+
+fn expected() -> (u64, u64) {
+    let sum = (0..MESSAGES).map(|n| n * n).sum();
+    (sum, sum)
+}
+
+/// A sparse file that goes away with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, len: u64) -> Scratch {
+        let path = std::env::temp_dir().join(format!("redbud-env-{}-{name}", std::process::id()));
+        File::create(&path).unwrap().set_len(len).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn on(kind: DriverKind, name: &str) -> (u64, u64) {
+    let scratch = Scratch::new(name, 1 << 20);
+    let path = scratch.path().to_owned();
+    env::run(kind, |env| async move { program(env, "127.0.0.1:0", &path).await }).unwrap()
+}
+
+#[test]
+fn the_program_runs_on_io_uring_or_what_stands_in_for_it() {
+    assert_eq!(on(DriverKind::Auto, "auto"), expected());
+}
+
+#[test]
+fn the_program_runs_on_epoll_and_threads() {
+    assert_eq!(on(DriverKind::Fallback, "fallback"), expected());
+}
+
+#[test]
+fn the_program_runs_in_a_simulated_world() {
+    let world = env::sim::SimWorld::new(42);
+    world.disk("disk", 1 << 20);
+    assert_eq!(world.run(|env| program(env, "server:7000", "disk")), expected());
+}
+
+#[test]
+fn a_disk_in_use_is_refused_and_the_holder_is_named() {
+    let scratch = Scratch::new("busy", 1 << 20);
+    let path = scratch.path().to_owned();
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        let path = path.clone();
+        env::run(kind, |env| async move {
+            let options = DiskOptions { write: true, exclusive: true };
+            let first = env.open_disk(&path, options).await.unwrap();
+            let error = env.open_disk(&path, options).await.err().expect("the second is refused");
+            assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+            let text = error.to_string();
+            assert!(
+                text.contains(&path) && text.contains(&format!("process {}", std::process::id())),
+                "{text}"
+            );
+            drop(first);
+            env.open_disk(&path, options).await.expect("it is free again");
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_byte_is_locked_until_its_open_file_is_closed() {
+    let scratch = Scratch::new("bytes", 1 << 20);
+    let path = scratch.path().to_owned();
+    env::run(DriverKind::Auto, |env| async move {
+        let options = DiskOptions { write: true, exclusive: false };
+        let mine = env.open_disk(&path, options).await.unwrap();
+        let theirs = env.open_disk(&path, options).await.unwrap();
+        mine.lock_byte(7).await.unwrap();
+        assert!(!theirs.byte_is_free(7).await.unwrap());
+        assert!(theirs.byte_is_free(8).await.unwrap());
+        assert!(theirs.lock_byte(7).await.is_err());
+        let clone = mine.clone();
+        drop(mine);
+        assert!(!theirs.byte_is_free(7).await.unwrap());
+        drop(clone);
+        assert!(theirs.byte_is_free(7).await.unwrap());
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_read_past_the_end_is_an_error_with_the_path() {
+    let scratch = Scratch::new("end", 6000);
+    let path = scratch.path().to_owned();
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        let path = path.clone();
+        env::run(kind, |env| async move {
+            let disk = env.open_disk(&path, DiskOptions::default()).await.unwrap();
+            assert_eq!(disk.size(), 6000);
+            let (result, _) = disk.read(4096, env.buffer(4096)).await;
+            assert!(result.unwrap_err().to_string().contains(&path));
+            let (result, buf) = disk.read(0, env.buffer(4096)).await;
+            result.unwrap();
+            assert!(buf.iter().all(|&byte| byte == 0));
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_discarded_range_may_be_given_up_and_the_rest_stays() {
+    let scratch = Scratch::new("discard", 1 << 20);
+    let path = scratch.path().to_owned();
+    env::run(DriverKind::Auto, |env| async move {
+        let disk =
+            env.open_disk(&path, DiskOptions { write: true, exclusive: false }).await.unwrap();
+        let mut buf = env.buffer(8192);
+        buf.fill(0x5a);
+        disk.write(0, buf).await.0.unwrap();
+        disk.discard(4096, 4096).await.unwrap();
+        let (result, buf) = disk.read(0, env.buffer(4096)).await;
+        result.unwrap();
+        assert!(buf.iter().all(|&byte| byte == 0x5a));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_dropped_read_loses_no_bytes() {
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        env::run(kind, |env| async move {
+            let listener = env.listen("127.0.0.1:0").await.unwrap();
+            let near = env.connect(&listener.local_address()).await.unwrap();
+            let far = listener.accept().await.unwrap();
+            for round in 0u8..20 {
+                let late = env.timeout(Duration::from_micros(100), far.read(vec![9], 10)).await;
+                assert!(late.is_none(), "nothing was sent yet");
+                near.write_all(vec![round; 3]).await.0.unwrap();
+                assert_eq!(read_exact(&far, 3).await, vec![round; 3]);
+            }
+            near.shutdown();
+            let (result, _) = far.read(Vec::new(), 10).await;
+            assert_eq!(result.unwrap(), 0);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn executors_on_several_threads_wake_each_other_and_share_a_disk() {
+    let scratch = Scratch::new("threads", 1 << 20);
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        let path = scratch.path().to_owned();
+        let shared = std::sync::Arc::new(env::Shard::new((
+            None::<env::SharedDisk>,
+            Vec::<std::task::Waker>::new(),
+        )));
+        env::run_many(kind, 3, move |env, index| {
+            let (path, shared) = (path.clone(), shared.clone());
+            async move {
+                let disk = if index == 0 {
+                    let options = DiskOptions { write: true, exclusive: true };
+                    let disk = env.open_disk(&path, options).await.unwrap();
+                    let wakers = shared.with(|(slot, wakers)| {
+                        *slot = Some(disk.share());
+                        std::mem::take(wakers)
+                    });
+                    wakers.into_iter().for_each(std::task::Waker::wake);
+                    disk
+                } else {
+                    let handle = std::future::poll_fn(|cx| {
+                        shared.with(|(slot, wakers)| match slot {
+                            Some(disk) => std::task::Poll::Ready(disk.clone()),
+                            None => {
+                                wakers.push(cx.waker().clone());
+                                std::task::Poll::Pending
+                            }
+                        })
+                    });
+                    env.adopt_disk(&handle.await)
+                };
+                let mut buf = env.buffer(4096);
+                buf.fill(index as u8 + 1);
+                disk.write(index as u64 * 4096, buf).await.0.unwrap();
+                let (result, buf) = disk.read(index as u64 * 4096, env.buffer(4096)).await;
+                result.unwrap();
+                assert!(buf.iter().all(|&byte| byte == index as u8 + 1));
+                assert_eq!(env.offload(move || index * 2).await, index * 2);
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn tasks_that_are_left_are_dropped_when_main_ends() {
+    struct Dropped(Rc<Cell<u32>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let count = Rc::new(Cell::new(0));
+    let seen = count.clone();
+    env::run(DriverKind::Auto, |env| async move {
+        for _ in 0..3 {
+            let guard = Dropped(count.clone());
+            let inner = env.clone();
+            env.spawn(async move {
+                inner.sleep(Duration::from_secs(3600)).await;
+                drop(guard);
+            });
+        }
+        env.yield_now().await;
+    })
+    .unwrap();
+    assert_eq!(seen.get(), 3);
+}
