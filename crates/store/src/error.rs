@@ -1,0 +1,110 @@
+//! Why an operation of the store ended.
+//!
+//! Three fates, never mixed: operating errors and domain faults are returned;
+//! damage is reported with its address; a failed write or flush poisons the
+//! store, because what is on the device is then unknown.
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use types::{Fault, MetaBlock};
+
+/// Why the body of a transaction stopped before its end. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Blocks `[first, first + count)` are wanted and some are not cached;
+    /// they are fetched and the body starts over.
+    Miss(MetaBlock, u32),
+    /// As `Miss`, but the blocks are read once: they may leave the cache when the
+    /// body asks for others, so that a scan of any length needs little memory.
+    Scan(MetaBlock, u32),
+    /// The operation fails in the words of the file system.
+    Fault(Fault),
+    /// The block's content makes no sense.
+    Corrupt(MetaBlock, &'static str),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+/// Why a call of the store failed.
+#[derive(Clone, Debug)]
+pub enum StoreError {
+    /// The operation's own failure; nothing changed.
+    Fault(Fault),
+    /// A metadata block is damaged.
+    Corrupt {
+        /// Which one.
+        block: MetaBlock,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The log is damaged before its end.
+    DamagedLog {
+        /// Position of the damage, in bytes since mkfs.
+        lsn: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The device failed; the store goes on (reads) or never started (open, format).
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Path of the device.
+        path: Rc<str>,
+        /// Kind of the failure.
+        kind: io::ErrorKind,
+        /// The system's words.
+        error: Rc<str>,
+    },
+    /// An earlier write or flush failed: nothing can be promised any more. Restart.
+    Poisoned(Rc<str>),
+    /// The device is not what was asked for; the text names the path and what to do.
+    Refused(Rc<str>),
+    /// A change was tried on a store that was opened read-only.
+    ReadOnly,
+}
+
+impl StoreError {
+    /// An I/O failure of `what` on `path`.
+    pub fn io(what: &'static str, path: &str, error: &io::Error) -> StoreError {
+        let (kind, error) = (error.kind(), Rc::from(error.to_string()));
+        StoreError::Io { what, path: path.into(), kind, error }
+    }
+
+    /// The fault that a client is told.
+    pub fn fault(&self) -> Fault {
+        match self {
+            StoreError::Fault(fault) => *fault,
+            StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } => Fault::Corrupt,
+            StoreError::Io { .. } | StoreError::Poisoned(_) | StoreError::Refused(_) => Fault::Io,
+            StoreError::ReadOnly => Fault::ReadOnly,
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Fault(fault) => write!(f, "{fault}"),
+            StoreError::Corrupt { block, what } => {
+                write!(f, "metadata block {block} is damaged: {what}; run `redbud fsck`")
+            }
+            StoreError::DamagedLog { lsn, what } => {
+                write!(f, "the log is damaged at position {lsn}: {what}")
+            }
+            StoreError::Io { what, path, error, .. } => write!(f, "{path}: {what}: {error}"),
+            StoreError::Poisoned(why) => {
+                write!(f, "the metadata store stopped after a failed write ({why}); restart it")
+            }
+            StoreError::Refused(text) => f.write_str(text),
+            StoreError::ReadOnly => f.write_str("the metadata store is open read-only"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}

@@ -1,0 +1,200 @@
+//! Fetching blocks that a transaction misses.
+//!
+//! Invariants:
+//! - a block is read at most once at a time; others that miss it wait;
+//! - what was read enters the cache only if no transaction gave the block a new
+//!   content meanwhile, so the cache never goes back in time;
+//! - fetched blocks stay cached until the operation that asked for them has ended.
+
+use std::collections::VecDeque;
+
+use env::IoBuf;
+use types::MetaBlock;
+use types::limits::BLOCK;
+
+use crate::block;
+use crate::device::{Device, RUN_MAX};
+use crate::error::StoreError;
+use crate::mfs::{Background, Inner};
+
+/// Reads of one fetch at once.
+const READS_MAX: usize = 8;
+
+/// Blocks kept in the cache for one operation.
+pub(crate) struct Pins<'a> {
+    inner: &'a Inner,
+    blocks: Vec<MetaBlock>,
+}
+
+impl<'a> Pins<'a> {
+    pub(crate) fn new(inner: &'a Inner) -> Pins<'a> {
+        Pins { inner, blocks: Vec::new() }
+    }
+
+    fn add(&mut self, first: MetaBlock, count: u64) {
+        let cache = &mut self.inner.state.borrow_mut().cache;
+        for block in (first.0..first.0 + count).map(MetaBlock) {
+            if cache.contains(block) {
+                cache.pin(block);
+                self.blocks.push(block);
+            }
+        }
+    }
+}
+
+impl Pins<'_> {
+    /// Lets all of them go.
+    pub(crate) fn clear(&mut self) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        let cache = &mut self.inner.state.borrow_mut().cache;
+        for block in self.blocks.drain(..) {
+            cache.unpin(block);
+        }
+    }
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Blocks `[first, first + count)` that one fetch reads; gives the right to read them back when dropped.
+struct Claim<'a> {
+    inner: &'a Inner,
+    background: &'a Background,
+    first: MetaBlock,
+    count: usize,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inner.state.borrow_mut();
+        for block in self.first.0..self.first.0 + self.count as u64 {
+            state.fetching.remove(&block);
+        }
+        drop(state);
+        self.background.progress.notify_all();
+    }
+}
+
+impl Inner {
+    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is dropped.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(crate) async fn fetch(
+        &self,
+        first: MetaBlock,
+        count: u32,
+        pins: &mut Pins<'_>,
+    ) -> Result<(), StoreError> {
+        let blocks = self.state.borrow().space.blocks;
+        let corrupt = |what| StoreError::Corrupt { block: first, what };
+        let end = first.0.saturating_add(u64::from(count.max(1)));
+        if end > blocks {
+            return Err(corrupt("the address lies outside the device"));
+        }
+        let Some(background) = &self.background else { return Err(corrupt("never written")) };
+        pins.add(first, end - first.0);
+        let mut at = first.0;
+        let mut reads = VecDeque::new();
+        while at < end || !reads.is_empty() {
+            while at < end && reads.len() < READS_MAX {
+                let Some(claim) = self.claim(background, &mut at, end) else { break };
+                let device = background.device.clone();
+                let (first, count) = (claim.first, claim.count);
+                let only = reads.is_empty() && at >= end;
+                if only {
+                    let buf = read(device, first, count).await?;
+                    self.enter(claim, &buf, pins)?;
+                } else {
+                    reads.push_back((
+                        claim,
+                        background.device.env.spawn_join(read(device, first, count)),
+                    ));
+                }
+            }
+            match reads.pop_front() {
+                Some((claim, join)) => {
+                    let buf = join.await?;
+                    self.enter(claim, &buf, pins)?;
+                }
+                None if at < end => self.wait_for(background, at).await?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the next run of blocks that are not cached, from `at` on; moves `at` behind it.
+    /// `None` if the end is reached or the block at `at` is being read by another.
+    fn claim<'a>(
+        &'a self,
+        background: &'a Background,
+        at: &mut u64,
+        end: u64,
+    ) -> Option<Claim<'a>> {
+        let mut state = self.state.borrow_mut();
+        while *at < end && state.cache.contains(MetaBlock(*at)) {
+            *at += 1;
+        }
+        let first = *at;
+        while *at < end
+            && ((*at - first) as usize) < RUN_MAX
+            && !state.cache.contains(MetaBlock(*at))
+            && !state.fetching.contains_key(at)
+        {
+            state.fetching.insert(*at, true);
+            *at += 1;
+        }
+        let count = (*at - first) as usize;
+        (count > 0).then(|| Claim { inner: self, background, first: MetaBlock(first), count })
+    }
+
+    /// Waits until `block` is not being read by another any more.
+    async fn wait_for(&self, background: &Background, block: u64) -> Result<(), StoreError> {
+        loop {
+            let progress = {
+                let state = self.state.borrow();
+                state.usable()?;
+                if !state.fetching.contains_key(&block) {
+                    return Ok(());
+                }
+                background.progress.notified()
+            };
+            progress.await;
+        }
+    }
+
+    fn enter(&self, claim: Claim<'_>, buf: &IoBuf, pins: &mut Pins<'_>) -> Result<(), StoreError> {
+        let mut damage = None;
+        let mut state = self.state.borrow_mut();
+        for (index, bytes) in buf.chunks_exact(BLOCK).enumerate() {
+            let block = MetaBlock(claim.first.0 + index as u64);
+            let valid = state.fetching.get(&block.0) == Some(&true);
+            if !valid || state.cache.contains(block) {
+                continue;
+            }
+            let bytes = bytes.try_into().expect("one block");
+            match block::verify(bytes, block, state.tag) {
+                Ok(_) => {
+                    let mut data = state.cache.buffer();
+                    data.copy_from_slice(bytes);
+                    state.cache.insert(block, data);
+                    state.cache.pin(block);
+                    pins.blocks.push(block);
+                }
+                Err(what) => damage = damage.or(Some(StoreError::Corrupt { block, what })),
+            }
+        }
+        drop(state);
+        damage.map_or(Ok(()), Err)
+    }
+}
+
+async fn read(device: Device, first: MetaBlock, count: usize) -> Result<IoBuf, StoreError> {
+    device.read(first, count).await
+}

@@ -1,0 +1,501 @@
+//! A slot of a directory content block: one inode with its name, small xattrs
+//! and first segments, or a further name of an inode that lives elsewhere.
+//!
+//! Invariants:
+//! - a content block is the 32-byte block header and 8 slots of 508 bytes;
+//! - `next_reuse` only grows: a number once issued for a slot never comes again;
+//!   at 256 the slot is retired and holds nothing until its chunk goes;
+//! - the tail holds, without gaps, the name, the inline xattrs, then either the
+//!   target of a short symlink or the file's *lowest* segments, sorted;
+//! - a slot carries no checksum of its own: it never travels without its block,
+//!   whose header has one.
+//!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 1 | state | 0 empty, 1 inode, 2 link (a further name of `ino`) |
+//! | 1 | 1 | kind | `FileKind` of the inode |
+//! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
+//! | 4 | 1 | name_len | 0: an inode without a name here (attic) |
+//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob |
+//! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
+//! | 8 | 8 | ino | number of the inode (or of the link's inode) |
+//! | 16 | 2 | mode | permission bits |
+//! | 18 | 2 | rest_len | bytes of segments or symlink target in the tail |
+//! | 20 | 4 | nlink | |
+//! | 24 | 4 | uid | |
+//! | 28 | 4 | gid | |
+//! | 32 | 4 | rdev | |
+//! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
+//! | 52 | 4 | reserved | 0 |
+//! | 56 | 8 | size | bytes |
+//! | 64 | 8 | blocks | data blocks (of a directory: content blocks) |
+//! | 72 | 32 | seconds | of atime, mtime, ctime, btime, 8 bytes each |
+//! | 104 | 8 | version | |
+//! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
+//! | 120 | 8 | body | regular: segments in the extent tree; symlink: first block of the target's blob; directory: its first `DirNo` |
+//! | 128 | 8 | reserved | 0; the place of the directory's fragmentation degree |
+//! | 136 | 372 | tail | name, xattrs, segments or target |
+
+use types::limits::BLOCK;
+use types::{Attr, Extent, FileKind, Ino, Timestamp};
+
+use super::extent::{SEGMENT, decode_segment, encode_segment};
+use crate::block::{HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+
+/// Bytes of a slot.
+pub const SLOT: usize = 508;
+/// Slots of a content block.
+pub const SLOTS_PER_BLOCK: u32 = 8;
+/// Bytes of a slot's fixed part.
+pub const FIXED: usize = 136;
+/// Bytes of a slot's tail.
+pub const TAIL: usize = SLOT - FIXED;
+/// `next_reuse` of a slot that is never used again.
+pub const RETIRED: u16 = 256;
+
+const _: () = assert!(HEADER + SLOT * SLOTS_PER_BLOCK as usize == BLOCK);
+const _: () = assert!(TAIL >= types::limits::NAME_MAX + 4 * SEGMENT);
+
+const FLAG_XATTR_BLOB: u8 = 1;
+const FLAG_TARGET_BLOB: u8 = 2;
+
+/// What a slot holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotState {
+    /// Nothing.
+    Empty,
+    /// An inode, with its name unless it is in the attic.
+    Inode,
+    /// A further name of an inode that lives elsewhere.
+    Link,
+}
+
+/// The bytes of one slot, copied out of its block.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Slot([u8; SLOT]);
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot([0; SLOT])
+    }
+}
+
+impl Slot {
+    /// The slot `index` (below 8) of a content block. Its contents are checked
+    /// by [`Slot::check`].
+    pub fn load(block: &[u8; BLOCK], index: u32) -> Slot {
+        let at = HEADER + SLOT * index as usize;
+        let mut bytes = [0; SLOT];
+        bytes.copy_from_slice(&block[at..at + SLOT]);
+        Slot(bytes)
+    }
+
+    /// Does slot `index` of a content block hold the inode `ino`?
+    pub fn holds_at(block: &[u8; BLOCK], index: u32, ino: Ino) -> bool {
+        let at = HEADER + SLOT * index as usize;
+        block[at] == 1 && get_u64(block, at + 8) == ino.0
+    }
+
+    /// Is slot `index` of a content block used under this name?
+    pub fn named_at(block: &[u8; BLOCK], index: u32, name: &[u8]) -> bool {
+        let at = HEADER + SLOT * index as usize;
+        let tail = at + FIXED;
+        matches!(block[at], 1 | 2)
+            && usize::from(block[at + 4]) == name.len()
+            && &block[tail..tail + name.len()] == name
+    }
+
+    /// Puts it at `index` of a content block.
+    pub fn store(&self, block: &mut [u8; BLOCK], index: u32) {
+        let at = HEADER + SLOT * index as usize;
+        block[at..at + SLOT].copy_from_slice(&self.0);
+    }
+
+    /// Is it well formed? Every other method is safe on any bytes, but means
+    /// something only for a slot that passed.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.next_reuse() > RETIRED {
+            return Err("slot: reuse number above 256");
+        }
+        match self.0[0] {
+            0 => return Ok(()),
+            1 | 2 => {}
+            _ => return Err("slot: unknown state"),
+        }
+        if FileKind::from_u8(self.0[1]).is_none() {
+            return Err("slot: unknown kind");
+        }
+        if self.ino() == Ino::NONE {
+            return Err("slot: no inode number");
+        }
+        if self.name_len() + self.xattr_len() + self.rest_len() > TAIL {
+            return Err("slot: the tail overflows");
+        }
+        if self.0[0] == 2 && self.name_len() == 0 {
+            return Err("slot: a link without a name");
+        }
+        if self.kind() == FileKind::Regular {
+            if !self.rest_len().is_multiple_of(SEGMENT) {
+                return Err("slot: segments are cut");
+            }
+            let mut end = 0;
+            for segment in self.rest().chunks_exact(SEGMENT) {
+                let extent = decode_segment(segment).ok_or("slot: a bad segment")?;
+                if extent.file.0 < end {
+                    return Err("slot: segments out of order");
+                }
+                end = extent.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// What it holds.
+    pub fn state(&self) -> SlotState {
+        match self.0[0] {
+            1 => SlotState::Inode,
+            2 => SlotState::Link,
+            _ => SlotState::Empty,
+        }
+    }
+
+    /// Type of the inode; `Regular` for bytes that name no type.
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_u8(self.0[1]).unwrap_or(FileKind::Regular)
+    }
+
+    /// The reuse number of the next inode born here.
+    pub fn next_reuse(&self) -> u16 {
+        get_u16(&self.0, 2)
+    }
+
+    /// Sets it.
+    pub fn set_next_reuse(&mut self, value: u16) {
+        put_u16(&mut self.0, 2, value);
+    }
+
+    /// Number of its inode, or of its link's.
+    pub fn ino(&self) -> Ino {
+        Ino(get_u64(&self.0, 8))
+    }
+
+    /// Does it hold the inode `ino`?
+    pub fn holds(&self, ino: Ino) -> bool {
+        self.state() == SlotState::Inode && self.ino() == ino
+    }
+
+    /// Empties it; the reuse number stays.
+    pub fn clear(&mut self) {
+        let next = self.next_reuse();
+        self.0 = [0; SLOT];
+        self.set_next_reuse(next);
+    }
+
+    /// Makes it a further name of `ino`; the reuse number stays.
+    pub fn set_link(&mut self, name: &[u8], ino: Ino, kind: FileKind) {
+        self.clear();
+        self.0[0] = 2;
+        self.0[1] = kind as u8;
+        self.0[4] = name.len() as u8;
+        put_u64(&mut self.0, 8, ino.0);
+        self.0[FIXED..FIXED + name.len()].copy_from_slice(name);
+    }
+
+    /// Makes it an inode without xattrs, segments or target; the reuse number stays.
+    pub fn set_inode(&mut self, name: &[u8], attr: &Attr) {
+        self.clear();
+        self.0[0] = 1;
+        self.0[4] = name.len() as u8;
+        self.0[FIXED..FIXED + name.len()].copy_from_slice(name);
+        self.set_attr(attr);
+    }
+
+    /// Takes over the inode of `from`, keeping the own reuse number.
+    pub fn adopt(&mut self, from: &Slot) {
+        let next = self.next_reuse();
+        self.0 = from.0;
+        self.set_next_reuse(next);
+    }
+
+    fn name_len(&self) -> usize {
+        usize::from(self.0[4])
+    }
+
+    fn xattr_len(&self) -> usize {
+        usize::from(get_u16(&self.0, 6))
+    }
+
+    fn rest_len(&self) -> usize {
+        usize::from(get_u16(&self.0, 18))
+    }
+
+    fn tail(&self, from: usize, len: usize) -> &[u8] {
+        self.0[FIXED..].get(from..from + len).unwrap_or(&[])
+    }
+
+    /// Its name; empty for an inode in the attic.
+    pub fn name(&self) -> &[u8] {
+        self.tail(0, self.name_len())
+    }
+
+    /// The xattrs of the tail, encoded.
+    pub fn xattrs(&self) -> &[u8] {
+        self.tail(self.name_len(), self.xattr_len())
+    }
+
+    /// Segments or symlink target of the tail, encoded.
+    pub fn rest(&self) -> &[u8] {
+        self.tail(self.name_len() + self.xattr_len(), self.rest_len())
+    }
+
+    /// Room of the tail for segments or target beside a name of `name_len`
+    /// bytes and the present xattrs.
+    pub fn rest_room(&self, name_len: usize) -> usize {
+        TAIL.saturating_sub(name_len + self.xattr_len())
+    }
+
+    /// Bytes of the tail that neither the name nor segments or target use.
+    pub fn xattr_room(&self) -> usize {
+        TAIL.saturating_sub(self.name_len() + self.rest_len())
+    }
+
+    /// Replaces the whole tail. The caller has made sure that it fits.
+    pub fn set_tail(&mut self, name: &[u8], xattrs: &[u8], rest: &[u8]) {
+        let len = name.len() + xattrs.len() + rest.len();
+        assert!(
+            len <= TAIL && name.len() <= types::limits::NAME_MAX,
+            "the tail of a slot overflows"
+        );
+        let mut tail = [0; TAIL];
+        tail[..name.len()].copy_from_slice(name);
+        tail[name.len()..name.len() + xattrs.len()].copy_from_slice(xattrs);
+        tail[name.len() + xattrs.len()..len].copy_from_slice(rest);
+        self.0[FIXED..].copy_from_slice(&tail);
+        self.0[4] = name.len() as u8;
+        put_u16(&mut self.0, 6, xattrs.len() as u16);
+        put_u16(&mut self.0, 18, rest.len() as u16);
+    }
+
+    /// Changes the name; the rest of the tail stays, and must fit.
+    pub fn set_name(&mut self, name: &[u8]) {
+        let (xattrs, rest) = (self.xattrs().to_vec(), self.rest().to_vec());
+        self.set_tail(name, &xattrs, &rest);
+    }
+
+    /// Changes the inline xattrs; the rest of the tail stays, and must fit.
+    pub fn set_xattrs(&mut self, xattrs: &[u8]) {
+        let (name, rest) = (self.name().to_vec(), self.rest().to_vec());
+        self.set_tail(&name, xattrs, &rest);
+    }
+
+    /// Changes segments or target; the rest of the tail stays, and they must fit.
+    pub fn set_rest(&mut self, rest: &[u8]) {
+        let (name, xattrs) = (self.name().to_vec(), self.xattrs().to_vec());
+        self.set_tail(&name, &xattrs, rest);
+    }
+
+    /// First block of the xattr blob, if there is one.
+    pub fn xattr_blob(&self) -> Option<u64> {
+        (self.0[5] & FLAG_XATTR_BLOB != 0).then(|| get_u64(&self.0, 112))
+    }
+
+    /// Sets or clears it.
+    pub fn set_xattr_blob(&mut self, block: Option<u64>) {
+        self.flag(FLAG_XATTR_BLOB, block.is_some());
+        put_u64(&mut self.0, 112, block.unwrap_or(0));
+    }
+
+    /// First block of the blob with a long symlink target, if there is one.
+    pub fn target_blob(&self) -> Option<u64> {
+        (self.0[5] & FLAG_TARGET_BLOB != 0).then(|| get_u64(&self.0, 120))
+    }
+
+    /// Sets or clears it.
+    pub fn set_target_blob(&mut self, block: Option<u64>) {
+        self.flag(FLAG_TARGET_BLOB, block.is_some());
+        put_u64(&mut self.0, 120, block.unwrap_or(0));
+    }
+
+    fn flag(&mut self, flag: u8, on: bool) {
+        if on {
+            self.0[5] |= flag;
+        } else {
+            self.0[5] &= !flag;
+        }
+    }
+
+    /// How many segments of a regular file are in the extent tree; the first
+    /// `DirNo` of a directory (0: no content yet).
+    pub fn body(&self) -> u64 {
+        get_u64(&self.0, 120)
+    }
+
+    /// Sets it.
+    pub fn set_body(&mut self, value: u64) {
+        put_u64(&mut self.0, 120, value);
+    }
+
+    /// The segments of the tail.
+    pub fn segments(&self) -> Vec<Extent> {
+        if self.kind() != FileKind::Regular {
+            return Vec::new();
+        }
+        self.rest().chunks_exact(SEGMENT).filter_map(decode_segment).collect()
+    }
+
+    /// Replaces the segments of the tail, which must fit.
+    pub fn set_segments(&mut self, segments: &[Extent]) {
+        let mut bytes = Vec::with_capacity(segments.len() * SEGMENT);
+        for segment in segments {
+            bytes.extend_from_slice(&encode_segment(segment));
+        }
+        self.set_rest(&bytes);
+    }
+
+    /// How many segments fit beside a name of `name_len` bytes.
+    pub fn segment_room(&self, name_len: usize) -> usize {
+        self.rest_room(name_len) / SEGMENT
+    }
+
+    /// Blocks allocated.
+    pub fn blocks(&self) -> u64 {
+        get_u64(&self.0, 64)
+    }
+
+    /// Sets it.
+    pub fn set_blocks(&mut self, value: u64) {
+        put_u64(&mut self.0, 64, value);
+    }
+
+    /// Sets the size in bytes.
+    pub fn set_size(&mut self, value: u64) {
+        put_u64(&mut self.0, 56, value);
+    }
+
+    /// Hard links.
+    pub fn nlink(&self) -> u32 {
+        get_u32(&self.0, 20)
+    }
+
+    /// The attributes of the inode.
+    pub fn attr(&self) -> Attr {
+        let time = |index: usize| Timestamp {
+            seconds: get_u64(&self.0, 72 + 8 * index) as i64,
+            nanos: get_u32(&self.0, 36 + 4 * index),
+        };
+        Attr {
+            ino: self.ino(),
+            kind: self.kind(),
+            mode: get_u16(&self.0, 16),
+            nlink: self.nlink(),
+            uid: get_u32(&self.0, 24),
+            gid: get_u32(&self.0, 28),
+            rdev: get_u32(&self.0, 32),
+            size: get_u64(&self.0, 56),
+            blocks: self.blocks(),
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+            btime: time(3),
+            version: get_u64(&self.0, 104),
+        }
+    }
+
+    /// Replaces the attributes, number and kind included.
+    pub fn set_attr(&mut self, attr: &Attr) {
+        self.0[1] = attr.kind as u8;
+        put_u64(&mut self.0, 8, attr.ino.0);
+        put_u16(&mut self.0, 16, attr.mode);
+        put_u32(&mut self.0, 20, attr.nlink);
+        put_u32(&mut self.0, 24, attr.uid);
+        put_u32(&mut self.0, 28, attr.gid);
+        put_u32(&mut self.0, 32, attr.rdev);
+        put_u64(&mut self.0, 56, attr.size);
+        put_u64(&mut self.0, 64, attr.blocks);
+        for (index, time) in [attr.atime, attr.mtime, attr.ctime, attr.btime].iter().enumerate() {
+            put_u64(&mut self.0, 72 + 8 * index, time.seconds as u64);
+            put_u32(&mut self.0, 36 + 4 * index, time.nanos);
+        }
+        put_u64(&mut self.0, 104, attr.version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ExtentState, FileBlock, PagBlock, PagId};
+
+    fn attr() -> Attr {
+        let time = |n: i64| Timestamp { seconds: -n, nanos: n as u32 };
+        Attr {
+            ino: Ino(77),
+            kind: FileKind::Regular,
+            mode: 0o4755,
+            nlink: 3,
+            uid: 1000,
+            gid: 1001,
+            rdev: 5,
+            size: 1 << 40,
+            blocks: 9,
+            atime: time(1),
+            mtime: time(2),
+            ctime: time(3),
+            btime: time(4),
+            version: u64::MAX,
+        }
+    }
+
+    #[test]
+    fn every_attribute_survives_a_block() {
+        let mut slot = Slot::default();
+        slot.set_next_reuse(7);
+        slot.set_inode(b"name", &attr());
+        let mut block = [0; BLOCK];
+        slot.store(&mut block, 7);
+        let back = Slot::load(&block, 7);
+        back.check().unwrap();
+        assert_eq!((back.attr(), back.name(), back.next_reuse()), (attr(), &b"name"[..], 7));
+        assert!(block[..HEADER].iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn the_parts_of_the_tail_do_not_disturb_each_other() {
+        let mut slot = Slot::default();
+        slot.set_inode(&[b'n'; 255], &attr());
+        slot.set_xattrs(b"xattrs");
+        let room = slot.segment_room(255);
+        assert_eq!(room, 4);
+        let extents: Vec<Extent> = (0..room as u64)
+            .map(|n| Extent {
+                file: FileBlock(n * 10),
+                len: 5,
+                pag: PagId(n as u16),
+                addr: PagBlock(1 << 60),
+                state: ExtentState::Unwritten,
+            })
+            .collect();
+        slot.set_segments(&extents);
+        slot.set_name(b"short");
+        slot.check().unwrap();
+        assert_eq!(slot.segments(), extents);
+        assert_eq!((slot.name(), slot.xattrs()), (&b"short"[..], &b"xattrs"[..]));
+        slot.clear();
+        assert!(slot == Slot::default());
+    }
+
+    #[test]
+    fn any_bytes_are_checked_without_a_panic() {
+        let mut seed = 1u64;
+        for round in 0..20_000u32 {
+            let mut bytes = [0; SLOT];
+            for byte in &mut bytes {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (seed >> 56) as u8;
+            }
+            bytes[0] = (round % 4) as u8;
+            let slot = Slot(bytes);
+            let _ = slot.check();
+            let _ = (slot.attr(), slot.name(), slot.xattrs(), slot.rest(), slot.segments());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Who uses which metadata block; reading blocks and trees.
+
+use types::{Fault, MetaBlock};
+
+use super::{Check, ProblemKind, Subject};
+use crate::btree::{Inside, Tree};
+use crate::error::{Stop, StoreError};
+use crate::format::blob::BLOB_MAX;
+use crate::metaspace::BITS;
+use crate::mfs::Cost;
+use crate::superblock::Superblock;
+use crate::txn::Txn;
+
+/// One bit per metadata block.
+pub(super) struct Claims {
+    bits: Vec<u64>,
+    blocks: u64,
+}
+
+impl Claims {
+    /// Superblocks, roots, log and bitmap are claimed from the beginning.
+    pub(super) fn new(superblock: &Superblock) -> Claims {
+        let blocks = superblock.blocks;
+        let mut out = Claims { bits: vec![0; blocks.div_ceil(64) as usize], blocks };
+        (0..superblock.reserved().min(blocks)).for_each(|block| out.set(block));
+        out.set(Superblock::place(1, blocks).0);
+        out
+    }
+
+    fn set(&mut self, block: u64) {
+        self.bits[(block / 64) as usize] |= 1 << (block % 64);
+    }
+
+    fn get(&self, block: u64) -> bool {
+        self.bits[(block / 64) as usize] & (1 << (block % 64)) != 0
+    }
+
+    fn count(&self) -> u64 {
+        self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+impl Check {
+    /// Runs a body that only reads; damage becomes a finding and `None`.
+    pub(super) async fn read<T>(
+        &mut self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Option<T>, StoreError> {
+        match self.mfs.run(Cost::READ, body).await {
+            Ok((value, _)) => Ok(Some(value)),
+            Err(StoreError::Corrupt { block, what }) => {
+                self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+                Ok(None)
+            }
+            Err(StoreError::Fault(Fault::Corrupt)) => {
+                self.found(ProblemKind::DamagedBlock, Subject::Whole, "unreadable");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads blocks together; a damaged one is found when it is used.
+    pub(super) async fn prefetch(&mut self, first: MetaBlock, n: u32) -> Result<(), StoreError> {
+        match self.mfs.run(Cost::READ, |txn| txn.want(first, n)).await {
+            Err(StoreError::Corrupt { .. }) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Notes that `len` blocks from `first` on are in use; `false` if that cannot be.
+    pub(super) fn claim(&mut self, first: MetaBlock, len: u64, what: &str) -> bool {
+        let end = first.0.saturating_add(len);
+        if first.0 == 0 || end > self.blocks.blocks {
+            self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
+            return false;
+        }
+        let taken = (first.0..end).find(|&block| self.blocks.get(block));
+        if let Some(block) = taken {
+            self.found(ProblemKind::SharedMetaBlock, Subject::Block(MetaBlock(block)), what);
+        }
+        (first.0..end).for_each(|block| self.blocks.set(block));
+        taken.is_none()
+    }
+
+    /// Every entry of a tree, whose nodes are checked and claimed.
+    pub(super) async fn walk<const K: usize, const V: usize>(
+        &mut self,
+        tree: Tree<K, V>,
+        what: &str,
+        mut each: impl FnMut(&mut Check, &[u8; K], &[u8; V]),
+    ) -> Result<(), StoreError> {
+        let mut stack = Vec::new();
+        stack.extend(self.read(|txn| tree.top(txn)).await?.flatten());
+        while let Some(node) = stack.pop() {
+            if !self.claim(node.block, 1, what) {
+                continue;
+            }
+            match self.read(|txn| tree.inspect(txn, &node)).await? {
+                None => {}
+                Some(Inside::Inner(_, children)) => stack.extend(children.into_iter().rev()),
+                Some(Inside::Leaf(entries)) => {
+                    entries.iter().for_each(|(key, value)| each(self, key, value));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a blob, whose blocks are claimed; `None` if it is damaged.
+    pub(super) async fn blob(
+        &mut self,
+        first: u64,
+        what: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let first = MetaBlock(first);
+        let found =
+            self.read(|txn| Ok((txn.blob_blocks(first)?, txn.read_blob(first, BLOB_MAX)?))).await?;
+        let Some((blocks, bytes)) = found else { return Ok(None) };
+        for block in blocks {
+            self.claim(block, 1, what);
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Compares the bitmap with what is in use.
+    pub(super) async fn bitmap(&mut self) -> Result<(), StoreError> {
+        let blocks = self.blocks.blocks;
+        for from in (0..blocks).step_by(BITS as usize) {
+            let to = blocks.min(from + BITS);
+            let read = self
+                .read(|txn| (from..to).map(|block| txn.meta_allocated(MetaBlock(block))).collect())
+                .await?;
+            let Some(bits) = read else { continue };
+            let bits: Vec<bool> = bits;
+            for (block, allocated) in (from..to).zip(bits) {
+                let subject = Subject::Block(MetaBlock(block));
+                match (allocated, self.blocks.get(block)) {
+                    (true, false) => self.found(ProblemKind::LostMetaBlock, subject, ""),
+                    (false, true) => self.found(ProblemKind::FreeMetaBlock, subject, ""),
+                    _ => {}
+                }
+            }
+        }
+        self.report.counts.meta_blocks = self.blocks.count();
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Clients, kept replies, settings, quarantines, frozen files.
+
+use std::collections::BTreeSet;
+
+use types::{ClientId, Ino, MetaBlock};
+
+use super::{Check, ProblemKind, Subject};
+use crate::block::BlockType;
+use crate::clients::CLIENT_INFO_MAX;
+use crate::error::StoreError;
+use crate::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply, reply_owner};
+use crate::format::space::decode_frozen_key;
+use crate::trees::{CLIENTS, FROZEN, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
+
+impl Check {
+    pub(super) async fn clients(&mut self) -> Result<(), StoreError> {
+        let next = self.read(|txn| txn.root(NEXT_CLIENT)).await?.unwrap_or(u64::MAX);
+        let mut all = Vec::new();
+        self.walk(CLIENTS, "clients", |_, key, value| {
+            all.push((ClientId(u64::from_be_bytes(*key)), u64::from_le_bytes(*value)));
+        })
+        .await?;
+        self.report.counts.clients = all.len() as u64;
+        for (client, blob) in all {
+            self.clients.insert(client);
+            if client.0 == 0 || client.0 >= next {
+                self.found(ProblemKind::BadCounter, Subject::Client(client), "number not issued");
+            }
+            if blob == 0 {
+                continue;
+            }
+            match self.blob(blob, "description of a client").await? {
+                Some(bytes) if bytes.len() <= CLIENT_INFO_MAX => {}
+                _ => self.found(ProblemKind::BadRecord, Subject::Client(client), "description"),
+            }
+        }
+        self.replies().await?;
+        self.walk(SETTINGS, "settings", |check, key, value| {
+            if decode_setting(value).is_none() {
+                let subject = Subject::Setting(u32::from_be_bytes(*key));
+                check.found(ProblemKind::BadRecord, subject, "");
+            }
+        })
+        .await?;
+        self.walk(QUARANTINES, "quarantines", |check, key, _| {
+            check.known(ClientId(u64::from_be_bytes(*key)), "quarantine");
+        })
+        .await?;
+        self.frozen().await
+    }
+
+    /// A client that something belongs to.
+    pub(super) fn known(&mut self, client: ClientId, what: &str) {
+        if !self.clients.contains(&client) {
+            self.found(ProblemKind::UnknownClient, Subject::Client(client), what);
+        }
+    }
+
+    async fn replies(&mut self) -> Result<(), StoreError> {
+        let mut all = Vec::new();
+        self.walk(REPLIES, "replies", |_, key, value| {
+            all.push((reply_owner(key), MetaBlock(u64::from_le_bytes(*value))));
+        })
+        .await?;
+        for (client, block) in all {
+            self.known(client, "kept reply");
+            if !self.claim(block, 1, "kept replies") {
+                continue;
+            }
+            let sound = self
+                .read(|txn| {
+                    let data = txn.read_as(block, BlockType::Reply)?;
+                    Ok((0..REPLIES_PER_BLOCK).all(|slot| get_reply(data, slot).is_ok()))
+                })
+                .await?;
+            if sound == Some(false) {
+                self.found(ProblemKind::BadRecord, Subject::Block(block), "kept reply");
+            }
+        }
+        Ok(())
+    }
+
+    async fn frozen(&mut self) -> Result<(), StoreError> {
+        let mut orders = [BTreeSet::new(), BTreeSet::new()];
+        self.walk(FROZEN, "frozen files", |check, key, _| match decode_frozen_key(key) {
+            (0, ino, client) => {
+                orders[0].insert((ClientId(client), Ino(ino)));
+            }
+            (1, client, ino) => {
+                check.known(ClientId(client), "frozen file");
+                orders[1].insert((ClientId(client), Ino(ino)));
+            }
+            _ => check.found(ProblemKind::BadRecord, Subject::Whole, "a frozen file's key"),
+        })
+        .await?;
+        for &(client, ino) in orders[0].symmetric_difference(&orders[1]) {
+            let detail = format!("of client {client}");
+            self.found(ProblemKind::HalfFrozen, Subject::Inode(ino), detail);
+        }
+        Ok(())
+    }
+}

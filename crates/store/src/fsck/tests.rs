@@ -1,0 +1,435 @@
+//! Every kind of finding is planted once; sound file systems are clean.
+
+use types::{
+    Attr, ClientId, DirNo, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
+    PagBlock, PagId, Timestamp,
+};
+
+use super::{Problem, ProblemKind, Report, check};
+use crate::block::{BlockType, put_u64};
+use crate::error::Stop;
+use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
+use crate::format::extent::{extent_key, extent_value};
+use crate::format::number::{Place, ino_of};
+use crate::format::slot::Slot;
+use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
+use crate::mfs::{Cost, Mfs};
+use crate::names::NewInode;
+use crate::testing::{formatted, now};
+use crate::trees::{
+    CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
+    REPLIES, SETTINGS,
+};
+use crate::txn::Txn;
+
+fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+    now(mfs.run(Cost::STEP, body)).unwrap().0
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn new(kind: FileKind) -> NewInode<'static> {
+    let time = Timestamp::default();
+    NewInode {
+        kind,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
+    let attr = txn.attr(ino)?.unwrap();
+    let nlink = attr.nlink.saturating_add_signed(change);
+    txn.set_attr(&Attr { nlink, ..attr })
+}
+
+/// A small file system with one of everything.
+struct World {
+    mfs: Mfs,
+    client: ClientId,
+    dir: Ino,
+    file: Ino,
+    symlink: Ino,
+    moved: Ino,
+    orphan: Ino,
+}
+
+const XATTR: &[u8] = b"user.long";
+
+fn world() -> World {
+    let mfs = formatted();
+    let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
+        let client = txn.new_client(b"a client")?;
+        let dir = txn.create(Ino::ROOT, &name("dir"), &new(FileKind::Directory), None)?;
+        links(txn, Ino::ROOT, 1)?;
+        let file = txn.create(dir, &name("file"), &new(FileKind::Regular), None)?;
+        txn.link(Ino::ROOT, &name("hard"), file)?;
+        links(txn, file, 1)?;
+        let target = vec![b't'; 1000];
+        let symlink = NewInode { symlink: Some(&target), ..new(FileKind::Symlink) };
+        let symlink = txn.create(dir, &name("symlink"), &symlink, None)?;
+        let moved = txn.create(dir, &name("moved"), &new(FileKind::Fifo), None)?;
+        txn.rename(dir, &name("moved"), Ino::ROOT, &name("away"))?;
+        let orphan = txn.create_unnamed(&new(FileKind::Regular), None)?;
+        txn.set_xattr(file, XATTR, &[1; 6000])?;
+        txn.set_reply(client, 7, 8, b"reply")?;
+        txn.set_setting(3, b"setting")?;
+        txn.freeze(client, file)?;
+        txn.quarantine(client)?;
+        Ok((client, dir, file, symlink, moved, orphan))
+    });
+    let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), 100))[0];
+    for n in 0..30 {
+        let addr = PagBlock(addr.0 + n);
+        let state = ExtentState::Written;
+        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(&mfs, |txn| txn.map(file, client, extent));
+    }
+    run(&mfs, |txn| txn.unmap(file, FileBlock(4), FileBlock(5)));
+    World { mfs, client, dir, file, symlink, moved, orphan }
+}
+
+fn report(world: &World) -> Report {
+    // What is planted goes past the memory of the store.
+    world.mfs.forget_indexes();
+    now(check(&world.mfs)).unwrap()
+}
+
+/// Plants something and expects a finding of this kind among at most `most`.
+fn planted(
+    kind: ProblemKind,
+    most: usize,
+    plant: impl Fn(&World, &mut Txn<'_>) -> Result<(), Stop>,
+) {
+    let world = world();
+    run(&world.mfs, |txn| plant(&world, txn));
+    let found = report(&world).problems;
+    let all = || found.iter().map(Problem::to_string).collect::<Vec<_>>();
+    assert!(found.iter().any(|problem| problem.kind == kind), "{kind:?} in {:?}", all());
+    assert!(found.len() <= most, "{:?}", all());
+}
+
+/// Changes the slot of an inode.
+fn slot(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
+    let (spot, mut slot) = txn.locate_live(ino)?;
+    change(&mut slot);
+    txn.store(&spot, &slot)
+}
+
+/// Changes the raw bytes of the slot of an inode.
+fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Stop> {
+    let (spot, _) = txn.locate_live(ino)?;
+    let from = 32 + 508 * spot.place.index() as usize + at;
+    txn.write(spot.block)?[from..from + value.len()].copy_from_slice(value);
+    Ok(())
+}
+
+#[test]
+fn a_sound_file_system_is_clean_and_counted() {
+    let world = world();
+    let report = report(&world);
+    assert_eq!(report.problems, []);
+    let counts = report.counts;
+    assert_eq!((counts.inodes, counts.directories, counts.names, counts.orphans), (7, 2, 5, 1));
+    assert_eq!((counts.segments, counts.mapped, counts.freed, counts.pooled), (29, 29, 1, 70));
+    assert_eq!(counts.free, 2 * 9_999 - 100);
+    assert_eq!(counts.clients, 1);
+}
+
+#[test]
+fn a_directory_freed_in_part_is_clean() {
+    let world = world();
+    let other = run(&world.mfs, |txn| {
+        txn.create(Ino::ROOT, &name("other"), &new(FileKind::Directory), None)
+    });
+    for n in 0..1000 {
+        for dir in [world.dir, other] {
+            run(&world.mfs, |txn| {
+                txn.create(dir, &name(&format!("{n}")), &new(FileKind::Fifo), None)
+            });
+        }
+    }
+    for n in 0..1000 {
+        run(&world.mfs, |txn| {
+            let ino = txn.remove_name(other, &name(&format!("{n}")))?;
+            links(txn, ino, -1)?;
+            txn.free_inode_step(ino, 1)
+        });
+    }
+    run(&world.mfs, |txn| {
+        txn.remove_name(Ino::ROOT, &name("other"))?;
+        links(txn, other, -2)
+    });
+    loop {
+        assert_eq!(report(&world).problems, []);
+        if run(&world.mfs, |txn| txn.free_inode_step(other, 2)) {
+            break;
+        }
+    }
+    assert_eq!(report(&world).problems, []);
+}
+
+#[test]
+fn a_block_of_the_wrong_type_is_found() {
+    planted(ProblemKind::DamagedBlock, 9, |world, txn| {
+        let (spot, _) = txn.locate_live(world.file)?;
+        txn.init(spot.block, BlockType::Blob)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_metadata_block_used_twice_is_found() {
+    planted(ProblemKind::SharedMetaBlock, 3, |world, txn| {
+        let (spot, _) = txn.locate_live(world.file)?;
+        let run = Run { first: 0, start: spot.block, len: 1 };
+        txn.set_root(NEXT_CHUNK, 1000)?;
+        let descriptor = Descriptor { owner: world.dir, next: DirNo(0), index: 1, used: 0 };
+        CHUNKS.insert(txn, &chunk_key(DirNo(999), 0), &run.encode())?;
+        CHUNKS.insert(txn, &chunk_key(DirNo(999), DESCRIPTOR), &descriptor.encode())?;
+        Ok(())
+    });
+}
+
+#[test]
+fn an_address_outside_the_device_is_found() {
+    planted(ProblemKind::OutsideMetaBlock, 2, |world, txn| {
+        let mut key = crate::format::reply::reply_key(world.client, 300);
+        key[11] = 100;
+        REPLIES.insert(txn, &key, &u64::MAX.to_le_bytes())?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_used_block_marked_free_and_a_lost_block_are_found() {
+    planted(ProblemKind::FreeMetaBlock, 1, |world, txn| {
+        let (spot, _) = txn.locate_live(world.file)?;
+        txn.free_meta(spot.block, 1)
+    });
+    planted(ProblemKind::LostMetaBlock, 1, |_, txn| txn.alloc_meta(1, None).map(|_| ()));
+}
+
+#[test]
+fn chunks_that_do_not_fit_are_found() {
+    let descriptor =
+        |world: &World| Descriptor { owner: world.dir, next: DirNo(0), index: 1, used: 0 };
+    planted(ProblemKind::LostChunk, 1, |world, txn| {
+        txn.set_root(NEXT_CHUNK, 1000)?;
+        let value = descriptor(world).encode();
+        CHUNKS.insert(txn, &chunk_key(DirNo(999), DESCRIPTOR), &value)?;
+        Ok(())
+    });
+    planted(ProblemKind::BadCounter, 2, |world, txn| {
+        let value = descriptor(world).encode();
+        CHUNKS.insert(txn, &chunk_key(DirNo(999), DESCRIPTOR), &value)?;
+        Ok(())
+    });
+    planted(ProblemKind::BadChunk, 10, |world, txn| slot(txn, world.dir, |slot| slot.set_body(77)));
+    planted(ProblemKind::BadChunk, 3, |world, txn| {
+        txn.set_root(NEXT_CHUNK, 1000)?;
+        let value = descriptor(world).encode();
+        CHUNKS.insert(txn, &chunk_key(DirNo(999), DESCRIPTOR), &value)?;
+        CHUNKS.insert(txn, &chunk_key(DirNo(999), 4), &[0xff; 24])?;
+        Ok(())
+    });
+    planted(ProblemKind::WrongSize, 1, |world, txn| slot(txn, world.dir, |slot| slot.set_size(1)));
+}
+
+#[test]
+fn slots_and_names_that_make_no_sense_are_found() {
+    planted(ProblemKind::BadSlot, 6, |world, txn| bytes(txn, world.symlink, 1, &[99]));
+    planted(ProblemKind::BadSlot, 1, |world, txn| {
+        slot(txn, world.file, |slot| slot.set_next_reuse(0))
+    });
+    planted(ProblemKind::BadName, 1, |world, txn| {
+        slot(txn, world.symlink, |slot| slot.set_name(b"a/b"))
+    });
+    planted(ProblemKind::BadName, 2, |world, txn| {
+        slot(txn, world.orphan, |slot| slot.set_name(b"named"))
+    });
+    planted(ProblemKind::DuplicateName, 1, |world, txn| {
+        slot(txn, world.symlink, |slot| slot.set_name(b"file"))
+    });
+}
+
+#[test]
+fn names_that_lead_wrong_are_found() {
+    planted(ProblemKind::DanglingName, 1, |world, txn| {
+        txn.put_link(world.dir, b"dangling", Ino(12345 << 24), FileKind::Fifo)
+    });
+    planted(ProblemKind::WrongKind, 2, |world, txn| {
+        txn.put_link(world.dir, b"wrong", world.file, FileKind::Fifo)
+    });
+    planted(ProblemKind::WrongLinkCount, 1, |world, txn| {
+        txn.put_link(world.dir, b"more", world.file, FileKind::Regular)
+    });
+    planted(ProblemKind::WrongLinkCount, 1, |world, txn| links(txn, world.dir, 1));
+}
+
+#[test]
+fn inodes_in_the_wrong_place_are_found() {
+    planted(ProblemKind::DuplicateInode, 2, |world, txn| {
+        let (_, body) = txn.locate_live(world.file)?;
+        let spot = txn.take_slot(Ino::ROOT)?;
+        let mut slot = txn.load(&spot)?;
+        slot.adopt(&body);
+        slot.set_name(b"again");
+        txn.store(&spot, &slot)
+    });
+    planted(ProblemKind::MisplacedInode, 1, |world, txn| {
+        MOVED.remove(txn, &world.moved.0.to_be_bytes())?;
+        Ok(())
+    });
+    planted(ProblemKind::StaleMove, 1, |world, txn| {
+        MOVED.insert(txn, &world.file.0.to_be_bytes(), &7u64.to_le_bytes())?;
+        Ok(())
+    });
+    planted(ProblemKind::StaleMove, 1, |_, txn| {
+        let ino = ino_of(Place { chunk: DirNo(500), slot: 3 }, 0);
+        MOVED.insert(txn, &ino.0.to_be_bytes(), &7u64.to_le_bytes())?;
+        Ok(())
+    });
+    planted(ProblemKind::WrongOrphan, 1, |world, txn| {
+        ORPHANS.remove(txn, &world.orphan.0.to_be_bytes())?;
+        Ok(())
+    });
+    planted(ProblemKind::WrongOrphan, 1, |world, txn| {
+        ORPHANS.insert(txn, &world.file.0.to_be_bytes(), &[0; 8])?;
+        Ok(())
+    });
+    planted(ProblemKind::WrongCount, 1, |_, txn| txn.set_root(INODES, 99));
+}
+
+#[test]
+fn damaged_xattrs_and_targets_are_found() {
+    planted(ProblemKind::BadXattrs, 1, |world, txn| {
+        let (_, slot) = txn.locate_live(world.file)?;
+        let block = MetaBlock(slot.xattr_blob().unwrap());
+        txn.write(block)?[48] = 0;
+        Ok(())
+    });
+    planted(ProblemKind::BadTarget, 1, |world, txn| {
+        slot(txn, world.symlink, |slot| slot.set_size(999))
+    });
+    planted(ProblemKind::DamagedBlock, 4, |world, txn| {
+        let (_, slot) = txn.locate_live(world.file)?;
+        let block = MetaBlock(slot.xattr_blob().unwrap());
+        put_u64(txn.write(block)?, 32, block.0);
+        Ok(())
+    });
+}
+
+fn segment(file: u64, addr: u64) -> Extent {
+    let state = ExtentState::Written;
+    Extent { file: FileBlock(file), len: 1, pag: PagId(1), addr: PagBlock(addr), state }
+}
+
+#[test]
+fn layouts_that_make_no_sense_are_found() {
+    planted(ProblemKind::BadLayout, 3, |world, txn| {
+        let extent = segment(999, 5000);
+        EXTENTS.insert(txn, &extent_key(world.file, 999), &extent_value(&extent))?;
+        Ok(())
+    });
+    planted(ProblemKind::BadLayout, 1, |_, txn| {
+        let extent = segment(999, 5000);
+        EXTENTS.insert(txn, &extent_key(Ino(88 << 24), 999), &extent_value(&extent))?;
+        Ok(())
+    });
+    planted(ProblemKind::BadLayout, 2, |world, txn| {
+        EXTENTS.insert(txn, &extent_key(world.file, 1 << 40), &[0; 16])?;
+        Ok(())
+    });
+    planted(ProblemKind::WrongBlockCount, 1, |world, txn| {
+        slot(txn, world.file, |slot| slot.set_blocks(1))
+    });
+}
+
+#[test]
+fn data_blocks_with_two_owners_or_none_are_found() {
+    planted(ProblemKind::SharedDataBlock, 2, |world, txn| {
+        let first = txn.layout(world.file, FileBlock(0), 1)?[0];
+        slot(txn, world.orphan, |slot| {
+            slot.set_segments(&[first]);
+            slot.set_blocks(1);
+        })
+    });
+    planted(ProblemKind::DoubleDataBlock, 1, |world, txn| {
+        slot(txn, world.orphan, |slot| {
+            slot.set_segments(&[segment(0, 5000)]);
+            slot.set_blocks(1);
+        })
+    });
+    planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
+        slot(txn, world.orphan, |slot| {
+            slot.set_segments(&[segment(0, 10_000)]);
+            slot.set_blocks(1);
+        })
+    });
+    planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
+        slot(txn, world.orphan, |slot| {
+            slot.set_segments(&[Extent { pag: PagId(9), ..segment(0, 10) }]);
+            slot.set_blocks(1);
+        })
+    });
+    planted(ProblemKind::LostDataBlock, 1, |world, txn| {
+        let (pag, start, len) = txn.pool(world.client)?[0];
+        POOLS.remove(txn, &pool_key(world.client, pag, start.0))?;
+        assert!(len > 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn wrong_counts_and_unjoined_runs_are_found() {
+    planted(ProblemKind::WrongCount, 1, |_, txn| {
+        let record = txn.pag(PagId(1))?.unwrap();
+        let wrong = PagRecord { free: record.free + 1, ..record };
+        PAGS.insert(txn, &pag_key(PagId(1)), &wrong.encode())?;
+        Ok(())
+    });
+    planted(ProblemKind::UnjoinedRuns, 1, |_, txn| {
+        FREE.insert(txn, &run_key(PagId(1), 1), &99u64.to_le_bytes())?;
+        FREE.insert(txn, &run_key(PagId(1), 100), &(9_999u64 - 99).to_le_bytes())?;
+        Ok(())
+    });
+}
+
+#[test]
+fn records_of_clients_that_make_no_sense_are_found() {
+    planted(ProblemKind::UnknownClient, 1, |_, txn| txn.quarantine(ClientId(50)));
+    planted(ProblemKind::UnknownClient, 1, |_, txn| txn.set_reply(ClientId(50), 1, 1, b"x"));
+    planted(ProblemKind::HalfFrozen, 1, |world, txn| {
+        FROZEN.remove(txn, &frozen_keys(world.client, world.file)[0])?;
+        Ok(())
+    });
+    planted(ProblemKind::BadRecord, 1, |_, txn| {
+        SETTINGS.insert(txn, &[0, 0, 0, 3], &[0xff; 64])?;
+        Ok(())
+    });
+    planted(ProblemKind::BadCounter, 1, |_, txn| txn.set_root(NEXT_CLIENT, 1));
+}
+
+#[test]
+fn every_kind_says_what_it_is_and_reports_are_bounded() {
+    let mut texts: Vec<&str> = ProblemKind::ALL.iter().map(|kind| kind.text()).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    assert_eq!(texts.len(), ProblemKind::ALL.len());
+    let mut report = Report::default();
+    for _ in 0..super::PROBLEMS_MAX + 5 {
+        report.add(ProblemKind::BadSlot, super::Subject::Whole, "");
+    }
+    assert_eq!((report.problems.len(), report.omitted), (super::PROBLEMS_MAX, 5));
+}

@@ -1,0 +1,52 @@
+//! MFS, the metadata file system: a journaled store of checksummed blocks, and
+//! on it the namespace, the layouts and the space of Redbud.
+//!
+//! Invariants:
+//! - one operation is one transaction: it takes effect and survives as a whole
+//!   ([`txn`], [`state`]);
+//! - after a crash the state is that after some prefix of the transactions, and the prefix
+//!   holds everything that was acknowledged as durable ([`journal`]);
+//! - everything runs on one thread; nothing is locked across an await.
+
+pub mod block;
+pub mod btree;
+pub mod cache;
+mod checkpoint;
+pub mod clients;
+mod commit;
+#[cfg(test)]
+mod crash_tests;
+mod device;
+pub mod diff;
+pub mod error;
+mod fetch;
+pub mod format;
+pub mod fsck;
+pub mod journal;
+pub mod metaspace;
+pub mod mfs;
+pub mod mkfs;
+pub mod names;
+pub mod open;
+mod recovery;
+pub mod roots;
+pub mod side;
+pub mod space;
+mod state;
+pub mod superblock;
+#[cfg(test)]
+mod testing;
+pub mod trees;
+pub mod txn;
+
+pub use block::{Block, BlockType};
+pub use btree::{Place, Tree};
+pub use error::{Stop, StoreError};
+pub use mfs::{Cost, Identity, Mfs, Usage};
+pub use mkfs::{FormatOptions, PagFormat};
+pub use names::{DirEntry, InodeCounts, NewInode};
+pub use open::OpenOptions;
+pub use roots::RootId;
+pub use side::SideState;
+pub use space::PagState;
+pub use txn::Txn;

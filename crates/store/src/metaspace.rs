@@ -1,0 +1,338 @@
+//! Space of the metadata device: a bitmap, one bit for each block.
+//!
+//! Invariants:
+//! - a set bit is an allocated block; superblocks, roots, log and bitmap are
+//!   allocated from mkfs on, and so are the bits beyond the device;
+//! - the counts in memory equal the bitmaps in the cache;
+//! - a run never crosses from one bitmap block to the next.
+//!
+//! A freed block may be allocated again at once, even by the next transaction
+//! of the same group. Its new life begins with an image record, redo applies
+//! records in the order of the log and starts each block at its last image,
+//! and a block goes home only when the log is durable up to its last change: so
+//! neither redo nor a home write of the old life can follow the new one, and
+//! if the freeing transaction is lost, everything after it is lost too.
+
+use types::limits::BLOCK;
+use types::{Fault, MetaBlock};
+
+use crate::block::{Block, BlockType, HEADER};
+use crate::error::Stop;
+use crate::txn::Txn;
+
+/// Bits of one bitmap block.
+pub const BITS: u64 = ((BLOCK - HEADER) * 8) as u64;
+
+/// Counts and hints beside the bitmap.
+#[derive(Clone, Debug)]
+pub struct MetaSpace {
+    /// First bitmap block.
+    pub first: MetaBlock,
+    /// Blocks of the device.
+    pub blocks: u64,
+    /// Free blocks that only transactions with a reserve may take.
+    pub reserve: u64,
+    free: Vec<u32>,
+    total_free: u64,
+    cursor: u64,
+}
+
+/// What a transaction changes in [`MetaSpace`] if it succeeds.
+#[derive(Default, Debug)]
+pub struct SpaceChange {
+    free: Vec<(usize, i64)>,
+    total: i64,
+    cursor: Option<u64>,
+}
+
+impl SpaceChange {
+    fn add(&mut self, index: usize, delta: i64) {
+        self.total += delta;
+        match self.free.iter_mut().find(|(at, _)| *at == index) {
+            Some((_, sum)) => *sum += delta,
+            None => self.free.push((index, delta)),
+        }
+    }
+
+    fn of(&self, index: usize) -> i64 {
+        self.free.iter().find(|(at, _)| *at == index).map_or(0, |&(_, sum)| sum)
+    }
+
+    /// Forgets everything, keeping the memory.
+    pub fn clear(&mut self) {
+        self.free.clear();
+        self.total = 0;
+        self.cursor = None;
+    }
+}
+
+impl MetaSpace {
+    /// Space of a device of `blocks` blocks whose bitmap begins at `first`; counts come by [`MetaSpace::learn`].
+    pub fn new(first: MetaBlock, blocks: u64) -> MetaSpace {
+        let count = bitmap_blocks(blocks) as usize;
+        let reserve = (blocks / 64).clamp(8, 1024);
+        MetaSpace { first, blocks, reserve, free: vec![0; count], total_free: 0, cursor: 0 }
+    }
+
+    /// How many bitmap blocks there are.
+    pub fn bitmap_blocks(&self) -> u64 {
+        self.free.len() as u64
+    }
+
+    /// Free blocks of the device.
+    pub fn total_free(&self) -> u64 {
+        self.total_free
+    }
+
+    /// Takes the count of bitmap block `index` from its content.
+    pub fn learn(&mut self, index: usize, bitmap: &Block) {
+        let set: u64 = words(bitmap).map(|word| u64::from(word.count_ones())).sum();
+        self.total_free -= u64::from(self.free[index]);
+        self.free[index] = (BITS - set) as u32;
+        self.total_free += BITS - set;
+    }
+
+    /// Applies what a transaction did.
+    pub fn apply(&mut self, change: &SpaceChange) {
+        for &(index, delta) in &change.free {
+            self.free[index] = (i64::from(self.free[index]) + delta) as u32;
+        }
+        self.total_free = (self.total_free as i64 + change.total) as u64;
+        if let Some(cursor) = change.cursor {
+            self.cursor = cursor;
+        }
+    }
+}
+
+/// Bitmap blocks of a device of `blocks` blocks.
+pub fn bitmap_blocks(blocks: u64) -> u64 {
+    blocks.div_ceil(BITS)
+}
+
+/// Bitmap block `index` of a new file system whose first `used` blocks are allocated.
+pub(crate) fn first_bitmap(space: &MetaSpace, index: u64, used: u64, tag: u32) -> Box<Block> {
+    let mut data = Box::new([0; BLOCK]);
+    let address = MetaBlock(space.first.0 + index);
+    crate::block::initialise(&mut data, address, BlockType::Bitmap, tag);
+    let start = index * BITS;
+    if used > start {
+        change_bits(&mut data, 0, (used - start).min(BITS), true);
+    }
+    let last = space.blocks - 1;
+    if last < start + BITS {
+        let from = last.saturating_sub(start);
+        change_bits(&mut data, from, BITS - from, true);
+    }
+    data
+}
+
+fn words(bitmap: &Block) -> impl Iterator<Item = u64> + '_ {
+    bitmap[HEADER..].chunks_exact(8).map(|chunk| crate::block::get_u64(chunk, 0))
+}
+
+fn word(bitmap: &Block, index: usize) -> u64 {
+    crate::block::get_u64(bitmap, HEADER + index * 8)
+}
+
+fn next_bit(bitmap: &Block, from: u64, to: u64, set: bool) -> Option<u64> {
+    let mut at = from;
+    while at < to {
+        let word = word(bitmap, (at / 64) as usize);
+        let wanted = (if set { word } else { !word }) >> (at % 64);
+        if wanted != 0 {
+            let found = at + u64::from(wanted.trailing_zeros());
+            return (found < to).then_some(found);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
+}
+
+fn find_run(bitmap: &Block, n: u64, from: u64, to: u64) -> Option<u64> {
+    let mut at = from;
+    while let Some(start) = next_bit(bitmap, at, to, false) {
+        let limit = (start + n).min(to);
+        let end = next_bit(bitmap, start, limit, true).unwrap_or(limit);
+        if end - start == n {
+            return Some(start);
+        }
+        at = end.max(start + 1);
+    }
+    None
+}
+
+/// Sets or clears bits `[from, from + n)`; says whether all of them changed.
+pub fn change_bits(bitmap: &mut Block, from: u64, n: u64, set: bool) -> bool {
+    let mut all = true;
+    for bit in from..from + n {
+        let byte = &mut bitmap[HEADER + (bit / 8) as usize];
+        let mask = 1 << (bit % 8);
+        all &= (*byte & mask != 0) != set;
+        *byte = if set { *byte | mask } else { *byte & !mask };
+    }
+    all
+}
+
+impl Txn<'_> {
+    /// Allocates `n` contiguous metadata blocks near `goal` (by default where the last allocation
+    /// was). They must be initialised in this transaction before they are read.
+    ///
+    /// # Errors
+    /// `Fault::NoSpace` if there is no such run, or only the reserve is left.
+    pub fn alloc_meta(&mut self, n: u32, goal: Option<MetaBlock>) -> Result<MetaBlock, Stop> {
+        let n = u64::from(n);
+        if n == 0 || n > BITS {
+            return Err(Fault::Invalid.into());
+        }
+        let space = &self.state.space;
+        let reserve = if self.cost.reserve { 0 } else { space.reserve };
+        let free = (space.total_free as i64 + self.space_change.total) as u64;
+        if free < n + reserve {
+            return Err(Fault::NoSpace.into());
+        }
+        let count = space.free.len();
+        let start = goal.map_or_else(|| self.space_change.cursor.unwrap_or(space.cursor), |b| b.0);
+        let start = if start < space.blocks { start } else { 0 };
+        for step in 0..=count {
+            let index = ((start / BITS) as usize + step) % count;
+            let free = i64::from(self.state.space.free[index]) + self.space_change.of(index);
+            if free < n as i64 {
+                continue;
+            }
+            let from = if step == 0 { start % BITS } else { 0 };
+            if let Some(found) = self.take_run(index, n, from)? {
+                return Ok(found);
+            }
+        }
+        Err(Fault::NoSpace.into())
+    }
+
+    fn take_run(&mut self, index: usize, n: u64, from: u64) -> Result<Option<MetaBlock>, Stop> {
+        let block = MetaBlock(self.state.space.first.0 + index as u64);
+        let Some(bit) = find_run(self.read_as(block, BlockType::Bitmap)?, n, from, BITS) else {
+            return Ok(None);
+        };
+        change_bits(self.write(block)?, bit, n, true);
+        let found = index as u64 * BITS + bit;
+        self.space_change.add(index, -(n as i64));
+        self.space_change.cursor = Some(found + n);
+        Ok(Some(MetaBlock(found)))
+    }
+
+    /// Frees `n` blocks from `first` on; see the module on when they can be allocated again.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if they were not all allocated.
+    pub fn free_meta(&mut self, first: MetaBlock, n: u32) -> Result<(), Stop> {
+        let (mut at, end) = (first.0, first.0.saturating_add(u64::from(n)));
+        if end > self.state.space.blocks {
+            return Err(Stop::Corrupt(first, "a freed block lies outside the device"));
+        }
+        while at < end {
+            let index = at / BITS;
+            let run = end.min((index + 1) * BITS) - at;
+            let block = MetaBlock(self.state.space.first.0 + index);
+            if !change_bits(self.write_as(block, BlockType::Bitmap)?, at % BITS, run, false) {
+                return Err(Stop::Corrupt(block, "a metadata block was freed twice"));
+            }
+            self.space_change.add(index as usize, run as i64);
+            at += run;
+        }
+        Ok(())
+    }
+
+    /// Is metadata block `block` allocated?
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` for a block outside the device.
+    pub fn meta_allocated(&self, block: MetaBlock) -> Result<bool, Stop> {
+        if block.0 >= self.state.space.blocks {
+            return Err(Stop::Corrupt(block, "the address lies outside the device"));
+        }
+        let bitmap = MetaBlock(self.state.space.first.0 + block.0 / BITS);
+        let bytes = self.read_as(bitmap, BlockType::Bitmap)?;
+        let bit = block.0 % BITS;
+        Ok(bytes[HEADER + (bit / 8) as usize] & (1 << (bit % 8)) != 0)
+    }
+
+    /// Blocks of the metadata device, and how many of them are free.
+    pub fn meta_space(&self) -> (u64, u64) {
+        let space = &self.state.space;
+        (space.blocks, (space.total_free as i64 + self.space_change.total) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mfs::{Cost, Mfs};
+    use crate::testing::now;
+
+    #[test]
+    fn runs_are_found_between_set_bits_and_up_to_the_end() {
+        let mut bitmap = [0; BLOCK];
+        assert!(change_bits(&mut bitmap, 0, 100, true));
+        assert!(change_bits(&mut bitmap, 110, 20, true));
+        assert!(!change_bits(&mut bitmap, 109, 2, true));
+        assert_eq!(find_run(&bitmap, 9, 0, BITS), Some(100));
+        assert_eq!(find_run(&bitmap, 10, 0, BITS), Some(130));
+        assert_eq!(find_run(&bitmap, BITS - 130, 0, BITS), Some(130));
+        assert_eq!(find_run(&bitmap, BITS - 129, 0, BITS), None);
+        assert_eq!(find_run(&bitmap, 1, BITS - 1, BITS), Some(BITS - 1));
+    }
+
+    #[test]
+    fn everything_can_be_taken_and_given_back() {
+        let mfs = Mfs::volatile(2000);
+        let all = now(mfs.run(Cost::DELETE, |txn| {
+            let mut all = Vec::new();
+            loop {
+                match txn.alloc_meta(3, None) {
+                    Ok(block) => all.push(block),
+                    Err(Stop::Fault(Fault::NoSpace)) => break Ok(all),
+                    Err(other) => break Err(other),
+                }
+            }
+        }))
+        .unwrap()
+        .0;
+        assert!(all.len() > 600);
+        let mut sorted = all.clone();
+        sorted.sort();
+        assert!(sorted.windows(2).all(|pair| pair[0].0 + 3 <= pair[1].0));
+        now(mfs.run(Cost::DELETE, |txn| {
+            all.iter().try_for_each(|&block| txn.free_meta(block, 3))?;
+            assert!(!txn.meta_allocated(all[0])?);
+            Ok(())
+        }))
+        .unwrap();
+        let twice = now(mfs.run(Cost::DELETE, |txn| txn.free_meta(all[0], 1)));
+        assert!(twice.is_err());
+    }
+
+    #[test]
+    fn ordinary_transactions_leave_the_reserve() {
+        let mfs = Mfs::volatile(2000);
+        let take = |cost| {
+            now(mfs.run(cost, |txn| {
+                while txn.alloc_meta(1, None).is_ok() {}
+                Ok(txn.meta_space().1)
+            }))
+            .unwrap()
+            .0
+        };
+        assert!(take(Cost::SMALL) > 0);
+        assert_eq!(take(Cost::DELETE), 0);
+    }
+
+    #[test]
+    fn a_goal_is_kept_where_it_can_be() {
+        let mfs = Mfs::volatile(2000);
+        let blocks = now(mfs.run(Cost::SMALL, |txn| {
+            let a = txn.alloc_meta(1, Some(MetaBlock(1000)))?;
+            let b = txn.alloc_meta(1, Some(MetaBlock(1000)))?;
+            Ok([a, b])
+        }));
+        assert_eq!(blocks.unwrap().0, [MetaBlock(1000), MetaBlock(1001)]);
+    }
+}

@@ -1,0 +1,228 @@
+//! The store as its users see it: one value, cheap to clone.
+//!
+//! Invariants:
+//! - the body of a transaction and its effect happen without an await in between;
+//! - a transaction begins only when there is room for its worst case in log and cache;
+//! - background tasks hold the store only while they work: it ends with its last user.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use env::sync::Notify;
+use types::limits::BLOCK;
+use types::{Epoch, Lsn, MetaBlock, Transno, Uuid};
+
+use crate::block::{self, BlockType};
+use crate::cache::Cache;
+use crate::device::Device;
+use crate::error::{Stop, StoreError};
+use crate::fetch::Pins;
+use crate::journal::Log;
+use crate::metaspace;
+use crate::roots::ROOTS_BLOCK;
+use crate::state::State;
+use crate::superblock::{FIRST_LSN, Superblock};
+use crate::txn::Txn;
+
+/// The worst case of a transaction; it waits until there is room for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cost {
+    /// Bytes of its record.
+    pub journal: u32,
+    /// Blocks that it dirties.
+    pub dirty: u32,
+    /// May it use the reserve of metadata space (deleting)?
+    pub reserve: bool,
+}
+
+impl Cost {
+    /// An operation that changes nothing: it never waits for room.
+    pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: false };
+    /// An ordinary operation.
+    pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 32, reserve: false };
+    /// A step of unbounded work.
+    pub const STEP: Cost = Cost { journal: 1 << 20, dirty: 256, reserve: true };
+    /// An operation that frees more than it takes.
+    pub const DELETE: Cost = Cost { reserve: true, ..Cost::SMALL };
+}
+
+/// An open store.
+#[derive(Clone)]
+pub struct Mfs {
+    pub(crate) inner: Rc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) state: RefCell<State>,
+    /// `None`: in memory only.
+    pub(crate) background: Option<Background>,
+}
+
+/// The device and who is told of what.
+pub(crate) struct Background {
+    pub(crate) device: Device,
+    /// Geometry; its tail and epoch are those of the opening.
+    pub(crate) layout: Superblock,
+    /// Wakes the task that writes groups.
+    pub(crate) flusher: Notify,
+    /// Wakes the task that brings blocks home.
+    pub(crate) checkpointer: Notify,
+    /// Something became durable, went home, was read, or failed.
+    pub(crate) progress: Notify,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(background) = &self.background {
+            background.flusher.notify_all();
+            background.checkpointer.notify_all();
+        }
+    }
+}
+
+/// What an open store is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// UUID of the file system.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Epoch of this opening.
+    pub epoch: Epoch,
+}
+
+/// Numbers for people and tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Blocks in the cache.
+    pub cached: usize,
+    /// Blocks that it should hold at most.
+    pub cache_max: usize,
+    /// Blocks that are dirty or on their way home.
+    pub dirty: usize,
+    /// Bytes of the log that recovery would read, or that cannot be overwritten yet.
+    pub log_used: u64,
+    /// Capacity of the log in bytes.
+    pub log_bytes: u64,
+    /// Blocks of the metadata device.
+    pub blocks: u64,
+    /// Free blocks of the metadata device.
+    pub blocks_free: u64,
+}
+
+impl Mfs {
+    /// An empty store of `blocks` blocks in memory, without a device: nothing waits,
+    /// everything counts as durable, nothing outlives it. For tests of what lies above.
+    pub fn volatile(blocks: u64) -> Mfs {
+        let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, 0);
+        superblock.begin_epoch(Epoch(1), FIRST_LSN);
+        let mut log = Log::new(Epoch(1), FIRST_LSN, Lsn(0), 0);
+        log.volatile = true;
+        let used = superblock.reserved();
+        let mut state = State::new(superblock, log, Cache::new(usize::MAX));
+        let mut data = Box::new([0; BLOCK]);
+        block::initialise(&mut data, ROOTS_BLOCK, BlockType::Roots, state.tag);
+        state.cache.insert(ROOTS_BLOCK, data);
+        for index in 0..state.space.bitmap_blocks() {
+            let data = metaspace::first_bitmap(&state.space, index, used, state.tag);
+            state.space.learn(index as usize, &data);
+            state.cache.insert(MetaBlock(state.space.first.0 + index), data);
+        }
+        Mfs { inner: Rc::new(Inner { state: RefCell::new(state), background: None }) }
+    }
+
+    /// Runs `body` as one transaction and returns its value and number (`Transno::ZERO` if it changed
+    /// nothing). `body` may be called several times; only its last call counts. It must not call this store.
+    ///
+    /// # Errors
+    /// The body's fault, damage or failure of the device, `Poisoned`, `ReadOnly`; nothing has changed then.
+    pub async fn run<T>(
+        &self,
+        cost: Cost,
+        mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<(T, Transno), StoreError> {
+        let mut pins = Pins::new(&self.inner);
+        let mut scanned = Pins::new(&self.inner);
+        loop {
+            if !self.inner.has_room(cost) {
+                self.inner.admit(cost).await?;
+            }
+            match self.attempt(cost, &mut body)? {
+                Ok(done) => return Ok(done),
+                Err(Stop::Fault(fault)) => return Err(StoreError::Fault(fault)),
+                Err(Stop::Corrupt(block, what)) => return Err(StoreError::Corrupt { block, what }),
+                Err(Stop::Miss(first, count)) => self.inner.fetch(first, count, &mut pins).await?,
+                Err(Stop::Scan(first, count)) => {
+                    scanned.clear();
+                    self.inner.fetch(first, count, &mut scanned).await?;
+                }
+            }
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        cost: Cost,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        let mut state = self.inner.state.borrow_mut();
+        state.usable()?;
+        let idle = state.log.group.is_empty();
+        let mut txn = Txn::new(&mut state, cost);
+        let value = match body(&mut txn) {
+            Ok(value) => value,
+            Err(stop) => {
+                txn.abort();
+                return Ok(Err(stop));
+            }
+        };
+        let number = txn.commit()?;
+        if number != Transno::ZERO {
+            self.inner.collected(state, idle);
+        }
+        Ok(Ok((value, number)))
+    }
+
+    /// The newest transaction known to be durable.
+    pub fn last_committed(&self) -> Transno {
+        self.inner.state.borrow().last_committed()
+    }
+
+    /// How far the log of `epoch` survived: transactions of that epoch up to this position are there,
+    /// later ones are lost. `None` if that is not known any more.
+    pub fn survived(&self, epoch: Epoch) -> Option<Lsn> {
+        let state = self.inner.state.borrow();
+        if epoch == state.log.epoch {
+            return Some(state.log.durable);
+        }
+        let epochs = &state.superblock.epochs;
+        let at = epochs.iter().position(|&(e, _)| e == epoch)?;
+        epochs.get(at + 1).map(|&(_, begin)| begin)
+    }
+
+    /// Which file system this is.
+    pub fn identity(&self) -> Identity {
+        let state = self.inner.state.borrow();
+        let (uuid, name) = (state.uuid, state.superblock.name.clone());
+        Identity { uuid, name, epoch: state.log.epoch }
+    }
+
+    /// How full log, cache and device are.
+    pub fn usage(&self) -> Usage {
+        let state = self.inner.state.borrow();
+        Usage {
+            cached: state.cache.len(),
+            cache_max: state.cache.capacity(),
+            dirty: state.cache.unsettled(),
+            log_used: state.log.used(),
+            log_bytes: state.log.bytes,
+            blocks: state.space.blocks,
+            blocks_free: state.space.total_free(),
+        }
+    }
+
+    /// The geometry and identity in the superblock.
+    pub fn superblock(&self) -> Superblock {
+        self.inner.state.borrow().superblock.clone()
+    }
+}

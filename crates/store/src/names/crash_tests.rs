@@ -1,0 +1,481 @@
+//! Crashes of the namespace, layouts and data space at every moment.
+//!
+//! Random operations run on a recorded disk; after each, everything that can be read
+//! is written down. Every image that a power cut may leave is recovered, must read
+//! exactly as after some operation not older than the newest durable one, and
+//! `fsck` must find nothing. The same is done to a store whose cache is as small as possible.
+
+use std::fmt::Write;
+
+use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
+use env::{DiskOptions, Env};
+use types::limits::BLOCK;
+use types::{
+    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Timestamp, Transno, Uuid,
+};
+
+use super::NewInode;
+use crate::block::{get_u64, put_u64};
+use crate::error::{Stop, StoreError};
+use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
+use crate::mfs::{Cost, Mfs};
+use crate::mkfs::{FormatOptions, PagFormat};
+use crate::open::OpenOptions;
+use crate::txn::Txn;
+
+const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: true };
+const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
+const SIZE: u64 = 6 << 20;
+const LOG: u64 = 512 << 10;
+/// The setting in which an operation notes its number.
+const COUNT: u32 = 1;
+
+async fn open(env: &Env) -> Mfs {
+    let disk = env.open_disk("meta", WRITE).await.unwrap();
+    let options = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+    Mfs::open(env, &disk, options).await.unwrap()
+}
+
+fn formatted() -> SimDisk {
+    let world = SimWorld::new(1);
+    let disk = world.disk("meta", SIZE);
+    world.run(|env| async move {
+        let disk = env.open_disk("meta", WRITE).await.unwrap();
+        let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 500 };
+        let options = FormatOptions {
+            name: "home".to_owned(),
+            uuid: Uuid([9; 16]),
+            log_bytes: LOG,
+            pags: vec![pag(3), pag(4)],
+            force: false,
+        };
+        Mfs::format(&env, &disk, &options).await.unwrap();
+    });
+    disk
+}
+
+fn new(kind: FileKind) -> NewInode<'static> {
+    let time = Timestamp { seconds: 1, nanos: 2 };
+    NewInode {
+        kind,
+        mode: 0o600,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: (kind == FileKind::Symlink).then_some(&[b't'; 700]),
+    }
+}
+
+/// What an operation does, drawn before it runs so that it can run again.
+#[derive(Clone, Debug)]
+struct Draw {
+    kind: u64,
+    numbers: [u64; 6],
+}
+
+struct Work {
+    rng: SimRng,
+    /// What could be read after each operation.
+    dumps: Vec<String>,
+}
+
+fn any_name(number: u64) -> Name {
+    let len = [1, 8, 60, 255][(number % 4) as usize];
+    Name::new(&vec![b'a' + (number / 4 % 5) as u8; len]).unwrap()
+}
+
+/// The directories below and including the root.
+fn directories(txn: &mut Txn<'_>) -> Result<Vec<Ino>, Stop> {
+    let mut out = vec![Ino::ROOT];
+    let mut at = 0;
+    while at < out.len() {
+        for entry in txn.readdir(out[at], 0, 1000)? {
+            if entry.kind == FileKind::Directory {
+                out.push(entry.ino);
+            }
+        }
+        at += 1;
+    }
+    Ok(out)
+}
+
+fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
+    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let nlink = attr.nlink.saturating_add_signed(change);
+    txn.set_attr(&Attr { nlink, version: attr.version + 1, ..attr })?;
+    Ok(nlink)
+}
+
+fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop> {
+    let [a, b, c, d, e, f] = draw.numbers;
+    let dirs = directories(txn)?;
+    let (dir, other) = (dirs[a as usize % dirs.len()], dirs[b as usize % dirs.len()]);
+    let (name, second) = (any_name(c), any_name(d));
+    let old = txn.lookup(dir, &name)?;
+    let kind = match old {
+        Some(ino) => txn.attr(ino)?.map(|attr| attr.kind),
+        None => None,
+    };
+    match draw.kind {
+        0..=4 if old.is_none() => {
+            let kind =
+                [FileKind::Regular, FileKind::Regular, FileKind::Directory, FileKind::Symlink]
+                    [e as usize % 4];
+            txn.create(dir, &name, &new(kind), None)?;
+            if kind == FileKind::Directory {
+                links(txn, dir, 1)?;
+            }
+        }
+        5..=6 => {
+            let Some(ino) = old else { return Ok(()) };
+            if kind == Some(FileKind::Directory) {
+                if !txn.is_empty(ino)? {
+                    return Ok(());
+                }
+                links(txn, dir, -1)?;
+            }
+            txn.remove_name(dir, &name)?;
+            links(txn, ino, if kind == Some(FileKind::Directory) { -2 } else { -1 })?;
+        }
+        7 => {
+            let Some(ino) = old.filter(|_| kind != Some(FileKind::Directory)) else {
+                return Ok(());
+            };
+            if txn.lookup(other, &second)?.is_none() {
+                txn.link(other, &second, ino)?;
+                links(txn, ino, 1)?;
+            }
+        }
+        8..=9 => {
+            let Some(ino) = old else { return Ok(()) };
+            if txn.lookup(other, &second)?.is_some() || txn.is_within(other, ino)? {
+                return Ok(());
+            }
+            txn.rename(dir, &name, other, &second)?;
+            if kind == Some(FileKind::Directory) {
+                links(txn, dir, -1)?;
+                links(txn, other, 1)?;
+            }
+        }
+        10 => {
+            if let Some(ino) = old {
+                txn.set_xattr(ino, b"user.a", &vec![e as u8; [3, 300, 9000][f as usize % 3]])?;
+            }
+        }
+        11 => {
+            txn.create_unnamed(&new(FileKind::Regular), None)?;
+        }
+        12..=13 => {
+            for ino in txn.orphans(Ino(0), 3)? {
+                txn.free_inode_step(ino, 2)?;
+            }
+        }
+        14 => match txn.grant(client, None, 1 + e % 40) {
+            Err(Stop::Fault(Fault::NoSpace)) => {}
+            other => drop(other?),
+        },
+        15..=18 => {
+            let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) else { return Ok(()) };
+            let pool = txn.pool(client)?;
+            let Some(&(pag, start, len)) = pool.get(e as usize % pool.len().max(1)) else {
+                return Ok(());
+            };
+            let state = if f % 2 == 0 { ExtentState::Written } else { ExtentState::Unwritten };
+            let (addr, len) = (PagBlock(start.0 + e % len), 1 + f % (len - e % len).min(5));
+            let extent = Extent { file: FileBlock(f % 100), len, pag, addr, state };
+            txn.map(ino, client, extent)?;
+        }
+        19 => {
+            if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
+                txn.mark_written(ino, FileBlock(e % 100), 1 + f % 30)?;
+                txn.unmap(ino, FileBlock(f % 100), FileBlock(f % 100 + 10))?;
+            }
+        }
+        20 => drop(txn.release_freed(5)?),
+        _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
+    }
+    Ok(())
+}
+
+impl Work {
+    fn draw(&mut self) -> Draw {
+        let mut numbers = [0; 6];
+        numbers.iter_mut().for_each(|number| *number = self.rng.below(1 << 20));
+        Draw { kind: self.rng.below(22), numbers }
+    }
+
+    async fn step(&mut self, mfs: &Mfs, client: ClientId) -> Result<Transno, StoreError> {
+        let draw = self.draw();
+        let count = self.dumps.len() as u32;
+        let change = mfs.run(COST, |txn| {
+            operate(txn, client, &draw)?;
+            txn.set_setting(COUNT, &count.to_le_bytes())
+        });
+        let number = change.await?.1;
+        self.dumps.push(dump(mfs).await);
+        Ok(number)
+    }
+}
+
+/// Everything that can be read.
+async fn dump(mfs: &Mfs) -> String {
+    let read = mfs.run(Cost::READ, |txn| {
+        let mut out = String::new();
+        for dir in directories(txn)? {
+            let attr = txn.attr(dir)?;
+            writeln!(out, "{attr:?} in {:?}", txn.parent(dir)?).unwrap();
+            for entry in txn.readdir(dir, 0, 1000)? {
+                writeln!(out, " {:?} {} {}", entry.name, entry.ino, entry.cookie).unwrap();
+                assert_eq!(txn.lookup(dir, &entry.name)?, Some(entry.ino));
+                dump_inode(txn, entry.ino, &mut out)?;
+            }
+        }
+        for ino in txn.orphans(Ino(0), 1000)? {
+            dump_inode(txn, ino, &mut out)?;
+        }
+        for (client, _) in txn.clients()? {
+            writeln!(out, "{client} {:?}", txn.pool(client)?).unwrap();
+            for slot in 0..7 {
+                writeln!(out, "{:?}", txn.reply(client, slot)?).unwrap();
+            }
+        }
+        writeln!(out, "{:?}", txn.pags()?).unwrap();
+        Ok(out)
+    });
+    read.await.unwrap().0
+}
+
+fn dump_inode(txn: &mut Txn<'_>, ino: Ino, out: &mut String) -> Result<(), Stop> {
+    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let value = txn.xattr(ino, b"user.a")?;
+    writeln!(out, "  {attr:?} {:?}", value.map(|v| (v.len(), v.first().copied()))).unwrap();
+    match attr.kind {
+        FileKind::Symlink => writeln!(out, "  {}", txn.symlink(ino)?.len()).unwrap(),
+        FileKind::Regular => {
+            writeln!(out, "  {:?}", txn.layout(ino, FileBlock(0), 1000)?).unwrap();
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+async fn first(mfs: &Mfs) -> ClientId {
+    let made = mfs.run(COST, |txn| {
+        txn.set_setting(COUNT, &0u32.to_le_bytes())?;
+        txn.new_client(b"client")
+    });
+    let (client, number) = made.await.unwrap();
+    mfs.wait_durable(number).await.unwrap();
+    client
+}
+
+async fn count_of(mfs: &Mfs) -> u32 {
+    let read = mfs.run(Cost::READ, |txn| txn.setting(COUNT)).await.unwrap().0;
+    u32::from_le_bytes(read.expect("noted before recording").try_into().unwrap())
+}
+
+/// Runs operations on a recorded disk; gives what could be read after each, and the recordings.
+fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
+    let disk = formatted();
+    let world = SimWorld::new(seed);
+    world.attach("meta", &disk);
+    let acks = world.disk("acks", BLOCK as u64);
+    acks.set_write_through(true);
+    let recorded = (disk.clone(), acks.clone());
+    let dumps = world.run(|env| async move {
+        let mfs = open(&env).await;
+        let client = first(&mfs).await;
+        let mut work = Work { rng: SimRng::new(seed), dumps: vec![dump(&mfs).await] };
+        let notes = env.open_disk("acks", WRITE).await.unwrap();
+        recorded.0.record();
+        recorded.1.record();
+        for _ in 0..500 {
+            let number = work.step(&mfs, client).await.unwrap();
+            if work.rng.one_in(9) {
+                mfs.wait_durable(number).await.unwrap();
+                let mut buf = env.buffer(BLOCK);
+                put_u64(&mut buf, 0, work.dumps.len() as u64 - 1);
+                notes.write(0, buf).await.0.unwrap();
+            }
+        }
+        mfs.sync().await.unwrap();
+        work.dumps
+    });
+    (dumps, vec![disk.recording().unwrap(), acks.recording().unwrap()])
+}
+
+#[test]
+fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
+    for seed in 1..4 {
+        let (dumps, recordings) = record(seed);
+        let mut images = 0;
+        for point in crash_images(recordings, CrashOptions { seed, subsets: 1 }) {
+            images += 1;
+            let at_least = get_u64(&point.disks[1].peek(0, 8), 0) as u32;
+            let world = SimWorld::new(seed);
+            world.attach("meta", point.disk());
+            let (dumps, what) = (&dumps, &point.description);
+            world.run(|env| async move {
+                let mfs = open(&env).await;
+                let count = count_of(&mfs).await;
+                assert!(count >= at_least, "{what}: {at_least} were durable, {count} are there");
+                assert_eq!(dump(&mfs).await, dumps[count as usize], "{what}: operation {count}");
+                let report = check(&mfs).await.unwrap();
+                assert_eq!(report.problems, [], "{what}");
+            });
+        }
+        assert!(images > 100, "{images}");
+    }
+}
+
+#[test]
+fn a_directory_larger_than_the_cache_is_found_listed_and_checked() {
+    const FILES: u32 = 12_000;
+    let world = SimWorld::new(1);
+    world.disk("meta", 64 << 20);
+    world.run(|env| async move {
+        let disk = env.open_disk("meta", WRITE).await.unwrap();
+        let options = FormatOptions {
+            name: "home".to_owned(),
+            uuid: Uuid([9; 16]),
+            log_bytes: 4 << 20,
+            pags: vec![],
+            force: false,
+        };
+        Mfs::format(&env, &disk, &options).await.unwrap();
+        let mfs = open(&env).await;
+        for n in 0..FILES {
+            let name = Name::new(format!("file{n}").as_bytes()).unwrap();
+            let made = mfs.run(Cost::SMALL, |txn| {
+                txn.create(Ino::ROOT, &name, &new(FileKind::Regular), None)
+            });
+            made.await.unwrap();
+        }
+        mfs.close().await.unwrap();
+        let mfs = open(&env).await;
+        assert!(mfs.usage().cache_max < FILES as usize / 8, "the directory fits in the cache");
+        for n in (0..FILES).step_by(977) {
+            let name = Name::new(format!("file{n}").as_bytes()).unwrap();
+            let found = mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name));
+            assert!(found.await.unwrap().0.is_some());
+        }
+        let (mut listed, mut after) = (0, 0);
+        loop {
+            let read = mfs.run(Cost::READ, |txn| txn.readdir(Ino::ROOT, after, 1000));
+            let entries = read.await.unwrap().0;
+            let Some(last) = entries.last() else { break };
+            after = last.cookie;
+            listed += entries.len();
+        }
+        assert_eq!(listed, FILES as usize);
+        assert!(mfs.usage().cached <= mfs.usage().cache_max + 300, "{:?}", mfs.usage());
+        let report = check(&mfs).await.unwrap();
+        assert_eq!(report.problems, []);
+    });
+}
+
+#[test]
+fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
+    for close in [true, false] {
+        let disk = formatted();
+        let world = SimWorld::new(7);
+        world.attach("meta", &disk);
+        world.run(|env| async move {
+            let mfs = open(&env).await;
+            let client = first(&mfs).await;
+            let mut work = Work { rng: SimRng::new(8), dumps: vec![String::new()] };
+            for _ in 0..200 {
+                work.step(&mfs, client).await.unwrap();
+            }
+            mfs.sync().await.unwrap();
+            if close {
+                mfs.close().await.unwrap();
+            }
+        });
+        let world = SimWorld::new(9);
+        world.attach("meta", &disk);
+        let before = disk.counts();
+        let report = world.run(|env| async move {
+            let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
+            fsck(&env, &disk, FsckOptions { cache_bytes: 0 }).await.unwrap()
+        });
+        assert_eq!(report.problems, []);
+        assert!(report.counts.inodes > 10);
+        assert_eq!(disk.counts().writes, before.writes);
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
+    let disk = formatted();
+    let world = SimWorld::new(7);
+    world.attach("meta", &disk);
+    let (first_block, blocks) = world.run(|env| async move {
+        let mfs = open(&env).await;
+        let client = first(&mfs).await;
+        let mut work = Work { rng: SimRng::new(8), dumps: vec![String::new()] };
+        for _ in 0..200 {
+            work.step(&mfs, client).await.unwrap();
+        }
+        mfs.close().await.unwrap();
+        let superblock = mfs.superblock();
+        (superblock.bitmap_first.0, superblock.blocks)
+    });
+    let sound = run_fsck(&disk);
+    assert_eq!(sound.problems, []);
+    let mut found = 0;
+    for block in first_block..blocks {
+        let damaged = disk.fork();
+        if damaged.peek(block * BLOCK as u64, BLOCK).iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        damaged.flip_bit(block * BLOCK as u64 + 40 + block % 4000, (block % 8) as u8);
+        found += u64::from(!run_fsck(&damaged).is_clean());
+    }
+    // Blocks that were freed are not read.
+    let wanted = sound.counts.meta_blocks - first_block - 1;
+    assert!(found * 4 >= wanted * 3, "{found} of {wanted}");
+}
+
+#[test]
+fn damage_in_the_middle_of_the_log_is_found() {
+    let disk = formatted();
+    let world = SimWorld::new(7);
+    world.attach("meta", &disk);
+    let (from, to) = world.run(|env| async move {
+        let mfs = open(&env).await;
+        let client = first(&mfs).await;
+        let mut work = Work { rng: SimRng::new(8), dumps: vec![String::new()] };
+        for _ in 0..20 {
+            let number = work.step(&mfs, client).await.unwrap();
+            mfs.wait_durable(number).await.unwrap();
+        }
+        let superblock = mfs.superblock();
+        (superblock.log_first.0, superblock.bitmap_first.0)
+    });
+    let mut kinds = Vec::new();
+    for block in from..to {
+        let damaged = disk.fork();
+        if damaged.peek(block * BLOCK as u64, BLOCK).iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        damaged.flip_bit(block * BLOCK as u64 + 77, 3);
+        kinds.extend(run_fsck(&damaged).problems.first().map(|problem| problem.kind));
+    }
+    assert!(kinds.contains(&ProblemKind::DamagedLog), "{kinds:?}");
+}
+
+fn run_fsck(disk: &SimDisk) -> crate::fsck::Report {
+    let world = SimWorld::new(9);
+    world.attach("meta", disk);
+    world.run(|env| async move {
+        let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
+        fsck(&env, &disk, FsckOptions { cache_bytes: 0 }).await.unwrap()
+    })
+}

@@ -1,0 +1,243 @@
+//! Names: looking up, creating, linking, removing.
+
+use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name};
+
+use super::find::Spot;
+use super::inode::NewInode;
+use crate::error::Stop;
+use crate::format::number::{ATTIC, home_of};
+use crate::format::slot::{Slot, SlotState};
+use crate::trees::{MOVED, ORPHANS};
+use crate::txn::Txn;
+
+impl Txn<'_> {
+    /// The inode that `name` leads to.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NotFound` if `dir` is gone.
+    pub fn lookup(&mut self, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop> {
+        hide_attic(dir)?;
+        match self.find(dir, name.as_bytes())? {
+            Some(spot) => Ok(Some(self.load(&spot)?.ino())),
+            None => Ok(None),
+        }
+    }
+
+    /// Has `dir` no entry?
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NotFound` if `dir` is gone.
+    pub fn is_empty(&mut self, dir: Ino) -> Result<bool, Stop> {
+        hide_attic(dir)?;
+        self.ensure_index(dir)?;
+        Ok(self.side().names.is_empty(&self.pending.names, dir))
+    }
+
+    /// Makes an inode under a new name, with one link (a directory: two), version 1.
+    /// A replay gives the number that the inode had, which leads to its place.
+    ///
+    /// # Errors
+    /// `Exists`; `Stale` if the given number is not free; `NoSpace`; as [`Txn::lookup`].
+    pub fn create(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        new: &NewInode<'_>,
+        given: Option<Ino>,
+    ) -> Result<Ino, Stop> {
+        self.name_is_free(dir, name)?;
+        let nlink = if new.kind == FileKind::Directory { 2 } else { 1 };
+        let (spot, ino) = self.make(dir, name.as_bytes(), new, nlink, given)?;
+        self.pending.names.add_name(dir, name.as_bytes(), spot.at);
+        Ok(ino)
+    }
+
+    /// Makes an inode without a name: an orphan until it is linked.
+    ///
+    /// # Errors
+    /// `Stale` if the given number is not free; `NoSpace`.
+    pub fn create_unnamed(&mut self, new: &NewInode<'_>, given: Option<Ino>) -> Result<Ino, Stop> {
+        let (_, ino) = self.make(ATTIC, b"", new, 0, given)?;
+        ORPHANS.insert(self, &ino.0.to_be_bytes(), &[0; 8])?;
+        Ok(ino)
+    }
+
+    fn make(
+        &mut self,
+        dir: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        nlink: u32,
+        given: Option<Ino>,
+    ) -> Result<(Spot, Ino), Stop> {
+        let (spot, ino) = self.take_home(dir, given)?;
+        let mut slot = self.load(&spot)?;
+        slot.set_inode(name, &new.attr(ino, nlink));
+        if let Some(target) = new.symlink {
+            self.put_target(&mut slot, target, spot.block)?;
+        }
+        self.store(&spot, &slot)?;
+        self.count_inode(1)?;
+        if new.kind == FileKind::Directory {
+            self.pending.names.new_dir(ino);
+        }
+        Ok((spot, ino))
+    }
+
+    /// A further name of `ino`. An inode of the attic moves to it. The number of
+    /// links is the caller's.
+    ///
+    /// # Errors
+    /// `Exists`; `Stale` if the inode is gone; `NotPermitted` for a directory; `NoSpace`.
+    pub fn link(&mut self, dir: Ino, name: &Name, ino: Ino) -> Result<(), Stop> {
+        self.name_is_free(dir, name)?;
+        let (spot, slot) = self.locate_live(ino)?;
+        if slot.kind() == FileKind::Directory {
+            return Err(Stop::Fault(Fault::NotPermitted));
+        }
+        if slot.name().is_empty() {
+            return self.move_inode(&spot, dir, name.as_bytes());
+        }
+        self.put_link(dir, name.as_bytes(), ino, slot.kind())
+    }
+
+    pub(crate) fn put_link(
+        &mut self,
+        dir: Ino,
+        name: &[u8],
+        ino: Ino,
+        kind: FileKind,
+    ) -> Result<(), Stop> {
+        let spot = self.take_slot(dir)?;
+        let mut slot = self.load(&spot)?;
+        slot.set_link(name, ino, kind);
+        self.store(&spot, &slot)?;
+        self.pending.names.add_name(dir, name, spot.at);
+        Ok(())
+    }
+
+    /// Removes a name and says which inode it led to. An inode that lay under this
+    /// name moves to the attic. The number of links is the caller's.
+    ///
+    /// # Errors
+    /// `NotFound`; as [`Txn::lookup`].
+    pub fn remove_name(&mut self, dir: Ino, name: &Name) -> Result<Ino, Stop> {
+        let (spot, slot) = self.find_live(dir, name)?;
+        if slot.state() == SlotState::Inode {
+            self.move_inode(&spot, ATTIC, b"")?;
+        } else {
+            self.pending.names.remove_name(dir, name.as_bytes(), spot.at);
+            self.release_slot(&spot)?;
+        }
+        Ok(slot.ino())
+    }
+
+    /// Moves an inode with everything it has to another slot, under another name.
+    pub(crate) fn move_inode(&mut self, from: &Spot, dir: Ino, name: &[u8]) -> Result<(), Stop> {
+        self.ensure_index(from.dir)?;
+        let mut body = self.load(from)?;
+        let old_name = body.name().to_vec();
+        self.fit_name(&mut body, name.len(), from.block)?;
+        body.set_name(name);
+        let to = self.take_slot(dir)?;
+        let mut slot = self.load(&to)?;
+        slot.adopt(&body);
+        self.store(&to, &slot)?;
+        if !old_name.is_empty() {
+            self.pending.names.remove_name(from.dir, &old_name, from.at);
+        }
+        if !name.is_empty() {
+            self.pending.names.add_name(dir, name, to.at);
+        }
+        self.release_slot(from)?;
+        self.note_place(&to, body.ino())
+    }
+
+    /// Keeps the `moved` tree true for an inode that now lies at `spot`.
+    pub(crate) fn note_place(&mut self, spot: &Spot, ino: Ino) -> Result<(), Stop> {
+        let key = ino.0.to_be_bytes();
+        if home_of(ino) == spot.place {
+            MOVED.remove(self, &key)?;
+        } else {
+            MOVED.insert(self, &key, &spot.place.pack().to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn find_live(&mut self, dir: Ino, name: &Name) -> Result<(Spot, Slot), Stop> {
+        hide_attic(dir)?;
+        let spot = self.find(dir, name.as_bytes())?.ok_or(Stop::Fault(Fault::NotFound))?;
+        let slot = self.load(&spot)?;
+        Ok((spot, slot))
+    }
+
+    pub(crate) fn name_is_free(&mut self, dir: Ino, name: &Name) -> Result<(), Stop> {
+        hide_attic(dir)?;
+        match self.find(dir, name.as_bytes())? {
+            Some(_) => Err(Stop::Fault(Fault::Exists)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes room in the tail of `slot` for a name of `len` bytes: segments go to
+    /// the extent tree, then xattrs and target to blobs.
+    pub(crate) fn fit_name(
+        &mut self,
+        slot: &mut Slot,
+        len: usize,
+        near: MetaBlock,
+    ) -> Result<(), Stop> {
+        if slot.state() != SlotState::Inode || slot.rest().len() <= slot.rest_room(len) {
+            return Ok(());
+        }
+        match slot.kind() {
+            FileKind::Regular => self.spill_segments(slot, slot.segment_room(len))?,
+            FileKind::Symlink => {
+                let target = slot.rest().to_vec();
+                slot.set_rest(b"");
+                let blob = self.write_blob(None, &target, near)?;
+                slot.set_target_blob(Some(blob.0));
+            }
+            _ => {}
+        }
+        if slot.rest().len() > slot.rest_room(len) {
+            let xattrs = slot.xattrs().to_vec();
+            slot.set_xattrs(b"");
+            let blob = self.write_blob(None, &xattrs, near)?;
+            slot.set_xattr_blob(Some(blob.0));
+        }
+        Ok(())
+    }
+}
+
+/// The attic is no directory for anyone outside the store.
+pub(crate) fn hide_attic(dir: Ino) -> Result<(), Stop> {
+    if dir == ATTIC { Err(Stop::Fault(Fault::NotFound)) } else { Ok(()) }
+}
+
+impl NewInode<'_> {
+    fn attr(&self, ino: Ino, nlink: u32) -> Attr {
+        let directory = self.kind == FileKind::Directory;
+        let size = match self.symlink {
+            Some(target) => target.len() as u64,
+            None if directory => 0,
+            None => self.size,
+        };
+        Attr {
+            ino,
+            kind: self.kind,
+            mode: self.mode,
+            nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size,
+            blocks: 0,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            version: 1,
+        }
+    }
+}

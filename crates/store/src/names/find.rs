@@ -1,0 +1,252 @@
+//! Finding inodes, names and content blocks.
+//!
+//! Invariants: an inode is first sought where its number says, then where the
+//! `moved` tree says, and nowhere else; a name is sought through the index,
+//! and the slot's own bytes decide.
+
+use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
+
+use super::index::{Chunk, DirIndex, Position, hash_name};
+use crate::block::BlockType;
+use crate::error::Stop;
+use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
+use crate::format::number::{CHUNK_BLOCKS, Place, home_of};
+use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::trees::{CHUNKS, MOVED};
+use crate::txn::Txn;
+
+/// Content blocks read at once when an index is built.
+const READ_MAX: u32 = 256;
+
+/// A slot, and where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// Chunk and slot.
+    pub place: Place,
+    /// The content block.
+    pub block: MetaBlock,
+    /// The directory (`Ino::NONE` for the system's chunk).
+    pub dir: Ino,
+    /// Its position in the directory.
+    pub at: Position,
+}
+
+impl Txn<'_> {
+    /// Reads the map of a chunk into memory; `false` if there is no such chunk.
+    pub(crate) fn ensure_chunk(&mut self, number: DirNo) -> Result<bool, Stop> {
+        if let Some(found) = self.side().names.chunk(&self.pending.names, number) {
+            return Ok(found.is_some());
+        }
+        let Some(value) = CHUNKS.get(self, &chunk_key(number, DESCRIPTOR))? else {
+            return Ok(false);
+        };
+        let descriptor = Descriptor::decode(&value)
+            .ok_or_else(|| CHUNKS.corrupt(self, "a chunk's descriptor makes no sense"))?;
+        let mut runs: Vec<Run> = Vec::new();
+        let mut next = 0;
+        while let Some((key, value)) = CHUNKS.next(self, &chunk_key(number, next))? {
+            match decode_key(&key) {
+                Some((chunk, first)) if chunk == number && first != DESCRIPTOR => {
+                    let run = Run::decode(first, &value).filter(|_| first == next);
+                    let run = run.ok_or_else(|| CHUNKS.corrupt(self, "a run makes no sense"))?;
+                    next = first + run.len;
+                    runs.push(run);
+                }
+                _ => break,
+            }
+            if next >= CHUNK_BLOCKS {
+                break;
+            }
+        }
+        if descriptor.used > next {
+            return Err(CHUNKS.corrupt(self, "a chunk uses blocks that it does not have"));
+        }
+        self.side_mut().names.put_chunk(number, Chunk { descriptor, runs });
+        Ok(true)
+    }
+
+    /// The map of a chunk that [`Txn::ensure_chunk`] found.
+    pub(crate) fn chunk(&self, number: DirNo) -> Result<&Chunk, Stop> {
+        let found = self.side().names.chunk(&self.pending.names, number);
+        found.flatten().ok_or(Stop::Fault(Fault::Stale))
+    }
+
+    /// The slot at `place`, if its chunk is there and its block initialised.
+    pub(crate) fn spot(&mut self, place: Place) -> Result<Option<Spot>, Stop> {
+        if !self.ensure_chunk(place.chunk)? {
+            return Ok(None);
+        }
+        let chunk = self.chunk(place.chunk)?;
+        let block = place.block();
+        if block >= chunk.descriptor.used {
+            return Ok(None);
+        }
+        Ok(chunk.run_of(block).filter(|run| run.start.0 != 0).map(|run| Spot {
+            place,
+            block: MetaBlock(run.start.0 + u64::from(block - run.first)),
+            dir: chunk.descriptor.owner,
+            at: Position::new(chunk.descriptor.index, place.slot),
+        }))
+    }
+
+    /// The slot at a position of a directory whose index is complete.
+    pub(crate) fn spot_at(&mut self, dir: Ino, at: Position) -> Result<Option<Spot>, Stop> {
+        let number = self.side().names.chunk_number(&self.pending.names, dir, at.chunk());
+        match number {
+            Some(chunk) => self.spot(Place { chunk, slot: at.slot() }),
+            None => Ok(None),
+        }
+    }
+
+    /// The slot that holds the inode `ino`.
+    pub(crate) fn locate(&mut self, ino: Ino) -> Result<Option<Spot>, Stop> {
+        let home = home_of(ino);
+        if let Some(spot) = self.spot(home)? {
+            let block = self.read_as(spot.block, BlockType::Directory)?;
+            if Slot::holds_at(block, home.index(), ino) {
+                return Ok(Some(spot));
+            }
+        }
+        let Some(value) = MOVED.get(self, &ino.0.to_be_bytes())? else { return Ok(None) };
+        let place = Place::unpack(u64::from_le_bytes(value));
+        if let Some(spot) = self.spot(place)? {
+            let block = self.read_as(spot.block, BlockType::Directory)?;
+            if Slot::holds_at(block, place.index(), ino) {
+                return Ok(Some(spot));
+            }
+            return Err(Stop::Corrupt(spot.block, "a moved inode is not where it should be"));
+        }
+        Err(MOVED.corrupt(self, "a moved inode has no place"))
+    }
+
+    /// As [`Txn::locate`], for an inode that must be there.
+    pub(crate) fn locate_live(&mut self, ino: Ino) -> Result<(Spot, Slot), Stop> {
+        let spot = self.locate(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        let slot = self.load(&spot)?;
+        Ok((spot, slot))
+    }
+
+    /// The slot's content, checked.
+    pub(crate) fn load(&self, spot: &Spot) -> Result<Slot, Stop> {
+        let block = self.read_as(spot.block, BlockType::Directory)?;
+        let slot = Slot::load(block, spot.place.index());
+        slot.check().map_err(|what| Stop::Corrupt(spot.block, what))?;
+        Ok(slot)
+    }
+
+    /// Writes the slot's content.
+    pub(crate) fn store(&mut self, spot: &Spot, slot: &Slot) -> Result<(), Stop> {
+        let block = self.write_as(spot.block, BlockType::Directory)?;
+        slot.store(block, spot.place.index());
+        Ok(())
+    }
+
+    /// The slot of `dir` with this name.
+    pub(crate) fn find(&mut self, dir: Ino, name: &[u8]) -> Result<Option<Spot>, Stop> {
+        self.ensure_index(dir)?;
+        let candidates = self.side().names.candidates(&self.pending.names, dir, hash_name(name));
+        for at in candidates {
+            let Some(spot) = self.spot_at(dir, at)? else { continue };
+            let block = self.read_as(spot.block, BlockType::Directory)?;
+            if Slot::named_at(block, spot.place.index(), name) {
+                return Ok(Some(spot));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that the index of `dir` is complete, by reading the content
+    /// that it does not know yet in large pieces.
+    pub(crate) fn ensure_index(&mut self, dir: Ino) -> Result<(), Stop> {
+        let state = &mut *self.state;
+        if state.side.names.is_complete(&self.pending.names, dir) {
+            return Ok(());
+        }
+        let mut index = match self.side_mut().names.take_unfinished(dir) {
+            Some(index) => index,
+            None => DirIndex::unread(self.read_chunks(dir)?),
+        };
+        let result = self.read_content(&mut index);
+        if matches!(result, Ok(()) | Err(Stop::Miss(..) | Stop::Scan(..))) {
+            self.side_mut().names.put(dir, index);
+        }
+        result
+    }
+
+    /// The chunks of a directory, along their chain.
+    pub(crate) fn read_chunks(&mut self, dir: Ino) -> Result<Vec<DirNo>, Stop> {
+        let spot = self.locate(dir)?.ok_or(Stop::Fault(Fault::NotFound))?;
+        let slot = self.load(&spot)?;
+        if slot.kind() != FileKind::Directory {
+            return Err(Stop::Fault(Fault::NotDirectory));
+        }
+        if slot.nlink() == 0 {
+            return Err(Stop::Fault(Fault::NotFound));
+        }
+        let mut out = Vec::new();
+        let mut next = DirNo(slot.body());
+        while next.0 != 0 {
+            let sound = self.ensure_chunk(next)? && {
+                let descriptor = &self.chunk(next)?.descriptor;
+                descriptor.owner == dir && descriptor.index as usize == out.len()
+            };
+            if !sound {
+                return Err(Stop::Corrupt(spot.block, "a directory's chunks do not fit together"));
+            }
+            out.push(next);
+            next = self.chunk(next)?.descriptor.next;
+        }
+        Ok(out)
+    }
+
+    fn read_content(&mut self, index: &mut DirIndex) -> Result<(), Stop> {
+        while let Some((chunk, block)) = index.unread {
+            let Some(&number) = index.chunks.get(chunk) else {
+                index.unread = None;
+                break;
+            };
+            self.ensure_chunk(number)?;
+            let map = self.chunk(number)?;
+            let used = map.descriptor.used;
+            let Some(run) = map.run_of(block).filter(|_| block < used).copied() else {
+                index.unread = Some((chunk + 1, 0));
+                continue;
+            };
+            let end = used.min(run.first + run.len).min(block + READ_MAX);
+            if run.start.0 != 0 {
+                let start = MetaBlock(run.start.0 + u64::from(block - run.first));
+                if let Err(Stop::Miss(first, count)) = self.want(start, end - block) {
+                    return Err(Stop::Scan(first, count));
+                }
+                for n in 0..end - block {
+                    let home = MetaBlock(start.0 + u64::from(n));
+                    self.index_block(index, home, chunk as u32, block + n)?;
+                }
+            }
+            index.unread = Some((chunk, end));
+        }
+        Ok(())
+    }
+
+    fn index_block(
+        &self,
+        index: &mut DirIndex,
+        home: MetaBlock,
+        chunk: u32,
+        block: u32,
+    ) -> Result<(), Stop> {
+        let data = self.read_as(home, BlockType::Directory)?;
+        for n in 0..SLOTS_PER_BLOCK {
+            let slot = Slot::load(data, n);
+            slot.check().map_err(|what| Stop::Corrupt(home, what))?;
+            let at = Position::new(chunk, block * SLOTS_PER_BLOCK + n);
+            match slot.state() {
+                SlotState::Empty if slot.next_reuse() < RETIRED => index.add_free(at),
+                SlotState::Empty => {}
+                _ if slot.name().is_empty() => {}
+                _ => index.add_name(hash_name(slot.name()), at),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Listing a directory, in the order of its slots.
+//!
+//! Invariant: a cookie is the position after which to go on, so an entry that
+//! stays is listed exactly once whatever else changes meanwhile.
+
+use types::{Attr, FileKind, Ino, MetaBlock, Name};
+
+use super::entry::hide_attic;
+use super::index::Position;
+use crate::block::BlockType;
+use crate::error::Stop;
+use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::txn::Txn;
+
+/// One name of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// Where to go on after it.
+    pub cookie: u64,
+    /// The name.
+    pub name: Name,
+    /// The inode.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileKind,
+    /// Its attributes; `None` for a further name of an inode whose slot is not in memory.
+    pub attr: Option<Attr>,
+}
+
+impl Txn<'_> {
+    /// At most `max` entries after the cookie `after` (0: from the beginning); fewer at the end.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NotFound` if `dir` is gone.
+    pub fn readdir(&mut self, dir: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>, Stop> {
+        hide_attic(dir)?;
+        let chunks = self.read_chunks(dir)?;
+        let mut out = Vec::new();
+        let Ok(after) = u32::try_from(after) else { return Ok(out) };
+        let mut from = Position(after);
+        while out.len() < max {
+            let Some(&number) = chunks.get(from.chunk()) else { break };
+            self.ensure_chunk(number)?;
+            let map = self.chunk(number)?;
+            let block = from.slot() / SLOTS_PER_BLOCK;
+            let used = map.descriptor.used;
+            let Some(run) = map.run_of(block).filter(|_| block < used).copied() else {
+                let Some(next) = (from.chunk() as u32 + 1).checked_mul(1 << 16) else { break };
+                from = Position(next);
+                continue;
+            };
+            let end = used.min(run.first + run.len);
+            if run.start.0 != 0 {
+                let start = MetaBlock(run.start.0 + u64::from(block - run.first));
+                let enough = (max - out.len()).div_ceil(4).min(64) as u32;
+                self.want(start, (end - block).min(enough))?;
+                self.list_block(start, &mut from, max, &mut out)?;
+            } else {
+                from = next_position(from, end * SLOTS_PER_BLOCK);
+            }
+            if from == Position(0) {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Lists the rest of one content block and moves `from` behind it.
+    fn list_block(
+        &mut self,
+        home: MetaBlock,
+        from: &mut Position,
+        max: usize,
+        out: &mut Vec<DirEntry>,
+    ) -> Result<(), Stop> {
+        let first = from.slot();
+        let end = (first / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK;
+        for n in first..end {
+            if out.len() == max {
+                return Ok(());
+            }
+            let here = Position::new(from.chunk() as u32, n);
+            let slot = Slot::load(self.read_as(home, BlockType::Directory)?, n % SLOTS_PER_BLOCK);
+            slot.check().map_err(|what| Stop::Corrupt(home, what))?;
+            *from = next_position(here, n + 1);
+            if slot.state() == SlotState::Empty {
+                continue;
+            }
+            let Ok(name) = Name::new(slot.name()) else { continue };
+            let attr = match slot.state() {
+                SlotState::Inode => Some(slot.attr()),
+                _ => self.attr_in_memory(slot.ino())?,
+            };
+            let cookie = u64::from(here.0) + 1;
+            out.push(DirEntry { cookie, name, ino: slot.ino(), kind: slot.kind(), attr });
+        }
+        Ok(())
+    }
+
+    fn attr_in_memory(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {
+        match self.attr(ino) {
+            Err(Stop::Miss(..)) => Ok(None),
+            other => other,
+        }
+    }
+}
+
+/// Slot `slot` (at most one past the chunk) of the chunk of `from`.
+fn next_position(from: Position, slot: u32) -> Position {
+    let base = (from.chunk() as u32) << 16;
+    Position(base.checked_add(slot).unwrap_or(0))
+}

@@ -1,0 +1,93 @@
+//! Renaming. The caller has removed what the new name led to, and checked that
+//! no directory becomes its own ancestor.
+
+use types::{Fault, Ino, Name};
+
+use crate::error::Stop;
+use crate::format::slot::SlotState;
+use crate::txn::Txn;
+
+impl Txn<'_> {
+    /// Gives the entry `name` of `from` the name `target` in `to`, which must not
+    /// exist. Within one directory the slot stays; else the inode moves with it.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `NoSpace`; as [`Txn::lookup`].
+    pub fn rename(&mut self, from: Ino, name: &Name, to: Ino, target: &Name) -> Result<(), Stop> {
+        let (spot, mut slot) = self.find_live(from, name)?;
+        self.name_is_free(to, target)?;
+        if from != to {
+            if slot.state() == SlotState::Inode {
+                return self.move_inode(&spot, to, target.as_bytes());
+            }
+            self.put_link(to, target.as_bytes(), slot.ino(), slot.kind())?;
+            self.pending.names.remove_name(from, name.as_bytes(), spot.at);
+            return self.release_slot(&spot);
+        }
+        self.fit_name(&mut slot, target.as_bytes().len(), spot.block)?;
+        slot.set_name(target.as_bytes());
+        self.store(&spot, &slot)?;
+        self.pending.names.remove_name(from, name.as_bytes(), spot.at);
+        self.pending.names.add_name(from, target.as_bytes(), spot.at);
+        Ok(())
+    }
+
+    /// Exchanges what two names lead to.
+    ///
+    /// # Errors
+    /// `NotFound`, `NoSpace`; as [`Txn::lookup`].
+    pub fn exchange(&mut self, a: (Ino, &Name), b: (Ino, &Name)) -> Result<(), Stop> {
+        let (spot_a, mut slot_a) = self.find_live(a.0, a.1)?;
+        let (spot_b, mut slot_b) = self.find_live(b.0, b.1)?;
+        if spot_a.place == spot_b.place {
+            return Ok(());
+        }
+        let (name_a, name_b) = (a.1.as_bytes(), b.1.as_bytes());
+        self.fit_name(&mut slot_a, name_b.len(), spot_a.block)?;
+        self.fit_name(&mut slot_b, name_a.len(), spot_b.block)?;
+        slot_a.set_name(name_b);
+        slot_b.set_name(name_a);
+        if a.0 == b.0 {
+            self.store(&spot_a, &slot_a)?;
+            self.store(&spot_b, &slot_b)?;
+            let names = &mut self.pending.names;
+            names.remove_name(a.0, name_a, spot_a.at);
+            names.remove_name(b.0, name_b, spot_b.at);
+            names.add_name(a.0, name_b, spot_a.at);
+            names.add_name(b.0, name_a, spot_b.at);
+            return Ok(());
+        }
+        let (mut new_a, mut new_b) = (slot_a.clone(), slot_b.clone());
+        new_a.adopt(&slot_b);
+        new_b.adopt(&slot_a);
+        self.store(&spot_a, &new_a)?;
+        self.store(&spot_b, &new_b)?;
+        for (spot, slot) in [(spot_a, new_a), (spot_b, new_b)] {
+            if slot.state() == SlotState::Inode {
+                self.note_place(&spot, slot.ino())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Is `ancestor` the directory `dir` or above it? A directory without a name is above nothing.
+    ///
+    /// # Errors
+    /// `Corrupt` if the tree has a cycle.
+    pub fn is_within(&mut self, dir: Ino, ancestor: Ino) -> Result<bool, Stop> {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if at == ancestor {
+                return Ok(true);
+            }
+            match self.parent(at)? {
+                Some(parent) => at = parent,
+                None => return Ok(false),
+            }
+        }
+        Err(Stop::Fault(Fault::Corrupt))
+    }
+}
+
+/// Deepest path: no tree is deeper than it has directories, but a cycle would be.
+const DEPTH_MAX: u32 = 1 << 24;

@@ -1,0 +1,458 @@
+//! Random operations against a model in memory, with everything compared after
+//! each, and the special cases one by one.
+
+use std::collections::BTreeMap;
+
+use types::{Attr, Fault, FileKind, Ino, Name, Timestamp};
+
+use super::NewInode;
+use crate::error::{Stop, StoreError};
+use crate::mfs::{Cost, Mfs};
+use crate::testing::{formatted, now, random};
+use crate::txn::Txn;
+
+fn name(text: impl AsRef<[u8]>) -> Name {
+    Name::new(text.as_ref()).unwrap()
+}
+
+fn new(kind: FileKind) -> NewInode<'static> {
+    let time = Timestamp { seconds: 5, nanos: 6 };
+    NewInode {
+        kind,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+    now(mfs.run(Cost::STEP, body)).unwrap().0
+}
+
+fn fault<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Fault {
+    match now(mfs.run(Cost::STEP, body)) {
+        Err(StoreError::Fault(fault)) => fault,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("no fault"),
+    }
+}
+
+fn create(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind) -> Ino {
+    run(mfs, |txn| txn.create(dir, &name(text), &new(kind), None))
+}
+
+fn set_nlink(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
+    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let nlink = attr.nlink.saturating_add_signed(change);
+    txn.set_attr(&Attr { nlink, version: attr.version + 1, ..attr })?;
+    Ok(nlink)
+}
+
+/// Removes a name as the server does: the link, and the inode with the last one.
+fn unlink(txn: &mut Txn<'_>, dir: Ino, text: &Name) -> Result<(), Stop> {
+    let ino = txn.remove_name(dir, text)?;
+    let kind = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?.kind;
+    let last = if kind == FileKind::Directory { -2 } else { -1 };
+    if set_nlink(txn, ino, last)? == 0 {
+        while !txn.free_inode_step(ino, 3)? {}
+    }
+    Ok(())
+}
+
+fn list(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<(Vec<u8>, Ino)> {
+    let (mut out, mut after) = (Vec::new(), 0);
+    loop {
+        let entries = run(mfs, |txn| txn.readdir(dir, after, batch));
+        let done = entries.len() < batch;
+        after = entries.last().map_or(after, |entry| entry.cookie);
+        for entry in entries {
+            let attr = entry.attr.expect("everything is in memory");
+            assert_eq!((attr.ino, attr.kind), (entry.ino, entry.kind));
+            out.push((entry.name.as_bytes().to_vec(), entry.ino));
+        }
+        if done {
+            return out;
+        }
+    }
+}
+
+/// What the namespace should be.
+#[derive(Default)]
+struct Model {
+    dirs: BTreeMap<Ino, BTreeMap<Vec<u8>, Ino>>,
+    links: BTreeMap<Ino, u32>,
+    targets: BTreeMap<Ino, Vec<u8>>,
+    xattrs: BTreeMap<Ino, BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+impl Model {
+    fn check(&self, mfs: &Mfs, batch: usize) {
+        for (&dir, entries) in &self.dirs {
+            let mut listed = list(mfs, dir, batch);
+            listed.sort();
+            let wanted: Vec<_> = entries.iter().map(|(n, &i)| (n.clone(), i)).collect();
+            assert_eq!(listed, wanted, "directory {dir}");
+            assert_eq!(run(mfs, |txn| txn.is_empty(dir)), entries.is_empty());
+            for (text, &ino) in entries {
+                assert_eq!(run(mfs, |txn| txn.lookup(dir, &name(text))), Some(ino));
+                if self.dirs.contains_key(&ino) {
+                    assert_eq!(run(mfs, |txn| txn.parent(ino)), Some(dir));
+                }
+            }
+        }
+        for (&ino, &links) in &self.links {
+            let attr = run(mfs, |txn| txn.attr(ino)).expect("it has links");
+            assert_eq!((attr.ino, attr.nlink), (ino, links));
+        }
+        for (&ino, target) in &self.targets {
+            assert_eq!(&run(mfs, |txn| txn.symlink(ino)), target);
+        }
+        for (&ino, xattrs) in &self.xattrs {
+            let names: Vec<_> = xattrs.iter().map(|(n, v)| (n.clone(), v.len() as u32)).collect();
+            assert_eq!(run(mfs, |txn| txn.xattrs(ino)), names);
+            for (key, value) in xattrs {
+                assert_eq!(run(mfs, |txn| txn.xattr(ino, key)).as_ref(), Some(value));
+            }
+        }
+        assert_eq!(run(mfs, |txn| txn.orphans(Ino(0), 100)), []);
+        assert_eq!(run(mfs, |txn| txn.inode_counts()).used, self.links.len() as u64);
+    }
+
+    fn gone(&mut self, ino: Ino) {
+        if self.dirs.remove(&ino).is_none() {
+            let links = self.links.get_mut(&ino).unwrap();
+            *links -= 1;
+            if *links > 0 {
+                return;
+            }
+        }
+        self.links.remove(&ino);
+        self.targets.remove(&ino);
+        self.xattrs.remove(&ino);
+    }
+}
+
+fn random_name(seed: &mut u64) -> Name {
+    let len = [1, 2, 3, 20, 100, 255][random(seed, 6) as usize];
+    let byte = b'a' + random(seed, 6) as u8;
+    name(vec![byte; len])
+}
+
+fn pick<T: Copy>(seed: &mut u64, list: &[T]) -> T {
+    list[random(seed, list.len() as u64) as usize]
+}
+
+fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
+    let dirs: Vec<Ino> = model.dirs.keys().copied().collect();
+    let inodes: Vec<Ino> = model.links.keys().copied().collect();
+    let (dir, other) = (pick(seed, &dirs), pick(seed, &dirs));
+    let (text, second) = (random_name(seed), random_name(seed));
+    let old = model.dirs[&dir].get(text.as_bytes()).copied();
+    match random(seed, 12) {
+        0..=3 => {
+            let kind = [FileKind::Regular, FileKind::Directory, FileKind::Symlink, FileKind::Fifo]
+                [random(seed, 4) as usize];
+            let target = vec![b't'; 1 + random(seed, 300) as usize];
+            let symlink = (kind == FileKind::Symlink).then_some(&target[..]);
+            let what = NewInode { symlink, ..new(kind) };
+            let done = now(mfs.run(Cost::STEP, |txn| txn.create(dir, &text, &what, None)));
+            match (old, done) {
+                (Some(_), Err(StoreError::Fault(Fault::Exists))) => {}
+                (None, Ok((ino, _))) => {
+                    model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), ino);
+                    assert_eq!(model.links.insert(ino, 1), None, "a number came again");
+                    if kind == FileKind::Directory {
+                        model.links.insert(ino, 2);
+                        model.dirs.insert(ino, BTreeMap::new());
+                    }
+                    if kind == FileKind::Symlink {
+                        model.targets.insert(ino, target);
+                    }
+                }
+                (old, done) => panic!("{old:?} {done:?}"),
+            }
+        }
+        4..=5 => {
+            let Some(ino) = old else { return };
+            if model.dirs.get(&ino).is_some_and(|entries| !entries.is_empty()) {
+                return;
+            }
+            run(mfs, |txn| unlink(txn, dir, &text));
+            model.dirs.get_mut(&dir).unwrap().remove(text.as_bytes());
+            model.gone(ino);
+        }
+        6 => {
+            let ino = pick(seed, &inodes);
+            if model.dirs.contains_key(&ino) || old.is_some() {
+                return;
+            }
+            run(mfs, |txn| {
+                txn.link(dir, &text, ino)?;
+                set_nlink(txn, ino, 1)
+            });
+            model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), ino);
+            *model.links.get_mut(&ino).unwrap() += 1;
+        }
+        7..=8 => {
+            let Some(ino) = old else { return };
+            if run(mfs, |txn| txn.is_within(other, ino)) {
+                return;
+            }
+            let taken = model.dirs[&other].contains_key(second.as_bytes());
+            if taken {
+                let failed = fault(mfs, |txn| txn.rename(dir, &text, other, &second));
+                assert_eq!(failed, Fault::Exists);
+                return;
+            }
+            run(mfs, |txn| txn.rename(dir, &text, other, &second));
+            model.dirs.get_mut(&dir).unwrap().remove(text.as_bytes());
+            model.dirs.get_mut(&other).unwrap().insert(second.as_bytes().to_vec(), ino);
+        }
+        9 => {
+            let Some(ino) = old else { return };
+            let Some(&b) = model.dirs[&other].get(second.as_bytes()) else { return };
+            let loops = run(mfs, |txn| Ok(txn.is_within(other, ino)? || txn.is_within(dir, b)?));
+            if loops {
+                return;
+            }
+            run(mfs, |txn| txn.exchange((dir, &text), (other, &second)));
+            model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), b);
+            model.dirs.get_mut(&other).unwrap().insert(second.as_bytes().to_vec(), ino);
+        }
+        10 => {
+            let ino = pick(seed, &inodes);
+            let key = vec![b'x'; 1 + random(seed, 4) as usize];
+            let value = vec![7; [0, 10, 60, 200, 5000][random(seed, 5) as usize]];
+            run(mfs, |txn| txn.set_xattr(ino, &key, &value));
+            model.xattrs.entry(ino).or_default().insert(key, value);
+        }
+        _ => {
+            let ino = pick(seed, &inodes);
+            let key = vec![b'x'; 1 + random(seed, 4) as usize];
+            let removed = run(mfs, |txn| txn.remove_xattr(ino, &key));
+            let was = model.xattrs.get_mut(&ino).and_then(|list| list.remove(&key));
+            assert_eq!(removed, was.is_some());
+        }
+    }
+}
+
+#[test]
+fn random_operations_equal_the_model() {
+    for start in 1..=4u64 {
+        let mfs = formatted();
+        let mut seed = start;
+        let mut model = Model::default();
+        model.dirs.insert(Ino::ROOT, BTreeMap::new());
+        model.links.insert(Ino::ROOT, 2);
+        let before = run(&mfs, |txn| Ok(txn.meta_space().1));
+        for round in 0..1500 {
+            step(&mfs, &mut model, &mut seed);
+            if round % 50 == 0 {
+                model.check(&mfs, 1 + round % 7);
+                if round % 100 == 0 {
+                    mfs.forget_indexes();
+                }
+            }
+        }
+        model.check(&mfs, 4096);
+        remove_everything(&mfs, &mut model);
+        model.check(&mfs, 10);
+        let after = run(&mfs, |txn| Ok(txn.meta_space().1));
+        let kept = run(&mfs, |txn| Ok(txn.attr(Ino::ROOT)?.unwrap().blocks));
+        assert!(before - after <= 2 * kept.next_power_of_two() + 80, "{before} {after} {kept}");
+    }
+}
+
+fn remove_everything(mfs: &Mfs, model: &mut Model) {
+    while model.dirs.values().any(|entries| !entries.is_empty()) {
+        let dirs: Vec<Ino> = model.dirs.keys().copied().collect();
+        for dir in dirs {
+            let Some(entries) = model.dirs.get(&dir).cloned() else { continue };
+            for (text, ino) in entries {
+                if model.dirs.get(&ino).is_none_or(BTreeMap::is_empty) {
+                    run(mfs, |txn| unlink(txn, dir, &name(&text)));
+                    model.dirs.get_mut(&dir).unwrap().remove(&text);
+                    model.gone(ino);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fault_in_the_middle_of_a_transaction_leaves_the_index_as_it_was() {
+    let mfs = formatted();
+    create(&mfs, Ino::ROOT, "a", FileKind::Regular);
+    let failed = fault(&mfs, |txn| {
+        txn.create(Ino::ROOT, &name("b"), &new(FileKind::Directory), None)?;
+        txn.remove_name(Ino::ROOT, &name("a"))?;
+        assert_eq!(txn.lookup(Ino::ROOT, &name("a"))?, None);
+        assert!(txn.lookup(Ino::ROOT, &name("b"))?.is_some());
+        Err::<(), _>(Stop::Fault(Fault::Busy))
+    });
+    assert_eq!(failed, Fault::Busy);
+    assert!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("a"))).is_some());
+    assert_eq!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("b"))), None);
+}
+
+#[test]
+fn a_number_is_never_issued_twice_and_a_churning_directory_stays_small() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    let mut last = std::collections::BTreeSet::new();
+    for _ in 0..20_000 {
+        let ino = create(&mfs, dir, "x", FileKind::Regular);
+        assert!(last.insert(ino));
+        run(&mfs, |txn| unlink(txn, dir, &name("x")));
+    }
+    let attr = run(&mfs, |txn| txn.attr(dir)).unwrap();
+    assert!(attr.blocks <= 16, "{} blocks", attr.blocks);
+    mfs.forget_indexes();
+    assert!(run(&mfs, |txn| txn.is_empty(dir)));
+    create(&mfs, dir, "y", FileKind::Regular);
+    assert_eq!(list(&mfs, dir, 10).len(), 1);
+}
+
+#[test]
+fn a_replayed_creation_gets_its_number_and_place_again() {
+    let first = formatted();
+    let dir = create(&first, Ino::ROOT, "dir", FileKind::Directory);
+    let made: Vec<Ino> =
+        (0..40).map(|n| create(&first, dir, &format!("f{n}"), FileKind::Regular)).collect();
+    let unnamed = run(&first, |txn| txn.create_unnamed(&new(FileKind::Regular), None));
+
+    let second = formatted();
+    let given = |dir, text: String, kind, ino| {
+        run(&second, |txn| txn.create(dir, &name(&text), &new(kind), Some(ino)))
+    };
+    assert_eq!(given(Ino::ROOT, "dir".into(), FileKind::Directory, dir), dir);
+    for (n, &ino) in made.iter().enumerate().rev() {
+        assert_eq!(given(dir, format!("f{n}"), FileKind::Regular, ino), ino);
+    }
+    let again = run(&second, |txn| txn.create_unnamed(&new(FileKind::Regular), Some(unnamed)));
+    assert_eq!(again, unnamed);
+    assert_eq!(list(&second, dir, 7), list(&first, dir, 7));
+    let taken = fault(&second, |txn| {
+        txn.create(dir, &name("other"), &new(FileKind::Regular), Some(made[3]))
+    });
+    assert_eq!(taken, Fault::Stale);
+    let fresh = create(&second, dir, "new", FileKind::Regular);
+    assert!(!made.contains(&fresh));
+    let other = create(&second, Ino::ROOT, "other", FileKind::Directory);
+    create(&second, other, "x", FileKind::Regular);
+    assert_eq!(list(&second, other, 7).len(), 1);
+}
+
+#[test]
+fn an_orphan_lives_until_it_is_freed_and_can_be_named() {
+    let mfs = formatted();
+    let ino = run(&mfs, |txn| txn.create_unnamed(&new(FileKind::Regular), None));
+    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), [ino]);
+    assert_eq!(run(&mfs, |txn| txn.entry_of(ino)), None);
+    run(&mfs, |txn| {
+        txn.link(Ino::ROOT, &name("named"), ino)?;
+        set_nlink(txn, ino, 1)
+    });
+    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), []);
+    assert_eq!(run(&mfs, |txn| txn.entry_of(ino)), Some((Ino::ROOT, name("named"))));
+    assert_eq!(fault(&mfs, |txn| txn.free_inode_step(ino, 9)), Fault::Invalid);
+    run(&mfs, |txn| {
+        txn.remove_name(Ino::ROOT, &name("named"))?;
+        set_nlink(txn, ino, -1)
+    });
+    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), [ino]);
+    assert_eq!(run(&mfs, |txn| txn.orphans(ino, 9)), []);
+    assert!(run(&mfs, |txn| txn.attr(ino)).is_some());
+    assert!(run(&mfs, |txn| txn.free_inode_step(ino, 9)));
+    assert_eq!(run(&mfs, |txn| txn.attr(ino)), None);
+    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), []);
+    assert!(run(&mfs, |txn| txn.free_inode_step(ino, 9)), "freeing again finds nothing");
+}
+
+#[test]
+fn a_removed_directory_has_no_names_and_is_freed_in_steps() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    let other = create(&mfs, Ino::ROOT, "other", FileKind::Directory);
+    for n in 0..3000 {
+        create(&mfs, dir, &format!("{n}"), FileKind::Fifo);
+        create(&mfs, other, &format!("{n}"), FileKind::Fifo);
+    }
+    for n in 0..3000 {
+        run(&mfs, |txn| unlink(txn, dir, &name(format!("{n}"))));
+    }
+    let free = run(&mfs, |txn| Ok(txn.meta_space().1));
+    run(&mfs, |txn| {
+        txn.remove_name(Ino::ROOT, &name("dir"))?;
+        set_nlink(txn, dir, -2)
+    });
+    assert_eq!(run(&mfs, |txn| txn.parent(dir)), None);
+    assert_eq!(fault(&mfs, |txn| txn.lookup(dir, &name("a"))), Fault::NotFound);
+    let refused = fault(&mfs, |txn| txn.create(dir, &name("a"), &new(FileKind::Fifo), None));
+    assert_eq!(refused, Fault::NotFound);
+    let mut steps = 0;
+    while !run(&mfs, |txn| txn.free_inode_step(dir, 2)) {
+        steps += 1;
+    }
+    assert!(steps > 0);
+    assert_eq!(run(&mfs, |txn| txn.attr(dir)), None);
+    assert!(run(&mfs, |txn| Ok(txn.meta_space().1)) >= free + 3000 / 8);
+}
+
+#[test]
+fn cookies_stay_valid_while_names_come_and_go() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    for n in 0..100 {
+        create(&mfs, dir, &format!("{n}"), FileKind::Fifo);
+    }
+    let mut seen = Vec::new();
+    let mut after = 0;
+    for round in 0.. {
+        let batch = run(&mfs, |txn| txn.readdir(dir, after, 7));
+        let Some(last) = batch.last() else { break };
+        after = last.cookie;
+        seen.extend(batch.iter().map(|entry| entry.name.clone()));
+        let gone = batch[0].name.clone();
+        run(&mfs, |txn| unlink(txn, dir, &gone));
+        create(&mfs, dir, &format!("new{round}"), FileKind::Fifo);
+    }
+    for n in 0..100 {
+        assert_eq!(seen.iter().filter(|&text| *text == name(format!("{n}"))).count(), 1);
+    }
+}
+
+#[test]
+fn the_hidden_directory_is_nobodys() {
+    let mfs = formatted();
+    let attic = crate::format::number::ATTIC;
+    assert_eq!(run(&mfs, |txn| txn.attr(attic)), None);
+    assert_eq!(fault(&mfs, |txn| txn.lookup(attic, &name("a"))), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.readdir(attic, 0, 9)), Fault::NotFound);
+    let what = new(FileKind::Regular);
+    assert_eq!(fault(&mfs, |txn| txn.create(attic, &name("a"), &what, None)), Fault::NotFound);
+    let file = create(&mfs, Ino::ROOT, "f", FileKind::Regular);
+    assert_eq!(fault(&mfs, |txn| txn.lookup(file, &name("a"))), Fault::NotDirectory);
+    assert_eq!(fault(&mfs, |txn| txn.lookup(Ino(999 << 24), &name("a"))), Fault::NotFound);
+}
+
+#[test]
+fn a_large_directory_is_found_by_every_name_after_its_index_was_dropped() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    for n in 0..70_000u32 {
+        create(&mfs, dir, &format!("{n:x}"), FileKind::Regular);
+    }
+    mfs.forget_indexes();
+    for n in (0..70_000u32).step_by(97) {
+        assert!(run(&mfs, |txn| txn.lookup(dir, &name(format!("{n:x}")))).is_some());
+    }
+    assert_eq!(list(&mfs, dir, 4096).len(), 70_000);
+}

@@ -1,0 +1,264 @@
+//! Opening and closing a store.
+//!
+//! Invariants:
+//! - nothing is written before the log has been redone in memory, and nothing is
+//!   served before all of it is at home, the tail is at its end and the epoch is
+//!   raised in both copies of the superblock;
+//! - a store opened read-only writes nothing at all: what redo changed stays in the cache.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use env::sync::Notify;
+use env::{Disk, Env};
+use types::label::{Label, LabelError, LabelKind};
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{Duration, Epoch, MetaBlock};
+
+use crate::cache::Cache;
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::journal::Log;
+use crate::mfs::{Background, Cost, Inner, Mfs};
+use crate::recovery::{self, Choice, End};
+use crate::state::State;
+use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
+use crate::{checkpoint, commit, side};
+
+/// Smallest cache, in bytes: it holds the largest transaction four times.
+pub const CACHE_BYTES_MIN: usize = 4 * Cost::STEP.dirty as usize * BLOCK;
+/// Blocks that one batch of recovery brings home.
+const HOME_BATCH: usize = 4096;
+
+/// How to open a store.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Bound of the buffer cache; at least [`CACHE_BYTES_MIN`] is taken.
+    pub cache_bytes: usize,
+    /// Write nothing, not even the redone log.
+    pub read_only: bool,
+    /// Oldest age of a group that nobody waits for.
+    pub commit_interval: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        let commit_interval = Duration::from_secs(1);
+        OpenOptions { cache_bytes: 256 << 20, read_only: false, commit_interval }
+    }
+}
+
+impl Mfs {
+    /// Opens the store on `disk`, recovering it if it was not closed.
+    ///
+    /// # Errors
+    /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`; `DamagedLog`.
+    pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Mfs, StoreError> {
+        let device = Device { env: env.clone(), disk: disk.clone() };
+        check_label(&device).await?;
+        Mfs::open_unlabelled(device, options).await
+    }
+
+    /// Opens the store on a device whose label was checked, or is not yet written.
+    pub(crate) async fn open_unlabelled(
+        device: Device,
+        options: OpenOptions,
+    ) -> Result<Mfs, StoreError> {
+        let env = device.env.clone();
+        let (mut superblock, newest) = find_superblock(&device).await?;
+        let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
+        let end = recovery::redo(&device, &superblock, &mut cache).await?;
+        let log = if options.read_only {
+            Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
+        } else {
+            settle(&device, &mut superblock, newest, &mut cache, end).await?
+        };
+        let mut state = State::new(superblock.clone(), log, cache);
+        state.read_only = options.read_only;
+        let background = Background {
+            device,
+            layout: superblock,
+            flusher: Notify::new(),
+            checkpointer: Notify::new(),
+            progress: Notify::new(),
+        };
+        let inner = Inner { state: RefCell::new(state), background: Some(background) };
+        let mfs = Mfs { inner: Rc::new(inner) };
+        mfs.count_space().await?;
+        if !options.read_only {
+            env.spawn(commit::run(Rc::downgrade(&mfs.inner), options.commit_interval));
+            env.spawn(checkpoint::run(Rc::downgrade(&mfs.inner)));
+        }
+        mfs.run(Cost::READ, side::load).await?;
+        Ok(mfs)
+    }
+
+    /// Reads the bitmap.
+    async fn count_space(&self) -> Result<(), StoreError> {
+        let (first, count) = {
+            let space = &self.inner.state.borrow().space;
+            (space.first.0, space.bitmap_blocks())
+        };
+        for index in 0..count {
+            let mut bitmap = Box::new([0; BLOCK]);
+            let rest = (count - index).min(64) as u32;
+            self.run(Cost::READ, |txn| {
+                let block = MetaBlock(first + index);
+                if txn.read(block).is_err() {
+                    txn.want(block, rest)?;
+                }
+                bitmap.copy_from_slice(txn.read_as(block, crate::BlockType::Bitmap)?);
+                Ok(())
+            })
+            .await?;
+            self.inner.state.borrow_mut().space.learn(index as usize, &bitmap);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, brings it home, and ends the store: later calls
+    /// fail with `Poisoned`. Opening it again needs no recovery.
+    ///
+    /// # Errors
+    /// `Poisoned` if a write failed.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let read_only = self.inner.state.borrow().read_only;
+        if let Some(background) = self.inner.background.as_ref().filter(|_| !read_only) {
+            self.inner.state.borrow_mut().draining = true;
+            loop {
+                self.sync().await?;
+                let progress = {
+                    self.inner.state.borrow().usable()?;
+                    if self.inner.is_drained() {
+                        break;
+                    }
+                    background.checkpointer.notify_all();
+                    background.progress.notified()
+                };
+                progress.await;
+            }
+        }
+        self.inner.poison("it was closed");
+        Ok(())
+    }
+}
+
+/// Brings home what was redone, raises the epoch; returns the log, which is empty then.
+async fn settle(
+    device: &Device,
+    superblock: &mut Superblock,
+    newest: usize,
+    cache: &mut Cache,
+    end: End,
+) -> Result<Log, StoreError> {
+    // The log may lie in a volatile cache of the device: nothing goes home before it is stable.
+    device.flush().await?;
+    while cache.unsettled() > 0 {
+        let mut blocks = Vec::new();
+        while blocks.len() < HOME_BATCH {
+            let Some((dirty, data)) = cache.depart() else { break };
+            blocks.push((dirty.block, Box::new(*data)));
+        }
+        let addresses: Vec<MetaBlock> = blocks.iter().map(|(block, _)| *block).collect();
+        device.write_home(blocks).await?;
+        for block in addresses {
+            cache.arrived(block);
+        }
+    }
+    device.flush().await?;
+    let epoch = Epoch(superblock.epoch.0 + 1);
+    superblock.begin_epoch(epoch, end.lsn);
+    superblock.tail = end.lsn;
+    // The newest copy goes last: it stays whole until the other is stable.
+    for index in [1 - newest, newest] {
+        superblock.generation += 1;
+        device.write_super(superblock, index).await?;
+        device.flush().await?;
+    }
+    Ok(Log::new(epoch, end.lsn, end.previous, superblock.log_bytes()))
+}
+
+/// Refuses a device whose label says that it is something else, or that has none.
+async fn check_label(device: &Device) -> Result<(), StoreError> {
+    let path = device.disk.path().to_owned();
+    let refused = |text: String| Err(StoreError::Refused(format!("{path}: {text}").into()));
+    if device.blocks() < 4 {
+        return refused("too small to be a Redbud metadata device".into());
+    }
+    let bytes = device.read(MetaBlock(0), 1).await?;
+    match Label::decode(&bytes) {
+        Ok(label) if label.kind == LabelKind::Data => refused(format!(
+            "is a data device of file system `{}` (PAG {}), not its metadata device; \
+             name the metadata device instead",
+            label.fs_name, label.pag
+        )),
+        Ok(_) | Err(LabelError::Checksum | LabelError::Field(_)) => Ok(()),
+        Err(LabelError::Version(version)) => refused(format!(
+            "its label has version {version}, which this release does not know; \
+             use a newer release of redbud"
+        )),
+        Err(LabelError::Foreign | LabelError::Short) => refused(
+            "not a Redbud metadata device, or its making was interrupted; make one with `redbud mkfs`"
+                .into(),
+        ),
+    }
+}
+
+/// Reads the superblock copies; returns the one to use and which it is.
+async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreError> {
+    let path = device.disk.path().to_owned();
+    let refused = |text: String| StoreError::Refused(format!("{path}: {text}").into());
+    let blocks = device.blocks();
+    let mut copies = Vec::new();
+    for index in 0..2 {
+        let place = Superblock::place(index, blocks);
+        // A copy that cannot be read is as good as a damaged one: the other suffices.
+        copies.push(match device.read(place, 1).await {
+            Ok(bytes) => Superblock::decode(&bytes, index, blocks),
+            Err(_) => Err(SuperError::Damaged("cannot be read")),
+        });
+    }
+    let choice = recovery::choose(&copies[0], &copies[1]);
+    let index = match choice {
+        Choice::Use(index) => index,
+        Choice::Foreign => {
+            return Err(refused(
+                "not a Redbud metadata device; make one with `redbud mkfs`".into(),
+            ));
+        }
+        Choice::Damaged(what) => {
+            return Err(refused(format!(
+                "both copies of the superblock are unusable ({what}); restore the device from a backup"
+            )));
+        }
+        Choice::Version(version) => {
+            return Err(refused(format!(
+                "has format version {version}, this release knows {FORMAT_VERSION}; \
+                 use a newer release of redbud"
+            )));
+        }
+        Choice::Features(names) => {
+            return Err(refused(format!(
+                "uses features this release does not know ({names}); use a newer release of redbud"
+            )));
+        }
+        Choice::Contradiction => {
+            return Err(refused(
+                "its superblock copies belong to two file systems; restore the device from a backup"
+                    .into(),
+            ));
+        }
+    };
+    let superblock = copies.swap_remove(index).map_err(|_| refused("no superblock".into()))?;
+    if superblock.blocks != blocks {
+        let (made, is) = (superblock.blocks * BLOCK_U64, blocks * BLOCK_U64);
+        return Err(refused(format!(
+            "the file system was made for {made} bytes, but the device has {is}; \
+             give the device its former size back"
+        )));
+    }
+    Ok((superblock, index))
+}
+
+#[cfg(test)]
+mod tests;

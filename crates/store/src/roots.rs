@@ -1,0 +1,52 @@
+//! The roots: 64 words at a fixed place, from which everything else is found.
+//!
+//! Invariant: what a word means is fixed by its [`RootId`] for ever; 0 is "none yet".
+//!
+//! | offset | size | field | meaning               |
+//! |-------:|-----:|-------|-----------------------|
+//! |      0 |   32 | header| block header          |
+//! |     32 |  512 | roots | 64 words of 8 bytes   |
+//! |    544 | 3552 |       | reserved, zero        |
+
+use types::MetaBlock;
+
+use crate::block::{BlockType, HEADER, get_u64, put_u64};
+use crate::error::Stop;
+use crate::txn::Txn;
+
+/// Index of a root, below 64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
+pub struct RootId(pub u8);
+
+/// Where the roots lie.
+pub const ROOTS_BLOCK: MetaBlock = MetaBlock(2);
+/// How many there are.
+pub const ROOTS: u8 = 64;
+
+impl RootId {
+    /// Byte offset in the roots block.
+    pub fn offset(self) -> u16 {
+        assert!(self.0 < ROOTS, "there are {ROOTS} roots");
+        (HEADER + 8 * usize::from(self.0)) as u16
+    }
+}
+
+impl Txn<'_> {
+    /// The value of a root; 0 if it was never set.
+    ///
+    /// # Errors
+    /// `Stop::Miss` or `Stop::Corrupt` of the roots block.
+    pub fn root(&self, id: RootId) -> Result<u64, Stop> {
+        Ok(get_u64(self.read_as(ROOTS_BLOCK, BlockType::Roots)?, usize::from(id.offset())))
+    }
+
+    /// Changes a root.
+    ///
+    /// # Errors
+    /// `Stop::Miss` or `Stop::Corrupt` of the roots block.
+    pub fn set_root(&mut self, id: RootId, value: u64) -> Result<(), Stop> {
+        let block = self.write_as(ROOTS_BLOCK, BlockType::Roots)?;
+        put_u64(block, usize::from(id.offset()), value);
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What the namespace and the space allocator remember in memory beside the
+//! blocks: name indexes, chunk maps, hints.
+//!
+//! Invariants:
+//! - all of it can be rebuilt from the blocks, except the holds on freed space,
+//!   which belong to leases and end with this process;
+//! - what depends on a transaction lies in [`Pending`] until that transaction has
+//!   succeeded; pure caches of committed state may be filled at any time.
+
+use types::{Attr, FileKind, Ino, Timestamp, Transno};
+
+use crate::block::BlockType;
+use crate::error::Stop;
+use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
+use crate::format::number::{ATTIC, SYSTEM_CHUNK, home_of};
+use crate::format::slot::Slot;
+use crate::mkfs::FormatOptions;
+use crate::names::index::{self, Names};
+use crate::space::Hints;
+use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, plant};
+use crate::txn::Txn;
+
+/// The state beside the blocks.
+#[derive(Default)]
+pub struct SideState {
+    pub(crate) names: Names,
+    pub(crate) space: Hints,
+}
+
+/// What the running transaction changes in it.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) names: index::Pending,
+}
+
+impl SideState {
+    /// A transaction succeeded.
+    pub(crate) fn apply(&mut self, pending: Pending, number: Transno) {
+        self.names.apply(pending.names, number);
+    }
+}
+
+/// Writes the first content of a new file system, in one transaction.
+///
+/// # Errors
+/// `Stop` as any body of a transaction; `Invalid` for PAGs that make no sense.
+pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
+    let start = txn.alloc_meta(1, None)?;
+    let block = txn.init(start, BlockType::Directory)?;
+    for ino in [Ino::ROOT, ATTIC] {
+        let place = home_of(ino);
+        let mut slot = Slot::default();
+        slot.set_next_reuse(1);
+        slot.set_inode(b"", &first_attr(ino));
+        slot.store(block, place.index());
+    }
+    let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
+    let run = Run { first: 0, start, len: 1 };
+    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
+    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
+    plant(txn)?;
+    txn.set_root(NEXT_CHUNK, 1)?;
+    txn.set_root(NEXT_CLIENT, 1)?;
+    txn.set_root(INODES, 2)?;
+    txn.format_pags(&options.pags)
+}
+
+fn first_attr(ino: Ino) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        ino,
+        kind: FileKind::Directory,
+        mode: if ino == Ino::ROOT { 0o755 } else { 0 },
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: 1,
+    }
+}
+
+#[cfg(test)]
+impl crate::mfs::Mfs {
+    /// Drops every name index and chunk map, as memory pressure would.
+    pub(crate) fn forget_indexes(&self) {
+        self.inner.state.borrow_mut().side.names = Names::default();
+    }
+}
+
+/// Derives the side state of a store that was just opened, in one transaction that changes nothing.
+///
+/// # Errors
+/// `Stop` as any body of a transaction.
+pub fn load(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    *txn.side_mut() = SideState::default();
+    Ok(())
+}

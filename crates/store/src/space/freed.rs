@@ -1,0 +1,103 @@
+//! Freed blocks, on their way from a layout to free.
+//!
+//! Invariants:
+//! - a freed run carries the end of the log before the record that freed it: when the
+//!   log is durable beyond that, so is the record, because it is the next one;
+//! - holds end with the process: after a restart leases are claimed anew, and the
+//!   server frees only after its grace.
+
+use types::{Extent, Ino, Lsn, PagBlock, PagId};
+
+use crate::error::Stop;
+use crate::format::space::{Freed, decode_run_key, run_key};
+use crate::mfs::Mfs;
+use crate::trees::FREED;
+use crate::txn::Txn;
+
+/// Freed runs looked at for each one made free.
+const LOOK: usize = 16;
+
+impl Txn<'_> {
+    /// Blocks that left the layout of `ino`.
+    pub(crate) fn free_later(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), Stop> {
+        let stamp = self.log_end();
+        for extent in extents {
+            let freed = Freed { len: extent.len, ino, stamp };
+            let key = run_key(extent.pag, extent.addr.0);
+            if FREED.insert(self, &key, &freed.encode())?.is_some() {
+                return Err(FREED.corrupt(self, "a data block is freed twice"));
+            }
+            self.count(extent.pag, 0, extent.len as i64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes free at most `max` freed runs whose freeing is durable and that nothing
+    /// holds back, going round. Gives the blocks made free.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn release_freed(&mut self, max: usize) -> Result<u64, Stop> {
+        if self.is_held(Ino::NONE) {
+            return Ok(0);
+        }
+        let durable = self.durable().lsn;
+        let at = self.side().space.freed_at;
+        let (pag, start) = at.unwrap_or((PagId(0), 0));
+        let look = max.saturating_mul(LOOK);
+        let found = FREED.range(self, &run_key(pag, start), look)?;
+        let (mut blocks, mut runs, mut next) = (0, 0, None);
+        for (n, (key, value)) in found.into_iter().enumerate() {
+            let ((pag, PagBlock(start)), freed) = (decode_run_key(&key), Freed::decode(&value));
+            if n + 1 == look {
+                next = Some((pag, start + 1));
+            }
+            let early = durable <= freed.stamp;
+            if freed.len == 0 || early || self.is_held(freed.ino) || self.is_frozen(freed.ino)? {
+                continue;
+            }
+            FREED.remove(self, &key)?;
+            self.count(pag, 0, -(freed.len as i64))?;
+            self.add_free(pag, start, freed.len)?;
+            blocks += freed.len;
+            runs += 1;
+            if runs == max {
+                next = Some((pag, start + 1));
+                break;
+            }
+        }
+        if next != at {
+            self.on_commit(move |side, _| side.space.freed_at = next);
+        }
+        Ok(blocks)
+    }
+
+    fn is_held(&self, ino: Ino) -> bool {
+        let holds = &self.side().space.holds;
+        holds.contains_key(&ino) || holds.contains_key(&Ino::NONE)
+    }
+
+    /// End of the log: the record of this transaction, if it changes anything, is the next one behind it.
+    pub(crate) fn log_end(&self) -> Lsn {
+        self.state.log.end()
+    }
+}
+
+impl Mfs {
+    /// Freed blocks of `ino` (`Ino::NONE`: of all files) stay freed until [`Mfs::unhold_freed`] is called as often.
+    pub fn hold_freed(&self, ino: Ino) {
+        *self.inner.state.borrow_mut().side.space.holds.entry(ino).or_default() += 1;
+    }
+
+    /// Ends one hold.
+    pub fn unhold_freed(&self, ino: Ino) {
+        let mut state = self.inner.state.borrow_mut();
+        let holds = &mut state.side.space.holds;
+        match holds.get_mut(&ino) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                holds.remove(&ino);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Layouts: the sorted segments of a file, the lowest in its slot, the others in
+//! the extent tree.
+//!
+//! Invariants:
+//! - every segment of the slot lies before every segment of the tree;
+//! - the slot counts the segments that the tree holds;
+//! - `attr.blocks` is the sum of all segments.
+
+use types::{ClientId, Extent, Fault, FileBlock, FileKind, Ino};
+
+use super::splice::{SEGMENT_LEN_MAX, splice, written};
+use crate::error::Stop;
+use crate::format::extent::{decode_extent, extent_key, extent_value};
+use crate::format::slot::Slot;
+use crate::names::find::Spot;
+use crate::trees::EXTENTS;
+use crate::txn::Txn;
+
+/// Segments that one change may touch.
+pub const EDIT_MAX: usize = 128;
+/// Segments that one step of [`Txn::unmap`] takes away.
+pub const UNMAP_STEP: usize = 64;
+
+/// A file opened for changing its layout.
+struct Layout {
+    spot: Spot,
+    slot: Slot,
+}
+
+impl Txn<'_> {
+    /// At most `max` segments that end behind file block `from`, sorted; the first may begin before it.
+    ///
+    /// # Errors
+    /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
+    pub fn layout(&mut self, ino: Ino, from: FileBlock, max: usize) -> Result<Vec<Extent>, Stop> {
+        let Layout { slot, .. } = self.open_layout(ino)?;
+        let mut out = slot.segments();
+        out.retain(|extent| extent.end() > from.0);
+        out.truncate(max);
+        if slot.body() > 0 && out.len() < max {
+            let rest = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
+            out.extend(rest.into_iter().filter(|extent| extent.end() > from.0));
+        }
+        Ok(out)
+    }
+
+    /// Maps `extent`, whose blocks are in the pool of `client`, into a file. What was
+    /// mapped in its range is freed.
+    ///
+    /// # Errors
+    /// `Invalid` if the blocks are not in the pool or the range makes no sense;
+    /// `Overloaded` if it replaces more than [`EDIT_MAX`] segments (unmap first); `Stale`.
+    pub fn map(&mut self, ino: Ino, client: ClientId, extent: Extent) -> Result<(), Stop> {
+        let end = extent.file.0.checked_add(extent.len);
+        if extent.len == 0 || extent.len > SEGMENT_LEN_MAX || end.is_none_or(|end| end >> 52 != 0) {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
+        self.pool_take(client, extent.pag, extent.addr.0, extent.len)?;
+        let freed = self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?;
+        self.free_later(ino, &freed)
+    }
+
+    /// What is mapped in `len` blocks from `from` on now holds data. Holes stay holes.
+    ///
+    /// # Errors
+    /// `Overloaded` if that touches more than [`EDIT_MAX`] segments; `Stale`, `Invalid`.
+    pub fn mark_written(&mut self, ino: Ino, from: FileBlock, len: u64) -> Result<(), Stop> {
+        let to = from.0.checked_add(len).filter(|_| len > 0).ok_or(Stop::Fault(Fault::Invalid))?;
+        self.edit(ino, from.0, to, |list| written(list, from.0, to))?;
+        Ok(())
+    }
+
+    /// Makes a hole of blocks `[from, to)`: a step of it. `true` when nothing is mapped
+    /// there any more.
+    ///
+    /// # Errors
+    /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
+    pub fn unmap(&mut self, ino: Ino, from: FileBlock, to: FileBlock) -> Result<bool, Stop> {
+        self.unmap_step(ino, from.0, to.0, UNMAP_STEP)
+    }
+
+    pub(crate) fn unmap_step(
+        &mut self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+    ) -> Result<bool, Stop> {
+        let max = max.clamp(1, EDIT_MAX / 2);
+        let mut found = self.layout(ino, FileBlock(from), max + 1)?;
+        found.retain(|extent| extent.file.0 < to);
+        if found.is_empty() {
+            return Ok(true);
+        }
+        let done = found.len() <= max;
+        let end = if done { to } else { found[max - 1].end() };
+        let freed = self.edit(ino, from, end, |_| Vec::new())?;
+        self.free_later(ino, &freed)?;
+        Ok(done)
+    }
+
+    fn open_layout(&mut self, ino: Ino) -> Result<Layout, Stop> {
+        let (spot, slot) = self.locate_live(ino)?;
+        if slot.kind() != FileKind::Regular {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
+        Ok(Layout { spot, slot })
+    }
+
+    /// Segments of the tree that touch or adjoin `[from, to)`; at most `max`.
+    fn tree_segments(&self, ino: Ino, from: u64, to: u64, max: usize) -> Result<Vec<Extent>, Stop> {
+        let start = match EXTENTS.prev(self, &extent_key(ino, from))? {
+            Some((key, _)) if key[..8] == ino.0.to_be_bytes() => key,
+            _ => extent_key(ino, from),
+        };
+        let mut out: Vec<Extent> = Vec::new();
+        let mut sound = true;
+        EXTENTS.for_each(self, &start, |key, value| {
+            let item = decode_extent(key, value);
+            if let Some((of, extent)) = item {
+                let ordered = out.last().is_none_or(|last| last.end() <= extent.file.0);
+                if of == ino && ordered {
+                    let wanted = extent.file.0 <= to;
+                    if wanted && (extent.end() >= from) {
+                        out.push(extent);
+                    }
+                    return wanted && out.len() < max;
+                }
+                sound = of != ino;
+                return false;
+            }
+            sound = false;
+            false
+        })?;
+        if sound { Ok(out) } else { Err(EXTENTS.corrupt(self, "a segment makes no sense")) }
+    }
+
+    /// Replaces what is mapped in `[from, to)` by what `change` makes of the segments
+    /// around it. Gives what was replaced.
+    fn edit(
+        &mut self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        change: impl FnOnce(&[Extent]) -> Vec<Extent>,
+    ) -> Result<Vec<Extent>, Stop> {
+        let Layout { spot, mut slot } = self.open_layout(ino)?;
+        let mut list = slot.segments();
+        let bound = list.last().map_or(0, Extent::end);
+        let in_slot = list.len();
+        if slot.body() > 0 {
+            list.extend(self.tree_segments(ino, from, to, EDIT_MAX + 1)?);
+            if list.len() - in_slot > EDIT_MAX {
+                return Err(Stop::Fault(Fault::Overloaded));
+            }
+        }
+        let touched = (list.len() - in_slot) as u64;
+        let untouched = slot.body().checked_sub(touched);
+        let untouched = untouched.ok_or(Stop::Corrupt(spot.block, "more segments than counted"))?;
+        let new = change(&list);
+        let (after, freed) = splice(&list, from, to, &new);
+        let room = slot.segment_room(slot.name().len());
+        let keep = match untouched {
+            0 => after.len().min(room),
+            _ => after.iter().take_while(|extent| extent.file.0 < bound).count().min(room),
+        };
+        self.change_tree(ino, &list[in_slot..], &after[keep..])?;
+        let sum = |list: &[Extent]| list.iter().map(|extent| extent.len).sum::<u64>();
+        slot.set_segments(&after[..keep]);
+        slot.set_body(untouched + (after.len() - keep) as u64);
+        slot.set_blocks((slot.blocks() + sum(&after)).saturating_sub(sum(&list)));
+        self.store(&spot, &slot)?;
+        Ok(freed)
+    }
+
+    /// Turns the segments `old` of the tree into `new`, both sorted.
+    fn change_tree(&mut self, ino: Ino, old: &[Extent], new: &[Extent]) -> Result<(), Stop> {
+        for extent in old {
+            if new.binary_search_by_key(&extent.file, |e| e.file).is_err() {
+                EXTENTS.remove(self, &extent_key(ino, extent.file.0))?;
+            }
+        }
+        for extent in new {
+            let same = old.binary_search_by_key(&extent.file, |e| e.file);
+            if same.map(|at| old[at]) != Ok(*extent) {
+                EXTENTS.insert(self, &extent_key(ino, extent.file.0), &extent_value(extent))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the highest segments of a slot to the tree, so that `keep` are left.
+    pub(crate) fn spill_segments(&mut self, slot: &mut Slot, keep: usize) -> Result<(), Stop> {
+        let list = slot.segments();
+        if list.len() <= keep {
+            return Ok(());
+        }
+        self.change_tree(slot.ino(), &[], &list[keep..])?;
+        slot.set_body(slot.body() + (list.len() - keep) as u64);
+        slot.set_segments(&list[..keep]);
+        Ok(())
+    }
+}

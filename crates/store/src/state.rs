@@ -1,0 +1,213 @@
+//! What one open store holds in memory, and how a transaction enters it.
+//!
+//! Invariants:
+//! - a transaction enters as a whole: record in the running group, blocks in the
+//!   cache, counts and side state, without an await in between;
+//! - a clean block that turns dirty logs an image; a dirty one logs what changed
+//!   since its last record, which lies in a group not older than its entry in the dirty queue.
+
+use std::rc::Rc;
+
+use types::{HashMap, Lsn, Transno, Uuid};
+
+use crate::block::{self, Block, HEADER};
+use crate::cache::Cache;
+use crate::error::StoreError;
+use crate::journal::Log;
+use crate::metaspace::MetaSpace;
+use crate::side::SideState;
+use crate::superblock::Superblock;
+use crate::txn::{Layer, Scratch, Txn};
+
+/// All state of an open store.
+pub(crate) struct State {
+    pub(crate) cache: Cache,
+    pub(crate) log: Log,
+    pub(crate) space: MetaSpace,
+    pub(crate) side: SideState,
+    pub(crate) scratch: Scratch,
+    pub(crate) uuid: Uuid,
+    pub(crate) tag: u32,
+    pub(crate) read_only: bool,
+    pub(crate) poisoned: Option<Rc<str>>,
+    /// Blocks being read; `false`: a transaction gave the block a new content meanwhile.
+    pub(crate) fetching: HashMap<u64, bool>,
+    /// What the newest copy of the superblock says, or will say.
+    pub(crate) superblock: Superblock,
+    /// Callers that wait for room.
+    pub(crate) waiting: usize,
+    /// Everything shall go home.
+    pub(crate) draining: bool,
+}
+
+impl State {
+    /// A state with nothing but an empty cache.
+    pub(crate) fn new(superblock: Superblock, log: Log, cache: Cache) -> State {
+        let space = MetaSpace::new(superblock.bitmap_first, superblock.blocks);
+        State {
+            cache,
+            log,
+            space,
+            side: SideState::default(),
+            scratch: Scratch::default(),
+            uuid: superblock.uuid,
+            tag: block::tag_of(superblock.uuid),
+            read_only: false,
+            poisoned: None,
+            fetching: HashMap::default(),
+            superblock,
+            waiting: 0,
+            draining: false,
+        }
+    }
+
+    /// # Errors
+    /// `Poisoned` after a failed write.
+    pub(crate) fn usable(&self) -> Result<(), StoreError> {
+        match &self.poisoned {
+            Some(why) => Err(StoreError::Poisoned(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The newest durable position.
+    pub(crate) fn last_committed(&self) -> Transno {
+        Transno { epoch: self.log.epoch, lsn: self.log.durable }
+    }
+
+    /// Puts the new content of a changed block into the cache.
+    fn install(&mut self, layer: Layer, since: Lsn) {
+        let Layer { block, mut data, .. } = layer;
+        let dirty = match self.cache.frame_mut(block) {
+            Some(frame) => {
+                std::mem::swap(&mut frame.data, &mut data);
+                let dirty = frame.dirty;
+                self.cache.recycle(data);
+                dirty
+            }
+            None => {
+                if let Some(valid) = self.fetching.get_mut(&block.0) {
+                    *valid = false;
+                }
+                self.cache.insert(block, data);
+                false
+            }
+        };
+        if !dirty && !self.log.volatile {
+            self.cache.mark_dirty(block, since);
+        }
+    }
+}
+
+impl Txn<'_> {
+    /// Ends the transaction without a trace.
+    pub(crate) fn abort(mut self) {
+        self.give_back();
+    }
+
+    /// Lets the transaction take effect. `Transno::ZERO` if it changed nothing.
+    ///
+    /// # Errors
+    /// `ReadOnly`; nothing has changed then.
+    pub(crate) fn commit(mut self) -> Result<Transno, StoreError> {
+        if self.state.read_only && self.layers.iter().any(|layer| self.differs(layer)) {
+            self.give_back();
+            return Err(StoreError::ReadOnly);
+        }
+        let mut number = Transno::ZERO;
+        if let Some(lsn) = self.log_changes() {
+            number = Transno { epoch: self.state.log.epoch, lsn };
+            self.state.space.apply(&self.space_change);
+            self.install(number);
+        }
+        self.state.side.apply(std::mem::take(&mut self.pending), number);
+        let mut hooks = std::mem::take(&mut self.hooks);
+        for hook in hooks.drain(..) {
+            hook(&mut self.state.side, number);
+        }
+        self.hooks = hooks;
+        self.give_back();
+        Ok(number)
+    }
+
+    /// Writes the record; marks the layers that changed. `None` if none did.
+    fn log_changes(&mut self) -> Option<Lsn> {
+        if self.state.log.volatile {
+            return self.count_changes();
+        }
+        let State { cache, log, .. } = &mut *self.state;
+        log.group.begin();
+        for layer in &mut self.layers {
+            layer.changed = match cache.frame_mut(layer.block) {
+                Some(frame) if !layer.fresh && frame.dirty => {
+                    log.group.add(layer.block, Some(&frame.data), &layer.data)
+                }
+                Some(frame) if !layer.fresh && same_body(&frame.data, &layer.data) => false,
+                _ => log.group.add(layer.block, None, &layer.data),
+            };
+        }
+        log.group.finish().map(|end| Lsn(log.start.0 + end as u64))
+    }
+
+    fn count_changes(&mut self) -> Option<Lsn> {
+        let mut layers = std::mem::take(&mut self.layers);
+        for layer in &mut layers {
+            layer.changed = self.differs(layer);
+        }
+        let any = layers.iter().any(|layer| layer.changed);
+        self.layers = layers;
+        let log = &mut self.state.log;
+        any.then(|| {
+            log.start.0 += RECORD_STEP;
+            log.durable = log.start;
+            log.start
+        })
+    }
+
+    fn differs(&self, layer: &Layer) -> bool {
+        layer.fresh
+            || !self.state.cache.get(layer.block).is_some_and(|old| same_body(old, &layer.data))
+    }
+
+    /// Puts the changed layers into the cache.
+    fn install(&mut self, number: Transno) {
+        let since = self.state.log.start;
+        let mut layers = std::mem::take(&mut self.layers);
+        for mut layer in layers.drain(..) {
+            debug_assert_eq!(
+                block::get_u64(&layer.data[..], 8),
+                layer.block.0,
+                "header overwritten"
+            );
+            if layer.changed {
+                block::stamp(&mut layer.data, number.lsn, number.epoch);
+                self.state.install(layer, since);
+            } else {
+                self.state.cache.recycle(layer.data);
+            }
+        }
+        self.layers = layers;
+    }
+
+    /// Returns the memory for the next transaction.
+    fn give_back(&mut self) {
+        let mut layers = std::mem::take(&mut self.layers);
+        for layer in layers.drain(..) {
+            self.state.cache.recycle(layer.data);
+        }
+        let mut index = std::mem::take(&mut self.index);
+        index.clear();
+        let mut hooks = std::mem::take(&mut self.hooks);
+        hooks.clear();
+        let mut space_change = std::mem::take(&mut self.space_change);
+        space_change.clear();
+        self.state.scratch = Scratch { layers, index, hooks, space_change };
+    }
+}
+
+/// What a transaction adds to the position of a store without a log.
+const RECORD_STEP: u64 = 64;
+
+fn same_body(a: &Block, b: &Block) -> bool {
+    a[HEADER..] == b[HEADER..]
+}

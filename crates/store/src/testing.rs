@@ -1,0 +1,40 @@
+//! Helpers of unit tests.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// The value of a future that never waits, such as anything on a volatile store.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the future waits"),
+    }
+}
+
+/// An empty file system in memory, with two data zones of 10,000 blocks.
+pub fn formatted() -> crate::mfs::Mfs {
+    use crate::mkfs::{FormatOptions, PagFormat};
+    let pag = |id: u16| PagFormat {
+        id: types::PagId(id),
+        uuid: types::Uuid([id as u8; 16]),
+        blocks: 10_000,
+    };
+    let options = FormatOptions {
+        name: "test".into(),
+        uuid: types::Uuid([7; 16]),
+        log_bytes: 0,
+        pags: vec![pag(0), pag(1)],
+        force: false,
+    };
+    let mfs = crate::mfs::Mfs::volatile(200_000);
+    now(mfs.run(crate::mfs::Cost::STEP, |txn| crate::side::initialise(txn, &options))).unwrap();
+    mfs
+}
+
+/// The next pseudo-random number below `below`.
+pub fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}

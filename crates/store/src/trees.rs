@@ -1,0 +1,56 @@
+//! The trees and counters of the store, each with its root.
+//!
+//! Invariants:
+//! - a root's number and the widths of its keys and values never change;
+//! - the trees that empty themselves in daily work hold an entry of zeros from mkfs
+//!   on, which means nothing: else their last node would come and go, an image in
+//!   the log each time.
+
+use crate::btree::Tree;
+use crate::error::Stop;
+use crate::format::{chunk, extent, reply, space};
+use crate::roots::RootId;
+use crate::txn::Txn;
+
+/// Where every chunk of every directory lies.
+pub const CHUNKS: Tree<{ chunk::CHUNK_KEY }, { chunk::CHUNK_VALUE }> = Tree::at(RootId(1));
+/// Inodes away from home: number → packed place.
+pub const MOVED: Tree<8, 8> = Tree::at(RootId(2));
+/// Inodes without links.
+pub const ORPHANS: Tree<8, 8> = Tree::at(RootId(3));
+/// Segments that do not fit in their slots.
+pub const EXTENTS: Tree<{ extent::EXTENT_KEY }, { extent::EXTENT_VALUE }> = Tree::at(RootId(4));
+/// The data zones.
+pub const PAGS: Tree<2, { space::PAG_VALUE }> = Tree::at(RootId(5));
+/// Free data space.
+pub const FREE: Tree<{ space::RUN_KEY }, 8> = Tree::at(RootId(6));
+/// Data space of clients.
+pub const POOLS: Tree<{ space::POOL_KEY }, 8> = Tree::at(RootId(7));
+/// Data space that files gave up.
+pub const FREED: Tree<{ space::RUN_KEY }, { space::FREED_VALUE }> = Tree::at(RootId(8));
+/// Clients whose pools are quarantined.
+pub const QUARANTINES: Tree<8, 8> = Tree::at(RootId(9));
+/// Files that an evicted client may still write.
+pub const FROZEN: Tree<{ space::FROZEN_KEY }, 8> = Tree::at(RootId(10));
+/// Clients.
+pub const CLIENTS: Tree<8, 8> = Tree::at(RootId(11));
+/// Kept replies.
+pub const REPLIES: Tree<{ reply::REPLY_KEY }, 8> = Tree::at(RootId(12));
+/// Small durable settings.
+pub const SETTINGS: Tree<4, { reply::SETTING_VALUE }> = Tree::at(RootId(13));
+/// Number of the next chunk.
+pub const NEXT_CHUNK: RootId = RootId(14);
+/// Number of the next client.
+pub const NEXT_CLIENT: RootId = RootId(15);
+/// Number of inodes, the root and the attic included.
+pub const INODES: RootId = RootId(16);
+
+/// Puts the entries of zeros into the trees of a new file system.
+pub(crate) fn plant(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    MOVED.insert(txn, &[0; 8], &[0; 8])?;
+    ORPHANS.insert(txn, &[0; 8], &[0; 8])?;
+    EXTENTS.insert(txn, &[0; extent::EXTENT_KEY], &[0; extent::EXTENT_VALUE])?;
+    POOLS.insert(txn, &[0; space::POOL_KEY], &[0; 8])?;
+    FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
+    Ok(())
+}

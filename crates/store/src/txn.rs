@@ -1,0 +1,262 @@
+//! Overlay transactions.
+//!
+//! Invariants:
+//! - the body of a transaction sees committed state and its own changes;
+//! - its changes lie in copies (the overlay) until it has succeeded, so ending
+//!   it early needs no undo;
+//! - it never waits; a block that is not cached ends it with `Stop::Miss` and it runs again.
+
+use types::{Epoch, HashMap, MetaBlock, Transno};
+
+use crate::block::{self, Block, BlockType};
+use crate::error::Stop;
+use crate::metaspace::SpaceChange;
+use crate::mfs::Cost;
+use crate::side::{Pending, SideState};
+use crate::state::State;
+
+/// A changed block of a running transaction.
+pub(crate) struct Layer {
+    pub(crate) block: MetaBlock,
+    pub(crate) data: Box<Block>,
+    /// Initialised here: its former content does not matter.
+    pub(crate) fresh: bool,
+    /// Found to differ from the cache, at commit.
+    pub(crate) changed: bool,
+}
+
+/// What runs when a transaction has succeeded.
+pub(crate) type Hook = Box<dyn FnOnce(&mut SideState, Transno)>;
+
+/// Memory that transactions use one after the other.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) index: HashMap<u64, u32>,
+    pub(crate) hooks: Vec<Hook>,
+    pub(crate) space_change: SpaceChange,
+}
+
+/// A running transaction.
+pub struct Txn<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) cost: Cost,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) index: HashMap<u64, u32>,
+    pub(crate) hooks: Vec<Hook>,
+    pub(crate) space_change: SpaceChange,
+    pub(crate) pending: Pending,
+}
+
+impl<'a> Txn<'a> {
+    pub(crate) fn new(state: &'a mut State, cost: Cost) -> Txn<'a> {
+        let Scratch { layers, index, hooks, space_change } = std::mem::take(&mut state.scratch);
+        Txn { state, cost, layers, index, hooks, space_change, pending: Pending::default() }
+    }
+
+    /// The content of `block` as this transaction sees it.
+    ///
+    /// # Errors
+    /// `Stop::Miss` if it is not cached.
+    pub fn read(&self, block: MetaBlock) -> Result<&Block, Stop> {
+        if !self.layers.is_empty()
+            && let Some(&at) = self.index.get(&block.0)
+        {
+            return Ok(&self.layers[at as usize].data);
+        }
+        self.state.cache.get(block).ok_or(Stop::Miss(block, 1))
+    }
+
+    /// As [`Txn::read`], of a block that must be of type `kind`.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it is of another type.
+    pub fn read_as(&self, block: MetaBlock, kind: BlockType) -> Result<&Block, Stop> {
+        let data = self.read(block)?;
+        if data[4] != kind as u8 {
+            return Err(Stop::Corrupt(block, wrong_type(kind)));
+        }
+        Ok(data)
+    }
+
+    /// The content of `block` for changing it. The header's 32 bytes must stay as they are.
+    ///
+    /// # Errors
+    /// `Stop::Miss` if it is not cached.
+    pub fn write(&mut self, block: MetaBlock) -> Result<&mut Block, Stop> {
+        let at = match self.index.get(&block.0) {
+            Some(&at) => at as usize,
+            None => {
+                let mut data = self.state.cache.buffer();
+                match self.state.cache.get(block) {
+                    Some(content) => data.copy_from_slice(content),
+                    None => {
+                        self.state.cache.recycle(data);
+                        return Err(Stop::Miss(block, 1));
+                    }
+                }
+                self.add_layer(block, data, false)
+            }
+        };
+        Ok(&mut self.layers[at].data)
+    }
+
+    /// As [`Txn::write`], of a block that must be of type `kind`.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it is of another type.
+    pub fn write_as(&mut self, block: MetaBlock, kind: BlockType) -> Result<&mut Block, Stop> {
+        self.read_as(block, kind)?;
+        self.write(block)
+    }
+
+    /// Makes `block` an empty block of type `kind`, whatever it was; nothing is read.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it lies outside the device.
+    pub fn init(&mut self, block: MetaBlock, kind: BlockType) -> Result<&mut Block, Stop> {
+        if block.0 >= self.state.space.blocks {
+            return Err(Stop::Corrupt(block, "the address lies outside the device"));
+        }
+        let at = match self.index.get(&block.0) {
+            Some(&at) => at as usize,
+            None => {
+                let data = self.state.cache.buffer();
+                self.add_layer(block, data, true)
+            }
+        };
+        let tag = self.state.tag;
+        let layer = &mut self.layers[at];
+        layer.fresh = true;
+        block::initialise(&mut layer.data, block, kind, tag);
+        Ok(&mut layer.data)
+    }
+
+    /// Makes sure that blocks `[first, first + count)` are cached, fetching missing ones together.
+    ///
+    /// # Errors
+    /// `Stop::Miss` of the missing range.
+    pub fn want(&self, first: MetaBlock, count: u32) -> Result<(), Stop> {
+        let end = first.0.saturating_add(u64::from(count));
+        let missing = |block: &u64| {
+            !self.index.contains_key(block) && !self.state.cache.contains(MetaBlock(*block))
+        };
+        let Some(from) = (first.0..end).find(missing) else { return Ok(()) };
+        let to = (from..end).rev().find(missing).unwrap_or(from) + 1;
+        Err(Stop::Miss(MetaBlock(from), (to - from) as u32))
+    }
+
+    /// Has `hook` run on the side state if and when this transaction succeeds,
+    /// with the transaction's number (`Transno::ZERO` if it changed no block).
+    pub fn on_commit(&mut self, hook: impl FnOnce(&mut SideState, Transno) + 'static) {
+        self.hooks.push(Box::new(hook));
+    }
+
+    /// The side state, as of the committed transactions.
+    pub fn side(&self) -> &SideState {
+        &self.state.side
+    }
+
+    /// The side state, for filling pure caches of committed state: such a change
+    /// stays when the transaction fails.
+    pub fn side_mut(&mut self) -> &mut SideState {
+        &mut self.state.side
+    }
+
+    /// The newest transaction known to be durable.
+    pub fn durable(&self) -> Transno {
+        self.state.last_committed()
+    }
+
+    /// The epoch in which this transaction runs.
+    pub fn epoch(&self) -> Epoch {
+        self.state.log.epoch
+    }
+
+    fn add_layer(&mut self, block: MetaBlock, data: Box<Block>, fresh: bool) -> usize {
+        let at = self.layers.len();
+        self.index.insert(block.0, at as u32);
+        self.layers.push(Layer { block, data, fresh, changed: false });
+        at
+    }
+}
+
+fn wrong_type(wanted: BlockType) -> &'static str {
+    match wanted {
+        BlockType::Super => "not a superblock",
+        BlockType::Roots => "not the block of roots",
+        BlockType::Bitmap => "not a bitmap block",
+        BlockType::Tree => "not a tree node",
+        BlockType::Directory => "not a directory block",
+        BlockType::Blob => "not a blob block",
+        BlockType::Reply => "not a block of replies",
+        BlockType::Table => "not a table block",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use types::Fault;
+
+    use crate::block::BlockType;
+    use crate::error::Stop;
+    use crate::mfs::{Cost, Mfs};
+    use crate::testing::now;
+
+    #[test]
+    fn a_failed_transaction_changes_nothing() {
+        let mfs = Mfs::volatile(1000);
+        let (block, _) = now(mfs.run(Cost::SMALL, |txn| {
+            let block = txn.alloc_meta(1, None)?;
+            txn.init(block, BlockType::Table)?[100] = 1;
+            Ok(block)
+        }))
+        .unwrap();
+        let ran = Rc::new(Cell::new(0));
+        let failed = now(mfs.run(Cost::SMALL, |txn| {
+            let ran = ran.clone();
+            txn.on_commit(move |_, _| ran.set(ran.get() + 1));
+            txn.write(block)?[100] = 2;
+            assert_eq!(txn.read(block)?[100], 2);
+            txn.alloc_meta(4, None)?;
+            Err::<(), _>(Stop::Fault(Fault::Exists))
+        }));
+        assert_eq!(failed.map(|_| ()).unwrap_err().fault(), Fault::Exists);
+        let free = now(mfs.run(Cost::SMALL, |txn| {
+            assert_eq!(txn.read(block)?[100], 1);
+            let ran = ran.clone();
+            txn.on_commit(move |_, _| ran.set(ran.get() + 10));
+            Ok(txn.meta_space().1)
+        }));
+        assert_eq!(ran.get(), 10);
+        assert_eq!(free.unwrap().1, types::Transno::ZERO);
+    }
+
+    #[test]
+    fn transaction_numbers_grow_with_every_change() {
+        let mfs = Mfs::volatile(1000);
+        let mut last = types::Transno::ZERO;
+        for _ in 0..10 {
+            let changed = now(mfs.run(Cost::SMALL, |txn| {
+                let block = txn.alloc_meta(1, None)?;
+                txn.init(block, BlockType::Table)?;
+                Ok(())
+            }));
+            let number = changed.unwrap().1;
+            assert!(number > last);
+            last = number;
+        }
+    }
+
+    #[test]
+    fn a_block_of_another_type_is_reported_with_its_address() {
+        let mfs = Mfs::volatile(1000);
+        let failed = now(mfs.run(Cost::SMALL, |txn| {
+            txn.read_as(crate::roots::ROOTS_BLOCK, BlockType::Tree).map(|_| ())
+        }));
+        assert_eq!(failed.unwrap_err().fault(), Fault::Corrupt);
+    }
+}
