@@ -1,0 +1,47 @@
+//! What a server is told at its start.
+
+use std::rc::Rc;
+
+use types::{Duration, PagId, Uuid};
+
+/// A data zone and where clients and the server find its device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PagPlace {
+    /// Its number.
+    pub id: PagId,
+    /// UUID in its label.
+    pub uuid: Uuid,
+    /// Device or file.
+    pub path: String,
+}
+
+/// Takes lines for the log.
+pub type Log = Rc<dyn Fn(&str)>;
+
+/// See the module.
+#[derive(Clone)]
+pub struct Config {
+    /// Name of the file system that clients must ask for.
+    pub fs_name: String,
+    /// "host:port" to listen on; port 0: any.
+    pub listen: String,
+    /// How long a client may be silent before others need not wait for it.
+    pub lease: Duration,
+    /// Data zones; those of the store that are missing here are served without a path.
+    pub pags: Vec<PagPlace>,
+    /// Where log lines go.
+    pub log: Log,
+}
+
+impl Config {
+    /// A configuration with the default lease of 30 s and no log.
+    pub fn new(fs_name: &str, listen: &str) -> Config {
+        Config {
+            fs_name: fs_name.to_owned(),
+            listen: listen.to_owned(),
+            lease: Duration::from_secs(30),
+            pags: Vec::new(),
+            log: Rc::new(|_| {}),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! One connection: frames in, frames out.
+//!
+//! Invariants:
+//! - everything sent on a connection leaves in the order it was sent; what is ready
+//!   when the socket is, leaves in one write;
+//! - a connection whose peer does not read is not read from either, so that what
+//!   waits to be written stays bounded.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use env::sync::Notify;
+use env::{Env, Stream};
+use proto::frame::{Decoder, Received, encode};
+use proto::mds::{Message, Reply};
+use types::{Duration, Fault, Transno};
+
+use crate::hello;
+use crate::request;
+use crate::server::Server;
+use crate::session::{Admission, Session};
+
+/// Bytes asked of the socket at once.
+const READ: usize = 256 << 10;
+/// Bytes waiting to be written beyond which nothing more is read.
+const OUT_MAX: usize = 8 << 20;
+/// Capacity of a write buffer that is kept.
+const SPARE_MAX: usize = 1 << 20;
+
+/// See the module.
+pub struct Connection {
+    stream: Stream,
+    out: RefCell<Vec<u8>>,
+    ready: Notify,
+    written: Notify,
+    closed: Cell<bool>,
+    finishing: Cell<bool>,
+}
+
+impl Connection {
+    fn new(stream: Stream) -> Connection {
+        Connection {
+            stream,
+            out: RefCell::default(),
+            ready: Notify::new(),
+            written: Notify::new(),
+            closed: Cell::new(false),
+            finishing: Cell::new(false),
+        }
+    }
+
+    /// Queues a message.
+    pub fn send(&self, message: &Message) {
+        if self.closed.get() || self.finishing.get() {
+            return;
+        }
+        let mut out = self.out.borrow_mut();
+        let idle = out.is_empty();
+        encode(message, &mut out);
+        drop(out);
+        if idle {
+            self.ready.notify_all();
+        }
+    }
+
+    /// Address of the other end.
+    pub fn peer(&self) -> String {
+        self.stream.peer()
+    }
+
+    /// Has it ended?
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Ends it at once.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.stream.shutdown();
+        self.ready.notify_all();
+        self.written.notify_all();
+    }
+
+    /// Ends it when what is queued has been written.
+    pub fn finish(&self) {
+        self.finishing.set(true);
+        self.ready.notify_all();
+    }
+}
+
+/// Serves a connection to its end.
+pub async fn serve(server: Rc<Server>, stream: Stream) {
+    let connection = Rc::new(Connection::new(stream));
+    server.connections.borrow_mut().push(Rc::downgrade(&connection));
+    server.env.spawn(write(server.env.clone(), connection.clone()));
+    let mut decoder = Decoder::new();
+    if let Some(session) = hello::greet(&server, &connection, &mut decoder).await {
+        let end = read(&server, &session, &connection, &mut decoder).await;
+        if let Some(text) = end {
+            server.log(&format!("client {}: {text}; connection closed", session.client));
+        }
+    }
+    connection.finish();
+}
+
+/// Writes what is queued, all that is there at once.
+async fn write(env: Env, connection: Rc<Connection>) {
+    let mut spare = Vec::new();
+    loop {
+        let ready = connection.ready.notified();
+        let taken = std::mem::replace(&mut *connection.out.borrow_mut(), spare);
+        if taken.is_empty() {
+            spare = taken;
+            if connection.closed.get() || connection.finishing.get() {
+                break;
+            }
+            ready.await;
+            continue;
+        }
+        // A peer that reads nothing for so long is as good as gone.
+        let sent = env.timeout(WRITE_PATIENCE, connection.stream.write_all(taken)).await;
+        let Some((Ok(()), bytes)) = sent else { break };
+        spare = if bytes.capacity() > SPARE_MAX { Vec::new() } else { bytes };
+        connection.written.notify_all();
+    }
+    connection.close();
+}
+
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The next whole frame; `None` when the connection has ended.
+pub async fn receive(
+    connection: &Connection,
+    decoder: &mut Decoder,
+) -> Result<Option<Received>, String> {
+    loop {
+        match decoder.next() {
+            Ok(Some(received)) => return Ok(Some(received)),
+            Ok(None) => {}
+            Err(malformed) => return Err(malformed.to_string()),
+        }
+        loop {
+            let written = connection.written.notified();
+            if connection.closed.get() {
+                return Ok(None);
+            }
+            if connection.out.borrow().len() < OUT_MAX {
+                break;
+            }
+            written.await;
+        }
+        let (result, bytes) = connection.stream.read(decoder.lend(), READ).await;
+        decoder.restore(bytes);
+        match result {
+            Ok(0) | Err(_) => return Ok(None),
+            Ok(_) => {}
+        }
+    }
+}
+
+async fn read(
+    server: &Rc<Server>,
+    session: &Rc<Session>,
+    connection: &Rc<Connection>,
+    decoder: &mut Decoder,
+) -> Option<String> {
+    loop {
+        let received = match receive(connection, decoder).await {
+            Ok(Some(received)) => received,
+            Ok(None) => return None,
+            Err(text) => return Some(text),
+        };
+        session.heard.set(server.env.now());
+        if session.is_over() {
+            return None;
+        }
+        match received {
+            Received::Message(Message::Request { request }) => {
+                let (slot, seq) = (request.slot, request.seq);
+                let admission = match &request.replay {
+                    Some(_) => session.admit_replay(slot),
+                    None => session.admit(slot, seq),
+                };
+                match admission {
+                    Admission::New { fresh } => start(server, session, request, fresh),
+                    Admission::Again(mut reply) => {
+                        request::tell_leases(server, session, &mut reply.results);
+                        reply.last_committed = server.mfs.last_committed();
+                        connection.send(&Message::Reply { reply: *reply });
+                    }
+                    Admission::Ignore => {}
+                    Admission::Protocol(text) => return Some(text.into()),
+                }
+            }
+            Received::Unknown { slot, seq } => {
+                if let Admission::New { .. } = session.admit(slot, seq) {
+                    let (transno, last_committed) = (Transno::ZERO, server.mfs.last_committed());
+                    let results = vec![Err(Fault::Unsupported)];
+                    let reply = Reply { slot, seq, transno, last_committed, results };
+                    session.answered(&reply, false);
+                    connection.send(&Message::Reply { reply });
+                }
+            }
+            Received::Message(Message::PushReply { reply }) => {
+                if let Some(waiting) = session.glimpses.borrow_mut().remove(&reply.id) {
+                    waiting.send(reply.data);
+                }
+            }
+            Received::Message(_) => return Some("it sent what only servers send".into()),
+        }
+    }
+}
+
+/// Executes a request at once if it need not wait; else as a task of its own.
+fn start(server: &Rc<Server>, session: &Rc<Session>, request: proto::mds::Request, fresh: bool) {
+    let mut work = Box::pin(request::serve(server.clone(), session.clone(), request, fresh));
+    let mut context = Context::from_waker(Waker::noop());
+    if pin!(&mut work).poll(&mut context).is_pending() {
+        server.env.spawn(work);
+    }
+}

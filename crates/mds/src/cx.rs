@@ -1,0 +1,241 @@
+//! What an operation sees of its request while its transaction runs.
+//!
+//! Invariants:
+//! - an operation states its needs ([`Cx::need`]) before its first change and passes
+//!   [`Cx::ready`]; if it cannot have them at once, it ends without a change, the
+//!   server waits, and it starts over;
+//! - everything it decides is in its [`Effects`], applied by the server at the instant
+//!   its transaction succeeded, and dropped otherwise.
+
+use proto::mds::{DataAttr, InoRef, Leased, OpReply, Principal};
+use store::{Stop, Txn};
+use types::{Attr, ClientId, Fault, FileKind, HashMap, Ino, Rights, Timestamp};
+
+use crate::gate::Held;
+use crate::recent::Unit;
+use crate::record::{Outcome, Record};
+use crate::server::Server;
+
+/// Rights on an inode that no other client may hold while the operation runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// The inode (or [`crate::gate::RENAME_GATE`]).
+    pub ino: Ino,
+    /// The rights.
+    pub take: Rights,
+}
+
+/// What the request has already waited for.
+#[derive(Default)]
+pub struct Waited {
+    /// Gates it holds.
+    pub gates: Option<Held>,
+    /// Inodes whose other holders have been asked for `OPEN`: who still holds it has the file open.
+    pub open_asked: Vec<Ino>,
+    /// What holders of `DATA_X` said of size and times.
+    pub glimpsed: HashMap<Ino, Option<DataAttr>>,
+}
+
+/// What a transaction decided beside its changes of blocks.
+#[derive(Default)]
+pub struct Effects {
+    /// Everything stated by [`Cx::need`].
+    pub needs: Vec<Need>,
+    /// Was one of them missing?
+    pub missing: bool,
+    /// Holders of `DATA_X` on these must be asked for size and times.
+    pub glimpse: Vec<Ino>,
+    /// Rights the client would like.
+    pub wants: Vec<(Ino, Rights)>,
+    /// Rights it shall have, free of conflicts by its needs.
+    pub grants: Vec<(Ino, Rights)>,
+    /// Leases that end.
+    pub drops: Vec<(ClientId, Ino)>,
+    /// What the reply rests on.
+    pub reads: Vec<Unit>,
+    /// What was changed.
+    pub changes: Vec<Unit>,
+    /// Inodes that have no name any more (or none yet).
+    pub nameless: Vec<Ino>,
+    /// Inodes that have a name again.
+    pub named: Vec<Ino>,
+    /// Outcome of the operation at hand, if it changes something.
+    pub outcome: Option<Outcome>,
+    /// Outcomes of the transaction's operations, for the kept reply.
+    pub outcomes: Record,
+}
+
+/// See the module.
+pub struct Cx<'a> {
+    /// The server.
+    pub server: &'a Server,
+    /// Who asks.
+    pub client: ClientId,
+    /// On whose behalf.
+    pub principal: &'a Principal,
+    /// The time of the operation.
+    pub now: Timestamp,
+    /// Results of the operations before it.
+    pub earlier: &'a [Result<OpReply, Fault>],
+    /// Results of the operations before it in the same transaction.
+    pub here: Vec<Result<OpReply, Fault>>,
+    /// What had taken effect before the server restarted.
+    pub kept: &'a Record,
+    /// Of a replay: the result that it had.
+    pub given: Option<&'a OpReply>,
+    /// A replay waits for nobody: whoever conflicted then has given way then.
+    pub replay: bool,
+    /// What was waited for.
+    pub waited: &'a Waited,
+    /// What it decides.
+    pub effects: Effects,
+}
+
+impl Cx<'_> {
+    /// The inode meant.
+    ///
+    /// # Errors
+    /// `Invalid` if no earlier operation found one.
+    pub fn resolve(&self, at: &InoRef) -> Result<Ino, Stop> {
+        let op = match at {
+            InoRef::Is { ino } => return Ok(*ino),
+            InoRef::Of { op } => usize::from(*op),
+        };
+        let found = match self.earlier.iter().chain(&self.here).nth(op) {
+            Some(Ok(OpReply::Entry { entry: Some(leased), .. })) => leased.attr.ino,
+            Some(Ok(OpReply::Entry { entry: None, .. })) => return Err(Fault::NotFound.into()),
+            Some(Ok(
+                OpReply::Attr { leased }
+                | OpReply::Made { leased, .. }
+                | OpReply::Linked { leased, .. }
+                | OpReply::Acquired { leased, .. },
+            )) => leased.attr.ino,
+            _ => return Err(Fault::Invalid.into()),
+        };
+        Ok(found)
+    }
+
+    /// The operation number `index` of the compound is done.
+    pub fn finish(&mut self, index: usize) {
+        if let Some(outcome) = self.effects.outcome.take() {
+            self.effects.outcomes.push((index as u8, outcome));
+        }
+    }
+
+    /// No other client may hold `take` on `ino`, and no other operation may wait there.
+    pub fn need(&mut self, ino: Ino, take: Rights) {
+        if self.replay {
+            return;
+        }
+        self.effects.needs.push(Need { ino, take });
+        self.effects.missing |= self.server.gates.closed(ino, self.waited.gates.as_ref())
+            || self.server.leases.borrow().others(self.client, ino).intersects(take);
+    }
+
+    /// Other holders of `OPEN` on `ino` must have been asked whether they have it open.
+    pub fn need_open_answers(&mut self, ino: Ino) {
+        if !self.replay && !self.waited.open_asked.contains(&ino) {
+            self.need(ino, Rights::OPEN);
+        }
+    }
+
+    /// Passes if all needs are met.
+    ///
+    /// # Errors
+    /// Ends the attempt.
+    pub fn ready(&self) -> Result<(), Stop> {
+        if self.effects.missing || !self.effects.glimpse.is_empty() {
+            return Err(Fault::Busy.into());
+        }
+        Ok(())
+    }
+
+    /// Attributes of an inode that is there.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn attr(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+        if self.server.freer.is_freeing(ino) {
+            return Err(Fault::Stale.into());
+        }
+        txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
+    }
+
+    /// Attributes of a directory that is there.
+    ///
+    /// # Errors
+    /// `Stale`, `NotDirectory`.
+    pub fn dir(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+        let attr = self.attr(txn, ino)?;
+        if attr.kind == FileKind::Directory { Ok(attr) } else { Err(Fault::NotDirectory.into()) }
+    }
+
+    /// As [`Cx::dir`], and it has not been removed.
+    ///
+    /// # Errors
+    /// `NotFound` if it has; as [`Cx::dir`].
+    pub fn live_dir(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+        let attr = self.dir(txn, ino)?;
+        if attr.nlink == 0 { Err(Fault::NotFound.into()) } else { Ok(attr) }
+    }
+
+    /// Attributes as others may see them: size and times from the client that holds
+    /// `DATA_X`, if it is another one. Asks for a glimpse if there is none yet.
+    pub fn seen(&mut self, mut attr: Attr) -> Attr {
+        if attr.kind != FileKind::Regular || self.replay {
+            return attr;
+        }
+        let writer = self.server.leases.borrow().writer(attr.ino);
+        if writer.is_none_or(|writer| writer == self.client) {
+            return attr;
+        }
+        match self.waited.glimpsed.get(&attr.ino) {
+            None => self.effects.glimpse.push(attr.ino),
+            Some(None) => {}
+            Some(Some(data)) => {
+                attr.size = data.size;
+                attr.blocks = data.blocks;
+                attr.mtime = data.mtime;
+                attr.ctime = attr.ctime.max(data.ctime);
+            }
+        }
+        attr
+    }
+
+    /// `attr` as a part of the reply; the lease is filled in when the reply leaves.
+    pub fn leased(&self, attr: Attr) -> Leased {
+        Leased { attr, rights: Rights::empty(), seq: 0 }
+    }
+
+    /// The client would like `rights` on the inode.
+    pub fn want(&mut self, attr: &Attr, rights: Rights) {
+        let rights = rights & possible(attr.kind);
+        if !rights.is_empty() {
+            self.effects.wants.push((attr.ino, rights));
+        }
+    }
+
+    /// Notes a change of a directory's content at the operation's time and stores it.
+    ///
+    /// # Errors
+    /// As `set_attr`.
+    pub fn touch_dir(&self, txn: &mut Txn<'_>, dir: &mut Attr) -> Result<(), Stop> {
+        dir.mtime = self.now;
+        dir.ctime = self.now;
+        dir.version += 1;
+        txn.set_attr(dir)?;
+        if let Some(stored) = txn.attr(dir.ino)? {
+            *dir = stored;
+        }
+        Ok(())
+    }
+}
+
+/// Rights that make sense on an inode of this kind.
+pub fn possible(kind: FileKind) -> Rights {
+    match kind {
+        FileKind::Directory => Rights::ATTR | Rights::NAMES | Rights::OPEN,
+        FileKind::Regular => Rights::ATTR | Rights::OPEN | Rights::DATA_S | Rights::DATA_X,
+        _ => Rights::ATTR | Rights::OPEN,
+    }
+}

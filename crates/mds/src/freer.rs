@@ -1,0 +1,144 @@
+//! Inodes without a name: kept while someone has them open, then freed in steps.
+//!
+//! Invariants:
+//! - an inode is freed only when nobody holds any right on it; it is hidden from
+//!   all operations from the moment that is decided;
+//! - after a restart nothing is freed before the grace has ended.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use env::sync::Notify;
+use store::Cost;
+use types::{ClientId, HashSet, Ino, Rights};
+
+use crate::cx::Need;
+use crate::ops::READ;
+use crate::server::Server;
+
+/// Segments freed by one transaction.
+const SEGMENTS: usize = 64;
+/// Orphans looked up at once after a restart.
+const BATCH: usize = 256;
+
+/// See the module.
+#[derive(Default)]
+pub struct Freer {
+    open: RefCell<HashSet<Ino>>,
+    doomed: RefCell<HashSet<Ino>>,
+    queue: RefCell<VecDeque<Ino>>,
+    wake: Notify,
+    idle: Notify,
+    allowed: Cell<bool>,
+}
+
+impl Freer {
+    /// Is the inode on its way out?
+    pub fn is_freeing(&self, ino: Ino) -> bool {
+        let doomed = self.doomed.borrow();
+        !doomed.is_empty() && doomed.contains(&ino)
+    }
+
+    /// Inodes without a name that are open somewhere, and those being freed.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.open.borrow().len(), self.doomed.borrow().len())
+    }
+
+    /// The inode has lost its last name.
+    pub fn nameless(&self, server: &Server, ino: Ino) {
+        self.open.borrow_mut().insert(ino);
+        self.consider(server, ino);
+    }
+
+    /// The inode has a name again.
+    pub fn named(&self, ino: Ino) {
+        self.open.borrow_mut().remove(&ino);
+    }
+
+    /// Someone gave up `OPEN` on the inode.
+    pub fn consider(&self, server: &Server, ino: Ino) {
+        if !self.allowed.get() || !self.open.borrow().contains(&ino) {
+            return;
+        }
+        if server.leases.borrow().anyone(ino, Rights::OPEN) {
+            return;
+        }
+        self.open.borrow_mut().remove(&ino);
+        self.doomed.borrow_mut().insert(ino);
+        self.queue.borrow_mut().push_back(ino);
+        self.wake.notify_all();
+    }
+
+    /// The server stops.
+    pub fn stop(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Waits until what is being freed now is freed.
+    pub async fn drained(&self) {
+        loop {
+            let notified = self.idle.notified();
+            if self.doomed.borrow().is_empty() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// Finds the orphans that are left from before the restart; from now on orphans are freed.
+pub async fn begin(server: &Rc<Server>) {
+    server.freer.allowed.set(true);
+    let open: Vec<Ino> = server.freer.open.borrow().iter().copied().collect();
+    for ino in open {
+        server.freer.consider(server, ino);
+    }
+    let mut after = Ino::NONE;
+    loop {
+        let found = server.mfs.run(READ, |txn| txn.orphans(after, BATCH)).await;
+        let Some((found, _)) = server.checked(found, "looking for orphans") else { return };
+        let Some(&last) = found.last() else { return };
+        for ino in found {
+            if !server.freer.is_freeing(ino) {
+                server.freer.nameless(server, ino);
+            }
+        }
+        after = last;
+    }
+}
+
+/// Frees what is doomed, until the server stops.
+pub async fn run(server: Rc<Server>) {
+    loop {
+        let notified = server.freer.wake.notified();
+        let next = server.freer.queue.borrow_mut().pop_front();
+        if server.is_stopping() {
+            return;
+        }
+        let Some(ino) = next else {
+            server.freer.idle.notify_all();
+            notified.await;
+            continue;
+        };
+        free(&server, ino).await;
+        server.freer.doomed.borrow_mut().remove(&ino);
+    }
+}
+
+async fn free(server: &Rc<Server>, ino: Ino) {
+    let nobody = ClientId(0);
+    if !server.leases.borrow().others(nobody, ino).is_empty() {
+        let needs = [Need { ino, take: Rights::all() }];
+        let gates = crate::recall::recall(server, nobody, &needs, None).await;
+        server.leases.borrow_mut().drop_inode(ino);
+        drop(gates);
+    }
+    loop {
+        let step = server.mfs.run(Cost::STEP, |txn| txn.free_inode_step(ino, SEGMENTS)).await;
+        match server.checked(step, "freeing an inode") {
+            Some((false, _)) => {}
+            Some((true, _)) | None => return,
+        }
+    }
+}

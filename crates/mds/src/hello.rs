@@ -1,0 +1,220 @@
+//! The handshake: who is calling, and what becomes of its session.
+//!
+//! Invariants:
+//! - a number is bound to one run of one client: another run cannot take its place;
+//! - a number is durable before it is told.
+
+use std::rc::Rc;
+
+use proto::frame::{Decoder, Received};
+use proto::mds::{self, Hello, Message, Refused, Welcome};
+use proto::{Reader, Wire};
+use store::Cost;
+use types::limits::{SESSIONS_MAX, SLOTS};
+use types::{ClientId, Duration, Fault, Transno};
+
+use crate::connection::{Connection, receive};
+use crate::server::Server;
+use crate::session::{Identity, Session, State};
+
+/// How long a caller may take to introduce itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Shortest lease that a client may ask for.
+const LEASE_MIN: Duration = Duration::from_millis(100);
+/// Longest description kept.
+const DESCRIPTION_MAX: usize = 1024;
+/// [`Hello::role`] of an administrator's tool.
+const ADMINISTRATOR: u8 = 1;
+
+/// What is kept of a client over restarts.
+pub struct Info {
+    /// Number of its run.
+    pub nonce: u64,
+    /// See [`Session::local`].
+    pub local: bool,
+    /// For people.
+    pub description: String,
+}
+
+impl Info {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.nonce.put(&mut out);
+        self.local.put(&mut out);
+        self.description.put(&mut out);
+        out
+    }
+
+    /// What the bytes mean; nothing known if they make no sense.
+    pub fn decode(bytes: &[u8]) -> Info {
+        let mut reader = Reader::new(bytes);
+        let mut read = || -> Result<Info, proto::Malformed> {
+            Ok(Info {
+                nonce: Wire::get(&mut reader)?,
+                local: Wire::get(&mut reader)?,
+                description: Wire::get(&mut reader)?,
+            })
+        };
+        read().unwrap_or(Info { nonce: 0, local: false, description: String::new() })
+    }
+}
+
+fn refusal(fault: Fault, text: impl Into<String>) -> Refused {
+    Refused { fault, text: text.into() }
+}
+
+/// Answers the caller's hello. `None`: it was refused or went away.
+pub async fn greet(
+    server: &Rc<Server>,
+    connection: &Rc<Connection>,
+    decoder: &mut Decoder,
+) -> Option<Rc<Session>> {
+    let first = server.env.timeout(PATIENCE, receive(connection, decoder)).await?;
+    let result = match first {
+        Ok(Some(Received::Message(Message::Hello { hello }))) => admit(server, hello).await,
+        Ok(None) => return None,
+        Ok(Some(_)) => Err(refusal(Fault::Protocol, "the first message must be a hello")),
+        Err(text) => Err(refusal(Fault::Protocol, text)),
+    };
+    match result {
+        Ok((session, state)) => {
+            session.heard.set(server.env.now());
+            session.forget_held_back();
+            connection.send(&Message::Welcome { welcome: welcome(server, &session, state) });
+            session.bind(connection.clone());
+            for recall in server.leases.borrow().unanswered(session.client) {
+                session.push_recall(recall);
+            }
+            Some(session)
+        }
+        Err(refused) => {
+            connection.send(&Message::Refused { refused });
+            None
+        }
+    }
+}
+
+fn welcome(server: &Server, session: &Session, state: (u8, Transno)) -> Welcome {
+    Welcome {
+        version: mds::VERSION,
+        features: 0,
+        fs_uuid: server.identity.uuid,
+        client: session.client,
+        epoch: server.identity.epoch,
+        state: state.0,
+        survived: state.1,
+        lease_ms: u32::try_from(session.lease.as_millis()).unwrap_or(u32::MAX),
+        slots: SLOTS,
+        pags: server.pags.borrow().clone(),
+        time: server.env.wall(),
+    }
+}
+
+async fn admit(server: &Rc<Server>, hello: Hello) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
+    if hello.version_min > mds::VERSION || hello.version_max < mds::VERSION {
+        let text = format!(
+            "this server speaks protocol version {}, the client versions {} to {}",
+            mds::VERSION,
+            hello.version_min,
+            hello.version_max
+        );
+        return Err(refusal(Fault::Unsupported, text));
+    }
+    if hello.fs_name != server.config.fs_name {
+        let text = format!(
+            "this server serves the file system {:?}, not {:?}",
+            server.config.fs_name, hello.fs_name
+        );
+        return Err(refusal(Fault::NotFound, text));
+    }
+    if server.is_stopping() {
+        return Err(refusal(Fault::Busy, "the server is stopping"));
+    }
+    if hello.role == ADMINISTRATOR {
+        let session = Rc::new(new_session(server, &hello, ClientId(0), State::Live, false));
+        return Ok((session, (mds::NEW, Transno::ZERO)));
+    }
+    if hello.client == ClientId(0) {
+        return enroll(server, &hello).await;
+    }
+    resume(server, &hello)
+}
+
+fn new_session(
+    server: &Server,
+    hello: &Hello,
+    client: ClientId,
+    state: State,
+    known: bool,
+) -> Session {
+    let asked = Duration::from_millis(u64::from(hello.lease_ms));
+    let lease = if hello.lease_ms == 0 {
+        server.config.lease
+    } else {
+        asked.clamp(LEASE_MIN.min(server.config.lease), server.config.lease)
+    };
+    let description = shortened(&hello.description);
+    let identity = Identity { client, nonce: hello.nonce, description, lease };
+    Session::new(identity, state, known, server.env.now())
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(DESCRIPTION_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// A new client: it gets a number.
+async fn enroll(
+    server: &Rc<Server>,
+    hello: &Hello,
+) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
+    if server.sessions.borrow().len() >= SESSIONS_MAX {
+        return Err(refusal(Fault::Overloaded, "the server has as many clients as it can have"));
+    }
+    let description = shortened(&hello.description);
+    let info = Info { nonce: hello.nonce, local: false, description }.encode();
+    let made = server.mfs.run(Cost::SMALL, |txn| txn.new_client(&info)).await;
+    let failed = refusal(Fault::Io, "the metadata store failed; see the server's log");
+    let (client, transno) = server.checked(made, "enrolling a client").ok_or(failed.clone())?;
+    server.wait_durable(transno).await.map_err(|_| failed)?;
+    let session = Rc::new(new_session(server, hello, client, State::Live, false));
+    server.sessions.borrow_mut().insert(client, session.clone());
+    server.log(&format!("client {client} ({}) has come", session.description));
+    Ok((session, (mds::NEW, Transno::ZERO)))
+}
+
+/// A client that has a number.
+fn resume(server: &Rc<Server>, hello: &Hello) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
+    let client = hello.client;
+    let taken = || refusal(Fault::NotPermitted, format!("client {client} is another process"));
+    let evicted = || {
+        let text = format!("client {client} was evicted: what it had not committed is lost");
+        refusal(Fault::Evicted, text)
+    };
+    if let Some(session) = server.session(client) {
+        if session.nonce != hello.nonce {
+            return Err(taken());
+        }
+        if session.is_over() {
+            return Err(evicted());
+        }
+        let state = match session.state() {
+            State::Recovering => (mds::RECOVERED, server.survived(hello.seen)),
+            _ => (mds::RESUMED, Transno::ZERO),
+        };
+        return Ok((session, state));
+    }
+    let Some(info) = server.grace.claim(client) else { return Err(evicted()) };
+    if info.nonce != hello.nonce {
+        server.grace.unclaim(client, info);
+        return Err(taken());
+    }
+    let session = Rc::new(new_session(server, hello, client, State::Recovering, true));
+    session.local.set(info.local);
+    server.sessions.borrow_mut().insert(client, session.clone());
+    Ok((session, (mds::RECOVERED, server.survived(hello.seen))))
+}

@@ -1,0 +1,36 @@
+//! The metadata server.
+//!
+//! Invariants:
+//! - an operation is one transaction of the store, run at one instant: it sees no
+//!   other operation halfway, and holds no lock but gates while it waits;
+//! - nothing a client may cache is changed before every other client that may cache
+//!   it has given up the right, or has been evicted;
+//! - a reply that rests on another client's change is sent when that change is durable;
+//! - every request of a session takes effect once.
+//!
+//! [`request`] drives a request through its operations ([`ops`]); [`recall`] waits for
+//! others; [`hello`], [`session`] and [`connection`] are the way in and out; [`grace`],
+//! [`evict`] and [`freer`] are what happens around the operations.
+
+pub mod config;
+mod connection;
+mod cx;
+pub mod evict;
+mod freer;
+mod gate;
+mod grace;
+mod hello;
+mod ops;
+mod recall;
+mod recent;
+mod record;
+mod request;
+mod server;
+mod session;
+mod start;
+pub mod status;
+
+pub use config::{Config, Log, PagPlace};
+pub use server::ServeError;
+pub use start::{Mds, serve};
+pub use status::Status;

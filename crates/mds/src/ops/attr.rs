@@ -1,0 +1,79 @@
+//! Explicit changes of attributes.
+
+use proto::mds::{InoRef, OpReply, SetAttr, SetTime};
+use store::{Stop, Txn};
+use types::{Attr, FileKind, Ino, Rights, Timestamp};
+
+use super::acl::{self, Acl};
+use crate::cx::Cx;
+use crate::recent::Unit;
+use crate::record::Outcome;
+
+const S_ISUID: u16 = 0o4000;
+const S_ISGID: u16 = 0o2000;
+const S_IXGRP: u16 = 0o010;
+
+pub fn set_attr(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    set: &SetAttr,
+) -> Result<OpReply, Stop> {
+    let ino = cx.resolve(ino)?;
+    let mut attr = cx.attr(txn, ino)?;
+    need_attributes(cx, &attr);
+    cx.ready()?;
+    if let Some(mode) = set.mode {
+        attr.mode = mode & 0o7777;
+        chmod_acl(txn, ino, attr.mode)?;
+    }
+    if set.kill_setid {
+        attr.mode = without_setid(&attr);
+    }
+    attr.uid = set.uid.unwrap_or(attr.uid);
+    attr.gid = set.gid.unwrap_or(attr.gid);
+    let time = |set: &Option<SetTime>, old: Timestamp| match set {
+        None => old,
+        Some(SetTime::Now {}) => cx.now,
+        Some(SetTime::At { time }) => *time,
+    };
+    attr.atime = time(&set.atime, attr.atime);
+    attr.mtime = time(&set.mtime, attr.mtime);
+    changed(cx, txn, attr)
+}
+
+/// Nobody else may count on the attributes; a writer first hands over size and times.
+pub fn need_attributes(cx: &mut Cx<'_>, attr: &Attr) {
+    let data = if attr.kind == FileKind::Regular { Rights::DATA_X } else { Rights::empty() };
+    cx.need(attr.ino, Rights::ATTR | data);
+}
+
+/// Stores changed attributes and tells them.
+pub fn changed(cx: &mut Cx<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<OpReply, Stop> {
+    attr.ctime = cx.now;
+    attr.version += 1;
+    txn.set_attr(&attr)?;
+    let attr = cx.attr(txn, attr.ino)?;
+    cx.effects.reads.push(Unit::Attr(attr.ino));
+    cx.effects.changes.push(Unit::Attr(attr.ino));
+    cx.effects.outcome = Some(Outcome::Done);
+    Ok(OpReply::Attr { leased: cx.leased(attr) })
+}
+
+/// The mode without the set-id bits that a change of owner or content clears.
+pub fn without_setid(attr: &Attr) -> u16 {
+    if attr.kind == FileKind::Directory {
+        return attr.mode;
+    }
+    let group = if attr.mode & S_IXGRP != 0 { S_ISGID } else { 0 };
+    attr.mode & !(S_ISUID | group)
+}
+
+fn chmod_acl(txn: &mut Txn<'_>, ino: Ino, mode: u16) -> Result<(), Stop> {
+    if let Some(bytes) = txn.xattr(ino, acl::ACCESS)? {
+        let mut acl = Acl::parse(&bytes).map_err(Stop::Fault)?;
+        acl.chmod(mode);
+        txn.set_xattr(ino, acl::ACCESS, &acl.encode())?;
+    }
+    Ok(())
+}

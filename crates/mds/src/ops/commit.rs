@@ -1,0 +1,104 @@
+//! Commits: what a holder of `DATA_X` did to a file's layout, size and times.
+//!
+//! Invariants:
+//! - edits take effect in their order; a commit too large for one transaction is
+//!   several, and each leaves a file that a crash may show: a growing size is set
+//!   first (holes read as zeros), a shrinking one and the times last;
+//! - how far it came is kept with each transaction, so a commit sent again after a
+//!   restart goes on where it was.
+
+use proto::mds::{Edit, OpReply};
+use store::{Stop, Txn};
+use types::limits::FILE_SIZE_MAX;
+use types::{Fault, FileBlock, FileKind, Ino, Rights, Timestamp};
+
+use crate::cx::Cx;
+use crate::recent::Unit;
+use crate::record::Outcome;
+
+/// Edits of one transaction.
+const EDITS: usize = 24;
+
+/// A commit's operands.
+#[derive(Clone, Copy)]
+pub struct Commit<'a> {
+    pub ino: Ino,
+    pub edits: &'a [Edit],
+    pub size: Option<u64>,
+    pub mtime: Option<Timestamp>,
+    pub ctime: Option<Timestamp>,
+}
+
+/// Applies edits from number `done` on. Yields how many are done, and with the last of them the reply.
+pub fn step(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    commit: Commit<'_>,
+    done: usize,
+) -> Result<(Option<OpReply>, usize), Stop> {
+    let ino = commit.ino;
+    let mut attr = cx.attr(txn, ino)?;
+    if attr.kind != FileKind::Regular || commit.size.is_some_and(|size| size > FILE_SIZE_MAX) {
+        return Err(Fault::Invalid.into());
+    }
+    let writer = cx.server.leases.borrow().rights(cx.client, ino).contains(Rights::DATA_X);
+    if !writer && !cx.replay {
+        return Err(Fault::Stale.into());
+    }
+    let (edits, mut at, mut work) = (commit.edits, done, EDITS);
+    while at < edits.len() && work > 0 {
+        work -= 1;
+        match &edits[at] {
+            Edit::Map { extent } => match txn.map(ino, cx.client, *extent) {
+                Err(Stop::Fault(Fault::Overloaded)) => {
+                    txn.unmap(ino, extent.file, FileBlock(extent.end()))?;
+                    work = 0;
+                    continue;
+                }
+                other => other?,
+            },
+            Edit::Unmap { from, to } => {
+                if to <= &from.0 {
+                    return Err(Fault::Invalid.into());
+                }
+                if !txn.unmap(ino, *from, FileBlock(*to))? {
+                    work = 0;
+                    continue;
+                }
+                work = work.saturating_sub(EDITS / 4);
+            }
+            Edit::Written { from, len } => mark(txn, ino, *from, *len)?,
+        }
+        at += 1;
+    }
+    let last = at == edits.len();
+    let size = commit.size.unwrap_or(attr.size);
+    attr.size = if last { size } else { attr.size.max(size) };
+    if last {
+        attr.mtime = commit.mtime.unwrap_or(attr.mtime);
+        attr.ctime = commit.ctime.unwrap_or(attr.ctime);
+    }
+    attr.version += 1;
+    txn.set_attr(&attr)?;
+    cx.effects.changes.extend([Unit::Attr(ino), Unit::Data(ino)]);
+    if !last {
+        cx.effects.outcome = Some(Outcome::Edits(at as u32));
+        return Ok((None, at));
+    }
+    cx.effects.outcome = Some(Outcome::Done);
+    cx.effects.reads.extend([Unit::Attr(ino), Unit::Data(ino)]);
+    let attr = cx.attr(txn, ino)?;
+    Ok((Some(OpReply::Attr { leased: cx.leased(attr) }), at))
+}
+
+/// Marks a range written, in halves if it has too many segments for one edit.
+fn mark(txn: &mut Txn<'_>, ino: Ino, from: FileBlock, len: u64) -> Result<(), Stop> {
+    match txn.mark_written(ino, from, len) {
+        Err(Stop::Fault(Fault::Overloaded)) if len > 1 => {
+            let half = len / 2;
+            mark(txn, ino, from, half)?;
+            mark(txn, ino, FileBlock(from.0 + half), len - half)
+        }
+        other => other,
+    }
+}

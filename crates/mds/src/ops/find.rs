@@ -1,0 +1,110 @@
+//! Reading the namespace: lookup, getattr, readdir, readlink.
+
+use proto::mds::{DirEntry, InoRef, OpReply};
+use proto::wire::Bytes;
+use store::{Stop, Txn};
+use types::limits::READDIR_MAX;
+use types::{Fault, FileKind, Name, Rights};
+
+use crate::cx::{Cx, possible};
+use crate::recent::Unit;
+
+pub fn lookup(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    dir: &InoRef,
+    name: &Name,
+    want: Rights,
+    want_dir: Rights,
+) -> Result<OpReply, Stop> {
+    let dir = cx.resolve(dir)?;
+    let dir_attr = cx.dir(txn, dir)?;
+    let found = match txn.lookup(dir, name)? {
+        Some(ino) => {
+            let attr = cx.attr(txn, ino)?;
+            let attr = cx.seen(attr);
+            cx.want(&attr, want);
+            cx.effects.reads.push(Unit::Attr(ino));
+            Some(cx.leased(attr))
+        }
+        None => None,
+    };
+    cx.ready()?;
+    cx.want(&dir_attr, want_dir);
+    cx.effects.reads.push(Unit::Name(dir, name.clone()));
+    Ok(OpReply::Entry { entry: found, dir: cx.leased(dir_attr) })
+}
+
+pub fn get_attr(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    want: Rights,
+) -> Result<OpReply, Stop> {
+    let ino = cx.resolve(ino)?;
+    let attr = cx.attr(txn, ino)?;
+    let attr = cx.seen(attr);
+    cx.ready()?;
+    cx.want(&attr, want);
+    cx.effects.reads.push(Unit::Attr(ino));
+    Ok(OpReply::Attr { leased: cx.leased(attr) })
+}
+
+/// Which entries are asked for.
+#[derive(Clone, Copy)]
+pub struct Page {
+    pub cookie: u64,
+    pub max: u32,
+    pub plus: bool,
+}
+
+pub fn read_dir(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    dir: &InoRef,
+    page: Page,
+    want: Rights,
+    want_dir: Rights,
+) -> Result<OpReply, Stop> {
+    let dir = cx.resolve(dir)?;
+    let dir_attr = cx.dir(txn, dir)?;
+    let max = (page.max as usize).clamp(1, READDIR_MAX);
+    let found = txn.readdir(dir, page.cookie, max)?;
+    let end = found.len() < max;
+    let mut entries = Vec::with_capacity(found.len());
+    for entry in found {
+        let mut leased = None;
+        if page.plus {
+            let attr = match entry.attr {
+                Some(attr) => Some(attr),
+                None => txn.attr(entry.ino)?,
+            };
+            // A file that another client is writing is left to a lookup of its own.
+            let writer = cx.server.leases.borrow().writer(entry.ino);
+            let attr = attr.filter(|_| writer.is_none_or(|writer| writer == cx.client));
+            if let Some(attr) = attr {
+                if want.intersects(possible(attr.kind)) {
+                    cx.want(&attr, want);
+                }
+                cx.effects.reads.push(Unit::Attr(attr.ino));
+                leased = Some(cx.leased(attr));
+            }
+        }
+        let (cookie, name, ino, kind) = (entry.cookie, entry.name, entry.ino, entry.kind);
+        entries.push(DirEntry { cookie, name, ino, kind, leased });
+    }
+    cx.want(&dir_attr, want_dir);
+    cx.effects.reads.push(Unit::Names(dir));
+    Ok(OpReply::Entries { entries, end, dir: cx.leased(dir_attr) })
+}
+
+pub fn read_link(cx: &mut Cx<'_>, txn: &mut Txn<'_>, ino: &InoRef) -> Result<OpReply, Stop> {
+    let ino = cx.resolve(ino)?;
+    let attr = cx.attr(txn, ino)?;
+    if attr.kind != FileKind::Symlink {
+        return Err(Fault::Invalid.into());
+    }
+    let bytes = txn.symlink(ino)?;
+    cx.effects.reads.push(Unit::Attr(ino));
+    Ok(OpReply::Bytes { bytes: Bytes(bytes), leased: Some(cx.leased(attr)) })
+}

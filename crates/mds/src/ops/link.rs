@@ -1,0 +1,52 @@
+//! Further names of an inode.
+
+use proto::mds::{InoRef, OpReply};
+use store::{Stop, Txn};
+use types::limits::LINK_MAX;
+use types::{Fault, FileKind, Name, Rights};
+
+use crate::cx::Cx;
+use crate::recent::Unit;
+use crate::record::Outcome;
+
+pub fn link(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    dir: &InoRef,
+    name: &Name,
+) -> Result<OpReply, Stop> {
+    let (ino, dir) = (cx.resolve(ino)?, cx.resolve(dir)?);
+    let mut attr = cx.attr(txn, ino)?;
+    let mut dir_attr = cx.live_dir(txn, dir)?;
+    if attr.kind == FileKind::Directory {
+        return Err(Fault::NotPermitted.into());
+    }
+    if txn.lookup(dir, name)?.is_some() {
+        cx.effects.reads.push(Unit::Name(dir, name.clone()));
+        return Err(Fault::Exists.into());
+    }
+    if attr.nlink >= LINK_MAX {
+        return Err(Fault::TooManyLinks.into());
+    }
+    cx.need(dir, Rights::NAMES | Rights::ATTR);
+    cx.need(ino, Rights::ATTR);
+    let seen = cx.seen(attr);
+    cx.ready()?;
+    txn.link(dir, name, ino)?;
+    // The kernel lets only O_TMPFILE's inodes come back from having no name.
+    if attr.nlink == 0 {
+        cx.effects.named.push(ino);
+    }
+    attr.nlink += 1;
+    attr.ctime = cx.now;
+    attr.version += 1;
+    txn.set_attr(&attr)?;
+    cx.touch_dir(txn, &mut dir_attr)?;
+    let unit = Unit::Name(dir, name.clone());
+    cx.effects.reads.extend([unit.clone(), Unit::Attr(dir), Unit::Attr(ino)]);
+    cx.effects.changes.extend([unit, Unit::Names(dir), Unit::Attr(ino)]);
+    cx.effects.outcome = Some(Outcome::Inode(ino));
+    let told = types::Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..attr };
+    Ok(OpReply::Linked { leased: cx.leased(told), dir: cx.leased(dir_attr) })
+}

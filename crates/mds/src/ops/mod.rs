@@ -1,0 +1,93 @@
+//! The operations that are one transaction each: a file per operation or family.
+//!
+//! Invariants:
+//! - an operation is a pure function of what the transaction reads and of its [`Cx`];
+//!   it may run several times, only the last counts;
+//! - reading, stating needs, [`Cx::ready`], then changing, in this order.
+
+pub mod acl;
+mod attr;
+pub mod commit;
+mod create;
+mod data;
+mod find;
+mod link;
+mod remove;
+mod rename;
+pub mod repeat;
+pub mod space;
+mod xattr;
+
+use proto::mds::{Op, OpReply};
+use store::{Cost, Stop, Txn};
+use types::Fault;
+
+use crate::cx::Cx;
+
+/// The cost of what changes nothing.
+pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: false };
+
+/// The worst case of a transaction of `op`; `None` if it is no transaction of this kind.
+pub fn cost(op: &Op) -> Option<Cost> {
+    Some(match op {
+        Op::Lookup { .. }
+        | Op::GetAttr { .. }
+        | Op::ReadDir { .. }
+        | Op::GetXattr { .. }
+        | Op::ListXattr { .. }
+        | Op::ReadLink { .. }
+        | Op::Acquire { .. }
+        | Op::Layout { .. } => READ,
+        Op::Create { .. }
+        | Op::CreateUnnamed { .. }
+        | Op::Link { .. }
+        | Op::SetAttr { .. }
+        | Op::SetXattr { .. } => Cost::SMALL,
+        Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::Rename { .. }
+        | Op::RemoveXattr { .. }
+        | Op::ReturnSpace { .. } => Cost::DELETE,
+        _ => return None,
+    })
+}
+
+/// Runs `op` inside a transaction.
+///
+/// # Errors
+/// The operation's fault, or what the store needs before it can go on.
+pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, Stop> {
+    match op {
+        Op::Lookup { dir, name, want, want_dir } => {
+            find::lookup(cx, txn, dir, name, *want, *want_dir)
+        }
+        Op::GetAttr { ino, want } => find::get_attr(cx, txn, ino, *want),
+        Op::ReadDir { dir, cookie, max, plus, want, want_dir } => {
+            let page = find::Page { cookie: *cookie, max: *max, plus: *plus };
+            find::read_dir(cx, txn, dir, page, *want, *want_dir)
+        }
+        Op::ReadLink { ino } => find::read_link(cx, txn, ino),
+        Op::Create { dir, name, node, want } => create::create(cx, txn, dir, name, node, *want),
+        Op::CreateUnnamed { dir, node, want } => create::unnamed(cx, txn, dir, node, *want),
+        Op::Link { ino, dir, name } => link::link(cx, txn, ino, dir, name),
+        Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, dir, name, *unused),
+        Op::Rmdir { dir, name } => remove::rmdir(cx, txn, dir, name),
+        Op::Rename { from, name, to, new_name, flags, unused } => {
+            let (from, to) = ((from, name), (to, new_name));
+            rename::rename(cx, txn, from, to, *flags, *unused)
+        }
+        Op::SetAttr { ino, set } => attr::set_attr(cx, txn, ino, set),
+        Op::GetXattr { ino, name, want } => xattr::get(cx, txn, ino, &name.0, *want),
+        Op::ListXattr { ino, want } => xattr::list(cx, txn, ino, *want),
+        Op::SetXattr { ino, name, value, flags, kill_setgid } => {
+            let change =
+                xattr::Change { value: &value.0, flags: *flags, kill_setgid: *kill_setgid };
+            xattr::set(cx, txn, ino, &name.0, change)
+        }
+        Op::RemoveXattr { ino, name } => xattr::remove(cx, txn, ino, &name.0),
+        Op::Acquire { ino, rights, from } => data::acquire(cx, txn, ino, *rights, *from),
+        Op::Layout { ino, from } => data::layout(cx, txn, ino, *from),
+        Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),
+        _ => Err(Fault::Unsupported.into()),
+    }
+}

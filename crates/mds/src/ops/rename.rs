@@ -1,0 +1,198 @@
+//! Rename, also over a name, also as an exchange.
+//!
+//! Invariants:
+//! - the tree has no cycle: a directory moves to another directory only under the
+//!   rename gate, and not into its own subtree;
+//! - the order of the checks is the kernel's and ext4's.
+
+use proto::mds::{InoRef, OpReply};
+use store::{Stop, Txn};
+use types::{Attr, Fault, FileKind, Ino, Name, Rights};
+
+use super::remove::{need_target, unname};
+use crate::cx::Cx;
+use crate::gate::RENAME_GATE;
+use crate::recent::Unit;
+use crate::record::Outcome;
+
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+
+pub fn rename(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    from: (&InoRef, &Name),
+    to: (&InoRef, &Name),
+    flags: u32,
+    unused: Option<Ino>,
+) -> Result<OpReply, Stop> {
+    let (from, to) = ((cx.resolve(from.0)?, from.1), (cx.resolve(to.0)?, to.1));
+    let (no_replace, exchange) = (flags & NO_REPLACE != 0, flags & EXCHANGE != 0);
+    if flags & !(NO_REPLACE | EXCHANGE) != 0 || (no_replace && exchange) {
+        return Err(Fault::Invalid.into());
+    }
+    let from_attr = cx.dir(txn, from.0)?;
+    let to_attr = cx.live_dir(txn, to.0)?;
+    let units = [Unit::Name(from.0, from.1.clone()), Unit::Name(to.0, to.1.clone())];
+    cx.effects.reads.extend(units.iter().cloned());
+    let source = txn.lookup(from.0, from.1)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let source = cx.attr(txn, source)?;
+    let target = match txn.lookup(to.0, to.1)? {
+        Some(ino) => Some(cx.attr(txn, ino)?),
+        None => None,
+    };
+    if no_replace && target.is_some() {
+        return Err(Fault::Exists.into());
+    }
+    if exchange && target.is_none() {
+        return Err(Fault::NotFound.into());
+    }
+    let directories = [Some(source), target].into_iter().flatten();
+    let moves_directory =
+        from.0 != to.0 && directories.into_iter().any(|a| a.kind == FileKind::Directory);
+    if moves_directory {
+        check_circle(txn, from.0, to.0, &source, target.as_ref(), exchange)?;
+        cx.need(RENAME_GATE, Rights::empty());
+    }
+    if let Some(target) = &target {
+        if target.ino == source.ino {
+            // Two names of one inode: POSIX wants nothing to happen.
+            let (from, to) = (cx.leased(from_attr), cx.leased(to_attr));
+            let source = cx.seen(source);
+            cx.ready()?;
+            let moved = cx.leased(source);
+            return Ok(OpReply::Renamed { moved, replaced: None, from, to });
+        }
+        if !exchange {
+            check_replace(cx, txn, &source, target)?;
+        }
+    }
+    for dir in [from.0, to.0] {
+        cx.need(dir, Rights::NAMES | Rights::ATTR);
+    }
+    cx.need(source.ino, Rights::ATTR);
+    match &target {
+        Some(target) if exchange => cx.need(target.ino, Rights::ATTR),
+        Some(target) => need_target(cx, target),
+        None => {}
+    }
+    let seen = cx.seen(source);
+    cx.ready()?;
+    let work = Work { from, to, source, target, exchange };
+    let (moved, replaced) = work.apply(cx, txn, unused)?;
+    let (from_attr, to_attr) = work.touch_dirs(cx, txn)?;
+    cx.effects.reads.extend([Unit::Attr(source.ino), Unit::Attr(to.0)]);
+    cx.effects.changes.extend(units);
+    cx.effects.changes.extend([Unit::Names(from.0), Unit::Names(to.0), Unit::Attr(source.ino)]);
+    if let Some(target) = &target {
+        cx.effects.reads.push(Unit::Attr(target.ino));
+        cx.effects.changes.push(Unit::Attr(target.ino));
+    }
+    let over = replaced.map_or(Ino::NONE, |attr| attr.ino);
+    cx.effects.outcome = Some(Outcome::Moved(source.ino, over));
+    let moved = Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..moved };
+    let (moved, from, to) = (cx.leased(moved), cx.leased(from_attr), cx.leased(to_attr));
+    Ok(OpReply::Renamed { moved, replaced, from, to })
+}
+
+/// A directory must not come to lie inside itself, nor be replaced by what lies in it.
+fn check_circle(
+    txn: &mut Txn<'_>,
+    from: Ino,
+    to: Ino,
+    source: &Attr,
+    target: Option<&Attr>,
+    exchange: bool,
+) -> Result<(), Stop> {
+    if source.kind == FileKind::Directory && txn.is_within(to, source.ino)? {
+        return Err(Fault::Invalid.into());
+    }
+    if let Some(target) = target.filter(|target| target.kind == FileKind::Directory)
+        && txn.is_within(from, target.ino)?
+    {
+        return Err(if exchange { Fault::Invalid } else { Fault::NotEmpty }.into());
+    }
+    Ok(())
+}
+
+fn check_replace(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    source: &Attr,
+    target: &Attr,
+) -> Result<(), Stop> {
+    let directory = |attr: &Attr| attr.kind == FileKind::Directory;
+    match (directory(source), directory(target)) {
+        (true, false) => Err(Fault::NotDirectory.into()),
+        (false, true) => Err(Fault::IsDirectory.into()),
+        (true, true) => {
+            cx.effects.reads.push(Unit::Names(target.ino));
+            if txn.is_empty(target.ino)? { Ok(()) } else { Err(Fault::NotEmpty.into()) }
+        }
+        (false, false) => Ok(()),
+    }
+}
+
+struct Work<'a> {
+    from: (Ino, &'a Name),
+    to: (Ino, &'a Name),
+    source: Attr,
+    target: Option<Attr>,
+    exchange: bool,
+}
+
+impl Work<'_> {
+    /// Moves the names; yields the moved inode and the replaced one as they are then.
+    fn apply(
+        &self,
+        cx: &mut Cx<'_>,
+        txn: &mut Txn<'_>,
+        unused: Option<Ino>,
+    ) -> Result<(Attr, Option<Attr>), Stop> {
+        let mut replaced = None;
+        if self.exchange {
+            txn.exchange(self.from, self.to)?;
+            if let Some(target) = self.target {
+                replaced = Some(self.stamp(cx, txn, target)?);
+            }
+        } else {
+            if let Some(target) = self.target {
+                txn.remove_name(self.to.0, self.to.1)?;
+                replaced = Some(unname(cx, txn, target, unused)?);
+            }
+            txn.rename(self.from.0, self.from.1, self.to.0, self.to.1)?;
+        }
+        Ok((self.stamp(cx, txn, self.source)?, replaced))
+    }
+
+    fn stamp(&self, cx: &Cx<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<Attr, Stop> {
+        attr.ctime = cx.now;
+        attr.version += 1;
+        txn.set_attr(&attr)?;
+        Ok(attr)
+    }
+
+    /// Times and link counts of both directories. They are read anew: one of them
+    /// may be what was moved.
+    fn touch_dirs(&self, cx: &Cx<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
+        let is_dir = |attr: &Attr| attr.kind == FileKind::Directory;
+        let source = i64::from(is_dir(&self.source));
+        let target = i64::from(self.target.as_ref().is_some_and(is_dir));
+        let (left, came) = if self.exchange {
+            (target - source, source - target)
+        } else {
+            (-source, source - target)
+        };
+        let mut from = cx.dir(txn, self.from.0)?;
+        let changed = if self.from.0 == self.to.0 { left + came } else { left };
+        from.nlink = (i64::from(from.nlink) + changed).max(2) as u32;
+        cx.touch_dir(txn, &mut from)?;
+        if self.from.0 == self.to.0 {
+            return Ok((from, from));
+        }
+        let mut to = cx.dir(txn, self.to.0)?;
+        to.nlink = (i64::from(to.nlink) + came).max(2) as u32;
+        cx.touch_dir(txn, &mut to)?;
+        Ok((from, to))
+    }
+}

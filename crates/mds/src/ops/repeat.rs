@@ -1,0 +1,85 @@
+//! The reply to an operation that was executed before a restart of the server, made
+//! anew from its kept outcome and from what is there now.
+
+use proto::mds::{Op, OpReply};
+use store::{Stop, Txn};
+use types::{Attr, Fault, FileKind, Ino, Timestamp};
+
+use crate::cx::Cx;
+use crate::record::Outcome;
+
+/// The reply to `op`, whose outcome was `outcome`.
+///
+/// # Errors
+/// `Protocol` if the outcome is not one of this operation's.
+pub fn reply(
+    op: &Op,
+    outcome: &Outcome,
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+) -> Result<OpReply, Stop> {
+    let protocol = Stop::Fault(Fault::Protocol);
+    let inode = |outcome: &Outcome| match outcome {
+        Outcome::Inode(ino) => Ok(*ino),
+        _ => Err(protocol),
+    };
+    Ok(match op {
+        Op::Create { dir, want, .. } | Op::CreateUnnamed { dir, want, .. } => {
+            let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
+            cx.want(&attr, *want);
+            OpReply::Made { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?) }
+        }
+        Op::Link { dir, .. } => {
+            let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
+            OpReply::Linked { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?) }
+        }
+        Op::Unlink { dir, .. } | Op::Rmdir { dir, .. } => {
+            let (ino, dir) = (inode(outcome)?, cx.resolve(dir)?);
+            OpReply::Removed { ino, attr: find(txn, ino)?, dir: cx.leased(find(txn, dir)?) }
+        }
+        Op::Rename { from, to, .. } => {
+            let Outcome::Moved(moved, over) = outcome else { return Err(protocol) };
+            let (from, to) = (cx.resolve(from)?, cx.resolve(to)?);
+            let replaced = if *over == Ino::NONE { None } else { Some(find(txn, *over)?) };
+            OpReply::Renamed {
+                moved: cx.leased(find(txn, *moved)?),
+                replaced,
+                from: cx.leased(find(txn, from)?),
+                to: cx.leased(find(txn, to)?),
+            }
+        }
+        Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {
+            let ino = cx.resolve(ino)?;
+            OpReply::Attr { leased: cx.leased(find(txn, ino)?) }
+        }
+        Op::Commit { ino, .. } => OpReply::Attr { leased: cx.leased(find(txn, *ino)?) },
+        Op::Space { .. } => {
+            let Outcome::Space(runs) = outcome else { return Err(protocol) };
+            OpReply::Space { runs: runs.clone() }
+        }
+        Op::ReturnSpace { .. } => OpReply::Done {},
+        _ => return Err(protocol),
+    })
+}
+
+/// The inode's attributes; if it is gone, those of something that has no name.
+fn find(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    let zero = Timestamp::default();
+    let gone = Attr {
+        ino,
+        kind: FileKind::Regular,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        btime: zero,
+        version: u64::MAX,
+    };
+    Ok(txn.attr(ino)?.unwrap_or(gone))
+}

@@ -1,0 +1,55 @@
+//! Data space: what is free, grants, returns.
+
+use proto::mds::{OpReply, PagRun, Statfs};
+use store::mfs::Usage;
+use store::{Stop, Txn};
+use types::limits::GRANT_BLOCKS;
+use types::{Fault, PagId};
+
+use crate::cx::Cx;
+use crate::record::Outcome;
+
+/// Inodes that a metadata block holds at most.
+const SLOTS_PER_BLOCK: u64 = 8;
+/// Runs given back by one operation at most.
+const RUNS_MAX: usize = 64;
+
+/// Blocks are counted free from the moment nothing maps them.
+pub fn statfs(usage: Usage, txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
+    let pags = txn.pags()?;
+    Ok(Statfs {
+        blocks: pags.iter().map(|pag| pag.total).sum(),
+        blocks_free: pags.iter().map(|pag| pag.free + pag.freed).sum(),
+        inodes: (usage.blocks - usage.blocks_free) * SLOTS_PER_BLOCK,
+        inodes_free: usage.blocks_free * SLOTS_PER_BLOCK,
+        pags: pags.iter().map(|pag| (pag.id, (pag.total, pag.free + pag.freed))).collect(),
+    })
+}
+
+/// Grants blocks: at most an eighth of what is free, so that the last blocks are
+/// shared among the clients that ask.
+pub fn grant(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    hint: Option<PagId>,
+    blocks: u64,
+) -> Result<OpReply, Stop> {
+    let free: u64 = txn.pags()?.iter().map(|pag| pag.free).sum();
+    let blocks = blocks.min(GRANT_BLOCKS * 4).min((free / 8).max(1));
+    let runs = txn.grant(cx.client, hint, blocks)?;
+    let runs: Vec<PagRun> =
+        runs.into_iter().map(|(pag, addr, len)| PagRun { pag, addr, len }).collect();
+    cx.effects.outcome = Some(Outcome::Space(runs.clone()));
+    Ok(OpReply::Space { runs })
+}
+
+pub fn give_back(cx: &mut Cx<'_>, txn: &mut Txn<'_>, runs: &[PagRun]) -> Result<OpReply, Stop> {
+    if runs.len() > RUNS_MAX {
+        return Err(Fault::TooBig.into());
+    }
+    for run in runs {
+        txn.pool_return(cx.client, run.pag, run.addr, run.len)?;
+    }
+    cx.effects.outcome = Some(Outcome::Done);
+    Ok(OpReply::Done {})
+}

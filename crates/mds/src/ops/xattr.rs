@@ -1,0 +1,175 @@
+//! Extended attributes, POSIX ACLs among them.
+
+use proto::mds::{InoRef, OpReply};
+use proto::wire::Bytes;
+use store::{Stop, Txn};
+use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
+use types::{Attr, Fault, FileKind, Rights};
+
+use super::acl::{self, Acl};
+use super::attr::{changed, need_attributes};
+use crate::cx::Cx;
+use crate::recent::Unit;
+
+const CREATE: u32 = 1;
+const REPLACE: u32 = 2;
+const S_ISGID: u16 = 0o2000;
+
+/// A change of an attribute.
+#[derive(Clone, Copy)]
+pub struct Change<'a> {
+    pub value: &'a [u8],
+    pub flags: u32,
+    pub kill_setgid: bool,
+}
+
+pub fn get(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    name: &[u8],
+    want: Rights,
+) -> Result<OpReply, Stop> {
+    check_name(name)?;
+    let ino = cx.resolve(ino)?;
+    let attr = cx.attr(txn, ino)?;
+    cx.effects.reads.push(Unit::Attr(ino));
+    let value = txn.xattr(ino, name)?.ok_or(Stop::Fault(Fault::NoAttribute))?;
+    Ok(tell(cx, attr, value, want))
+}
+
+pub fn list(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    want: Rights,
+) -> Result<OpReply, Stop> {
+    let ino = cx.resolve(ino)?;
+    let attr = cx.attr(txn, ino)?;
+    cx.effects.reads.push(Unit::Attr(ino));
+    let mut names = Vec::new();
+    for (name, _) in txn.xattrs(ino)? {
+        names.extend_from_slice(&name);
+        names.push(0);
+    }
+    Ok(tell(cx, attr, names, want))
+}
+
+/// Bytes, with the lease unless another client knows the attributes better.
+fn tell(cx: &mut Cx<'_>, attr: Attr, bytes: Vec<u8>, want: Rights) -> OpReply {
+    let writer = cx.server.leases.borrow().writer(attr.ino);
+    let leased = writer.is_none_or(|writer| writer == cx.client).then(|| {
+        cx.want(&attr, want);
+        cx.leased(attr)
+    });
+    OpReply::Bytes { bytes: Bytes(bytes), leased }
+}
+
+pub fn set(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    name: &[u8],
+    change: Change<'_>,
+) -> Result<OpReply, Stop> {
+    check_name(name)?;
+    if change.value.len() > XATTR_VALUE_MAX {
+        return Err(Fault::TooBig.into());
+    }
+    let ino = cx.resolve(ino)?;
+    let mut attr = cx.attr(txn, ino)?;
+    check_kind(name, attr.kind)?;
+    let old = txn.xattr(ino, name)?;
+    if change.flags & CREATE != 0 && old.is_some() {
+        return Err(Fault::Exists.into());
+    }
+    if change.flags & REPLACE != 0 && old.is_none() {
+        return Err(Fault::NoAttribute.into());
+    }
+    need_attributes(cx, &attr);
+    cx.ready()?;
+    let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
+    let keep = if is_acl { set_acl(&mut attr, name, change)? } else { true };
+    if keep {
+        check_total(txn, &attr, name, change.value.len())?;
+        txn.set_xattr(ino, name, change.value)?;
+    } else if old.is_some() {
+        txn.remove_xattr(ino, name)?;
+    }
+    changed(cx, txn, attr)
+}
+
+/// Checks an ACL and brings the mode in line. False: there is nothing to store.
+fn set_acl(attr: &mut Attr, name: &[u8], change: Change<'_>) -> Result<bool, Stop> {
+    if Acl::is_none(change.value) {
+        return Ok(false);
+    }
+    let list = Acl::parse(change.value).map_err(Stop::Fault)?;
+    if name == acl::DEFAULT {
+        return Ok(true);
+    }
+    attr.mode = (attr.mode & !0o777) | list.mode();
+    if change.kill_setgid {
+        attr.mode &= !S_ISGID;
+    }
+    Ok(!list.is_minimal())
+}
+
+pub fn remove(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: &InoRef,
+    name: &[u8],
+) -> Result<OpReply, Stop> {
+    check_name(name)?;
+    let ino = cx.resolve(ino)?;
+    let attr = cx.attr(txn, ino)?;
+    if txn.xattr(ino, name)?.is_none() {
+        return Err(Fault::NoAttribute.into());
+    }
+    need_attributes(cx, &attr);
+    cx.ready()?;
+    txn.remove_xattr(ino, name)?;
+    changed(cx, txn, attr)
+}
+
+fn check_name(name: &[u8]) -> Result<(), Stop> {
+    if name.len() > XATTR_NAME_MAX {
+        return Err(Fault::Range.into());
+    }
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let spaced =
+        prefixes.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    if name.contains(&0) {
+        return Err(Fault::Invalid.into());
+    }
+    if spaced || name == acl::ACCESS || name == acl::DEFAULT {
+        Ok(())
+    } else {
+        Err(Fault::NotSupported.into())
+    }
+}
+
+fn check_kind(name: &[u8], kind: FileKind) -> Result<(), Stop> {
+    let fault = if name.starts_with(b"user.") {
+        let holds = matches!(kind, FileKind::Regular | FileKind::Directory);
+        (!holds).then_some(Fault::NotPermitted)
+    } else if name == acl::DEFAULT {
+        (kind != FileKind::Directory).then_some(Fault::AccessDenied)
+    } else if name == acl::ACCESS {
+        (kind == FileKind::Symlink).then_some(Fault::NotSupported)
+    } else {
+        None
+    };
+    fault.map_or(Ok(()), |fault| Err(fault.into()))
+}
+
+fn check_total(txn: &mut Txn<'_>, attr: &Attr, name: &[u8], len: usize) -> Result<(), Stop> {
+    let mut total = name.len() + len;
+    for (other, len) in txn.xattrs(attr.ino)? {
+        if other != name {
+            total += other.len() + len as usize;
+        }
+    }
+    if total > XATTR_TOTAL_MAX { Err(Fault::NoSpace.into()) } else { Ok(()) }
+}

@@ -1,0 +1,105 @@
+//! Waiting for rights: gates, recalls, glimpses, and the end of patience.
+//!
+//! Invariants:
+//! - while an operation waits for rights on an inode it holds the inode's gate, so
+//!   nobody is granted anything there;
+//! - a client that is waited for and has been silent for a lease is evicted; one that
+//!   is known to be dead at once.
+
+use std::rc::Rc;
+
+use env::sync::oneshot;
+use proto::mds::{DataAttr, Message, Push};
+use types::{ClientId, Duration, Ino, Rights};
+
+use crate::cx::Need;
+use crate::evict;
+use crate::gate::Held;
+use crate::server::Server;
+use crate::session::Session;
+
+/// How often a waiter looks whether the one it waits for has died.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Takes the gates of `needs`, asks every other client for the rights, and waits until they are given up,
+/// or the `waiter`'s own session is over.
+pub async fn recall(
+    server: &Rc<Server>,
+    client: ClientId,
+    needs: &[Need],
+    waiter: Option<&Session>,
+) -> Held {
+    let gates = server.gates.enter(needs.iter().map(|need| need.ino).collect()).await;
+    for need in needs.iter().filter(|need| !need.take.is_empty()) {
+        let recalls = server.leases.borrow_mut().recall(client, need.ino, need.take);
+        for recall in recalls {
+            if let Some(session) = server.session(recall.client) {
+                session.push_recall(recall);
+            }
+        }
+    }
+    loop {
+        let notified = server.lease_events.notified();
+        let mut awaited = Vec::new();
+        for need in needs {
+            awaited.extend(server.leases.borrow().awaited(client, need.ino, need.take));
+        }
+        if awaited.is_empty() || waiter.is_some_and(Session::is_over) {
+            return gates;
+        }
+        end_the_late(server, &awaited).await;
+        server.env.timeout(LOOK.min(server.config.lease / 4), notified).await;
+    }
+}
+
+/// Asks for `OPEN` of others is part of `needs`: which inodes have been asked about.
+pub fn asked_about_open(needs: &[Need]) -> impl Iterator<Item = Ino> {
+    needs.iter().filter(|need| need.take.contains(Rights::OPEN)).map(|need| need.ino)
+}
+
+/// Asks the holder of `DATA_X` on `ino` for size and times; `None` if there is none any more.
+pub async fn glimpse(server: &Rc<Server>, ino: Ino) -> Option<DataAttr> {
+    loop {
+        let writer = server.leases.borrow().writer(ino)?;
+        let session = server.session(writer)?;
+        let (send, mut receive) = oneshot();
+        let id = server.next_id();
+        session.glimpses.borrow_mut().insert(id, send);
+        let connection = session.connection_number();
+        session.push(Message::Push { push: Push::Glimpse { id, ino } });
+        loop {
+            let patience = LOOK.min(server.config.lease / 4);
+            if let Some(answer) = server.env.timeout(patience, &mut receive).await {
+                return answer.flatten();
+            }
+            end_the_late(server, &[writer]).await;
+            let gone = server.session(writer).is_none_or(|now| !Rc::ptr_eq(&now, &session));
+            if gone || session.connection_number() != connection {
+                session.glimpses.borrow_mut().remove(&id);
+                break;
+            }
+        }
+    }
+}
+
+/// Evicts those of `clients`, whom others wait for, that have been silent for a lease or
+/// are known to be dead; was there one?
+pub async fn end_the_late(server: &Rc<Server>, clients: &[ClientId]) -> bool {
+    let mut ended = false;
+    for &client in clients {
+        let Some(session) = server.session(client) else { continue };
+        if session.is_over() {
+            continue;
+        }
+        let silent = server.silence(&session);
+        if silent >= server.config.lease {
+            let text = format!("silent for {} ms while others waited", silent.as_millis());
+            evict::evict(server, client, &text).await;
+            ended = true;
+        } else if !session.is_connected() && evict::is_proven_dead(server, &session).await {
+            evict::evict(server, client, "its process has ended").await;
+            ended = true;
+        }
+    }
+    ended
+}

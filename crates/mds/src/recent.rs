@@ -1,0 +1,102 @@
+//! Who changed what, as long as the change is not durable: what a reply to another
+//! client must wait for (commit on sharing).
+//!
+//! Invariants:
+//! - every change since [`Recent::forget`] last ran is here, removed names too;
+//! - a client's own changes never make it wait.
+
+use std::collections::VecDeque;
+
+use types::{ClientId, HashMap, Ino, Name, Transno};
+
+/// What a change changes and a reply rests on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Unit {
+    /// A name of a directory, there or not.
+    Name(Ino, Name),
+    /// All names of a directory.
+    Names(Ino),
+    /// Attributes, extended attributes, existence of an inode.
+    Attr(Ino),
+    /// Content and layout of an inode.
+    Data(Ino),
+}
+
+#[derive(Clone, Copy)]
+struct Change {
+    client: ClientId,
+    at: Transno,
+    /// Newest change by anyone but `client`.
+    others: Transno,
+}
+
+/// Changes that are not durable yet.
+#[derive(Default)]
+pub struct Recent {
+    units: HashMap<Unit, Change>,
+    order: VecDeque<(Transno, Unit)>,
+}
+
+impl Recent {
+    /// `client` changed `unit` in transaction `at`.
+    pub fn note(&mut self, unit: Unit, client: ClientId, at: Transno) {
+        self.order.push_back((at, unit.clone()));
+        let change = self.units.entry(unit).or_insert(Change { client, at, others: Transno::ZERO });
+        if change.client != client {
+            change.others = change.at;
+            change.client = client;
+        }
+        change.at = at;
+    }
+
+    /// What must be durable before `client` is told of `unit`.
+    pub fn rests_on(&self, unit: &Unit, client: ClientId) -> Transno {
+        match self.units.get(unit) {
+            None => Transno::ZERO,
+            Some(change) if change.client == client => change.others,
+            Some(change) => change.at,
+        }
+    }
+
+    /// Everything at or below `durable` is durable.
+    pub fn forget(&mut self, durable: Transno) {
+        while self.order.front().is_some_and(|(at, _)| *at <= durable) {
+            let Some((_, unit)) = self.order.pop_front() else { return };
+            if self.units.get(&unit).is_some_and(|change| change.at <= durable) {
+                self.units.remove(&unit);
+            }
+        }
+    }
+
+    /// Nothing to wait for, whatever is asked?
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{Epoch, Lsn};
+
+    use super::*;
+
+    fn at(lsn: u64) -> Transno {
+        Transno { epoch: Epoch(1), lsn: Lsn(lsn) }
+    }
+
+    #[test]
+    fn only_the_changes_of_others_are_waited_for() {
+        let (a, b, unit) = (ClientId(1), ClientId(2), Unit::Attr(Ino(9)));
+        let mut recent = Recent::default();
+        recent.note(unit.clone(), a, at(5));
+        assert_eq!(recent.rests_on(&unit, a), Transno::ZERO);
+        assert_eq!(recent.rests_on(&unit, b), at(5));
+        recent.note(unit.clone(), b, at(8));
+        assert_eq!(recent.rests_on(&unit, a), at(8));
+        assert_eq!(recent.rests_on(&unit, b), at(5));
+        recent.forget(at(7));
+        assert_eq!(recent.rests_on(&unit, a), at(8));
+        recent.forget(at(8));
+        assert!(recent.is_empty());
+    }
+}

@@ -1,0 +1,101 @@
+//! What the store keeps of a request's results, in the transaction that made them,
+//! so that a request sent again after a restart is not executed again.
+//!
+//! A record lists the operations of the compound that have changed something, each
+//! with what cannot be found out again: `⟨index u8, tag u8, fields⟩*`.
+
+use proto::mds::PagRun;
+use proto::{Malformed, Reader, Wire};
+use types::Ino;
+
+/// What an executed operation had as its result.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It is done; its reply can be made anew from what is there.
+    Done,
+    /// It made or found this inode.
+    Inode(Ino),
+    /// It moved an inode, perhaps over another.
+    Moved(Ino, Ino),
+    /// It granted these blocks.
+    Space(Vec<PagRun>),
+    /// The first so many edits of a commit are done.
+    Edits(u32),
+}
+
+/// Outcomes by operation of the compound, in order.
+pub type Record = Vec<(u8, Outcome)>;
+
+/// The record's bytes.
+pub fn encode(record: &Record) -> Vec<u8> {
+    let mut out = Vec::with_capacity(record.len() * 10);
+    for (index, outcome) in record {
+        out.push(*index);
+        match outcome {
+            Outcome::Done => out.push(0),
+            Outcome::Inode(ino) => {
+                out.push(1);
+                ino.put(&mut out);
+            }
+            Outcome::Moved(moved, replaced) => {
+                out.push(2);
+                moved.put(&mut out);
+                replaced.put(&mut out);
+            }
+            Outcome::Space(runs) => {
+                out.push(3);
+                runs.put(&mut out);
+            }
+            Outcome::Edits(done) => {
+                out.push(4);
+                done.put(&mut out);
+            }
+        }
+    }
+    out
+}
+
+/// The record that these bytes are.
+///
+/// # Errors
+/// They are none.
+pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let mut out = Record::new();
+    while reader.remaining() > 0 {
+        let index = u8::get(&mut reader)?;
+        let outcome = match u8::get(&mut reader)? {
+            0 => Outcome::Done,
+            1 => Outcome::Inode(Ino::get(&mut reader)?),
+            2 => Outcome::Moved(Ino::get(&mut reader)?, Ino::get(&mut reader)?),
+            3 => Outcome::Space(Wire::get(&mut reader)?),
+            4 => Outcome::Edits(u32::get(&mut reader)?),
+            _ => return Err(Malformed("unknown outcome in a kept reply")),
+        };
+        out.push((index, outcome));
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{PagBlock, PagId};
+
+    #[test]
+    fn records_survive_their_encoding_and_their_truncation() {
+        let run = PagRun { pag: PagId(1), addr: PagBlock(7), len: 9 };
+        let record = vec![
+            (0, Outcome::Done),
+            (3, Outcome::Inode(Ino(77))),
+            (4, Outcome::Moved(Ino(7), Ino::NONE)),
+            (5, Outcome::Space(vec![run])),
+            (63, Outcome::Edits(12)),
+        ];
+        let bytes = encode(&record);
+        assert_eq!(decode(&bytes), Ok(record));
+        for len in 0..bytes.len() {
+            let _ = decode(&bytes[..len]);
+        }
+    }
+}

@@ -1,0 +1,635 @@
+//! A request from its arrival to its answer.
+//!
+//! Invariants:
+//! - an operation that changes something is kept, with the request's number, in the
+//!   transaction that changes it; a request sent again goes on after what is kept;
+//! - leases are granted at the instant an operation succeeded, and told as they are
+//!   when the answer leaves;
+//! - an answer leaves when what it rests on is durable (the reply gate).
+
+use std::rc::Rc;
+
+use proto::lock_server::Owner;
+use proto::mds::{Leased, Lock, Message, Op, OpReply, Reply, Request};
+use store::{Cost, Stop, StoreError, Txn};
+use types::limits::{COMPOUND_OPS_MAX, LEASES_MAX};
+use types::{ClientId, Fault, Ino, Rights, Timestamp, Transno};
+
+use crate::cx::{Cx, Effects, Waited};
+use crate::ops::{self, READ, commit, repeat, space};
+use crate::recall::{self, asked_about_open, glimpse, recall};
+use crate::recent::Unit;
+use crate::record::{self, Outcome, Record};
+use crate::server::Server;
+use crate::session::{Session, State};
+use crate::{evict, status};
+
+/// How often space is looked for before there is none.
+const SPACE_ROUNDS: usize = 3;
+
+/// Executes a request and sends its answer.
+pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, fresh: bool) {
+    if !may_pass(&server, &session, &request) {
+        server.grace.ended().await;
+    }
+    if session.is_over() {
+        return;
+    }
+    let mut work = Work {
+        results: Vec::with_capacity(request.ops.len()),
+        record: Record::new(),
+        kept: Record::new(),
+        wait: Transno::ZERO,
+        last: Transno::ZERO,
+        sync: request.sync,
+        leave: false,
+        server,
+        session,
+        request,
+    };
+    match work.look_up_kept(fresh).await {
+        Ok(false) => work.execute().await,
+        Ok(true) => work.repeat_replay(),
+        Err(fault) => work.results.push(Err(fault)),
+    }
+    work.answer().await;
+}
+
+/// During the grace only recovery passes.
+fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
+    let harmless = |op: &Op| matches!(op, Op::Renew {} | Op::Status {});
+    let recovery = |op: &Op| matches!(op, Op::Reclaim { .. } | Op::ReclaimDone {});
+    let recovering = session.state() == State::Recovering;
+    server.grace.is_over()
+        || (recovering && request.replay.is_some())
+        || request.ops.iter().all(|op| harmless(op) || (recovering && recovery(op)))
+}
+
+/// Fills in the leases of `session` as they are now.
+pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
+    let leases = server.leases.borrow();
+    let mut tell = |leased: &mut Leased| {
+        let held = leases.held(session.client, leased.attr.ino);
+        (leased.rights, leased.seq) = (held.rights, held.seq);
+    };
+    for reply in results.iter_mut().flatten() {
+        match reply {
+            OpReply::Entry { entry, dir } => {
+                entry.iter_mut().for_each(&mut tell);
+                tell(dir);
+            }
+            OpReply::Attr { leased } | OpReply::Acquired { leased, .. } => tell(leased),
+            OpReply::Entries { entries, dir, .. } => {
+                entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut tell);
+                tell(dir);
+            }
+            OpReply::Made { leased, dir } | OpReply::Linked { leased, dir } => {
+                tell(leased);
+                tell(dir);
+            }
+            OpReply::Removed { dir, .. } => tell(dir),
+            OpReply::Renamed { moved, from, to, .. } => {
+                tell(moved);
+                tell(from);
+                tell(to);
+            }
+            OpReply::Bytes { leased, .. } => leased.iter_mut().for_each(&mut tell),
+            OpReply::Done {}
+            | OpReply::Layout { .. }
+            | OpReply::Space { .. }
+            | OpReply::Statfs { .. }
+            | OpReply::Locked { .. }
+            | OpReply::Text { .. } => {}
+        }
+    }
+}
+
+struct Work {
+    server: Rc<Server>,
+    session: Rc<Session>,
+    request: Request,
+    results: Vec<Result<OpReply, Fault>>,
+    /// What of this request has taken effect so far.
+    record: Record,
+    /// What had taken effect before the server restarted.
+    kept: Record,
+    /// What must be durable before the answer.
+    wait: Transno,
+    /// The last transaction of the request.
+    last: Transno,
+    sync: bool,
+    leave: bool,
+}
+
+impl Work {
+    fn client(&self) -> ClientId {
+        self.session.client
+    }
+
+    /// Looks whether the request was executed before the server restarted. True: it is a
+    /// replay that has been done.
+    async fn look_up_kept(&mut self, fresh: bool) -> Result<bool, Fault> {
+        if !fresh || !self.session.known {
+            return Ok(false);
+        }
+        let (client, slot) = (self.client(), u32::from(self.request.slot));
+        let found = self.server.mfs.run(READ, |txn| txn.reply(client, slot)).await;
+        let Some((seq, bytes)) = self.store(found)?.0 else { return Ok(false) };
+        let ahead = self.request.seq.wrapping_sub(seq).cast_signed();
+        if ahead < 0 {
+            return if self.request.replay.is_some() { Ok(true) } else { Err(Fault::Protocol) };
+        }
+        if ahead == 0 {
+            self.kept = record::decode(&bytes).map_err(|_| Fault::Corrupt)?;
+            if self.is_replay_done() {
+                return Ok(true);
+            }
+            self.record.clone_from(&self.kept);
+        }
+        Ok(false)
+    }
+
+    /// Has everything that the replayed request changed survived? Its operations are transactions
+    /// of their own, a large commit is several: a part of them may be lost.
+    fn is_replay_done(&self) -> bool {
+        let Some(replay) = &self.request.replay else { return false };
+        let changes = |op: &Op| {
+            matches!(op, Op::Commit { .. } | Op::Space { .. })
+                || ops::cost(op).is_some_and(|cost| cost != READ)
+        };
+        let mut done = self.request.ops.iter().zip(&replay.results).enumerate();
+        done.all(|(index, (op, result))| match self.kept_outcome(index) {
+            Some(outcome) => !matches!(outcome, Outcome::Edits(_)),
+            None => result.is_err() || !changes(op),
+        })
+    }
+
+    /// The answer to a replay that has taken effect: the results that it had.
+    fn repeat_replay(&mut self) {
+        if let Some(replay) = &self.request.replay {
+            self.results.clone_from(&replay.results);
+            // Durable before it is told: several such answers have one number.
+            self.last = self.session.last.get();
+            self.wait = self.last;
+        }
+    }
+
+    async fn execute(&mut self) {
+        let count = self.request.ops.len();
+        if count > COMPOUND_OPS_MAX {
+            self.results.push(Err(Fault::TooBig));
+            return;
+        }
+        if self.request.atomic && count > 1 {
+            match self.atomically().await {
+                Ok(replies) => self.results.extend(replies.into_iter().map(Ok)),
+                Err(fault) => self.results.push(Err(fault)),
+            }
+            return;
+        }
+        for index in 0..count {
+            let result = self.one(index).await;
+            let failed = result.is_err();
+            self.results.push(result);
+            if failed {
+                return;
+            }
+        }
+    }
+
+    /// All operations in one transaction.
+    async fn atomically(&mut self) -> Result<Vec<OpReply>, Fault> {
+        let ops = self.request.ops.clone();
+        if !ops.iter().all(|op| ops::cost(op).is_some()) {
+            return Err(Fault::Invalid);
+        }
+        self.attempt(Cost::STEP, 0, |cx, txn| {
+            for (index, op) in ops.iter().enumerate() {
+                let reply = run_op(cx, txn, index, op)?;
+                cx.here.push(Ok(reply));
+            }
+            Ok(cx.here.drain(..).flatten().collect())
+        })
+        .await
+    }
+
+    async fn one(&mut self, index: usize) -> Result<OpReply, Fault> {
+        let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
+        let result = match ops::cost(&op) {
+            Some(cost) if self.client() != ClientId(0) => {
+                self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await
+            }
+            _ => self.other(index, &op).await,
+        };
+        self.request.ops[index] = op;
+        result
+    }
+
+    /// Operations that are no single transaction.
+    async fn other(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
+        let administrator = self.client() == ClientId(0);
+        match op {
+            Op::Renew {} => return Ok(OpReply::Done {}),
+            Op::Statfs {} => return self.statfs().await,
+            Op::Status {} => {
+                let text = status::collect(&self.server).await.to_json();
+                return Ok(OpReply::Text { text });
+            }
+            Op::Evict { client } if administrator => {
+                if self.server.session(*client).is_none() {
+                    return Err(Fault::NotFound);
+                }
+                evict::evict(&self.server, *client, "by the administrator").await;
+                return Ok(OpReply::Done {});
+            }
+            _ if administrator => return Err(Fault::NotPermitted),
+            _ => {}
+        }
+        match op {
+            Op::Commit { ino, edits, size, mtime, ctime } => {
+                let (ino, size, mtime, ctime) = (*ino, *size, *mtime, *ctime);
+                self.commit(index, op, commit::Commit { ino, edits, size, mtime, ctime }).await
+            }
+            Op::Space { hint, blocks } => self.space(index, op, *hint, *blocks).await,
+            Op::Sync {} => {
+                self.sync = true;
+                Ok(OpReply::Done {})
+            }
+            Op::Lock { ino, lock, .. } | Op::TestLock { ino, lock } => {
+                self.end_late_holders(*ino, lock).await;
+                self.lock(op)
+            }
+            Op::Unlock { .. } | Op::CancelLock { .. } => self.lock(op),
+            Op::Return { ino, seq, give, still_open } => {
+                self.give_back(*ino, *seq, *give, *still_open);
+                Ok(OpReply::Done {})
+            }
+            Op::Reclaim { leases, locks } => {
+                if self.session.state() != State::Recovering {
+                    return Err(Fault::Protocol);
+                }
+                for held in leases {
+                    let open = if held.open { Rights::OPEN } else { Rights::empty() };
+                    self.reclaim(held.ino, held.rights | open);
+                }
+                for (ino, lock) in locks {
+                    self.reclaim_lock(*ino, lock);
+                }
+                Ok(OpReply::Done {})
+            }
+            Op::ReclaimDone {} => {
+                self.session.set_state(State::Live);
+                self.server.grace.progress();
+                Ok(OpReply::Done {})
+            }
+            Op::Goodbye {} => {
+                let left = evict::goodbye(&self.server, &self.session).await;
+                let transno = self.store(left)?;
+                self.wait = self.wait.max(transno);
+                self.leave = true;
+                Ok(OpReply::Done {})
+            }
+            Op::Evict { .. } => Err(Fault::NotPermitted),
+            _ => Err(Fault::Unsupported),
+        }
+    }
+
+    async fn statfs(&mut self) -> Result<OpReply, Fault> {
+        let usage = self.server.mfs.usage();
+        let statfs = self.server.mfs.run(READ, |txn| space::statfs(usage, txn)).await;
+        Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
+    }
+
+    async fn commit(
+        &mut self,
+        index: usize,
+        op: &Op,
+        commit: commit::Commit<'_>,
+    ) -> Result<OpReply, Fault> {
+        if commit.edits.len() > types::limits::COMMIT_EDITS_MAX {
+            return Err(Fault::TooBig);
+        }
+        let mut done = match self.kept_outcome(index) {
+            Some(Outcome::Edits(done)) => *done as usize,
+            Some(_) => {
+                return self
+                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, index, op))
+                    .await;
+            }
+            None => 0,
+        };
+        loop {
+            let step = self.attempt(Cost::STEP, index, |cx, txn| {
+                let step = commit::step(cx, txn, commit, done)?;
+                cx.finish(index);
+                Ok(step)
+            });
+            match step.await? {
+                (Some(reply), _) => return Ok(reply),
+                (None, at) => done = at,
+            }
+        }
+    }
+
+    async fn space(
+        &mut self,
+        index: usize,
+        op: &Op,
+        hint: Option<types::PagId>,
+        blocks: u64,
+    ) -> Result<OpReply, Fault> {
+        let mut round = 0;
+        loop {
+            round += 1;
+            let kept = self.kept_outcome(index).is_some();
+            let granted = self.attempt(Cost::SMALL, index, |cx, txn| {
+                if kept {
+                    return run_op(cx, txn, index, op);
+                }
+                let reply = space::grant(cx, txn, hint, blocks)?;
+                cx.finish(index);
+                Ok(reply)
+            });
+            match granted.await {
+                Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room().await,
+                other => {
+                    self.wait = self.wait.max(self.last);
+                    return other;
+                }
+            }
+        }
+    }
+
+    /// Waits until what is being freed can be granted.
+    async fn make_room(&self) {
+        let server = &self.server;
+        server.env.timeout(server.config.lease, server.freer.drained()).await;
+        let synced = server.mfs.sync().await;
+        server.checked(synced, "waiting for the log");
+        if server.release_freed().await == 0 {
+            evict::evict_hoarders(server).await;
+        }
+    }
+
+    /// A lock is asked for: holders that stand in its way and are gone or silent for a
+    /// lease are evicted. (Those that fall silent later are, as long as someone waits.)
+    async fn end_late_holders(&self, ino: Ino, lock: &Lock) {
+        let owner = Owner { client: self.client(), owner: lock.owner };
+        let holders = self.server.locks.borrow().holders(ino, owner, lock);
+        recall::end_the_late(&self.server, &holders).await;
+    }
+
+    fn lock(&mut self, op: &Op) -> Result<OpReply, Fault> {
+        let client = self.client();
+        let owner = |lock: &Lock| Owner { client, owner: lock.owner };
+        let mut locks = self.server.locks.borrow_mut();
+        let free = match op {
+            Op::Lock { ino, lock, wait } => locks.lock(*ino, owner(lock), lock, *wait)?,
+            Op::Unlock { ino, lock } => locks.unlock(*ino, owner(lock), lock)?,
+            Op::CancelLock { ino, lock } => locks.cancel(*ino, owner(lock), lock),
+            Op::TestLock { ino, lock } => {
+                let found = locks.test(*ino, owner(lock), lock)?;
+                return Ok(OpReply::Locked { lock: found.map(|(_, lock)| lock) });
+            }
+            _ => return Err(Fault::Unsupported),
+        };
+        drop(locks);
+        self.server.tell_lock_free(&free);
+        Ok(OpReply::Done {})
+    }
+
+    fn give_back(&self, ino: Ino, seq: u64, give: Rights, still_open: bool) {
+        let mut leases = self.server.leases.borrow_mut();
+        let changed = leases.give_back(self.client(), ino, seq, give, still_open);
+        drop(leases);
+        if changed {
+            self.server.lease_events.notify_all();
+            if give.contains(Rights::OPEN) && !still_open {
+                self.server.freer.consider(&self.server, ino);
+            }
+        }
+    }
+
+    fn reclaim(&self, ino: Ino, rights: Rights) {
+        let refused = self.server.leases.borrow_mut().reclaim(self.client(), ino, rights);
+        if !refused.is_empty() {
+            let text = format!(
+                "client {} claims {refused:?} of inode {ino}, another has it",
+                self.client()
+            );
+            self.server.log(&text);
+        }
+    }
+
+    fn reclaim_lock(&self, ino: Ino, lock: &Lock) {
+        let owner = Owner { client: self.client(), owner: lock.owner };
+        if self.server.locks.borrow_mut().lock(ino, owner, lock, false).is_err() {
+            let text =
+                format!("client {} claims a lock of inode {ino}, another has it", self.client());
+            self.server.log(&text);
+        }
+    }
+
+    fn kept_outcome(&self, index: usize) -> Option<&Outcome> {
+        let kept = self.kept.iter().find(|(at, _)| usize::from(*at) == index);
+        kept.map(|(_, outcome)| outcome)
+    }
+
+    /// The time of an operation: now, or of a replay when it was.
+    fn time(&self, given: Option<&OpReply>) -> Timestamp {
+        let then = given.and_then(|reply| match reply {
+            OpReply::Made { leased, .. }
+            | OpReply::Linked { leased, .. }
+            | OpReply::Attr { leased } => Some(leased.attr.ctime),
+            OpReply::Removed { dir, .. } => Some(dir.attr.ctime),
+            OpReply::Renamed { moved, .. } => Some(moved.attr.ctime),
+            _ => None,
+        });
+        then.unwrap_or_else(|| self.server.stamp())
+    }
+
+    /// Runs `body` as a transaction as often as it takes, waiting in between for what it needs.
+    async fn attempt<T>(
+        &mut self,
+        cost: Cost,
+        index: usize,
+        mut body: impl FnMut(&mut Cx<'_>, &mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<T, Fault> {
+        let mut waited = Waited::default();
+        let replay = self.request.replay.take();
+        let result = loop {
+            let given = replay.as_ref().and_then(|replay| replay.results.get(index));
+            let given = given.and_then(|result| result.as_ref().ok());
+            let now = self.time(given);
+            let mut effects = Effects::default();
+            let mut record = Record::new();
+            let ran = self.server.mfs.run(cost, |txn| {
+                if self.session.is_over() {
+                    return Err(Fault::Evicted.into());
+                }
+                let mut cx = Cx {
+                    server: &self.server,
+                    client: self.session.client,
+                    principal: &self.request.principal,
+                    now,
+                    earlier: &self.results,
+                    here: Vec::new(),
+                    kept: &self.kept,
+                    given,
+                    replay: replay.is_some(),
+                    waited: &waited,
+                    effects: Effects::default(),
+                };
+                let value = body(&mut cx, txn);
+                effects = cx.effects;
+                let value = value?;
+                if !effects.outcomes.is_empty() {
+                    record.clone_from(&self.record);
+                    for (index, outcome) in &effects.outcomes {
+                        record.retain(|(at, _)| at != index);
+                        record.push((*index, outcome.clone()));
+                    }
+                    let slot = u32::from(self.request.slot);
+                    let bytes = record::encode(&record);
+                    txn.set_reply(self.session.client, slot, self.request.seq, &bytes)?;
+                }
+                Ok(value)
+            });
+            match ran.await {
+                Ok((value, transno)) => {
+                    if !effects.outcomes.is_empty() {
+                        self.record = record;
+                    }
+                    self.apply(effects, transno, &waited);
+                    break Ok(value);
+                }
+                Err(StoreError::Fault(Fault::Busy))
+                    if effects.missing || !effects.glimpse.is_empty() =>
+                {
+                    self.wait_for(&effects, &mut waited).await;
+                }
+                Err(error) => {
+                    self.rest_on(&effects.reads);
+                    self.server.failed(&error, "executing a request");
+                    break Err(error.fault());
+                }
+            }
+        };
+        self.request.replay = replay;
+        result
+    }
+
+    /// Waits for rights, or for what writers know. Recalls of what this request was granted
+    /// need not wait for its answer meanwhile.
+    async fn wait_for(&self, effects: &Effects, waited: &mut Waited) {
+        self.session.unmark_granting(self.request.slot);
+        if effects.missing {
+            waited.gates = None;
+            let (client, session) = (self.client(), Some(&*self.session));
+            waited.gates = Some(recall(&self.server, client, &effects.needs, session).await);
+            waited.open_asked.extend(asked_about_open(&effects.needs));
+            return;
+        }
+        for &ino in &effects.glimpse {
+            let data = glimpse(&self.server, ino).await;
+            waited.glimpsed.insert(ino, data);
+        }
+    }
+
+    fn rest_on(&mut self, reads: &[Unit]) {
+        let recent = self.server.recent.borrow();
+        if recent.is_empty() {
+            return;
+        }
+        for unit in reads {
+            self.wait = self.wait.max(recent.rests_on(unit, self.session.client));
+        }
+    }
+
+    /// Takes over what a transaction decided, at the instant it succeeded.
+    fn apply(&mut self, effects: Effects, transno: Transno, waited: &Waited) {
+        self.rest_on(&effects.reads);
+        let (server, session, client) = (&self.server, &self.session, self.session.client);
+        let mut granted = false;
+        {
+            let mut leases = server.leases.borrow_mut();
+            for (client, ino) in effects.drops {
+                leases.drop_lease(client, ino);
+            }
+            for (ino, rights) in effects.grants {
+                let rights = leases.grantable(client, ino, rights);
+                granted |= !leases.rights(client, ino).contains(rights);
+                leases.grant(client, ino, rights);
+            }
+            for (ino, rights) in effects.wants {
+                if leases.len() >= LEASES_MAX || server.gates.closed(ino, waited.gates.as_ref()) {
+                    continue;
+                }
+                let rights = leases.grantable(client, ino, rights);
+                granted |= !leases.rights(client, ino).contains(rights);
+                leases.grant(client, ino, rights);
+            }
+        }
+        if granted {
+            session.mark_granting(self.request.slot);
+        }
+        if transno != Transno::ZERO {
+            let mut recent = server.recent.borrow_mut();
+            recent.forget(server.mfs.last_committed());
+            for unit in effects.changes {
+                recent.note(unit, client, transno);
+            }
+            self.last = self.last.max(transno);
+            session.last.set(session.last.get().max(transno));
+        }
+        for ino in effects.named {
+            server.freer.named(ino);
+        }
+        for ino in effects.nameless {
+            server.freer.nameless(server, ino);
+        }
+    }
+
+    /// A store's result as the client is told it.
+    fn store<T>(&self, result: Result<T, StoreError>) -> Result<T, Fault> {
+        result.map_err(|error| {
+            self.server.failed(&error, "executing a request");
+            error.fault()
+        })
+    }
+
+    /// The reply gate, then the answer.
+    async fn answer(mut self) {
+        let target = if self.sync { self.wait.max(self.session.last.get()) } else { self.wait };
+        if self.server.wait_durable(target).await.is_err() {
+            // Never acknowledged: the client asks again after the restart.
+            return;
+        }
+        if self.session.is_over() && !self.leave {
+            return;
+        }
+        tell_leases(&self.server, &self.session, &mut self.results);
+        let last_committed = self.server.mfs.last_committed();
+        let (slot, seq) = (self.request.slot, self.request.seq);
+        let reply = Reply { slot, seq, transno: self.last, last_committed, results: self.results };
+        self.session.answered(&reply, self.last != Transno::ZERO);
+        self.session.told.set(last_committed);
+        self.server.requests.set(self.server.requests.get() + 1);
+        self.session.push(Message::Reply { reply });
+        self.session.unmark_granting(slot);
+        if self.leave {
+            self.session.unbind();
+        }
+    }
+}
+
+/// Executes an operation, or makes the reply of one that was executed before a restart.
+fn run_op(cx: &mut Cx<'_>, txn: &mut Txn<'_>, index: usize, op: &Op) -> Result<OpReply, Stop> {
+    let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == index);
+    if let Some((_, outcome)) = kept {
+        return repeat::reply(op, outcome, cx, txn);
+    }
+    let reply = ops::execute(op, cx, txn)?;
+    cx.finish(index);
+    Ok(reply)
+}

@@ -1,0 +1,516 @@
+//! A world with a server, and clients that do what they are told.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::rc::Rc;
+
+use env::sim::SimWorld;
+use env::sync::{Notify, OneSender, oneshot};
+use env::{DiskOptions, Env, Stream};
+use proto::frame::{Decoder, Received, encode};
+use proto::mds::*;
+use proto::wire::Bytes;
+use redbud_mds::{Config, Mds};
+use store::mkfs::{FormatOptions, PagFormat};
+use store::open::OpenOptions;
+use types::*;
+
+pub const ADDRESS: &str = "mds:1";
+pub const LEASE: Duration = Duration::from_secs(4);
+const META: u64 = 96 << 20;
+
+#[derive(Clone)]
+pub struct Bed {
+    pub world: SimWorld,
+    pub env: Env,
+    pub log: Rc<RefCell<Vec<String>>>,
+    meta: env::sim::SimDisk,
+    error: Rc<Cell<bool>>,
+}
+
+/// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the file system.
+pub fn with_blocks<F: Future<Output = ()>>(blocks: u64, test: impl FnOnce(Bed) -> F) {
+    with_seed(7, blocks, test);
+}
+
+/// As [`with_blocks`], in the world of `seed`.
+pub fn with_seed<F: Future<Output = ()>>(seed: u64, blocks: u64, test: impl FnOnce(Bed) -> F) {
+    let world = SimWorld::new(seed);
+    let meta = world.disk("meta", META);
+    data_device(&world);
+    let inner = world.clone();
+    world.run(|env| async move {
+        let disk = open_meta(&env).await;
+        let options = FormatOptions {
+            name: "home".into(),
+            uuid: Uuid([9; 16]),
+            log_bytes: 8 << 20,
+            pags: vec![PagFormat { id: PagId(0), uuid: Uuid([1; 16]), blocks }],
+            force: false,
+        };
+        store::Mfs::format(&env, &disk, &options).await.unwrap();
+        drop(disk);
+        let bed = Bed { world: inner, env, log: Rc::default(), meta, error: Rc::default() };
+        bed.start().await;
+        test(bed.clone()).await;
+        bed.check().await;
+    });
+}
+
+pub fn run<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
+    with_blocks(1 << 20, test);
+}
+
+async fn open_meta(env: &Env) -> env::Disk {
+    env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap()
+}
+
+impl Bed {
+    /// Starts the server on its node.
+    pub async fn start(&self) {
+        let env = self.world.node("mds");
+        let (log, error) = (self.log.clone(), self.error.clone());
+        let (send, started) = oneshot();
+        env.clone().spawn(async move {
+            let disk = open_meta(&env).await;
+            let options =
+                OpenOptions { cache_bytes: 16 << 20, read_only: false, ..OpenOptions::default() };
+            let mfs = store::Mfs::open(&env, &disk, options).await.unwrap();
+            let mut config = Config::new("home", ADDRESS);
+            config.lease = LEASE;
+            let (id, uuid) = (PagId(0), Uuid([1; 16]));
+            config.pags = vec![redbud_mds::PagPlace { id, uuid, path: "data".into() }];
+            config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
+            let mds = Mds::start(env.clone(), mfs, config).await.unwrap();
+            send.send(());
+            error.set(mds.run(std::future::pending()).await.is_err());
+        });
+        started.await.unwrap();
+    }
+
+    /// Kills the server as SIGKILL does, and starts it again.
+    pub async fn restart(&self) {
+        self.world.kill("mds");
+        self.start().await;
+    }
+
+    pub async fn client(&self, name: &str) -> Client {
+        let client = Client::new(self.world.node(name));
+        let welcome = client.connect(ClientId(0)).await.unwrap();
+        assert_eq!(welcome.state, NEW);
+        client
+    }
+
+    pub async fn sleep(&self, time: Duration) {
+        self.env.sleep(time).await;
+    }
+
+    pub fn meta(&self) -> env::sim::SimDisk {
+        self.meta.clone()
+    }
+
+    /// Did the server end because it had to?
+    pub fn ended_with_error(&self) -> bool {
+        self.error.get()
+    }
+
+    /// Ends the server and checks the file system.
+    pub async fn check(&self) {
+        self.world.kill("mds");
+        self.sleep(Duration::from_secs(1)).await;
+        let disk = open_meta(&self.env).await;
+        let report = store::fsck::fsck(&self.env, &disk, Default::default()).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+    }
+
+    pub fn logged(&self, text: &str) -> bool {
+        self.log.borrow().iter().any(|line| line.contains(text))
+    }
+}
+
+pub type Answer = Result<OpReply, Fault>;
+
+#[derive(Default)]
+struct State {
+    stream: RefCell<Option<Stream>>,
+    waiting: RefCell<BTreeMap<(u16, u32), OneSender<Reply>>>,
+    seqs: RefCell<BTreeMap<u16, u32>>,
+    pushes: RefCell<VecDeque<Push>>,
+    pushed: Notify,
+    id: Cell<ClientId>,
+    /// Recalls are answered at once by giving up everything.
+    pub obliging: Cell<bool>,
+    /// What glimpses are answered with.
+    data: RefCell<Option<DataAttr>>,
+    keep_open: Cell<bool>,
+    connections: Cell<u64>,
+}
+
+#[derive(Clone)]
+pub struct Client {
+    pub env: Env,
+    pub nonce: u64,
+    state: Rc<State>,
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub fn at(ino: Ino) -> InoRef {
+    InoRef::Is { ino }
+}
+
+pub fn node(kind: FileKind, mode: u16) -> NewNode {
+    NewNode { kind, mode, umask: 0o022, rdev: 0, symlink: Bytes::default() }
+}
+
+impl Client {
+    pub fn new(env: Env) -> Client {
+        let nonce = env.random_u64();
+        let state = Rc::new(State::default());
+        state.obliging.set(true);
+        Client { env, nonce, state }
+    }
+
+    pub fn id(&self) -> ClientId {
+        self.state.id.get()
+    }
+
+    /// Does not answer recalls by itself any more.
+    pub fn stubborn(&self) {
+        self.state.obliging.set(false);
+    }
+
+    /// Answers recalls of `OPEN` with "still open".
+    pub fn keep_open(&self) {
+        self.state.keep_open.set(true);
+    }
+
+    pub fn answer_glimpses(&self, data: DataAttr) {
+        *self.state.data.borrow_mut() = Some(data);
+    }
+
+    pub async fn connect(&self, client: ClientId) -> Result<Welcome, Refused> {
+        self.connect_as(client, self.nonce, 0).await
+    }
+
+    pub async fn connect_as(
+        &self,
+        client: ClientId,
+        nonce: u64,
+        role: u8,
+    ) -> Result<Welcome, Refused> {
+        self.try_connect(client, nonce, role, Transno::ZERO).await.expect("the server is there")
+    }
+
+    /// `None`: the server cannot be reached.
+    pub async fn try_connect(
+        &self,
+        client: ClientId,
+        nonce: u64,
+        role: u8,
+        seen: Transno,
+    ) -> Option<Result<Welcome, Refused>> {
+        let stream = self.env.connect(ADDRESS).await.ok()?;
+        let hello = Hello {
+            version_min: 1,
+            version_max: 1,
+            features: 0,
+            fs_name: "home".into(),
+            role,
+            client,
+            nonce,
+            seen,
+            description: "a scripted client".into(),
+            auth: Bytes::default(),
+            lease_ms: 0,
+        };
+        let mut bytes = Vec::new();
+        encode(&Message::Hello { hello }, &mut bytes);
+        stream.write_all(bytes).await.0.ok()?;
+        let mut decoder = Decoder::new();
+        let welcome = match receive(&stream, &mut decoder).await {
+            Some(Message::Welcome { welcome }) => welcome,
+            Some(Message::Refused { refused }) => return Some(Err(refused)),
+            None => return None,
+            other => panic!("{other:?}"),
+        };
+        self.state.id.set(welcome.client);
+        if let Some(old) = self.state.stream.borrow_mut().replace(stream.clone()) {
+            old.shutdown();
+        }
+        let connection = self.state.connections.get() + 1;
+        self.state.connections.set(connection);
+        self.env.spawn(self.clone().read(stream, decoder, connection));
+        Some(Ok(welcome))
+    }
+
+    /// Loses the connection.
+    pub fn hang_up(&self) {
+        if let Some(stream) = self.state.stream.borrow_mut().take() {
+            stream.shutdown();
+        }
+        self.state.waiting.borrow_mut().clear();
+    }
+
+    async fn read(self, stream: Stream, mut decoder: Decoder, connection: u64) {
+        while let Some(message) = receive(&stream, &mut decoder).await {
+            match message {
+                Message::Reply { reply } => {
+                    let waiting = self.state.waiting.borrow_mut().remove(&(reply.slot, reply.seq));
+                    if let Some(waiting) = waiting {
+                        waiting.send(reply);
+                    }
+                }
+                Message::Push { push } => self.clone().pushed(push),
+                other => panic!("{other:?}"),
+            }
+        }
+        if self.state.connections.get() == connection {
+            self.state.waiting.borrow_mut().clear();
+            self.state.stream.borrow_mut().take();
+        }
+    }
+
+    fn pushed(self, push: Push) {
+        match &push {
+            Push::Recall { ino, seq, take } if self.state.obliging.get() => {
+                let still_open = self.state.keep_open.get() && take.contains(Rights::OPEN);
+                let give = Op::Return { ino: *ino, seq: *seq, give: *take, still_open };
+                let client = self.clone();
+                self.env.spawn(async move {
+                    client.reserved(give).await;
+                });
+            }
+            Push::Glimpse { id, .. } => {
+                let reply = PushReply { id: *id, data: self.state.data.borrow().clone() };
+                self.send(&Message::PushReply { reply });
+            }
+            _ => {}
+        }
+        self.state.pushes.borrow_mut().push_back(push);
+        self.state.pushed.notify_all();
+    }
+
+    fn send(&self, message: &Message) {
+        let Some(stream) = self.state.stream.borrow().clone() else { return };
+        let mut bytes = Vec::new();
+        encode(message, &mut bytes);
+        self.env.spawn(async move {
+            let _ = stream.write_all(bytes).await;
+        });
+    }
+
+    /// The next push that `wanted` accepts; others before it are dropped.
+    pub async fn push(&self, wanted: impl Fn(&Push) -> bool) -> Push {
+        loop {
+            let pushed = self.state.pushed.notified();
+            loop {
+                let next = self.state.pushes.borrow_mut().pop_front();
+                match next {
+                    Some(push) if wanted(&push) => return push,
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+            pushed.await;
+        }
+    }
+
+    pub async fn recall(&self) -> (Ino, u64, Rights) {
+        match self.push(|push| matches!(push, Push::Recall { .. })).await {
+            Push::Recall { ino, seq, take } => (ino, seq, take),
+            _ => unreachable!(),
+        }
+    }
+
+    fn next_seq(&self, slot: u16) -> u32 {
+        let mut seqs = self.state.seqs.borrow_mut();
+        let seq = seqs.entry(slot).or_insert(0);
+        *seq += 1;
+        *seq
+    }
+
+    pub fn request(&self, slot: u16, ops: Vec<Op>) -> Request {
+        let principal = Principal { uid: 1000, gid: 1000, groups: vec![] };
+        let seq = self.next_seq(slot);
+        Request { slot, seq, principal, sync: false, atomic: false, replay: None, ops }
+    }
+
+    /// Sends a request as it is and waits for the answer.
+    pub async fn exchange(&self, request: Request) -> Option<Reply> {
+        let (send, receive) = oneshot();
+        if self.state.stream.borrow().is_none() {
+            return None;
+        }
+        self.state.waiting.borrow_mut().insert((request.slot, request.seq), send);
+        self.send(&Message::Request { request });
+        receive.await
+    }
+
+    pub async fn compound(&self, ops: Vec<Op>) -> Vec<Answer> {
+        self.exchange(self.request(0, ops)).await.unwrap().results
+    }
+
+    pub async fn call(&self, op: Op) -> Answer {
+        self.compound(vec![op]).await.remove(0)
+    }
+
+    pub async fn reserved(&self, op: Op) {
+        // Each in a slot of its own, so that many may be under way.
+        let slot = (64..128).find(|slot| {
+            let busy = self.state.waiting.borrow();
+            !busy.keys().any(|(other, _)| other == slot)
+        });
+        let request = self.request(slot.unwrap(), vec![op]);
+        self.exchange(request).await;
+    }
+
+    pub async fn sync(&self) {
+        assert_eq!(self.call(Op::Sync {}).await, Ok(OpReply::Done {}));
+    }
+
+    pub async fn create(
+        &self,
+        dir: Ino,
+        text: &str,
+        kind: FileKind,
+        want: Rights,
+    ) -> Result<Leased, Fault> {
+        let op = Op::Create { dir: at(dir), name: name(text), node: node(kind, 0o666), want };
+        match self.call(op).await? {
+            OpReply::Made { leased, .. } => Ok(leased),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn file(&self, dir: Ino, text: &str) -> Ino {
+        self.create(dir, text, FileKind::Regular, Rights::empty()).await.unwrap().attr.ino
+    }
+
+    pub async fn dir(&self, dir: Ino, text: &str) -> Ino {
+        self.create(dir, text, FileKind::Directory, Rights::empty()).await.unwrap().attr.ino
+    }
+
+    pub async fn lookup(&self, dir: Ino, text: &str) -> Option<Attr> {
+        self.find(dir, text, Rights::empty(), Rights::empty()).await.0.map(|leased| leased.attr)
+    }
+
+    pub async fn find(
+        &self,
+        dir: Ino,
+        text: &str,
+        want: Rights,
+        want_dir: Rights,
+    ) -> (Option<Leased>, Leased) {
+        let op = Op::Lookup { dir: at(dir), name: name(text), want, want_dir };
+        match self.call(op).await.unwrap() {
+            OpReply::Entry { entry, dir } => (entry, dir),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn attr(&self, ino: Ino) -> Result<Leased, Fault> {
+        self.attr_wanting(ino, Rights::empty()).await
+    }
+
+    pub async fn attr_wanting(&self, ino: Ino, want: Rights) -> Result<Leased, Fault> {
+        match self.call(Op::GetAttr { ino: at(ino), want }).await? {
+            OpReply::Attr { leased } => Ok(leased),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn acquire(
+        &self,
+        ino: Ino,
+        rights: Rights,
+    ) -> Result<(Leased, Option<LayoutPart>), Fault> {
+        match self.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0) }).await? {
+            OpReply::Acquired { leased, layout } => Ok((leased, layout)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn unlink(&self, dir: Ino, text: &str) -> Result<Attr, Fault> {
+        match self.call(Op::Unlink { dir: at(dir), name: name(text), unused: None }).await? {
+            OpReply::Removed { attr, .. } => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn rename(&self, from: (Ino, &str), to: (Ino, &str), flags: u32) -> Answer {
+        let (from, name_from) = (at(from.0), name(from.1));
+        let (to, new_name) = (at(to.0), name(to.1));
+        self.call(Op::Rename { from, name: name_from, to, new_name, flags, unused: None }).await
+    }
+
+    pub async fn names(&self, dir: Ino) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let (want, want_dir) = (Rights::empty(), Rights::empty());
+            let op = Op::ReadDir { dir: at(dir), cookie, max: 3, plus: false, want, want_dir };
+            let Ok(OpReply::Entries { entries, end, .. }) = self.call(op).await else { panic!() };
+            cookie = entries.last().map_or(cookie, |entry| entry.cookie);
+            out.extend(entries.iter().map(|entry| entry.name.to_string()));
+            if end {
+                out.sort();
+                return out;
+            }
+        }
+    }
+
+    pub async fn space(&self, blocks: u64) -> Result<Vec<PagRun>, Fault> {
+        match self.call(Op::Space { hint: None, blocks }).await? {
+            OpReply::Space { runs } => Ok(runs),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn commit(
+        &self,
+        ino: Ino,
+        edits: Vec<Edit>,
+        size: Option<u64>,
+    ) -> Result<Attr, Fault> {
+        let op = Op::Commit { ino, edits, size, mtime: None, ctime: None };
+        match self.call(op).await? {
+            OpReply::Attr { leased } => Ok(leased.attr),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn receive(stream: &Stream, decoder: &mut Decoder) -> Option<Message> {
+    loop {
+        match decoder.next().unwrap() {
+            Some(Received::Message(message)) => return Some(message),
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        let (result, bytes) = stream.read(decoder.lend(), 1 << 16).await;
+        decoder.restore(bytes);
+        if !matches!(result, Ok(1..)) {
+            return None;
+        }
+    }
+}
+
+/// A data device with a label, for the world of `bed`.
+pub fn data_device(world: &SimWorld) -> env::sim::SimDisk {
+    let disk = world.disk("data", 16 << 20);
+    let label = types::label::Label {
+        kind: types::label::LabelKind::Data,
+        fs_uuid: Uuid([9; 16]),
+        fs_name: "home".into(),
+        pag: PagId(0),
+        pag_uuid: Uuid([1; 16]),
+        blocks: 4096,
+        fencing_epoch: Epoch(0),
+    };
+    disk.poke(0, &label.encode());
+    disk
+}

@@ -1,0 +1,269 @@
+//! Several clients.
+
+use env::sync::oneshot;
+use proto::mds::*;
+use types::*;
+
+use crate::bed::*;
+
+const ROOT: Ino = Ino::ROOT;
+const A: Rights = Rights::ATTR;
+const N: Rights = Rights::NAMES;
+const S: Rights = Rights::DATA_S;
+const X: Rights = Rights::DATA_X;
+const O: Rights = Rights::OPEN;
+
+#[test]
+fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let (_, dir) = a.find(ROOT, "f", A, N | A).await;
+        assert_eq!(dir.rights, N | A);
+        let (_, dir) = b.find(ROOT, "f", A, N | A).await;
+        assert_eq!(dir.rights, N | A);
+        b.stubborn();
+        let (send, mut made) = oneshot();
+        let maker = a.clone();
+        a.env.spawn(async move { send.send(maker.file(ROOT, "f").await) });
+        let (ino, seq, take) = b.recall().await;
+        assert_eq!((ino, take), (ROOT, N | A));
+        assert!(bed.env.timeout(Duration::from_millis(500), &mut made).await.is_none(), "it waits");
+        b.reserved(Op::Return { ino, seq, give: take, still_open: false }).await;
+        let ino = made.await.unwrap();
+        let (found, dir) = b.find(ROOT, "f", A, N).await;
+        assert_eq!(found.unwrap().attr.ino, ino);
+        assert_eq!(dir.rights, N);
+        assert_eq!(a.attr(ROOT).await.unwrap().rights, N | A);
+    });
+}
+
+#[test]
+fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let made = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap();
+        assert_eq!(made.rights, X | S | A | O);
+        let ino = made.attr.ino;
+        a.stubborn();
+        let (send, read) = oneshot();
+        let reader = b.clone();
+        b.env.spawn(async move { send.send(reader.acquire(ino, S | A).await) });
+        let (_, seq, take) = a.recall().await;
+        assert_eq!(take, X);
+        assert_eq!(
+            a.commit(ino, vec![], Some(4096)).await.unwrap().size,
+            4096,
+            "commits pass gates"
+        );
+        a.reserved(Op::Return { ino, seq, give: X, still_open: false }).await;
+        let (leased, layout) = read.await.unwrap().unwrap();
+        assert_eq!((leased.rights, leased.attr.size), (S | A, 4096));
+        assert_eq!(layout.unwrap().to, u64::MAX);
+        assert_eq!(a.attr(ino).await.unwrap().rights, S | A | O);
+        assert_eq!(a.commit(ino, vec![], Some(0)).await, Err(Fault::Stale), "no longer the writer");
+        a.acquire(ino, X).await.unwrap();
+        let (_, _, take) = b.recall().await;
+        assert_eq!(take, S | A);
+        assert_eq!(b.attr(ino).await.unwrap().rights, Rights::empty());
+    });
+}
+
+#[test]
+fn attributes_of_a_file_being_written_come_from_its_writer() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, X | A).await.unwrap().attr.ino;
+        let time = Timestamp { seconds: 4_000_000_000, nanos: 0 };
+        a.answer_glimpses(DataAttr { size: 777, blocks: 1, mtime: time, ctime: time });
+        let leased = b.attr_wanting(ino, A).await.unwrap();
+        assert_eq!((leased.attr.size, leased.attr.mtime), (777, time));
+        assert_eq!(leased.rights, Rights::empty(), "not to be cached");
+        assert_eq!(b.lookup(ROOT, "f").await.unwrap().size, 777);
+        let (want, want_dir) = (A, Rights::empty());
+        let list = Op::ReadDir { dir: at(ROOT), cookie: 0, max: 100, plus: true, want, want_dir };
+        let Ok(OpReply::Entries { entries, end: true, .. }) = b.call(list).await else { panic!() };
+        assert_eq!(entries[0].leased, None);
+    });
+}
+
+#[test]
+fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
+        b.acquire(ino, O).await.unwrap();
+        b.keep_open();
+        assert_eq!(a.unlink(ROOT, "f").await.unwrap().nlink, 0);
+        assert_eq!(b.attr(ino).await.unwrap().attr.nlink, 0);
+        let seq = a.attr(ino).await.unwrap().seq;
+        a.call(Op::Return { ino, seq, give: O | A, still_open: false }).await.unwrap();
+        bed.sleep(Duration::from_millis(200)).await;
+        let leased = b.attr(ino).await.unwrap();
+        assert_eq!(leased.rights, O);
+        b.call(Op::Return { ino, seq: leased.seq, give: O, still_open: false }).await.unwrap();
+        bed.sleep(Duration::from_millis(200)).await;
+        assert_eq!(b.attr(ino).await, Err(Fault::Stale));
+    });
+}
+
+#[test]
+fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, O | A | X).await.unwrap().attr.ino;
+        b.acquire(ino, O | S).await.unwrap();
+        a.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
+        bed.sleep(Duration::from_millis(200)).await;
+        assert_eq!(b.attr(ino).await, Err(Fault::Stale));
+        let made =
+            Op::CreateUnnamed { dir: at(ROOT), node: node(FileKind::Regular, 0o600), want: X };
+        let Ok(OpReply::Made { leased, .. }) = a.call(made).await else { panic!() };
+        assert_eq!((leased.attr.nlink, leased.rights), (0, X | S | O));
+        let ino = leased.attr.ino;
+        a.call(Op::Link { ino: at(ino), dir: at(ROOT), name: name("t") }).await.unwrap();
+        assert_eq!(b.lookup(ROOT, "t").await.unwrap().nlink, 1);
+    });
+}
+
+#[test]
+fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let request = a.request(
+            0,
+            vec![Op::Create {
+                dir: at(ROOT),
+                name: name("f"),
+                node: node(FileKind::Regular, 0o644),
+                want: Rights::empty(),
+            }],
+        );
+        let made = a.exchange(request).await.unwrap();
+        assert!(made.transno > made.last_committed, "its own client does not wait");
+        let (want, want_dir) = (A, N);
+        let find = Op::Lookup { dir: at(ROOT), name: name("f"), want, want_dir };
+        let found = b.exchange(b.request(0, vec![find])).await.unwrap();
+        assert!(found.last_committed >= made.transno);
+    });
+}
+
+#[test]
+fn locks_hold_between_clients_and_are_passed_on() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.file(ROOT, "f").await;
+        let lock =
+            Lock { flock: false, owner: LockOwner(1), pid: 3, exclusive: true, start: 0, end: 9 };
+        let take = |wait| Op::Lock { ino, lock: lock.clone(), wait };
+        assert_eq!(a.call(take(false)).await, Ok(OpReply::Done {}));
+        assert_eq!(b.call(take(false)).await, Err(Fault::WouldBlock));
+        let Ok(OpReply::Locked { lock: Some(found) }) =
+            b.call(Op::TestLock { ino, lock: lock.clone() }).await
+        else {
+            panic!()
+        };
+        assert_eq!(found.pid, 3);
+        assert_eq!(b.call(take(true)).await, Err(Fault::WouldBlock));
+        assert_eq!(a.call(Op::Unlock { ino, lock: lock.clone() }).await, Ok(OpReply::Done {}));
+        b.push(|push| matches!(push, Push::LockFree { .. })).await;
+        assert_eq!(b.call(take(true)).await, Ok(OpReply::Done {}));
+        assert_eq!(b.call(Op::Goodbye {}).await, Ok(OpReply::Done {}));
+        assert_eq!(a.call(take(false)).await, Ok(OpReply::Done {}));
+    });
+}
+
+#[test]
+fn a_silent_client_is_evicted_only_when_someone_waits_for_it() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap().attr.ino;
+        b.find(ROOT, "f", Rights::empty(), Rights::empty()).await;
+        a.stubborn();
+        bed.world.partition("a", "mds");
+        let begun = bed.env.now();
+        while bed.env.now().since(begun) < LEASE * 3 {
+            bed.sleep(Duration::from_secs(1)).await;
+            b.call(Op::Renew {}).await.unwrap();
+        }
+        assert!(!bed.logged("evicted"), "nobody needs anything of it");
+        let (leased, layout) = b.acquire(ino, X).await.unwrap();
+        assert_eq!(leased.rights, X | S);
+        assert!(layout.unwrap().frozen, "the old writer's writes may still arrive");
+        assert!(bed.logged("is evicted"));
+        bed.world.heal();
+        a.hang_up();
+        let refused = a.connect(a.id()).await.unwrap_err();
+        assert_eq!(refused.fault, Fault::Evicted);
+        assert_eq!(a.connect(ClientId(0)).await.unwrap().state, NEW);
+        let until = bed.env.now() + LEASE * 2;
+        while bed.env.now() < until {
+            bed.sleep(Duration::from_secs(1)).await;
+            b.call(Op::Renew {}).await.unwrap();
+        }
+        let Ok(OpReply::Layout { part }) =
+            b.call(Op::Layout { ino: at(ino), from: FileBlock(0) }).await
+        else {
+            panic!()
+        };
+        assert!(!part.frozen, "the quarantine has ended");
+    });
+}
+
+#[test]
+fn many_clients_in_one_directory_all_get_their_turn() {
+    run(|bed| async move {
+        let dir = bed.client("first").await.dir(ROOT, "d").await;
+        let mut done = Vec::new();
+        for client in 0..4 {
+            let (bed, env) = (bed.clone(), bed.env.clone());
+            done.push(env.spawn_join(async move {
+                let c = bed.client(&format!("c{client}")).await;
+                for file in 0..25 {
+                    let text = format!("{client}-{file}");
+                    let made = c.create(dir, &text, FileKind::Regular, A | O).await.unwrap();
+                    c.find(dir, &text, A, N | A).await;
+                    if file % 3 == 0 {
+                        let over = format!("{client}-r{file}");
+                        c.rename((dir, &text), (dir, &over), 0).await.unwrap();
+                    } else if file % 3 == 1 {
+                        let unused = Some(made.attr.ino);
+                        let op = Op::Unlink { dir: at(dir), name: name(&text), unused };
+                        c.call(op).await.unwrap();
+                    }
+                }
+            }));
+        }
+        for task in done {
+            task.await;
+        }
+        assert_eq!(bed.client("last").await.names(dir).await.len(), 4 * 17);
+    });
+}
+
+#[test]
+fn locks_of_a_client_that_is_silent_beyond_its_lease_are_free_for_whoever_asks() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = b.file(ROOT, "f").await;
+        let lock =
+            Lock { flock: false, owner: LockOwner(1), pid: 1, exclusive: true, start: 0, end: 9 };
+        for wait in [false, true] {
+            let held = if wait { &a } else { &bed.client("c").await };
+            held.call(Op::Lock { ino, lock: lock.clone(), wait: false }).await.unwrap();
+            let ask = Op::Lock { ino, lock: lock.clone(), wait };
+            assert_eq!(b.call(ask.clone()).await, Err(Fault::WouldBlock));
+            for _ in 0..5 {
+                bed.sleep(LEASE / 4).await;
+                b.call(Op::Renew {}).await.unwrap();
+                if !wait {
+                    a.call(Op::Renew {}).await.unwrap();
+                }
+            }
+            if wait {
+                b.push(|push| matches!(push, Push::LockFree { .. })).await;
+            }
+            assert_eq!(b.call(ask).await, Ok(OpReply::Done {}));
+            b.call(Op::Unlock { ino, lock: lock.clone() }).await.unwrap();
+        }
+    });
+}

@@ -1,0 +1,10 @@
+//! The server as clients see it: scripted clients speak the protocol to a server in
+//! a simulated world with a simulated disk.
+#![allow(missing_docs, reason = "a test program has no users")]
+
+mod bed;
+mod chaos;
+mod coherence;
+mod names;
+mod recovery;
+mod space;

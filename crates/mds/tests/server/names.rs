@@ -1,0 +1,367 @@
+//! The namespace.
+
+use proto::mds::*;
+use proto::wire::Bytes;
+use types::*;
+
+use crate::bed::*;
+
+const ROOT: Ino = Ino::ROOT;
+
+#[test]
+fn what_is_made_is_found_listed_and_gone_when_removed() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let dir = c.dir(ROOT, "d").await;
+        for text in ["a", "b", "c", "e"] {
+            c.file(dir, text).await;
+        }
+        assert_eq!(c.names(dir).await, ["a", "b", "c", "e"]);
+        let attr = c.lookup(dir, "b").await.unwrap();
+        assert_eq!(
+            (attr.kind, attr.mode, attr.uid, attr.nlink),
+            (FileKind::Regular, 0o644, 1000, 1)
+        );
+        assert_eq!(
+            c.create(dir, "b", FileKind::Regular, Rights::empty()).await,
+            Err(Fault::Exists)
+        );
+        assert_eq!(
+            c.call(Op::Rmdir { dir: at(ROOT), name: name("d") }).await,
+            Err(Fault::NotEmpty)
+        );
+        assert_eq!(c.unlink(dir, "b").await.unwrap().nlink, 0);
+        assert_eq!(c.lookup(dir, "b").await, None);
+        assert_eq!(c.unlink(dir, "b").await, Err(Fault::NotFound));
+        assert_eq!(c.unlink(ROOT, "d").await, Err(Fault::IsDirectory));
+        assert_eq!(
+            c.call(Op::Rmdir { dir: at(dir), name: name("a") }).await,
+            Err(Fault::NotDirectory)
+        );
+        assert_eq!(c.lookup(dir, "zz").await, None);
+        let file = c.lookup(dir, "a").await.unwrap().ino;
+        let op = Op::Lookup {
+            dir: at(file),
+            name: name("x"),
+            want: Rights::empty(),
+            want_dir: Rights::empty(),
+        };
+        assert_eq!(c.call(op).await, Err(Fault::NotDirectory));
+        assert_eq!(c.attr(Ino(0x1234_5678)).await, Err(Fault::Stale));
+    });
+}
+
+#[test]
+fn directories_count_their_subdirectories_and_times_follow_changes() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let before = c.attr(ROOT).await.unwrap().attr;
+        bed.sleep(Duration::from_secs(1)).await;
+        let dir = c.dir(ROOT, "d").await;
+        let after = c.attr(ROOT).await.unwrap().attr;
+        assert_eq!(after.nlink, before.nlink + 1);
+        assert!(after.mtime > before.mtime && after.ctime == after.mtime);
+        assert!(after.version > before.version);
+        assert_eq!(c.attr(dir).await.unwrap().attr.nlink, 2);
+        c.call(Op::Rmdir { dir: at(ROOT), name: name("d") }).await.unwrap();
+        assert_eq!(c.attr(ROOT).await.unwrap().attr.nlink, before.nlink);
+    });
+}
+
+#[test]
+fn links_share_an_inode_until_the_last_name_goes() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ino = c.file(ROOT, "a").await;
+        let link = |text: &str| Op::Link { ino: at(ino), dir: at(ROOT), name: name(text) };
+        let Ok(OpReply::Linked { leased, .. }) = c.call(link("b")).await else { panic!() };
+        assert_eq!((leased.attr.ino, leased.attr.nlink), (ino, 2));
+        assert_eq!(c.call(link("b")).await, Err(Fault::Exists));
+        let dir = c.dir(ROOT, "d").await;
+        let op = Op::Link { ino: at(dir), dir: at(ROOT), name: name("e") };
+        assert_eq!(c.call(op).await, Err(Fault::NotPermitted));
+        assert_eq!(c.unlink(ROOT, "a").await.unwrap().nlink, 1);
+        assert_eq!(c.lookup(ROOT, "b").await.unwrap().ino, ino);
+        let Ok(OpReply::Renamed { replaced, .. }) = c.rename((ROOT, "b"), (dir, "x"), 0).await
+        else {
+            panic!()
+        };
+        assert_eq!(replaced, None);
+        assert_eq!(c.lookup(dir, "x").await.unwrap().ino, ino);
+        assert_eq!(c.unlink(dir, "x").await.unwrap().nlink, 0);
+        bed.sleep(Duration::from_millis(100)).await;
+        assert_eq!(c.attr(ino).await, Err(Fault::Stale));
+    });
+}
+
+#[test]
+fn renames_keep_the_tree_and_the_kernels_order_of_errors() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let (a, b) = (c.dir(ROOT, "a").await, c.dir(ROOT, "b").await);
+        let sub = c.dir(a, "sub").await;
+        let f = c.file(a, "f").await;
+        c.file(b, "g").await;
+        assert_eq!(c.rename((ROOT, "a"), (sub, "x"), 0).await, Err(Fault::Invalid));
+        assert_eq!(c.rename((ROOT, "a"), (a, "x"), 0).await, Err(Fault::Invalid));
+        assert_eq!(c.rename((a, "sub"), (ROOT, "a"), 0).await, Err(Fault::NotEmpty));
+        assert_eq!(c.rename((a, "sub"), (ROOT, "a"), 2).await, Err(Fault::Invalid));
+        assert_eq!(c.rename((a, "none"), (b, "x"), 0).await, Err(Fault::NotFound));
+        assert_eq!(c.rename((a, "f"), (b, "g"), 1).await, Err(Fault::Exists));
+        assert_eq!(c.rename((a, "f"), (b, "x"), 2).await, Err(Fault::NotFound));
+        assert_eq!(c.rename((a, "f"), (b, "x"), 3).await, Err(Fault::Invalid));
+        assert_eq!(c.rename((a, "f"), (a, "sub"), 0).await, Err(Fault::IsDirectory));
+        assert_eq!(c.rename((a, "sub"), (a, "f"), 0).await, Err(Fault::NotDirectory));
+        assert_eq!(c.rename((ROOT, "a"), (ROOT, "b"), 0).await, Err(Fault::NotEmpty));
+        c.rename((a, "f"), (b, "g"), 0).await.unwrap();
+        assert_eq!(c.lookup(b, "g").await.unwrap().ino, f);
+        assert_eq!(c.lookup(a, "f").await, None);
+        c.rename((a, "sub"), (b, "sub"), 0).await.unwrap();
+        assert_eq!(c.attr(a).await.unwrap().attr.nlink, 2);
+        assert_eq!(c.attr(b).await.unwrap().attr.nlink, 3);
+        c.rename((b, "sub"), (b, "g"), 2).await.unwrap();
+        assert_eq!(c.lookup(b, "g").await.unwrap().ino, sub);
+        assert_eq!(c.lookup(b, "sub").await.unwrap().ino, f);
+        c.rename((b, "g"), (ROOT, "a"), 0).await.unwrap();
+        assert_eq!(c.lookup(ROOT, "a").await.unwrap().ino, sub);
+        assert_eq!(c.names(ROOT).await, ["a", "b"]);
+        assert_eq!(c.attr(b).await.unwrap().attr.nlink, 2);
+    });
+}
+
+#[test]
+fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ino = c.file(ROOT, "f").await;
+        let none = SetAttr {
+            mode: None,
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            kill_setid: false,
+        };
+        let set = |set: SetAttr| Op::SetAttr { ino: at(ino), set };
+        c.call(set(SetAttr { mode: Some(0o6711), ..none.clone() })).await.unwrap();
+        assert_eq!(c.attr(ino).await.unwrap().attr.mode, 0o6711);
+        let time = Timestamp { seconds: -3, nanos: 9 };
+        let change = SetAttr {
+            uid: Some(5),
+            gid: Some(6),
+            mtime: Some(SetTime::At { time }),
+            kill_setid: true,
+            ..none
+        };
+        c.call(set(change)).await.unwrap();
+        let attr = c.attr(ino).await.unwrap().attr;
+        assert_eq!((attr.mode, attr.uid, attr.gid, attr.mtime), (0o711, 5, 6, time));
+    });
+}
+
+#[test]
+fn set_group_directories_and_default_acls_hand_down() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let dir = c.dir(ROOT, "d").await;
+        let none = SetAttr {
+            mode: None,
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            kill_setid: false,
+        };
+        let set = SetAttr { mode: Some(0o2777), gid: Some(77), ..none };
+        c.call(Op::SetAttr { ino: at(dir), set }).await.unwrap();
+        let sub = c.create(dir, "s", FileKind::Directory, Rights::empty()).await.unwrap().attr;
+        assert_eq!((sub.gid, sub.mode & 0o2000), (77, 0o2000));
+        let mut acl = 2u32.to_le_bytes().to_vec();
+        for (tag, perm, id) in [
+            (1u16, 7u16, u32::MAX),
+            (2, 6, 5),
+            (4, 7, u32::MAX),
+            (16, 6, u32::MAX),
+            (32, 0, u32::MAX),
+        ] {
+            acl.extend_from_slice(&tag.to_le_bytes());
+            acl.extend_from_slice(&perm.to_le_bytes());
+            acl.extend_from_slice(&id.to_le_bytes());
+        }
+        let (acl_name, value) = (Bytes(b"system.posix_acl_default".to_vec()), Bytes(acl));
+        let op = Op::SetXattr {
+            ino: at(dir),
+            name: acl_name.clone(),
+            value,
+            flags: 0,
+            kill_setgid: false,
+        };
+        c.call(op).await.unwrap();
+        let file = c.create(dir, "f", FileKind::Regular, Rights::empty()).await.unwrap().attr;
+        assert_eq!(file.mode, 0o660, "the umask does not count");
+        let get = |ino, text: &[u8]| Op::GetXattr {
+            ino: at(ino),
+            name: Bytes(text.to_vec()),
+            want: Rights::empty(),
+        };
+        assert!(c.call(get(file.ino, b"system.posix_acl_access")).await.is_ok());
+        let sub = c.dir(dir, "t").await;
+        assert!(c.call(get(sub, b"system.posix_acl_default")).await.is_ok());
+        let chmod = SetAttr {
+            mode: Some(0o600),
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            kill_setid: false,
+        };
+        c.call(Op::SetAttr { ino: at(file.ino), set: chmod }).await.unwrap();
+        let Ok(OpReply::Bytes { bytes, .. }) =
+            c.call(get(file.ino, b"system.posix_acl_access")).await
+        else {
+            panic!()
+        };
+        assert_eq!(bytes.0[4 + 3 * 8 + 2], 0, "chmod sets the mask");
+    });
+}
+
+#[test]
+fn extended_attributes_obey_their_flags_names_and_limits() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ino = c.file(ROOT, "f").await;
+        let b = |text: &str| Bytes(text.as_bytes().to_vec());
+        let set = |text: &str, len: usize, flags| Op::SetXattr {
+            ino: at(ino),
+            name: b(text),
+            value: Bytes(vec![7; len]),
+            flags,
+            kill_setgid: false,
+        };
+        let get = |text: &str| Op::GetXattr { ino: at(ino), name: b(text), want: Rights::empty() };
+        assert_eq!(c.call(get("user.a")).await, Err(Fault::NoAttribute));
+        assert_eq!(c.call(set("user.a", 3, 2)).await, Err(Fault::NoAttribute));
+        c.call(set("user.a", 3, 1)).await.unwrap();
+        assert_eq!(c.call(set("user.a", 3, 1)).await, Err(Fault::Exists));
+        c.call(set("user.a", 40_000, 2)).await.unwrap();
+        assert_eq!(c.call(set("user.b", 40_000, 0)).await, Err(Fault::NoSpace));
+        assert_eq!(c.call(set("user.b", 70_000, 0)).await, Err(Fault::TooBig));
+        assert_eq!(c.call(set("odd.b", 1, 0)).await, Err(Fault::NotSupported));
+        c.call(set("security.selinux", 9, 0)).await.unwrap();
+        let list = Op::ListXattr { ino: at(ino), want: Rights::empty() };
+        let Ok(OpReply::Bytes { bytes, .. }) = c.call(list).await else { panic!() };
+        let mut names: Vec<&[u8]> = bytes.0.split(|&b| b == 0).filter(|n| !n.is_empty()).collect();
+        names.sort_unstable();
+        assert_eq!(names, [&b"security.selinux"[..], b"user.a"]);
+        c.call(Op::RemoveXattr { ino: at(ino), name: b("user.a") }).await.unwrap();
+        assert_eq!(c.call(get("user.a")).await, Err(Fault::NoAttribute));
+        let mut link = node(FileKind::Symlink, 0o777);
+        link.symlink = b("/somewhere/else");
+        let made = c.call(Op::Create {
+            dir: at(ROOT),
+            name: name("l"),
+            node: link,
+            want: Rights::empty(),
+        });
+        let Ok(OpReply::Made { leased, .. }) = made.await else { panic!() };
+        assert_eq!(leased.attr.size, 15);
+        let Ok(OpReply::Bytes { bytes, .. }) =
+            c.call(Op::ReadLink { ino: at(leased.attr.ino) }).await
+        else {
+            panic!()
+        };
+        assert_eq!(bytes, b("/somewhere/else"));
+        let user = Op::SetXattr {
+            ino: at(leased.attr.ino),
+            name: b("user.x"),
+            value: b("1"),
+            flags: 0,
+            kill_setgid: false,
+        };
+        assert_eq!(c.call(user).await, Err(Fault::NotPermitted));
+    });
+}
+
+#[test]
+fn compounds_name_what_earlier_operations_found() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let create = |dir: InoRef, text: &str, kind| Op::Create {
+            dir,
+            name: name(text),
+            node: node(kind, 0o755),
+            want: Rights::empty(),
+        };
+        let ops = vec![
+            create(at(ROOT), "d", FileKind::Directory),
+            create(InoRef::Of { op: 0 }, "f", FileKind::Regular),
+            Op::GetAttr { ino: InoRef::Of { op: 1 }, want: Rights::empty() },
+            create(at(ROOT), "d", FileKind::Directory),
+            Op::GetAttr { ino: at(ROOT), want: Rights::empty() },
+        ];
+        let results = c.compound(ops.clone()).await;
+        assert_eq!(results.len(), 4, "the first failure ends it");
+        assert_eq!(results[3], Err(Fault::Exists));
+        let mut request = c.request(
+            0,
+            vec![
+                create(at(ROOT), "e", FileKind::Directory),
+                create(InoRef::Of { op: 0 }, "f", FileKind::Regular),
+                create(at(ROOT), "d", FileKind::Directory),
+            ],
+        );
+        request.atomic = true;
+        assert_eq!(c.exchange(request).await.unwrap().results, [Err(Fault::Exists)]);
+        assert_eq!(c.lookup(ROOT, "e").await, None, "all or nothing");
+    });
+}
+
+#[test]
+fn a_request_sent_again_is_answered_and_not_executed_again() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let op = Op::Create {
+            dir: at(ROOT),
+            name: name("once"),
+            node: node(FileKind::Regular, 0o644),
+            want: Rights::ATTR,
+        };
+        let request = c.request(5, vec![op]);
+        let first = c.exchange(request.clone()).await.unwrap();
+        let again = c.exchange(request.clone()).await.unwrap();
+        assert_eq!(first.results, again.results);
+        c.hang_up();
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
+        assert_eq!(c.exchange(request).await.unwrap().results, first.results);
+        assert_eq!(c.names(ROOT).await, ["once"]);
+    });
+}
+
+#[test]
+fn strangers_and_nonsense_are_refused_with_a_reason() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let other = Client::new(bed.world.node("o"));
+        let refused = other.connect_as(c.id(), 5, 0).await.unwrap_err();
+        assert_eq!(refused.fault, Fault::NotPermitted);
+        let refused = other.connect_as(ClientId(999), 5, 0).await.unwrap_err();
+        assert_eq!(refused.fault, Fault::Evicted);
+        let admin = Client::new(bed.world.node("a"));
+        admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+        let Ok(OpReply::Text { text }) = admin.call(Op::Status {}).await else { panic!() };
+        assert!(
+            text.contains("\"state\":\"serving\"") && text.contains("a scripted client"),
+            "{text}"
+        );
+        let make = Op::Create {
+            dir: at(ROOT),
+            name: name("x"),
+            node: node(FileKind::Fifo, 0o644),
+            want: Rights::empty(),
+        };
+        assert_eq!(admin.call(make).await, Err(Fault::NotPermitted));
+        assert_eq!(c.call(Op::Evict { client: c.id() }).await, Err(Fault::NotPermitted));
+        assert_eq!(admin.call(Op::Evict { client: c.id() }).await, Ok(OpReply::Done {}));
+        c.push(|push| matches!(push, Push::Evicted { .. })).await;
+    });
+}

@@ -1,0 +1,319 @@
+//! Restarts of the server.
+
+use proto::mds::*;
+use types::*;
+
+use crate::bed::*;
+
+const ROOT: Ino = Ino::ROOT;
+
+fn create(text: &str) -> Op {
+    let node = node(FileKind::Regular, 0o644);
+    Op::Create { dir: at(ROOT), name: name(text), node, want: Rights::ATTR | Rights::OPEN }
+}
+
+fn replay(request: &Request, reply: &Reply) -> Request {
+    let replay = Replay { transno: reply.transno, results: reply.results.clone() };
+    Request { replay: Some(replay), ..request.clone() }
+}
+
+#[test]
+fn what_was_lost_is_replayed_with_the_same_result() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        c.file(ROOT, "kept").await;
+        c.sync().await;
+        let requests = [c.request(1, vec![create("a")]), c.request(2, vec![create("b")])];
+        let mut replies = Vec::new();
+        for request in &requests {
+            replies.push(c.exchange(request.clone()).await.unwrap());
+        }
+        bed.restart().await;
+        let welcome = c.connect(c.id()).await.unwrap();
+        assert_eq!(welcome.state, RECOVERED);
+        let leases = vec![HeldLease { ino: ROOT, rights: Rights::NAMES, open: false }];
+        c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
+        for (request, reply) in requests.iter().zip(&replies) {
+            let again = c.exchange(replay(request, reply)).await.unwrap();
+            let (Ok(OpReply::Made { leased: old, .. }), Ok(OpReply::Made { leased: new, .. })) =
+                (&reply.results[0], &again.results[0])
+            else {
+                panic!("{again:?}")
+            };
+            assert_eq!(old.attr, new.attr);
+        }
+        // A replay is done once, too.
+        let again = c.exchange(replay(&requests[1], &replies[1])).await.unwrap();
+        assert!(again.results[0].is_ok());
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        assert_eq!(c.names(ROOT).await, ["a", "b", "kept"]);
+        assert_eq!(c.attr(ROOT).await.unwrap().rights, Rights::NAMES);
+    });
+}
+
+#[test]
+fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
+    run(|bed| async move {
+        let (c, b) = (bed.client("c").await, bed.client("b").await);
+        let d = c.dir(ROOT, "d").await;
+        assert_eq!(b.attr_wanting(d, Rights::NAMES).await.unwrap().rights, Rights::NAMES);
+        b.stubborn();
+        let node = node(FileKind::Regular, 0o644);
+        let second = Op::Create { dir: at(d), name: name("x"), node, want: Rights::empty() };
+        let request = c.request(1, vec![create("a"), second]);
+        let (c2, request2) = (c.clone(), request.clone());
+        let reply = bed.env.spawn_join(async move { c2.exchange(request2).await.unwrap() });
+        // The second operation waits for a right; meanwhile the first becomes durable.
+        let (ino, seq, give) = b.recall().await;
+        c.sync().await;
+        b.reserved(Op::Return { ino, seq, give, still_open: false }).await;
+        let reply = reply.await;
+        assert!(reply.results.iter().all(Result::is_ok), "{reply:?}");
+        bed.restart().await;
+        b.connect(b.id()).await.unwrap();
+        b.call(Op::ReclaimDone {}).await.unwrap();
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        let again = c.exchange(replay(&request, &reply)).await.unwrap();
+        assert!(again.results.iter().all(Result::is_ok), "{again:?}");
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        assert_eq!(c.names(ROOT).await, ["a", "d"]);
+        assert_eq!(c.names(d).await, ["x"]);
+    });
+}
+
+#[test]
+fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let mut request = c.request(
+            9,
+            vec![
+                create("x"),
+                Op::Unlink { dir: at(ROOT), name: name("x"), unused: None },
+                create("x"),
+            ],
+        );
+        request.sync = true;
+        let first = c.exchange(request.clone()).await.unwrap();
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        let again = c.exchange(request).await.unwrap();
+        let ino = |reply: &Reply| match &reply.results[2] {
+            Ok(OpReply::Made { leased, .. }) => leased.attr.ino,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ino(&first), ino(&again));
+        assert_eq!(c.names(ROOT).await, ["x"]);
+    });
+}
+
+#[test]
+fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = b.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        b.sync().await;
+        a.sync().await;
+        bed.restart().await;
+        let begun = bed.env.now();
+        assert_eq!(a.connect(a.id()).await.unwrap().state, RECOVERED);
+        a.call(Op::ReclaimDone {}).await.unwrap();
+        let waiting = a.request(3, vec![create("late")]);
+        let a2 = a.clone();
+        let late = bed.env.spawn_join(async move { a2.exchange(waiting).await.unwrap() });
+        while bed.env.now().since(begun) < LEASE / 2 {
+            bed.sleep(Duration::from_millis(500)).await;
+            a.call(Op::Renew {}).await.unwrap();
+        }
+        assert!(!bed.logged("has not come back"));
+        assert!(late.await.results[0].is_ok());
+        assert!(bed.env.now().since(begun) >= LEASE);
+        assert!(bed.logged("has not come back"));
+        assert_eq!(b.connect(b.id()).await.unwrap_err().fault, Fault::Evicted);
+        let (_, layout) = a.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert!(layout.unwrap().frozen, "nobody knows what the absent one held");
+        let until = bed.env.now() + LEASE * 2;
+        while bed.env.now() < until {
+            bed.sleep(Duration::from_secs(1)).await;
+            a.call(Op::Renew {}).await.unwrap();
+        }
+        let (_, layout) = a.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert!(!layout.unwrap().frozen);
+    });
+}
+
+#[test]
+fn whoever_falls_silent_before_it_has_claimed_everything_may_have_held_anything() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = b.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        b.sync().await;
+        a.sync().await;
+        bed.restart().await;
+        assert_eq!(b.connect(b.id()).await.unwrap().state, RECOVERED);
+        assert_eq!(a.connect(a.id()).await.unwrap().state, RECOVERED);
+        a.call(Op::ReclaimDone {}).await.unwrap();
+        while !bed.logged("did not finish") {
+            bed.sleep(LEASE / 4).await;
+            a.call(Op::Renew {}).await.unwrap();
+        }
+        let (_, layout) = a.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert!(layout.unwrap().frozen, "it may still write any file");
+        let until = bed.env.now() + LEASE * 2;
+        while bed.env.now() < until {
+            bed.sleep(LEASE / 4).await;
+            a.call(Op::Renew {}).await.unwrap();
+        }
+        let (_, layout) = a.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert!(!layout.unwrap().frozen);
+    });
+}
+
+#[test]
+fn an_open_orphan_survives_the_restart_and_others_are_freed() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let mut inos = Vec::new();
+        for text in ["open", "shut"] {
+            let ino = c.create(ROOT, text, FileKind::Regular, Rights::OPEN).await.unwrap().attr.ino;
+            c.unlink(ROOT, text).await.unwrap();
+            inos.push(ino);
+        }
+        c.sync().await;
+        bed.restart().await;
+        c.connect(c.id()).await.unwrap();
+        let leases = vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true }];
+        c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        bed.sleep(Duration::from_millis(500)).await;
+        assert_eq!(c.attr(inos[0]).await.unwrap().rights, Rights::OPEN);
+        assert_eq!(c.attr(inos[1]).await, Err(Fault::Stale));
+        c.call(Op::Return { ino: inos[0], seq: 0, give: Rights::OPEN, still_open: false })
+            .await
+            .unwrap();
+        bed.sleep(Duration::from_millis(500)).await;
+        assert_eq!(c.attr(inos[0]).await, Err(Fault::Stale));
+    });
+}
+
+#[test]
+fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        let lock =
+            Lock { flock: true, owner: LockOwner(1), pid: 1, exclusive: true, start: 0, end: 0 };
+        a.call(Op::Lock { ino, lock: lock.clone(), wait: false }).await.unwrap();
+        a.sync().await;
+        bed.restart().await;
+        for (c, leases, locks) in [
+            (
+                &a,
+                vec![HeldLease { ino, rights: Rights::DATA_X, open: false }],
+                vec![(ino, lock.clone())],
+            ),
+            (&b, vec![], vec![]),
+        ] {
+            c.connect(c.id()).await.unwrap();
+            c.call(Op::Reclaim { leases, locks }).await.unwrap();
+            c.call(Op::ReclaimDone {}).await.unwrap();
+        }
+        assert_eq!(b.call(Op::Lock { ino, lock, wait: false }).await, Err(Fault::WouldBlock));
+        a.stubborn();
+        let b2 = b.clone();
+        let got = bed.env.spawn_join(async move { b2.acquire(ino, Rights::DATA_S).await });
+        let (_, seq, take) = a.recall().await;
+        assert_eq!(take, Rights::DATA_X);
+        a.reserved(Op::Return { ino, seq, give: take, still_open: false }).await;
+        assert!(got.await.is_ok());
+    });
+}
+
+#[test]
+fn without_known_clients_there_is_no_grace() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        c.file(ROOT, "f").await;
+        assert_eq!(c.call(Op::Goodbye {}).await, Ok(OpReply::Done {}));
+        bed.restart().await;
+        let begun = bed.env.now();
+        let c = bed.client("d").await;
+        assert_eq!(c.names(ROOT).await, ["f"]);
+        assert!(bed.env.now().since(begun) < LEASE / 2);
+    });
+}
+
+#[test]
+fn a_local_client_that_died_holds_nobody_up() {
+    run(|bed| async move {
+        let a = bed.client("a").await;
+        let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
+        let disk = disk.await.unwrap();
+        disk.lock_byte(a.id().0).await.unwrap();
+        let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        a.space(100).await.unwrap();
+        a.sync().await;
+        bed.sleep(Duration::from_secs(1)).await;
+        drop((a, disk));
+        bed.world.kill("a");
+        let b = bed.client("b").await;
+        let begun = bed.env.now();
+        assert_eq!(b.acquire(ino, Rights::DATA_X).await.unwrap().0.attr.ino, ino);
+        assert!(bed.env.now().since(begun) < LEASE / 2, "the lock tells of the death");
+        bed.sleep(Duration::from_secs(1)).await;
+        let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
+        assert!(!layout.unwrap().frozen, "no write of it can be in flight");
+
+        let disk = b.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
+        let disk = disk.await.unwrap();
+        disk.lock_byte(b.id().0).await.unwrap();
+        bed.sleep(Duration::from_secs(3)).await;
+        drop((b, disk));
+        bed.world.kill("b");
+        let begun = bed.env.now();
+        bed.restart().await;
+        let c = bed.client("c").await;
+        assert_eq!(c.names(ROOT).await, ["f"]);
+        assert!(bed.env.now().since(begun) < LEASE / 2, "no grace for the dead");
+    });
+}
+
+#[test]
+fn a_damaged_or_failing_store_is_told_and_never_hidden() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        c.file(ROOT, "f").await;
+        c.sync().await;
+        let disk = bed.meta();
+        disk.fail_from(env::sim::DiskAction::Write, 1, env::sim::DiskFault::Io);
+        c.file(ROOT, "g").await;
+        let request = c.request(1, vec![Op::Sync {}]);
+        let unanswered = c.exchange(request);
+        assert!(
+            bed.env.timeout(Duration::from_secs(2), unanswered).await.is_none_or(|r| r.is_none())
+        );
+        assert!(bed.ended_with_error(), "a poisoned store ends the server");
+        disk.heal();
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        assert_eq!(c.names(ROOT).await, ["f"], "what was never acknowledged as durable is lost");
+    });
+}
+
+#[test]
+fn nonsense_on_a_connection_ends_that_connection_alone() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 100], &[0; 5000]] {
+            let stream = bed.world.node("x").connect(ADDRESS).await.unwrap();
+            stream.write_all(bytes.to_vec()).await.0.unwrap();
+            let mut ended = false;
+            while !ended {
+                ended = !matches!(stream.read(Vec::new(), 4096).await.0, Ok(1..));
+            }
+        }
+        c.file(ROOT, "still there").await;
+    });
+}

@@ -1,0 +1,119 @@
+//! Data space.
+
+use proto::mds::*;
+use types::*;
+
+use crate::bed::*;
+
+const ROOT: Ino = Ino::ROOT;
+
+fn extent(file: u64, len: u64, run: &PagRun) -> Extent {
+    let state = ExtentState::Written;
+    Extent { file: FileBlock(file), len, pag: run.pag, addr: run.addr, state }
+}
+
+async fn free(c: &Client) -> u64 {
+    match c.call(Op::Statfs {}).await {
+        Ok(OpReply::Statfs { statfs }) => statfs.blocks_free,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn granted_blocks_are_mapped_unmapped_and_come_back() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let before = free(&c).await;
+        let ino = c
+            .create(ROOT, "f", FileKind::Regular, Rights::DATA_X | Rights::OPEN)
+            .await
+            .unwrap()
+            .attr
+            .ino;
+        let run = c.space(100).await.unwrap().remove(0);
+        assert_eq!(run.len, 100);
+        let attr = c
+            .commit(ino, vec![Edit::Map { extent: extent(5, 60, &run) }], Some(65 * 4096))
+            .await
+            .unwrap();
+        assert_eq!((attr.size, attr.blocks), (65 * 4096, 60));
+        let (_, layout) = c.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert_eq!(layout.unwrap().extents, [extent(5, 60, &run)]);
+        let foreign = PagRun { addr: PagBlock(500_000), ..run.clone() };
+        let stolen = c.commit(ino, vec![Edit::Map { extent: extent(0, 1, &foreign) }], None).await;
+        assert_eq!(stolen, Err(Fault::Invalid));
+        let cut = vec![Edit::Unmap { from: FileBlock(10), to: u64::MAX >> 13 }];
+        assert_eq!(c.commit(ino, cut, Some(0)).await.unwrap().blocks, 5);
+        let rest = PagRun { pag: run.pag, addr: PagBlock(run.addr.0 + 60), len: 40 };
+        c.call(Op::ReturnSpace { runs: vec![rest] }).await.unwrap();
+        c.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
+        bed.sleep(Duration::from_secs(3)).await;
+        assert_eq!(free(&c).await, before);
+    });
+}
+
+#[test]
+fn a_commit_of_many_edits_is_whole() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        let run = c.space(1000).await.unwrap().remove(0);
+        let part = |index: u64| PagRun { addr: PagBlock(run.addr.0 + index), ..run.clone() };
+        let edits = (0..400).map(|i| Edit::Map { extent: extent(i * 2, 1, &part(i)) }).collect();
+        assert_eq!(c.commit(ino, edits, Some(1 << 30)).await.unwrap().blocks, 400);
+        let edits = vec![
+            Edit::Unmap { from: FileBlock(0), to: 700 },
+            Edit::Map { extent: extent(0, 100, &part(500)) },
+        ];
+        let attr = c.commit(ino, edits, Some(5)).await.unwrap();
+        assert_eq!((attr.blocks, attr.size), (150, 5));
+    });
+}
+
+#[test]
+fn a_full_device_says_so_deletes_still_work_and_space_comes_back() {
+    with_blocks(2000, |bed| async move {
+        let c = bed.client("c").await;
+        let ino = c
+            .create(ROOT, "f", FileKind::Regular, Rights::DATA_X | Rights::OPEN)
+            .await
+            .unwrap()
+            .attr
+            .ino;
+        let (mut at_block, mut fault) = (0, None);
+        while fault.is_none() {
+            match c.space(4096).await {
+                Ok(runs) => {
+                    for run in runs {
+                        let edit = Edit::Map { extent: extent(at_block, run.len, &run) };
+                        at_block += run.len;
+                        c.commit(ino, vec![edit], Some(at_block * 4096)).await.unwrap();
+                    }
+                }
+                Err(other) => fault = Some(other),
+            }
+        }
+        assert_eq!(fault, Some(Fault::NoSpace));
+        assert_eq!(at_block, 1999, "all but the label's block");
+        c.file(ROOT, "names still fit").await;
+        c.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
+        let runs = c.space(10).await.unwrap();
+        assert_eq!(
+            runs.iter().map(|run| run.len).sum::<u64>(),
+            10,
+            "no wait is needed by the client"
+        );
+    });
+}
+
+#[test]
+fn what_a_leaving_client_had_is_free_again() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let before = free(&b).await;
+        a.space(3000).await.unwrap();
+        assert_eq!(free(&b).await, before - 3000);
+        a.call(Op::Goodbye {}).await.unwrap();
+        assert_eq!(free(&b).await, before);
+    });
+}
