@@ -1,0 +1,94 @@
+//! What the two halves of the client ask of each other.
+//!
+//! The namespace half (sessions, leases, names) implements [`Rpc`]; the content
+//! half (`data`) calls it. In the other direction the namespace half calls
+//! `data::DataContext` and `data::File`:
+//!
+//! ```text
+//! DataContext::open(env, DataConfig, client: ClientId, fs: Uuid, pags: &[PagInfo], rpc: Rc<dyn Rpc>) -> Result<Rc<DataContext>, String>   (async)
+//!     .evicted(new_client)        pool, windows and buffers are gone; the client has a new number (lock its byte)   (sync, locks in a task)
+//!     .sync_all() -> Result<(), Fault>     (async) every dirty file's data is stable and its commits are answered
+//!     .return_pool()              (async) gives the pool back (unmount, idle)
+//!     .dirty_bytes() -> u64
+//! File::new(ctx, ino, &Attr) -> Rc<File>           knows no layout, holds nothing
+//!     .acquired(rights, &Attr, Option<LayoutPart>)  a DATA right came; `None`: the layout is empty (a new file), or unchanged if a DATA right was held before
+//!     .lost(rights_left)          a DATA right went (clean by then): without DATA_S layout and buffers are forgotten, without DATA_X nothing may be dirty
+//!     .server_attr(&Attr)         the server told newer attributes; without DATA_X they are the truth
+//!     .times_setting()            (async) before times are set explicitly at the server: pending mtime is dropped, no commit that carries it is under way
+//!     .closed()                   the last handle went: space held for its next writes is free for others
+//!     .times_set()                times were set explicitly at the server: earlier writes no longer set mtime
+//!     .overlay(&mut Attr)         puts in what this client knows better (size, blocks, mtime, ctime) under DATA_X
+//!     .data_attr() -> DataAttr    answer to a glimpse
+//!     .read(offset, len) -> Result<ReadData, Fault>                             (async, all below too)
+//!     .write(offset: Option<u64> /*None: at the end*/, data: IoBuf, len) -> Result<(u64 offset, u32), Fault>
+//!     .set_size(size), .fallocate(mode, offset, len), .seek(offset, Whence) -> u64
+//!     .flush()                    data stable, all committed and answered (recall, forget); loop until is_clean
+//!     .fsync(datasync) -> Result<bool, Fault>    as flush, commit durable; true: a synchronous compound was answered during the call
+//!     .is_clean() -> bool         nothing dirty, in flight or uncommitted
+//!     .pause()/.resume()          before an unlink: nothing new goes to the devices or the server; pause ends when nothing is in flight
+//!     .drop_all(lost: bool)       forgets everything (unlinked; or evicted: `lost`, then error_seq rises if anything was dirty and the file is named in the log)
+//!     .error_seq() -> u64         rises with every failure of write-behind; a handle reports EIO once per rise
+//!     .layout() -> Result<Vec<Extent>, Fault>    whole layout
+//! ```
+
+use std::future::Future;
+use std::pin::Pin;
+
+use proto::mds::{Edit, LayoutPart, Leased, PagRun};
+use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
+
+/// A boxed future of this thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// One inode's part of a commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Commit {
+    /// Inode.
+    pub ino: Ino,
+    /// Edits, at most `COMMIT_EDITS_MAX`; the data of mapped blocks is stable.
+    pub edits: Vec<Edit>,
+    /// New size, if it changed.
+    pub size: Option<u64>,
+    /// New modification time, if it was written since times were last set explicitly.
+    pub mtime: Option<Timestamp>,
+    /// New change time.
+    pub ctime: Option<Timestamp>,
+}
+
+/// What the content half asks of the metadata server. All calls travel in
+/// reserved slots and may be made while a recall is under way. They wait through
+/// restarts of the server; `Fault::Evicted` means that the session is gone.
+pub trait Rpc {
+    /// Blocks for the pool, about `blocks`; fewer or `NoSpace` when space is short.
+    fn space(
+        &self,
+        hint: Option<PagId>,
+        blocks: u64,
+    ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>>;
+    /// Gives pool blocks back.
+    fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
+    /// More of a layout, under a `DATA` right.
+    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>>;
+    /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything
+    /// of the session so far, when it is answered. One result for each.
+    fn commit(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+    ) -> LocalFuture<'_, Vec<Result<Leased, Fault>>>;
+    /// Until when the session's lease is good, as far as this client knows: nothing new
+    /// is submitted to a device after it.
+    fn lease_ends(&self) -> Instant;
+    /// Waits until the lease is good again, or a new session stands (then `Evicted`).
+    fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>>;
+    /// The server's clock, estimated; never goes back.
+    fn time(&self) -> Timestamp;
+    /// One line for the log.
+    fn log(&self, text: &str);
+    /// The inode for messages to people: by its name, as far as that is known.
+    fn describe(&self, ino: Ino) -> String {
+        format!("inode {ino}")
+    }
+    /// The attributes as the server told them last.
+    fn attr(&self, ino: Ino) -> Option<Attr>;
+}

@@ -1,0 +1,491 @@
+//! What all operations share, and how replies change it.
+//!
+//! Invariants:
+//! - every reply passes [`Core::absorb`] in the order of arrival, before the operation
+//!   that waits for it goes on: caches and leases change only there and by recalls;
+//! - an operation trusts what it read before an await only after looking again.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+
+use env::Env;
+use env::sync::Notify;
+use proto::mds::{
+    DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
+};
+use types::{
+    Attr, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name, Rights,
+};
+
+use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
+use crate::data::DataContext;
+use crate::handles::Handles;
+use crate::inode::{Inode, Inodes, Xattrs};
+use crate::locks::Locks;
+use crate::origins::Origins;
+use crate::rpc::{Call, Events, Session, result};
+
+/// Longest time for which the kernel may believe anything.
+const TTL_MAX: Duration = Duration::from_secs(3600);
+/// Contents of closed files kept for their next opening.
+const CONTENTS_MAX: usize = 65_536;
+
+/// A client's state.
+pub(crate) struct Core {
+    pub env: Env,
+    pub config: ClientConfig,
+    pub kernel: Rc<dyn Kernel>,
+    pub session: Rc<Session>,
+    data: OnceCell<Rc<DataContext>>,
+    pub inodes: Inodes,
+    pub handles: Handles,
+    pub locks: Locks,
+    pub origins: Origins,
+    pub recalls: Cell<u64>,
+    /// Number of the request whose reply is being absorbed.
+    absorbing: Cell<u64>,
+    /// Space as told last, and until when it is good enough.
+    pub statfs: Cell<Option<(Instant, Statfs)>>,
+    closed_contents: RefCell<VecDeque<Rc<Inode>>>,
+    /// Inodes whose return is under way, with the lease sequence given back: replies made
+    /// before it bring nothing.
+    returning: RefCell<HashMap<Ino, u64>>,
+    /// Inodes whose last name is being taken away, given up: opening waits.
+    pub removing: RefCell<BTreeMap<Ino, Notify>>,
+    pub me: Weak<Core>,
+}
+
+impl Core {
+    /// A client on a session; its data devices follow by `set_data`.
+    pub fn new(
+        env: Env,
+        config: ClientConfig,
+        kernel: Rc<dyn Kernel>,
+        session: Rc<Session>,
+    ) -> Rc<Core> {
+        Rc::new_cyclic(|me| Core {
+            env,
+            config,
+            kernel,
+            session,
+            data: OnceCell::new(),
+            inodes: Inodes::default(),
+            handles: Handles::default(),
+            locks: Locks::default(),
+            origins: Origins::default(),
+            recalls: Cell::new(0),
+            absorbing: Cell::new(0),
+            statfs: Cell::new(None),
+            closed_contents: RefCell::default(),
+            returning: RefCell::default(),
+            removing: RefCell::default(),
+            me: me.clone(),
+        })
+    }
+
+    /// The data devices were opened.
+    pub fn set_data(&self, data: Rc<DataContext>) {
+        let first = self.data.set(data).is_ok();
+        assert!(first, "data devices are opened once");
+    }
+
+    /// The content half.
+    pub fn data(&self) -> &Rc<DataContext> {
+        self.data.get().expect("data devices are opened before the client is handed out")
+    }
+
+    /// Ends when what is cached may be relied on.
+    pub async fn live(&self) -> Result<(), Fault> {
+        if self.session.lease_ends() > self.env.now() {
+            return Ok(());
+        }
+        self.session.live().await
+    }
+
+    /// For how long the kernel may believe the inode's attributes.
+    pub fn attr_ttl(&self, inode: &Inode) -> Duration {
+        if inode.attr_stays() { self.session.lease_left().min(TTL_MAX) } else { Duration::ZERO }
+    }
+
+    /// For how long the kernel may believe names of the directory.
+    pub fn name_ttl(&self, dir: Ino) -> Duration {
+        match self.inodes.get(dir) {
+            Some(dir) if dir.holds(Rights::NAMES) => self.session.lease_left().min(TTL_MAX),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// What a lookup of the inode under `dir` answers; counts as one.
+    pub fn entry(&self, inode: &Inode, dir: Ino) -> Entry {
+        inode.looked_up();
+        Entry { attr: inode.attr(), attr_ttl: self.attr_ttl(inode), entry_ttl: self.name_ttl(dir) }
+    }
+
+    /// The inode, asked from the server if it is not known.
+    pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
+        if let Some(inode) = self.inodes.get(ino) {
+            return Ok(inode);
+        }
+        self.fetch_attr(ino).await
+    }
+
+    /// Asks the server for the attributes.
+    pub async fn fetch_attr(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
+        let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
+        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        match result(&reply, 0)? {
+            OpReply::Attr { leased } => Ok(self.inodes.make(&leased.attr)),
+            _ => Err(Fault::Protocol),
+        }
+    }
+
+    /// Fails if nothing may be changed.
+    pub fn writable(&self) -> Result<(), Fault> {
+        if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
+    }
+
+    /// A file's last handle was closed: its content is kept for a while.
+    pub fn content_closed(&self, inode: &Rc<Inode>) {
+        let Some(content) = inode.content() else { return };
+        content.file.closed();
+        let mut closed = self.closed_contents.borrow_mut();
+        if !content.queued.replace(true) {
+            closed.push_back(inode.clone());
+        }
+        for _ in 0..4 {
+            if closed.len() <= CONTENTS_MAX {
+                break;
+            }
+            let Some(oldest) = closed.pop_front() else { break };
+            let Some(content) = oldest.content() else { continue };
+            if oldest.opens() > 0 {
+                content.queued.set(false);
+            } else if content.is_idle() {
+                oldest.set_content(None);
+            } else {
+                closed.push_back(oldest);
+            }
+        }
+    }
+
+    fn told(&self, leased: &Leased) -> (Rc<Inode>, bool) {
+        let inode = self.inodes.make(&leased.attr);
+        let returning = self.returning.borrow();
+        if returning.get(&leased.attr.ino).is_some_and(|seq| leased.seq <= *seq) {
+            inode.told_attr(&leased.attr);
+            return (inode, false);
+        }
+        let news = inode.told(leased, self.absorbing.get());
+        (inode, news)
+    }
+
+    /// What a reply says about the directory. Whether names found along with it may be kept.
+    fn told_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
+        let inode = self.inodes.make(&dir.attr);
+        let current = dir.attr.version >= inode.server_attr().version;
+        let order = self.absorbing.get();
+        let news = inode.told(dir, order);
+        let keep = news && current && inode.keeps_names(order);
+        (inode, keep)
+    }
+
+    /// This client's own change of a directory: `change` applies if the names are held since before it.
+    fn changed_dir(&self, dir: &Leased, change: impl FnOnce(&mut crate::names::Names)) {
+        let inode = self.inodes.make(&dir.attr);
+        inode.told(dir, self.absorbing.get());
+        if inode.holds(Rights::NAMES) {
+            inode.names(|names| {
+                if names.covers(dir.attr.version) {
+                    change(names);
+                }
+            });
+        }
+    }
+
+    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: Option<LayoutPart>) {
+        let rights = inode.lease(|lease| lease.rights().closed());
+        let data = rights & (Rights::DATA_S | Rights::DATA_X);
+        if !news || data.is_empty() || inode.kind() != FileKind::Regular {
+            return;
+        }
+        let content = self.content(inode);
+        let layout = if content.is_loaded() { None } else { layout };
+        content.file.acquired(data, &inode.server_attr(), layout);
+        content.set_loaded(true);
+        content.changed.notify_all();
+    }
+
+    /// An inode lost a name; `given_up`: with it this client's rights, if it was the last.
+    fn unnamed(&self, attr: &Attr, given_up: bool) {
+        let Some(inode) = self.inodes.get(attr.ino) else { return };
+        inode.told_attr(attr);
+        if given_up {
+            inode.give(Rights::all(), self.session.order());
+        }
+    }
+
+    fn absorb_op(&self, op: &Op, reply: &OpReply) {
+        match (op, reply) {
+            (Op::Lookup { name, .. }, OpReply::Entry { entry, dir }) => {
+                self.absorb_lookup(name, entry.as_ref(), dir);
+            }
+            (Op::ReadDir { cookie, .. }, OpReply::Entries { entries, end, dir }) => {
+                self.absorb_listing(*cookie, entries, *end, dir);
+            }
+            (Op::Create { name, node, want, .. }, OpReply::Made { leased, dir }) => {
+                let (inode, news) = self.told(leased);
+                let ino = leased.attr.ino;
+                self.changed_dir(dir, |names| names.add(name, ino));
+                self.made(&inode, news, *want);
+                if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
+                    inode.names(|names| names.begin_empty());
+                }
+                if node.kind == FileKind::Directory {
+                    inode.names(|names| names.parent = Some(dir.attr.ino));
+                }
+            }
+            (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir }) => {
+                let (inode, news) = self.told(leased);
+                self.changed_dir(dir, |_| ());
+                self.made(&inode, news, *want);
+            }
+            (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
+                self.told(leased);
+                let ino = leased.attr.ino;
+                self.changed_dir(dir, |names| names.add(name, ino));
+            }
+            (
+                Op::Unlink { name, .. } | Op::Rmdir { name, .. },
+                OpReply::Removed { attr, dir, .. },
+            ) => {
+                self.changed_dir(dir, |names| names.remove(name));
+                let unused = matches!(op, Op::Unlink { unused: Some(ino), .. } if *ino == attr.ino);
+                self.unnamed(attr, unused || attr.kind == FileKind::Directory);
+            }
+            (
+                Op::Rename { name, new_name, flags, unused, .. },
+                OpReply::Renamed { moved, replaced, from, to },
+            ) => {
+                self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
+                if let Some(attr) = replaced {
+                    self.unnamed(attr, *unused == Some(attr.ino));
+                }
+            }
+            (Op::Acquire { .. }, OpReply::Acquired { leased, layout }) => {
+                let (inode, news) = self.told(leased);
+                self.acquired(&inode, news, layout.clone());
+            }
+            (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
+            (Op::Unlock { ino, lock }, OpReply::Done {}) => {
+                self.locks.released(*ino, lock);
+            }
+            (_, OpReply::Attr { leased }) => {
+                let (inode, _) = self.told(leased);
+                if matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. }) {
+                    inode.set_xattrs(Xattrs::Unknown);
+                }
+            }
+            (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
+                let (inode, news) = self.told(leased);
+                if news && matches!(op, Op::ListXattr { .. }) {
+                    inode.set_xattrs(Xattrs::Names(bytes.0.as_slice().into()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights) {
+        inode.set_xattrs(Xattrs::OnlyAcls);
+        if want.intersects(Rights::DATA_S | Rights::DATA_X) {
+            let empty =
+                LayoutPart { from: FileBlock(0), to: u64::MAX, extents: Vec::new(), frozen: false };
+            self.acquired(inode, news, Some(empty));
+            if inode.holds(Rights::DATA_X)
+                && let Some(content) = inode.content()
+            {
+                content.shared.set(false);
+            }
+        }
+    }
+
+    fn absorb_lookup(&self, name: &Name, entry: Option<&Leased>, dir: &Leased) {
+        let (dir, keep) = self.told_dir(dir);
+        match entry {
+            Some(leased) => {
+                let (inode, _) = self.told(leased);
+                if inode.kind() == FileKind::Directory {
+                    inode.names(|names| names.parent = Some(dir.ino));
+                }
+                if keep {
+                    dir.names(|names| names.add(name, inode.ino));
+                }
+            }
+            None if keep => dir.names(|names| names.remove(name)),
+            None => {}
+        }
+    }
+
+    fn absorb_listing(
+        &self,
+        cookie: u64,
+        entries: &[proto::mds::DirEntry],
+        end: bool,
+        dir: &Leased,
+    ) {
+        let (dir, keep) = self.told_dir(dir);
+        for entry in entries {
+            if let Some(leased) = &entry.leased {
+                self.told(leased);
+            }
+        }
+        if keep {
+            dir.names(|names| {
+                for entry in entries {
+                    names.add(&entry.name, entry.ino);
+                }
+                let next = entries.last().map_or(cookie, |entry| entry.cookie);
+                names.listed(cookie, next, end);
+            });
+        }
+    }
+
+    fn absorb_rename(
+        &self,
+        (name, new_name, flags): (&Name, &Name, u32),
+        moved: &Leased,
+        replaced: Option<&Attr>,
+        from: &Leased,
+        to: &Leased,
+    ) {
+        const EXCHANGE: u32 = 2;
+        let exchanged = replaced.filter(|_| flags & EXCHANGE != 0).map(|attr| attr.ino);
+        let (inode, _) = self.told(moved);
+        // A rename between two names of one inode changes nothing.
+        let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
+        if !same {
+            self.changed_dir(from, |names| match exchanged {
+                Some(ino) => names.add(name, ino),
+                None => names.remove(name),
+            });
+            self.changed_dir(to, |names| names.add(new_name, moved.attr.ino));
+        }
+        if inode.kind() == FileKind::Directory {
+            inode.names(|names| names.parent = Some(to.attr.ino));
+        }
+    }
+
+    /// Returns what the kernel forgot longest ago, when too much is cached.
+    pub async fn trim(&self) {
+        const BATCH: usize = 64;
+        if self.inodes.len() > self.config.inodes_max {
+            self.inodes.trim_names(self.config.inodes_max);
+        }
+        while self.inodes.len() > self.config.inodes_max {
+            let cold = self.inodes.take_cold(BATCH);
+            let mut ops = Vec::new();
+            for inode in &cold {
+                let ino = inode.ino;
+                let (give, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
+                inode.give(give, self.session.order());
+                if !give.is_empty() {
+                    ops.push(Op::Return { ino, seq, give, still_open: false });
+                    self.returning.borrow_mut().insert(ino, seq);
+                }
+            }
+            if cold.is_empty() {
+                return;
+            }
+            if ops.is_empty() {
+                continue;
+            }
+            let returned = self.session.call(Call::reserved(ops)).await;
+            self.session.barrier().await;
+            self.returning.borrow_mut().clear();
+            if returned.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Events for Core {
+    fn absorb(&self, request: &Request, reply: &Reply, order: u64) {
+        self.absorbing.set(order);
+        for (op, result) in request.ops.iter().zip(&reply.results) {
+            if let Ok(result) = result {
+                self.absorb_op(op, result);
+            }
+        }
+    }
+
+    fn push(&self, push: Push) {
+        if let Some(me) = self.me.upgrade() {
+            me.pushed(push);
+        }
+    }
+
+    fn glimpse(&self, ino: Ino) -> Option<DataAttr> {
+        let inode = self.inodes.get(ino)?;
+        let content = inode.content()?;
+        content.shared.set(true);
+        let exclusive = inode.holds(Rights::DATA_X) && content.is_loaded();
+        exclusive.then(|| content.file.data_attr())
+    }
+
+    fn reclaim(&self) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
+        let leases = self
+            .inodes
+            .all()
+            .iter()
+            .filter_map(|inode| {
+                let rights = inode.reclaim();
+                let open = inode.opens() > 0;
+                let held = HeldLease { ino: inode.ino, rights, open };
+                (open || !rights.is_empty()).then_some(held)
+            })
+            .collect();
+        (leases, self.locks.held())
+    }
+
+    fn evicted(&self, client: ClientId) {
+        self.locks.lost();
+        let inodes = self.inodes.all();
+        for inode in &inodes {
+            inode.forget_lease(self.session.order());
+            if let Some(content) = inode.content() {
+                content.set_loaded(false);
+                content.shared.set(true);
+                content.file.drop_all(true);
+                content.file.lost(Rights::empty());
+                content.changed.notify_all();
+            }
+        }
+        if let Some(data) = self.data.get() {
+            data.evicted(client);
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        self.env.spawn(async move { me.invalidate_kernel(inodes).await });
+    }
+}
+
+impl Core {
+    /// Nothing that the kernel caches is covered any more; open files are opened anew.
+    async fn invalidate_kernel(self: Rc<Self>, inodes: Vec<Rc<Inode>>) {
+        self.kernel.inc_epoch().await;
+        for inode in inodes {
+            self.kernel.inval_attr(inode.ino).await;
+            if inode.has_pages() {
+                self.kernel.inval_pages(inode.ino, 0, 0).await;
+            }
+            if inode.opens() > 0 {
+                let ino = InoRef::Is { ino: inode.ino };
+                let rights = Rights::OPEN | Rights::ATTR;
+                let op = Op::Acquire { ino, rights, from: FileBlock(0) };
+                // A file that has no name left is gone: its handles see `Stale`.
+                let _ = self.session.call(Call::one(&Caller::default(), op)).await;
+            }
+        }
+    }
+}

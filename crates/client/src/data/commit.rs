@@ -1,0 +1,648 @@
+//! The commit queue: what is dirty is written, made stable and told to the server.
+//!
+//! A commit of one file seals what was accepted so far, waits until the sealed
+//! writes have completed, makes them stable with one flush that all files of a
+//! batch share, and then sends the sealed edits with the size and times of that
+//! moment. Changes that come meanwhile belong to the next commit.
+//!
+//! Invariants:
+//! - a file is in at most one commit at a time (`committing`), and at most once in
+//!   the queue (`queued`); every file that is not clean is in `active`;
+//! - an edit leaves the log only to be sent, and returns to its front if the server
+//!   can take it later.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+
+use env::Env;
+use env::sync::{Notify, Semaphore};
+use proto::mds::{Edit, PagInfo};
+use types::limits::{COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
+use types::{ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid};
+
+use super::budget::Budget;
+use super::disks::{DataConfig, Disks, Stable};
+use super::file::{File, Logged};
+use super::pool::Pool;
+use super::space::Space;
+use crate::boundary::{Commit, Rpc};
+
+/// From acceptance to the start of the commit.
+const AGE: Duration = Duration::from_secs(1);
+/// Until a file that could not be committed is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+/// How often a recall tries a commit that the server cannot take at the moment.
+const FLUSH_TRIES: u32 = 100;
+/// Between two looks at a pool that nobody uses.
+const IDLE: Duration = Duration::from_secs(10);
+/// Files of one batch.
+const BATCH: usize = 256;
+/// Batches at a time.
+const BATCHES: usize = 4;
+/// Operations of one compound of commits; the rest is for what the sender adds.
+const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
+
+/// What a commit is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// Age: only edits that speak of data need a flush.
+    Background,
+    /// A right goes back: the data is stable, the server knows all.
+    Flush,
+    /// fsync: and the server has it on stable storage.
+    Sync,
+}
+
+/// Lowest and highest stamp of completed writes, by device.
+type Stamps = BTreeMap<PagId, (u64, u64)>;
+
+struct Queued {
+    file: Rc<File>,
+    due: Instant,
+}
+
+/// What all files of a client share.
+pub struct DataContext {
+    pub(super) env: Env,
+    pub(super) rpc: Rc<dyn Rpc>,
+    pub(super) disks: Disks,
+    pub(super) pool: Rc<Pool>,
+    pub(super) budget: Rc<Budget>,
+    pub(super) space: Space,
+    /// Device writes in flight.
+    pub(super) flights: Cell<usize>,
+    /// Sessions lost so far: what was launched in an earlier one is not submitted.
+    pub(super) session: Cell<u64>,
+    dirty_max: u64,
+    queue: RefCell<VecDeque<Queued>>,
+    active: RefCell<BTreeMap<Ino, Rc<File>>>,
+    wake: Notify,
+    batches: Semaphore,
+}
+
+impl std::fmt::Debug for DataContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataContext").finish_non_exhaustive()
+    }
+}
+
+/// A file's state at the moment of sealing.
+struct Sealed {
+    edits_below: u64,
+    size: Option<u64>,
+    shrinks: bool,
+    mtime: Option<Timestamp>,
+    ctime: Option<Timestamp>,
+    generation: u64,
+    errors: u64,
+}
+
+impl DataContext {
+    /// Opens the data devices and checks their labels; the text says what is wrong with which.
+    pub async fn open(
+        env: Env,
+        config: DataConfig,
+        client: ClientId,
+        fs: Uuid,
+        pags: &[PagInfo],
+        rpc: Rc<dyn Rpc>,
+    ) -> Result<Rc<DataContext>, String> {
+        let disks = Disks::open(&env, &config, client, fs, pags).await?;
+        let ctx = Rc::new(DataContext {
+            env: env.clone(),
+            rpc,
+            disks,
+            pool: Rc::default(),
+            budget: Budget::new(config.dirty_max as u64),
+            space: Space::default(),
+            flights: Cell::new(0),
+            session: Cell::new(0),
+            dirty_max: config.dirty_max as u64,
+            queue: RefCell::default(),
+            active: RefCell::default(),
+            wake: Notify::new(),
+            batches: Semaphore::new(BATCHES),
+        });
+        env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
+        Ok(ctx)
+    }
+
+    /// The session is lost: pool, windows and buffers are gone. The client has a new number.
+    pub fn evicted(self: &Rc<Self>, new_client: ClientId) {
+        self.session.set(self.session.get() + 1);
+        self.forget_space();
+        let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
+        for file in files {
+            file.drop_all(true);
+        }
+        let this = self.clone();
+        self.env.spawn(async move {
+            for disk in this.disks.iter() {
+                if let Err(text) = disk.lock_client(new_client).await {
+                    this.rpc.log(&text);
+                }
+            }
+        });
+    }
+
+    /// Every dirty file's data is stable and its commits are answered. The first error, if any.
+    pub async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
+        let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
+        let mut result = Ok(());
+        for batch in files.chunks(BATCH) {
+            let mut claimed = Vec::with_capacity(batch.len());
+            // In the order of their numbers, so that two calls cannot wait for each other.
+            for file in batch {
+                if !file.is_clean() {
+                    file.claim_commit().await;
+                    claimed.push(file.clone());
+                }
+            }
+            for outcome in self.commit_files(&claimed, Purpose::Flush).await {
+                result = result.and(outcome);
+            }
+        }
+        result
+    }
+
+    /// Bytes accepted and not yet written.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.budget.used()
+    }
+
+    /// A writer waits for room: what is dirty is launched, unless writes are under way that will make room.
+    pub(super) fn press(&self) {
+        if self.flights.get() > 0 {
+            return;
+        }
+        let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
+        for file in files {
+            file.launch_all();
+        }
+    }
+
+    fn push(&self, file: Rc<File>, due: Instant) {
+        let mut queue = self.queue.borrow_mut();
+        self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
+        queue.push_back(Queued { file, due });
+        if queue.len() == 1 {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Takes files out of the queue that are due, each marked as committing.
+    fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
+        let crowded = self.budget.used() > self.dirty_max / 2;
+        let mut batch = Vec::new();
+        let mut later = Vec::new();
+        while batch.len() < BATCH && later.len() < BATCH {
+            let mut queue = self.queue.borrow_mut();
+            let due = queue.front().is_some_and(|front| crowded || front.due <= now);
+            if !due {
+                break;
+            }
+            let file = queue.pop_front().expect("it has a front").file;
+            drop(queue);
+            let mut state = file.state.borrow_mut();
+            if state.committing || state.paused {
+                drop(state);
+                later.push(file);
+            } else if state.is_clean() {
+                state.queued = false;
+                state.tail = None;
+                drop(state);
+                self.active.borrow_mut().remove(&file.ino);
+            } else if state.alone && !batch.is_empty() {
+                drop(state);
+                later.push(file);
+            } else {
+                state.queued = false;
+                state.committing = true;
+                let alone = state.alone;
+                drop(state);
+                batch.push(file);
+                if alone {
+                    break;
+                }
+            }
+        }
+        // Without waking anyone: whoever took them looks at the queue's front next.
+        let later = later.into_iter().map(|file| Queued { file, due: now + RETRY });
+        self.queue.borrow_mut().extend(later);
+        batch
+    }
+
+    /// Commits files whose `committing` the caller has set; the mark is taken away.
+    pub(super) async fn commit_files(
+        self: &Rc<Self>,
+        files: &[Rc<File>],
+        purpose: Purpose,
+    ) -> Vec<Result<(), Fault>> {
+        let errors: Vec<u64> = files.iter().map(|file| file.errors.get()).collect();
+        let marks: Vec<u64> = files.iter().map(|file| file.launch_all()).collect();
+        let mut sealed = Vec::with_capacity(files.len());
+        for ((file, mark), errors) in files.iter().zip(marks).zip(errors) {
+            sealed.push(file.seal(mark, errors).await);
+        }
+        for file in files {
+            file.landed_below_seal().await;
+        }
+        self.stabilise(files, &sealed, purpose).await;
+        let results = self.send(files, &sealed, purpose).await;
+        for file in files {
+            let state = &mut *file.state.borrow_mut();
+            state.committing = false;
+            let settled = state.is_clean() && !state.queued;
+            if settled {
+                if purpose == Purpose::Background {
+                    state.tail = None;
+                }
+                self.active.borrow_mut().remove(&file.ino);
+            }
+        }
+        for file in files {
+            file.changed.notify_all();
+            if !file.is_clean() {
+                file.enqueue();
+            }
+        }
+        results
+    }
+
+    /// Flushes the devices that the sealed writes went to. Files whose writes are lost fail.
+    async fn stabilise(
+        self: &Rc<Self>,
+        files: &[Rc<File>],
+        sealed: &[Option<Sealed>],
+        purpose: Purpose,
+    ) {
+        let mut needed: Vec<(usize, Stamps)> = Vec::new();
+        let mut all: Stamps = BTreeMap::new();
+        for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
+            let Some(sealed) = sealed else { continue };
+            let state = file.state.borrow();
+            let speaks_of_data = state
+                .log
+                .iter()
+                .take_while(|logged| logged.seq < sealed.edits_below)
+                .any(|logged| speaks_of_data(&logged.edit));
+            if purpose == Purpose::Background && !speaks_of_data {
+                continue;
+            }
+            for (&pag, &(low, high)) in &state.stamps {
+                let entry = all.entry(pag).or_insert((low, high));
+                *entry = (entry.0.min(low), entry.1.max(high));
+            }
+            needed.push((index, state.stamps.clone()));
+        }
+        let mut flushes = Vec::new();
+        for (&pag, &(_, high)) in &all {
+            if let Ok(disk) = self.disks.get(pag) {
+                let disk = disk.clone();
+                flushes
+                    .push(self.env.spawn_join(async move { disk.flush_past((high, high)).await }));
+            }
+        }
+        for flush in flushes {
+            flush.await;
+        }
+        for (index, stamps) in needed {
+            let file = &files[index];
+            let mut state = file.state.borrow_mut();
+            let mut lost = false;
+            for (pag, stamps) in stamps {
+                let stable = self.disks.get(pag).map_or(Stable::Lost, |disk| disk.stable(stamps));
+                lost |= stable != Stable::Yes;
+                let now = state.stamps.get(&pag).copied();
+                match now {
+                    Some((_, high)) if high > stamps.1 => {
+                        state.stamps.insert(pag, (stamps.1, high));
+                    }
+                    _ => {
+                        state.stamps.remove(&pag);
+                    }
+                }
+            }
+            if lost {
+                file.fail_range(&mut state, 0, u64::MAX, "the device could not make it stable");
+            }
+        }
+    }
+
+    /// Sends what is sealed, several files to a compound.
+    async fn send(
+        self: &Rc<Self>,
+        files: &[Rc<File>],
+        sealed: &[Option<Sealed>],
+        purpose: Purpose,
+    ) -> Vec<Result<(), Fault>> {
+        let mut results: Vec<Result<(), Fault>> = vec![Ok(()); files.len()];
+        let mut commits: Vec<(usize, Commit)> = Vec::new();
+        for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
+            match sealed {
+                Some(sealed) => {
+                    let parts = file.take_sealed(sealed);
+                    commits.extend(parts.into_iter().map(|part| (index, part)));
+                    if file.errors.get() != sealed.errors {
+                        results[index] = Err(Fault::Io);
+                    }
+                }
+                None => results[index] = Err(Fault::Interrupted),
+            }
+        }
+        let sync = purpose == Purpose::Sync;
+        if commits.is_empty() {
+            if sync {
+                let _ = self.rpc.commit(Vec::new(), true).await;
+            }
+            return results;
+        }
+        // Edits of a file after one that failed would be out of order: they are kept, too.
+        let mut kept: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
+        let mut answered: Vec<usize> = Vec::new();
+        let mut rest = commits.into_iter().peekable();
+        while rest.peek().is_some() {
+            let group: Vec<(usize, Commit)> = rest.by_ref().take(COMMITS_MAX).collect();
+            let last = rest.peek().is_none();
+            let (held, group): (Vec<_>, Vec<_>) =
+                group.into_iter().partition(|(index, _)| kept.contains_key(index));
+            for (index, commit) in held {
+                kept.get_mut(&index).expect("partitioned").1.extend(commit.edits);
+            }
+            let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
+            let mut answers = self.rpc.commit(bodies, sync && last).await.into_iter();
+            for (index, commit) in group {
+                let answer = answers.next().unwrap_or(Err(Fault::Protocol));
+                match (answer, kept.get_mut(&index)) {
+                    (_, Some((_, edits))) => edits.extend(commit.edits),
+                    (Ok(_), None) => answered.push(index),
+                    (Err(fault), None) => {
+                        kept.insert(index, (fault, commit.edits));
+                    }
+                }
+            }
+        }
+        answered.dedup();
+        let company = files.len() > 1;
+        for index in answered {
+            if !kept.contains_key(&index) {
+                files[index].committed(sealed[index].as_ref().expect("it was sent"));
+            }
+        }
+        for (index, (fault, edits)) in kept {
+            let sealed = sealed[index].as_ref().expect("it was sent");
+            files[index].refused(sealed, fault, edits, company);
+            results[index] = Err(fault);
+        }
+        results
+    }
+}
+
+fn speaks_of_data(edit: &Edit) -> bool {
+    match edit {
+        Edit::Map { extent } => extent.state == ExtentState::Written,
+        Edit::Written { .. } => true,
+        Edit::Unmap { .. } => false,
+    }
+}
+
+/// Can the server take the same commit later?
+fn passing(fault: Fault) -> bool {
+    matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
+}
+
+/// Commits what is old enough, as long as the context lives.
+async fn drain_queue(env: Env, weak: Weak<DataContext>) {
+    let mut looked = env.now();
+    loop {
+        let Some(ctx) = weak.upgrade() else { return };
+        let wake = ctx.wake.notified();
+        let now = env.now();
+        if now.since(looked) >= IDLE {
+            looked = now;
+            ctx.trim_pool().await;
+            continue;
+        }
+        let batch = ctx.take_due(now);
+        if batch.is_empty() {
+            let due = ctx.queue.borrow().front().map_or(looked + IDLE, |front| front.due);
+            drop(ctx);
+            let wait = due.min(looked + IDLE).since(now).max(Duration::from_millis(1));
+            env.timeout(wait, wake).await;
+            continue;
+        }
+        let permit = ctx.batches.acquire(1).await;
+        env.spawn(async move {
+            ctx.commit_files(&batch, Purpose::Background).await;
+            drop(permit);
+        });
+    }
+}
+
+impl File {
+    /// Puts the file into the commit queue.
+    pub(super) fn enqueue(self: &Rc<Self>) {
+        if !std::mem::replace(&mut self.state.borrow_mut().queued, true) {
+            self.ctx.push(self.clone(), self.ctx.env.now() + AGE);
+        }
+    }
+
+    /// Its commit is not put off any longer.
+    pub(super) fn hurry(self: &Rc<Self>) {
+        self.enqueue();
+        let mut queue = self.ctx.queue.borrow_mut();
+        if let Some(at) = queue.iter().position(|queued| Rc::ptr_eq(&queued.file, self)) {
+            let queued = queue.remove(at).expect("found");
+            queue.push_front(Queued { due: self.ctx.env.now(), ..queued });
+            self.ctx.wake.notify_all();
+        }
+    }
+
+    /// Waits for a commit under way and marks the next one as ours.
+    async fn claim_commit(&self) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.state.borrow_mut();
+                if !state.committing && !state.paused {
+                    state.committing = true;
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// The data is stable and the server knows everything that was accepted.
+    pub async fn flush(self: &Rc<Self>) -> Result<(), Fault> {
+        let mut result = Ok(());
+        for tries in 0.. {
+            {
+                let state = self.state.borrow();
+                if state.is_clean() && state.stamps.is_empty() {
+                    break;
+                }
+            }
+            self.claim_commit().await;
+            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
+            let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
+            result = result.and(outcome);
+            if outcome.is_err_and(passing) {
+                if tries >= FLUSH_TRIES {
+                    self.give_up("the server had no room for its layout");
+                    break;
+                }
+                self.ctx.env.sleep(RETRY).await;
+            }
+        }
+        result
+    }
+
+    /// Everything accepted before the call is durable when it ends. `true`: a synchronous
+    /// compound was answered during the call.
+    pub async fn fsync(self: &Rc<Self>, _datasync: bool) -> Result<bool, Fault> {
+        loop {
+            self.claim_commit().await;
+            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Sync).await;
+            match outcomes.into_iter().next() {
+                // Paused meanwhile: once more.
+                Some(Err(Fault::Interrupted)) => {}
+                Some(Err(fault)) => return Err(fault),
+                _ => return Ok(true),
+            }
+        }
+    }
+
+    /// Waits until everything dirty with a sequence below `mark` is launched, and fixes what
+    /// the commit consists of. `None`: the file was paused.
+    async fn seal(&self, mark: u64, errors: u64) -> Option<Sealed> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.state.borrow_mut();
+                if state.paused {
+                    return None;
+                }
+                if !state.dirty.values().any(|run| run.seq < mark) {
+                    state.sealed = state.next_edit;
+                    state.sealed_flights = state.next_flight;
+                    state.disk_size = state.launched_size();
+                    let changed = state.disk_size != state.server_size;
+                    return Some(Sealed {
+                        edits_below: state.next_edit,
+                        size: changed.then_some(state.disk_size),
+                        shrinks: state.disk_size < state.server_size,
+                        mtime: state.mtime,
+                        ctime: state.ctime,
+                        generation: state.generation,
+                        errors,
+                    });
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the writes launched before the seal have completed.
+    async fn landed_below_seal(&self) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state.borrow();
+                let first = state.flight_ids.first();
+                if first.is_none_or(|&first| first >= state.sealed_flights) {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Takes the sealed edits out of the log, as commits of bounded size.
+    fn take_sealed(&self, sealed: &Sealed) -> Vec<Commit> {
+        let mut state = self.state.borrow_mut();
+        if state.generation != sealed.generation {
+            return Vec::new();
+        }
+        let mut edits = Vec::new();
+        while state.log.front().is_some_and(|logged| logged.seq < sealed.edits_below) {
+            edits.extend(state.log.pop_front().map(|logged| logged.edit));
+        }
+        let times = sealed.mtime.is_some() || sealed.ctime.is_some();
+        if edits.is_empty() && sealed.size.is_none() && !times {
+            return Vec::new();
+        }
+        let mut parts: Vec<Commit> = Vec::new();
+        let mut edits = edits.into_iter();
+        loop {
+            let part: Vec<Edit> = edits.by_ref().take(COMMIT_EDITS_MAX).collect();
+            if part.is_empty() && !parts.is_empty() {
+                break;
+            }
+            let (size, mtime, ctime) = (None, None, None);
+            parts.push(Commit { ino: self.ino, edits: part, size, mtime, ctime });
+        }
+        // A shorter size comes with the first edits, so that no block in between is missing;
+        // a longer one with the last, when all its blocks are there.
+        let at = if sealed.shrinks { 0 } else { parts.len() - 1 };
+        parts[at].size = sealed.size;
+        let last = parts.last_mut().expect("at least one");
+        // Times that were set explicitly since count.
+        last.mtime = sealed.mtime.filter(|_| state.mtime.is_some());
+        last.ctime = sealed.ctime;
+        parts
+    }
+
+    /// The server has what was sealed.
+    fn committed(&self, sealed: &Sealed) {
+        let mut state = self.state.borrow_mut();
+        if state.generation != sealed.generation {
+            return;
+        }
+        state.alone = false;
+        if let Some(size) = sealed.size {
+            state.server_size = size;
+        }
+        if state.mtime == sealed.mtime {
+            state.mtime = None;
+        }
+        if state.ctime == sealed.ctime {
+            state.ctime = None;
+        }
+    }
+
+    /// The server did not take what was sealed, or not all.
+    fn refused(self: &Rc<Self>, sealed: &Sealed, fault: Fault, edits: Vec<Edit>, company: bool) {
+        let mut state = self.state.borrow_mut();
+        if state.generation != sealed.generation || fault == Fault::Evicted {
+            return;
+        }
+        if passing(fault) || company {
+            state.alone = company;
+            let seq = sealed.edits_below.saturating_sub(1);
+            for edit in edits.into_iter().rev() {
+                state.log.push_front(Logged { seq, edit });
+            }
+            return;
+        }
+        if fault == Fault::Stale {
+            // Its last name went while nobody had it open: nobody misses the data.
+            state.abandon();
+            drop(state);
+            self.changed.notify_all();
+            return;
+        }
+        drop(state);
+        self.give_up(fault.text());
+    }
+
+    /// What the server will not take is lost.
+    fn give_up(self: &Rc<Self>, why: &str) {
+        self.errors.set(self.errors.get() + 1);
+        let who = self.ctx.rpc.describe(self.ino);
+        self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
+        self.state.borrow_mut().abandon();
+        self.changed.notify_all();
+    }
+}

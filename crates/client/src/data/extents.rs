@@ -1,0 +1,285 @@
+//! The layout of one file in memory: sorted extents that do not overlap.
+//!
+//! Invariants: keys are the extents' first blocks; extents are never empty, never
+//! overlap, and neighbours that continue each other are joined; `blocks` is the
+//! sum of their lengths.
+
+use std::collections::BTreeMap;
+
+use types::{Extent, ExtentState, FileBlock, PagBlock, PagId};
+
+/// Where a stretch of the file lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mapped {
+    /// Blocks.
+    pub len: u64,
+    /// Zone.
+    pub pag: PagId,
+    /// First block in the zone.
+    pub addr: u64,
+    /// Does it hold data?
+    pub written: bool,
+    /// An evicted client may still write there: never written in place.
+    pub frozen: bool,
+}
+
+impl Mapped {
+    /// May data be written where it lies?
+    pub fn in_place(&self) -> bool {
+        !self.frozen
+    }
+}
+
+/// A piece of a range: mapped, or a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// First block of the file.
+    pub from: u64,
+    /// One past the last.
+    pub to: u64,
+    /// What is there; its length is `to - from`.
+    pub mapped: Option<Mapped>,
+}
+
+/// The extents.
+#[derive(Clone, Default, Debug)]
+pub(super) struct ExtentMap {
+    map: BTreeMap<u64, Mapped>,
+    blocks: u64,
+}
+
+fn slice(start: u64, mapped: Mapped, from: u64, to: u64) -> Option<(u64, Mapped)> {
+    let first = start.max(from);
+    let end = (start + mapped.len).min(to);
+    (first < end).then(|| {
+        (first, Mapped { len: end - first, addr: mapped.addr + (first - start), ..mapped })
+    })
+}
+
+impl ExtentMap {
+    /// Mapped blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.map.clear();
+        self.blocks = 0;
+    }
+
+    /// The pieces of `[from, to)` in order, holes too.
+    pub fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
+        let mut out = Vec::new();
+        let mut at = from;
+        let before = self.map.range(..from).next_back().map(|(&start, &mapped)| (start, mapped));
+        let inside = self.map.range(from..to.max(from)).map(|(&start, &mapped)| (start, mapped));
+        for (start, mapped) in before.into_iter().chain(inside) {
+            let Some((start, mapped)) = slice(start, mapped, from, to) else { continue };
+            if start > at {
+                out.push(Piece { from: at, to: start, mapped: None });
+            }
+            at = start + mapped.len;
+            out.push(Piece { from: start, to: at, mapped: Some(mapped) });
+        }
+        if at < to {
+            out.push(Piece { from: at, to, mapped: None });
+        }
+        out
+    }
+
+    /// What maps `block`.
+    pub fn at(&self, block: u64) -> Option<Mapped> {
+        let (&start, &mapped) = self.map.range(..=block).next_back()?;
+        slice(start, mapped, block, block + 1).map(|(_, mapped)| mapped)
+    }
+
+    /// The piece that `block` begins: up to the next change, at most to `to`.
+    pub fn piece_at(&self, block: u64, to: u64) -> Piece {
+        if let Some((&start, &mapped)) = self.map.range(..=block).next_back()
+            && let Some((from, mapped)) = slice(start, mapped, block, to)
+        {
+            return Piece { from, to: from + mapped.len, mapped: Some(mapped) };
+        }
+        let end = self.map.range(block..).next().map_or(to, |(&start, _)| start.min(to));
+        Piece { from: block, to: end, mapped: None }
+    }
+
+    /// The last mapped block's place: where the file would go on.
+    pub fn end_before(&self, block: u64) -> Option<(PagId, u64)> {
+        let (&start, &mapped) = self.map.range(..block).next_back()?;
+        let len = mapped.len.min(block - start);
+        Some((mapped.pag, mapped.addr + len))
+    }
+
+    /// Blocks of `[from, to)` that have no place to be written in.
+    pub fn unplaced(&self, from: u64, to: u64) -> u64 {
+        self.pieces(from, to)
+            .iter()
+            .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
+            .map(|piece| piece.to - piece.from)
+            .sum()
+    }
+
+    /// Takes `[from, to)` out; what was mapped there.
+    pub fn remove(&mut self, from: u64, to: u64) -> Vec<(u64, Mapped)> {
+        let mut removed = Vec::new();
+        if from >= to {
+            return removed;
+        }
+        let mut starts: Vec<u64> = self.map.range(from..to).map(|(&start, _)| start).collect();
+        if let Some((&start, mapped)) = self.map.range(..from).next_back()
+            && start + mapped.len > from
+        {
+            starts.insert(0, start);
+        }
+        for start in starts {
+            let mapped = self.map.remove(&start).expect("listed above");
+            if let Some((first, head)) = slice(start, mapped, 0, from) {
+                self.map.insert(first, head);
+            }
+            if let Some((first, tail)) = slice(start, mapped, to, u64::MAX) {
+                self.map.insert(first, tail);
+            }
+            let middle = slice(start, mapped, from, to).expect("it overlaps");
+            self.blocks -= middle.1.len;
+            removed.push(middle);
+        }
+        removed
+    }
+
+    /// Maps `[from, from + mapped.len)`, replacing what was there.
+    pub fn insert(&mut self, from: u64, mapped: Mapped) {
+        if mapped.len == 0 {
+            return;
+        }
+        self.remove(from, from + mapped.len);
+        self.blocks += mapped.len;
+        let (mut start, mut joined) = (from, mapped);
+        if let Some((&left, &other)) = self.map.range(..from).next_back()
+            && joins(left, &other, start, &joined)
+        {
+            self.map.remove(&left);
+            joined = Mapped { len: other.len + joined.len, ..other };
+            start = left;
+        }
+        let end = start + joined.len;
+        if let Some(&other) = self.map.get(&end)
+            && joins(start, &joined, end, &other)
+        {
+            self.map.remove(&end);
+            joined.len += other.len;
+        }
+        self.map.insert(start, joined);
+    }
+
+    /// Sets whether the mapped blocks of `[from, to)` hold data.
+    pub fn set_written(&mut self, from: u64, to: u64, written: bool) {
+        for piece in self.pieces(from, to) {
+            if let Some(mapped) = piece.mapped
+                && mapped.written != written
+            {
+                self.insert(piece.from, Mapped { written, ..mapped });
+            }
+        }
+    }
+
+    /// All extents, as the wire has them.
+    pub fn to_extents(&self) -> Vec<Extent> {
+        self.map.iter().map(|(&start, mapped)| to_extent(start, mapped)).collect()
+    }
+}
+
+/// As the wire has it.
+pub(super) fn to_extent(start: u64, mapped: &Mapped) -> Extent {
+    Extent {
+        file: FileBlock(start),
+        len: mapped.len,
+        pag: mapped.pag,
+        addr: PagBlock(mapped.addr),
+        state: if mapped.written { ExtentState::Written } else { ExtentState::Unwritten },
+    }
+}
+
+/// As the map has it.
+pub(super) fn from_extent(extent: &Extent, frozen: bool) -> Mapped {
+    Mapped {
+        len: extent.len,
+        pag: extent.pag,
+        addr: extent.addr.0,
+        written: extent.state == ExtentState::Written,
+        frozen,
+    }
+}
+
+fn joins(left: u64, a: &Mapped, right: u64, b: &Mapped) -> bool {
+    left + a.len == right
+        && a.pag == b.pag
+        && a.addr + a.len == b.addr
+        && a.written == b.written
+        && a.frozen == b.frozen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(len: u64, addr: u64, written: bool) -> Mapped {
+        Mapped { len, pag: PagId(1), addr, written, frozen: false }
+    }
+
+    #[test]
+    fn the_map_agrees_with_a_plain_array_over_random_changes() {
+        const N: u64 = 64;
+        let mut map = ExtentMap::default();
+        let mut model: Vec<Option<(u64, bool)>> = vec![None; N as usize];
+        let mut random = 7u64;
+        let mut next = |bound: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) % bound
+        };
+        for step in 0..20_000u64 {
+            let from = next(N);
+            let to = from + 1 + next(N - from);
+            match next(3) {
+                0 => {
+                    let addr = if next(2) == 0 { 1000 + from } else { step * 100 };
+                    let written = next(2) == 0;
+                    map.insert(from, mapped(to - from, addr, written));
+                    for b in from..to {
+                        model[b as usize] = Some((addr + b - from, written));
+                    }
+                }
+                1 => {
+                    map.remove(from, to);
+                    model[from as usize..to as usize].fill(None);
+                }
+                _ => {
+                    map.set_written(from, to, true);
+                    for slot in model[from as usize..to as usize].iter_mut().flatten() {
+                        slot.1 = true;
+                    }
+                }
+            }
+            let mut seen = vec![None; N as usize];
+            let mut at = 0;
+            for piece in map.pieces(0, N) {
+                assert_eq!(piece.from, at);
+                at = piece.to;
+                if let Some(m) = piece.mapped {
+                    assert_eq!(m.len, piece.to - piece.from);
+                    for b in piece.from..piece.to {
+                        seen[b as usize] = Some((m.addr + b - piece.from, m.written));
+                    }
+                }
+            }
+            assert_eq!(at, N);
+            assert_eq!(seen, model);
+            assert_eq!(map.blocks(), model.iter().flatten().count() as u64);
+            let block = next(N);
+            assert_eq!(map.at(block).map(|m| (m.addr, m.written)), model[block as usize]);
+            let piece = map.piece_at(block, N);
+            assert_eq!(piece.mapped.map(|m| (m.addr, m.written)), model[block as usize]);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! From dirty runs to writes on the devices.
+//!
+//! Invariants: a run is launched only when no write to one of its blocks is in
+//! flight; it finds its place in the same step, so that the edits of the log are
+//! in the order of the launches; a launched write always ends, and whoever waits
+//! for it is woken.
+
+use std::rc::Rc;
+
+use env::IoBuf;
+use proto::mds::Edit;
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{Fault, FileBlock, Instant, PagId};
+
+use super::budget::Claim;
+use super::commit::DataContext;
+use super::extents::{Mapped, Piece, to_extent};
+use super::file::{File, Run, State};
+
+/// Blocks from which on a run is launched without waiting for more.
+pub(super) const RUN_BLOCKS: u64 = (1 << 20) / BLOCK_U64;
+
+/// A piece of a run with its place on a device.
+struct Placed {
+    pag: PagId,
+    addr: u64,
+    /// Byte range in the run's buffer.
+    from: usize,
+    to: usize,
+}
+
+impl File {
+    /// Marks every dirty run to be launched and launches those that can be; the
+    /// sequence below which nothing is dirty once all are launched.
+    pub(super) fn launch_all(self: &Rc<Self>) -> u64 {
+        let mut state = self.state.borrow_mut();
+        for run in state.dirty.values_mut() {
+            run.wanted = true;
+        }
+        self.launch_wanted(&mut state, 0, u64::MAX);
+        state.next_seq
+    }
+
+    /// Launches the wanted runs that touch `[from, to)` and can be launched.
+    pub(super) fn launch_wanted(self: &Rc<Self>, state: &mut State, from: u64, to: u64) {
+        let mut at = from;
+        while let Some((start, run)) = state.dirty_from(at, to) {
+            let end = start + run.blocks();
+            at = end;
+            if run.wanted {
+                if run.blocks() < RUN_BLOCKS / 2 {
+                    self.join_next(state, start);
+                }
+                self.launch(state, start);
+            }
+        }
+    }
+
+    /// Joins small wanted runs that follow each other into one write.
+    fn join_next(&self, state: &mut State, start: u64) {
+        let mut len = state.dirty[&start].blocks();
+        let first = len;
+        let mut parts = Vec::new();
+        while let Some(next) = state.dirty.get(&(start + len)) {
+            if !next.wanted || len + next.blocks() > RUN_BLOCKS {
+                break;
+            }
+            parts.push(start + len);
+            len += next.blocks();
+        }
+        if parts.is_empty() {
+            return;
+        }
+        let mut buf = IoBuf::unspecified(len as usize * BLOCK);
+        let run = state.dirty.get_mut(&start).expect("given");
+        buf[..first as usize * BLOCK].copy_from_slice(&run.buf);
+        run.buf = buf;
+        for part in parts {
+            let next = state.dirty.remove(&part).expect("listed");
+            let run = state.dirty.get_mut(&start).expect("given");
+            let at = (part - start) as usize * BLOCK;
+            run.buf[at..at + next.buf.len()].copy_from_slice(&next.buf);
+            run.seq = run.seq.min(next.seq);
+            run.claim.merge(next.claim);
+            run.reserved.merge(next.reserved);
+        }
+    }
+
+    /// Gives the run at `start` to the devices, unless a write to one of its blocks is in flight.
+    pub(super) fn launch(self: &Rc<Self>, state: &mut State, start: u64) -> bool {
+        let end = start + state.dirty[&start].blocks();
+        if state.paused || state.is_writing(start, end) {
+            return false;
+        }
+        // Frozen blocks are about to leave the file: reads of them end first.
+        let frozen = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.frozen);
+        if state.is_reading(start, end) && state.layout.pieces(start, end).iter().any(frozen) {
+            return false;
+        }
+        let mut run = state.dirty.remove(&start).expect("given");
+        let placed = self.place(state, start, end, &mut run);
+        state.disk_size = state.disk_size.max(state.size.min(end * BLOCK_U64));
+        self.keep_tail(state, start, end, &run);
+        let id = state.next_flight;
+        state.next_flight += 1;
+        state.writing.insert(start, end);
+        state.flight_ids.insert(id);
+        let Run { buf, claim, .. } = run;
+        let generation = state.generation;
+        let session = self.ctx.session.get();
+        self.ctx.flights.set(self.ctx.flights.get() + 1);
+        let this = self.clone();
+        self.ctx.env.spawn(async move {
+            let result = write_placed(&this.ctx, session, placed, buf).await;
+            this.landed(start, end, id, generation, result, claim);
+        });
+        true
+    }
+
+    /// Finds the place of every block of the run, and logs the edits that say so.
+    fn place(&self, state: &mut State, start: u64, end: u64, run: &mut Run) -> Vec<Placed> {
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut push = |pag: PagId, addr: u64, from: u64, to: u64| {
+            let (from, to) = ((from - start) as usize * BLOCK, (to - start) as usize * BLOCK);
+            match placed.last_mut() {
+                Some(last)
+                    if last.pag == pag
+                        && last.addr + ((last.to - last.from) / BLOCK) as u64 == addr =>
+                {
+                    last.to = to;
+                }
+                _ => placed.push(Placed { pag, addr, from, to }),
+            }
+        };
+        for piece in state.layout.pieces(start, end) {
+            let len = piece.to - piece.from;
+            match piece.mapped {
+                Some(mapped) if mapped.in_place() => {
+                    push(mapped.pag, mapped.addr, piece.from, piece.to);
+                    if !mapped.written {
+                        state.layout.set_written(piece.from, piece.to, true);
+                        state.push_edit(Edit::Written { from: FileBlock(piece.from), len });
+                    }
+                }
+                before => {
+                    let after = state.layout.end_before(piece.from);
+                    let runs = self.ctx.pool.allocate(self.ino, len, after, &mut run.reserved);
+                    let mut at = piece.from;
+                    for new in runs {
+                        push(new.pag, new.addr, at, at + new.len);
+                        let mapped = Mapped {
+                            len: new.len,
+                            pag: new.pag,
+                            addr: new.addr,
+                            written: true,
+                            frozen: false,
+                        };
+                        state.layout.insert(at, mapped);
+                        state.push_edit(Edit::Map { extent: to_extent(at, &mapped) });
+                        at += new.len;
+                    }
+                    if before.is_none() {
+                        state.blocks += len;
+                    }
+                }
+            }
+        }
+        placed
+    }
+
+    /// Keeps the last, partial block, so that an append needs no read.
+    fn keep_tail(&self, state: &mut State, start: u64, end: u64, run: &Run) {
+        let last = state.size / BLOCK_U64;
+        if state.size.is_multiple_of(BLOCK_U64) || !(start..end).contains(&last) {
+            return;
+        }
+        let at = (last - start) as usize * BLOCK;
+        state.tail = Some((last, IoBuf::copy_of(&run.buf[at..at + BLOCK])));
+    }
+
+    /// A launched write ended.
+    fn landed(
+        self: &Rc<Self>,
+        start: u64,
+        end: u64,
+        id: u64,
+        generation: u64,
+        result: Result<Vec<(PagId, u64)>, Fault>,
+        claim: Claim,
+    ) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.writing.remove(&start);
+            state.flight_ids.remove(&id);
+            if state.generation == generation {
+                match result {
+                    Ok(stamps) => {
+                        for (pag, stamp) in stamps {
+                            let known = state.stamps.entry(pag).or_insert((stamp, stamp));
+                            *known = (known.0.min(stamp), known.1.max(stamp));
+                        }
+                    }
+                    // The eviction itself reports what it loses.
+                    Err(Fault::Evicted) => {}
+                    Err(fault) => self.fail_range(&mut state, start, end, fault.text()),
+                }
+            }
+            self.launch_wanted(&mut state, start, end);
+        }
+        self.ctx.flights.set(self.ctx.flights.get() - 1);
+        drop(claim);
+        self.changed.notify_all();
+    }
+}
+
+/// Writes all pieces; the stamps of their completion.
+async fn write_placed(
+    ctx: &Rc<DataContext>,
+    session: u64,
+    placed: Vec<Placed>,
+    buf: IoBuf,
+) -> Result<Vec<(PagId, u64)>, Fault> {
+    if let [one] = &placed[..] {
+        let stamp = ctx.write_blocks(session, one.pag, one.addr, buf).await?;
+        return Ok(vec![(one.pag, stamp)]);
+    }
+    let mut writes = Vec::with_capacity(placed.len());
+    for piece in placed {
+        let part = IoBuf::copy_of(&buf[piece.from..piece.to]);
+        let this = ctx.clone();
+        writes.push(ctx.env.spawn_join(async move {
+            let stamp = this.write_blocks(session, piece.pag, piece.addr, part).await?;
+            Ok((piece.pag, stamp))
+        }));
+    }
+    // All of them end before the run counts as ended, whatever becomes of the first.
+    let mut stamps = Ok(Vec::new());
+    for write in writes {
+        match (write.await, &mut stamps) {
+            (Ok(stamp), Ok(stamps)) => stamps.push(stamp),
+            (Err(fault), Ok(_)) => stamps = Err(fault),
+            (_, Err(_)) => {}
+        }
+    }
+    stamps
+}
+
+impl DataContext {
+    /// Writes whole blocks, if the lease is good at the moment of submission and the session
+    /// still that of the launch.
+    async fn write_blocks(
+        &self,
+        session: u64,
+        pag: PagId,
+        addr: u64,
+        buf: IoBuf,
+    ) -> Result<u64, Fault> {
+        let disk = self.disks.get(pag)?;
+        loop {
+            self.lease().await?;
+            let slot = disk.slot().await;
+            if self.session.get() != session {
+                return Err(Fault::Evicted);
+            }
+            if !self.expired() {
+                return disk.write(slot, addr, buf).await;
+            }
+        }
+    }
+
+    /// Waits until the session's lease allows to touch the devices.
+    pub(super) async fn lease(&self) -> Result<(), Fault> {
+        while self.expired() {
+            self.rpc.wait_lease().await?;
+        }
+        Ok(())
+    }
+
+    fn expired(&self) -> bool {
+        let ends: Instant = self.rpc.lease_ends();
+        self.env.now() >= ends
+    }
+}

@@ -1,0 +1,382 @@
+//! Blocks that the server gave to this client, not yet part of a file.
+//!
+//! Invariants:
+//! - every block of the pool is in one free run or in one file's window;
+//! - `reserved` never exceeds the blocks of the pool: accepted bytes have a place;
+//! - blocks that may still be written by a request of ours are *tainted*: they go
+//!   back to the server, never to another file.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use proto::mds::PagRun;
+use types::limits::GRANT_BLOCKS;
+use types::{Ino, PagBlock, PagId};
+
+/// Largest window that one file has for itself.
+const WINDOW_MAX: u64 = GRANT_BLOCKS;
+/// Free runs that are looked at for a good fit.
+const SCAN_MAX: usize = 64;
+
+/// A run of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    /// Zone.
+    pub pag: PagId,
+    /// First block.
+    pub addr: u64,
+    /// Blocks.
+    pub len: u64,
+}
+
+/// Blocks that one file continues in.
+struct Window {
+    run: Run,
+    /// Length that it began with; the next is twice as long.
+    size: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    free: BTreeMap<(PagId, u64), u64>,
+    windows: BTreeMap<Ino, Window>,
+    /// Blocks in free runs and windows.
+    blocks: u64,
+    reserved: u64,
+    tainted: Vec<Run>,
+    /// Raised by an eviction: reservations of before mean nothing.
+    generation: u64,
+}
+
+/// The pool of one client.
+#[derive(Default)]
+pub(super) struct Pool {
+    inner: RefCell<Inner>,
+}
+
+/// A number of blocks that the pool keeps for its holder; given back when dropped.
+pub(super) struct Reserved {
+    pool: Rc<Pool>,
+    blocks: u64,
+    generation: u64,
+}
+
+impl Reserved {
+    /// Blocks held.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Is it of the present session?
+    pub fn is_valid(&self) -> bool {
+        self.blocks == 0 || self.generation == self.pool.inner.borrow().generation
+    }
+
+    /// Takes up to `blocks` out of it.
+    pub fn split(&mut self, blocks: u64) -> Reserved {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        Reserved { pool: self.pool.clone(), blocks, generation: self.generation }
+    }
+
+    /// Adds `other` to it.
+    pub fn merge(&mut self, mut other: Reserved) {
+        if self.blocks == 0 {
+            self.generation = other.generation;
+        }
+        if other.generation == self.generation {
+            self.blocks += std::mem::take(&mut other.blocks);
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut inner = self.pool.inner.borrow_mut();
+        if inner.generation == self.generation {
+            inner.reserved -= self.blocks;
+        }
+    }
+}
+
+impl Pool {
+    /// Blocks that are neither reserved nor in a file.
+    pub fn available(&self) -> u64 {
+        let inner = self.inner.borrow();
+        inner.blocks - inner.reserved
+    }
+
+    /// Blocks in all.
+    #[cfg(test)]
+    pub fn blocks(&self) -> u64 {
+        self.inner.borrow().blocks
+    }
+
+    /// A reservation of nothing.
+    pub fn nothing(self: &Rc<Self>) -> Reserved {
+        Reserved { pool: self.clone(), blocks: 0, generation: self.inner.borrow().generation }
+    }
+
+    /// Reserves `blocks` if there are so many.
+    pub fn reserve(self: &Rc<Self>, blocks: u64) -> Option<Reserved> {
+        let mut inner = self.inner.borrow_mut();
+        if inner.blocks - inner.reserved < blocks {
+            return None;
+        }
+        inner.reserved += blocks;
+        Some(Reserved { pool: self.clone(), blocks, generation: inner.generation })
+    }
+
+    /// Adds what the server granted.
+    pub fn grant(&self, runs: &[PagRun]) {
+        let mut inner = self.inner.borrow_mut();
+        for run in runs {
+            inner.blocks += run.len;
+            inner.put(Run { pag: run.pag, addr: run.addr.0, len: run.len });
+        }
+    }
+
+    /// Takes back blocks that were allocated, but became part of no file, and that
+    /// nothing can write any more.
+    pub fn give_back(&self, run: Run) {
+        let mut inner = self.inner.borrow_mut();
+        inner.blocks += run.len;
+        inner.put(run);
+    }
+
+    /// Keeps blocks apart until the pool is returned.
+    pub fn taint(&self, run: Run) {
+        self.inner.borrow_mut().tainted.push(run);
+    }
+
+    /// Allocates `need` blocks out of `reserved` for a file that would best go on at `after`.
+    pub fn allocate(
+        &self,
+        ino: Ino,
+        need: u64,
+        after: Option<(PagId, u64)>,
+        reserved: &mut Reserved,
+    ) -> Vec<Run> {
+        assert!(need <= reserved.blocks, "allocating {need} of {} reserved", reserved.blocks);
+        let mut inner = self.inner.borrow_mut();
+        assert_eq!(inner.generation, reserved.generation, "a reservation of a lost session");
+        reserved.blocks -= need;
+        inner.reserved -= need;
+        inner.blocks -= need;
+        let mut out: Vec<Run> = Vec::new();
+        let mut left = need;
+        while left > 0 {
+            let run = inner.take(ino, left, after);
+            left -= run.len;
+            match out.last_mut() {
+                Some(last) if last.pag == run.pag && last.addr + last.len == run.addr => {
+                    last.len += run.len;
+                }
+                _ => out.push(run),
+            }
+        }
+        out
+    }
+
+    /// The file writes no more: its window is free for others.
+    pub fn release_window(&self, ino: Ino) {
+        let mut inner = self.inner.borrow_mut();
+        if let Some(window) = inner.windows.remove(&ino) {
+            inner.put(window.run);
+        }
+    }
+
+    /// Takes out what is not reserved beyond `keep` blocks, to be returned to the server;
+    /// with `keep` 0 also windows and tainted blocks.
+    pub fn drain(&self, keep: u64) -> Vec<Run> {
+        let mut inner = self.inner.borrow_mut();
+        let mut out = Vec::new();
+        if keep == 0 {
+            let windows: Vec<Ino> = inner.windows.keys().copied().collect();
+            for ino in windows {
+                let window = inner.windows.remove(&ino).expect("listed");
+                inner.put(window.run);
+            }
+            out = std::mem::take(&mut inner.tainted);
+        }
+        let mut surplus = (inner.blocks - inner.reserved).saturating_sub(keep);
+        while surplus > 0 {
+            let Some((&(pag, addr), &len)) = inner.free.last_key_value() else { break };
+            let len_out = len.min(surplus);
+            inner.free.remove(&(pag, addr));
+            if len > len_out {
+                inner.free.insert((pag, addr), len - len_out);
+            }
+            inner.blocks -= len_out;
+            surplus -= len_out;
+            out.push(Run { pag, addr: addr + (len - len_out), len: len_out });
+        }
+        out
+    }
+
+    /// The session is lost and its blocks with it.
+    pub fn forget(&self) {
+        let mut inner = self.inner.borrow_mut();
+        let generation = inner.generation + 1;
+        *inner = Inner { generation, ..Inner::default() };
+    }
+}
+
+/// As the wire has them.
+pub(super) fn to_wire(runs: &[Run]) -> Vec<PagRun> {
+    runs.iter().map(|r| PagRun { pag: r.pag, addr: PagBlock(r.addr), len: r.len }).collect()
+}
+
+impl Inner {
+    /// Adds a free run, joined with its neighbours. `blocks` is counted by the caller.
+    fn put(&mut self, run: Run) {
+        if run.len == 0 {
+            return;
+        }
+        let (mut addr, mut len) = (run.addr, run.len);
+        let left = self.free.range(..(run.pag, addr)).next_back().map(|(&key, &len)| (key, len));
+        if let Some(((pag, start), before)) = left
+            && pag == run.pag
+            && start + before == addr
+        {
+            self.free.remove(&(pag, start));
+            addr = start;
+            len += before;
+        }
+        if let Some(after) = self.free.remove(&(run.pag, run.addr + run.len)) {
+            len += after;
+        }
+        self.free.insert((run.pag, addr), len);
+    }
+
+    /// Cuts up to `len` blocks off the front of the free run at `key`.
+    fn cut(&mut self, key: (PagId, u64), len: u64) -> Run {
+        let have = self.free.remove(&key).expect("a free run");
+        let len = len.min(have);
+        if have > len {
+            self.free.insert((key.0, key.1 + len), have - len);
+        }
+        Run { pag: key.0, addr: key.1, len }
+    }
+
+    /// The best free run for `len` blocks: the first that is long enough, else the longest.
+    fn fit(&self, len: u64) -> Option<(PagId, u64)> {
+        let mut best: Option<((PagId, u64), u64)> = None;
+        for (&key, &have) in self.free.iter().take(SCAN_MAX) {
+            if have >= len {
+                return Some(key);
+            }
+            if best.is_none_or(|(_, longest)| have > longest) {
+                best = Some((key, have));
+            }
+        }
+        best.map(|(key, _)| key)
+    }
+
+    /// Up to `need` blocks for a file, at least one. The caller has counted them out.
+    fn take(&mut self, ino: Ino, need: u64, after: Option<(PagId, u64)>) -> Run {
+        if let Some(window) = self.windows.get_mut(&ino)
+            && window.run.len > 0
+        {
+            let len = need.min(window.run.len);
+            let run = Run { len, ..window.run };
+            window.run.addr += len;
+            window.run.len -= len;
+            return run;
+        }
+        // A file that is written on gets a window of its own, so that streams do not mix; the
+        // first blocks of a file lie next to those of the file before.
+        if let Some(after) = after {
+            let last = self.windows.get(&ino).map_or(need, |window| window.size);
+            let size = (last * 2).clamp(need.min(WINDOW_MAX), WINDOW_MAX).max(need);
+            let key = if self.free.contains_key(&after) { Some(after) } else { self.fit(size) };
+            if let Some(key) = key {
+                let run = self.cut(key, size);
+                let len = need.min(run.len);
+                let rest = Run { addr: run.addr + len, len: run.len - len, ..run };
+                self.windows.insert(ino, Window { run: rest, size: size.min(WINDOW_MAX) });
+                return Run { len, ..run };
+            }
+        } else if let Some(key) = self.fit(need) {
+            return self.cut(key, need);
+        }
+        // Nothing is free: what other files hold in their windows is.
+        let (&owner, _) = self
+            .windows
+            .iter()
+            .max_by_key(|(_, window)| window.run.len)
+            .expect("reserved blocks are in free runs or windows");
+        let mut window = self.windows.remove(&owner).expect("found above");
+        let len = need.min(window.run.len);
+        assert!(len > 0, "reserved blocks are in free runs or windows");
+        let run = Run { len, ..window.run };
+        window.run.addr += len;
+        window.run.len -= len;
+        self.put(window.run);
+        run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(len: u64) -> Rc<Pool> {
+        let pool = Rc::new(Pool::default());
+        pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(100), len }]);
+        pool
+    }
+
+    #[test]
+    fn every_reserved_block_can_be_allocated_whoever_has_windows() {
+        let pool = granted(64);
+        let mut a = pool.reserve(2).unwrap();
+        let first = pool.allocate(Ino(1), 1, None, &mut a);
+        let end = first[0].addr + 1;
+        pool.allocate(Ino(1), 1, Some((PagId(1), end)), &mut a);
+        let mut b = pool.reserve(62).unwrap();
+        assert!(pool.reserve(1).is_none());
+        let runs = pool.allocate(Ino(2), 62, None, &mut b);
+        assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 62);
+        assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn two_streams_do_not_mix() {
+        let pool = granted(4096);
+        let mut ends = [None, None];
+        for _ in 0..6 {
+            for (index, end) in ends.iter_mut().enumerate() {
+                let mut reserved = pool.reserve(8).unwrap();
+                let runs = pool.allocate(Ino(index as u64 + 1), 8, *end, &mut reserved);
+                *end = runs.last().map(|run| (run.pag, run.addr + run.len));
+            }
+        }
+        // The last allocations of one stream came out of one window.
+        let mut reserved = pool.reserve(8).unwrap();
+        let runs = pool.allocate(Ino(1), 8, ends[0], &mut reserved);
+        assert_eq!((runs[0].pag, runs[0].addr), ends[0].unwrap());
+    }
+
+    #[test]
+    fn dropped_reservations_and_drained_blocks_leave_nothing() {
+        let pool = granted(100);
+        let reserved = pool.reserve(40).unwrap();
+        assert_eq!(pool.available(), 60);
+        assert_eq!(pool.drain(0).iter().map(|run| run.len).sum::<u64>(), 60);
+        drop(reserved);
+        assert_eq!(pool.drain(0).iter().map(|run| run.len).sum::<u64>(), 40);
+        assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn reservations_of_a_lost_session_do_not_count() {
+        let pool = granted(10);
+        let reserved = pool.reserve(5).unwrap();
+        pool.forget();
+        drop(reserved);
+        pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(500), len: 3 }]);
+        assert_eq!(pool.available(), 3);
+    }
+}

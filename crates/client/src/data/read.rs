@@ -1,0 +1,198 @@
+//! Reading: dirty runs from memory, holes and unwritten blocks as zeros, the rest
+//! from the devices, each stretch straight into the buffer that is handed out.
+//!
+//! Invariants: a read sees every write that was acknowledged before it began; it
+//! holds its blocks (`reading`) so that none leaves the file while a device reads it.
+
+use std::rc::Rc;
+
+use env::IoBuf;
+use types::Fault;
+use types::limits::{BLOCK, BLOCK_U64};
+
+use super::file::{File, State, blocks_of};
+use crate::api::{ReadData, ReadPart, Whence};
+
+/// Holds a range of blocks for as long as a device reads them.
+pub(super) struct ReadGuard {
+    file: Rc<File>,
+    number: u64,
+}
+
+impl Drop for ReadGuard {
+    fn drop(&mut self) {
+        {
+            let mut state = self.file.state.borrow_mut();
+            if let Some((from, to)) = state.reading.remove(&self.number) {
+                self.file.launch_wanted(&mut state, from, to);
+            }
+        }
+        self.file.changed.notify_all();
+    }
+}
+
+/// A stretch of what was asked for, in blocks.
+enum Part {
+    /// Copied out of memory, or zeros.
+    Memory(IoBuf),
+    /// To be read.
+    Device { pag: types::PagId, addr: u64, blocks: u64 },
+}
+
+impl File {
+    /// Registers a device read of `[from, to)`.
+    pub(super) fn begin_read(self: &Rc<Self>, state: &mut State, from: u64, to: u64) -> ReadGuard {
+        let number = state.next_read;
+        state.next_read += 1;
+        state.reading.insert(number, (from, to));
+        ReadGuard { file: self.clone(), number }
+    }
+
+    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    pub async fn read(self: &Rc<Self>, offset: u64, len: usize) -> Result<ReadData, Fault> {
+        let (parts, guard, end) = loop {
+            let end = offset.saturating_add(len as u64).min(self.size());
+            if offset >= end {
+                return Ok(ReadData::default());
+            }
+            let (first, last) = blocks_of(offset, end);
+            self.ensure_loaded(last).await?;
+            let changed = self.changed.notified();
+            {
+                let mut state = self.state.borrow_mut();
+                let end = end.min(state.size);
+                if offset >= end {
+                    return Ok(ReadData::default());
+                }
+                let (_, last) = blocks_of(offset, end);
+                if let Some(parts) = self.plan(&state, first, last) {
+                    let guard = self.begin_read(&mut state, first, last);
+                    break (parts, guard, end);
+                }
+            }
+            changed.await;
+        };
+        let (first, _) = blocks_of(offset, end);
+        let buffers = self.gather(parts).await?;
+        drop(guard);
+        let mut out = ReadData { parts: Vec::with_capacity(buffers.len()) };
+        let mut at = first * BLOCK_U64;
+        for buffer in buffers {
+            let next = at + buffer.len() as u64;
+            let (from, to) = (offset.max(at), end.min(next));
+            let part = ReadPart {
+                start: (from - at) as usize,
+                end: (to - at) as usize,
+                buffer: Rc::new(buffer),
+            };
+            out.parts.push(part);
+            at = next;
+        }
+        Ok(out)
+    }
+
+    /// Where blocks `[first, last)` come from; `None` if a write in flight has to end first.
+    fn plan(&self, state: &State, first: u64, last: u64) -> Option<Vec<Part>> {
+        let env = &self.ctx.env;
+        let mut parts: Vec<Part> = Vec::new();
+        let mut at = first;
+        while at < last {
+            if let Some((start, run)) = state.dirty_at(at) {
+                let to = (start + run.blocks()).min(last);
+                let from = (at - start) as usize * BLOCK;
+                let bytes = (to - at) as usize * BLOCK;
+                parts.push(Part::Memory(IoBuf::copy_of(&run.buf[from..from + bytes])));
+                at = to;
+                continue;
+            }
+            let to = state.dirty_from(at, last).map_or(last, |(start, _)| start);
+            if state.is_writing(at, to) {
+                return None;
+            }
+            let piece = state.layout.piece_at(at, to);
+            let blocks = piece.to - at;
+            match piece.mapped {
+                Some(mapped) if mapped.written => {
+                    parts.push(Part::Device { pag: mapped.pag, addr: mapped.addr, blocks });
+                }
+                _ => parts.push(Part::Memory(env.buffer(blocks as usize * BLOCK))),
+            }
+            at = piece.to;
+        }
+        Some(parts)
+    }
+
+    /// Reads what has to be read, all at once.
+    async fn gather(&self, parts: Vec<Part>) -> Result<Vec<IoBuf>, Fault> {
+        let env = &self.ctx.env;
+        if parts.iter().any(|part| matches!(part, Part::Device { .. })) {
+            self.ctx.lease().await?;
+        }
+        let devices = parts.iter().filter(|part| matches!(part, Part::Device { .. })).count();
+        let mut out = Vec::with_capacity(parts.len());
+        let mut reads = Vec::new();
+        for part in parts {
+            match part {
+                Part::Memory(buf) => out.push(Some(buf)),
+                Part::Device { pag, addr, blocks } => {
+                    let disk = self.ctx.disks.get(pag)?.clone();
+                    let buf = IoBuf::unspecified(blocks as usize * BLOCK);
+                    if devices == 1 {
+                        let (result, buf) = disk.read(addr, buf).await;
+                        result?;
+                        out.push(Some(buf));
+                    } else {
+                        let read = env.spawn_join(async move { disk.read(addr, buf).await });
+                        reads.push((out.len(), read));
+                        out.push(None);
+                    }
+                }
+            }
+        }
+        let mut failed = None;
+        for (index, read) in reads {
+            let (result, buf) = read.await;
+            failed = failed.or(result.err());
+            out[index] = Some(buf);
+        }
+        match failed {
+            Some(fault) => Err(fault),
+            None => Ok(out.into_iter().flatten().collect()),
+        }
+    }
+
+    /// The first data or hole at or after `offset`; the end of the file is a hole. Fails
+    /// `NoData` at or beyond the size, or if there is no more data.
+    pub async fn seek(self: &Rc<Self>, offset: u64, whence: Whence) -> Result<u64, Fault> {
+        self.ensure_loaded(self.size().div_ceil(BLOCK_U64)).await?;
+        let state = self.state.borrow();
+        if offset >= state.size {
+            return Err(Fault::NoData);
+        }
+        let last = state.size.div_ceil(BLOCK_U64);
+        let mut at = offset / BLOCK_U64;
+        while at < last {
+            let (data, to) = state.data_at(at, last);
+            if data == matches!(whence, Whence::Data) {
+                return Ok(offset.max(at * BLOCK_U64));
+            }
+            at = to;
+        }
+        match whence {
+            Whence::Data => Err(Fault::NoData),
+            Whence::Hole => Ok(state.size),
+        }
+    }
+}
+
+impl State {
+    /// Does `block` hold data, and up to where (at most `to`) is that known to go on?
+    fn data_at(&self, block: u64, to: u64) -> (bool, u64) {
+        if let Some((start, run)) = self.dirty_at(block) {
+            return (true, (start + run.blocks()).min(to));
+        }
+        let to = self.dirty_from(block, to).map_or(to, |(start, _)| start);
+        let piece = self.layout.piece_at(block, to);
+        (piece.mapped.is_some_and(|mapped| mapped.written), piece.to)
+    }
+}

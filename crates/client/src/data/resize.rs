@@ -1,0 +1,265 @@
+//! Changes of size and layout that carry no bytes: truncation, fallocate.
+//!
+//! Invariants: blocks leave a file only when no read or write of them is in
+//! flight; bytes behind the size in the last block are zero before the size passes
+//! them; what is allocated ahead reads as zeros.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use proto::mds::Edit;
+use types::limits::{BLOCK_U64, FILE_SIZE_MAX};
+use types::{Fault, FileBlock};
+
+use super::extents::{Mapped, to_extent};
+use super::file::{File, State};
+
+/// `FALLOC_FL_KEEP_SIZE`.
+const KEEP_SIZE: u32 = 1;
+/// `FALLOC_FL_PUNCH_HOLE`.
+const PUNCH_HOLE: u32 = 2;
+/// `FALLOC_FL_ZERO_RANGE`.
+const ZERO_RANGE: u32 = 16;
+/// Blocks allocated ahead in one step: 256 MiB.
+const STEP: u64 = 65_536;
+/// Edits not yet sent from which on the commit is not put off.
+const LOG_MANY: usize = 4096;
+
+impl File {
+    /// Sets the size. Waits for devices only; never for the server, unless a block of a frozen
+    /// file has to be copied.
+    pub async fn set_size(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
+        if size > FILE_SIZE_MAX {
+            return Err(Fault::FileTooBig);
+        }
+        // Something else may change the size between the steps: then the step is chosen anew.
+        loop {
+            let done = if size < self.size() {
+                self.shrink(size).await?
+            } else {
+                self.extend(size).await?;
+                true
+            };
+            if done {
+                break;
+            }
+        }
+        self.state.borrow_mut().touch(self.ctx.rpc.time());
+        self.enqueue();
+        Ok(())
+    }
+
+    /// Makes the file shorter; `false` if it was not longer any more.
+    async fn shrink(self: &Rc<Self>, size: u64) -> Result<bool, Fault> {
+        let from = size.div_ceil(BLOCK_U64);
+        loop {
+            self.ensure_loaded(from).await?;
+            let changed = Rc::new(Cell::new(false));
+            if !size.is_multiple_of(BLOCK_U64) {
+                self.zero_in_block(size, from * BLOCK_U64).await?;
+                let watched = (from - 1, Rc::downgrade(&changed));
+                self.state.borrow_mut().fetched.push(watched);
+            }
+            self.settled(from, u64::MAX).await;
+            let mut state = self.state.borrow_mut();
+            let busy = state.is_writing(from, u64::MAX) || state.is_reading(from, u64::MAX);
+            if busy || changed.get() {
+                continue;
+            }
+            if size >= state.size {
+                return Ok(false);
+            }
+            state.size = size;
+            state.disk_size = state.disk_size.min(size);
+            state.tail_zero = true;
+            self.unmap(&mut state, from, u64::MAX);
+            return Ok(true);
+        }
+    }
+
+    async fn extend(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
+        loop {
+            let tail = {
+                let mut state = self.state.borrow_mut();
+                let old = state.size;
+                if size <= old {
+                    return Ok(());
+                }
+                let block = old / BLOCK_U64;
+                let known = state.tail_zero || old.is_multiple_of(BLOCK_U64);
+                if known || state.loaded_to > block && !state.has_content(block) {
+                    state.size = size;
+                    state.disk_size = size;
+                    state.tail_zero = true;
+                    return Ok(());
+                }
+                (old, (block + 1) * BLOCK_U64)
+            };
+            self.zero_in_block(tail.0, tail.1).await?;
+            let mut state = self.state.borrow_mut();
+            if state.size == tail.0 {
+                state.tail_zero = true;
+            }
+        }
+    }
+
+    /// Makes blocks `[from, to)` a hole. Nothing may be in flight there.
+    fn unmap(self: &Rc<Self>, state: &mut State, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        state.mark_stale(from, to);
+        drop(state.cut_dirty(from, to));
+        let removed = state.layout.remove(from, to);
+        let all_known = state.loaded_to >= to;
+        if removed.is_empty() && all_known {
+            return;
+        }
+        let blocks: u64 = removed.iter().map(|(_, mapped)| mapped.len).sum();
+        state.blocks = state.blocks.saturating_sub(blocks);
+        state.push_edit(Edit::Unmap { from: FileBlock(from), to });
+        if to == u64::MAX && state.loaded_to >= from {
+            state.loaded_to = u64::MAX;
+            state.blocks = state.layout.blocks();
+        }
+    }
+
+    /// fallocate(2): allocate, punch a hole, zero a range. Fails `NotSupported` for other modes.
+    pub async fn fallocate(self: &Rc<Self>, mode: u32, offset: u64, len: u64) -> Result<(), Fault> {
+        let Some(end) = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX) else {
+            return Err(Fault::FileTooBig);
+        };
+        if len == 0 {
+            return Err(Fault::Invalid);
+        }
+        let keep = mode & KEEP_SIZE != 0;
+        match mode & !KEEP_SIZE {
+            0 => {
+                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64)).await?;
+            }
+            PUNCH_HOLE if keep => self.punch(offset, end).await?,
+            ZERO_RANGE => {
+                self.punch(offset, end).await?;
+                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64)).await?;
+            }
+            _ => return Err(Fault::NotSupported),
+        }
+        if !keep {
+            self.extend(end).await?;
+        }
+        self.state.borrow_mut().touch(self.ctx.rpc.time());
+        self.enqueue();
+        Ok(())
+    }
+
+    /// Bytes `[from, to)` read as zeros, and whole blocks among them are free.
+    async fn punch(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
+        // Behind the size there are only zeros: the last block may go whole.
+        let to = if to >= self.size() { to.next_multiple_of(BLOCK_U64) } else { to };
+        let first = from.div_ceil(BLOCK_U64);
+        let last = to / BLOCK_U64;
+        if first > last {
+            return self.zero_in_block(from, to).await;
+        }
+        if from < first * BLOCK_U64 {
+            self.zero_in_block(from, first * BLOCK_U64).await?;
+        }
+        if last * BLOCK_U64 < to {
+            self.zero_in_block(last * BLOCK_U64, to).await?;
+        }
+        if first == last {
+            return Ok(());
+        }
+        self.ensure_loaded(last).await?;
+        loop {
+            self.settled(first, last).await;
+            let mut state = self.state.borrow_mut();
+            if !state.is_writing(first, last) && !state.is_reading(first, last) {
+                self.unmap(&mut state, first, last);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives the holes among blocks `[from, to)` unwritten blocks. What was allocated before
+    /// space ran out stays.
+    async fn allocate(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
+        let generation = self.state.borrow().generation;
+        let mut at = from;
+        let mut reserved = self.ctx.pool.nothing();
+        while at < to {
+            let step = to.min(at + STEP);
+            self.ensure_loaded(step).await?;
+            let lack = {
+                let mut state = self.state.borrow_mut();
+                if state.generation != generation || !reserved.is_valid() {
+                    return Err(Fault::Evicted);
+                }
+                let holes = state.holes(at, step);
+                let need: u64 = holes.iter().map(|(from, to)| to - from).sum();
+                let lack = need.saturating_sub(reserved.blocks());
+                if lack == 0 {
+                    for (from, to) in holes {
+                        self.map_unwritten(&mut state, from, to, &mut reserved);
+                    }
+                }
+                lack
+            };
+            if lack > 0 {
+                let more = self.ctx.reserve(lack).await?;
+                reserved.merge(more);
+                continue;
+            }
+            at = step;
+            if self.state.borrow().log.len() >= LOG_MANY {
+                self.hurry();
+            }
+        }
+        Ok(())
+    }
+
+    fn map_unwritten(
+        &self,
+        state: &mut State,
+        from: u64,
+        to: u64,
+        reserved: &mut super::pool::Reserved,
+    ) {
+        let after = state.layout.end_before(from);
+        let mut at = from;
+        for run in self.ctx.pool.allocate(self.ino, to - from, after, reserved) {
+            let mapped = Mapped {
+                len: run.len,
+                pag: run.pag,
+                addr: run.addr,
+                written: false,
+                frozen: false,
+            };
+            state.layout.insert(at, mapped);
+            state.push_edit(Edit::Map { extent: to_extent(at, &mapped) });
+            at += run.len;
+        }
+        state.blocks += to - from;
+    }
+}
+
+impl State {
+    /// The holes among `[from, to)` that no dirty run is about to fill.
+    fn holes(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let mut out = Vec::new();
+        let mut at = from;
+        while at < to {
+            if let Some((start, run)) = self.dirty_at(at) {
+                at = start + run.blocks();
+                continue;
+            }
+            let end = self.dirty_from(at, to).map_or(to, |(start, _)| start);
+            let piece = self.layout.piece_at(at, end);
+            if piece.mapped.is_none() {
+                out.push((at, piece.to));
+            }
+            at = piece.to;
+        }
+        out
+    }
+}

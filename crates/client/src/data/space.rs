@@ -1,0 +1,208 @@
+//! Space for accepted bytes: reservations out of the pool, and the pool's grants.
+//!
+//! Invariants: one grant is asked for at a time; writers that wait are served in
+//! turn; a grant that arrives is kept even if whoever asked is gone; before a
+//! writer hears `NoSpace`, everything of this client that would free blocks has
+//! been committed.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use env::sync::{AsyncMutex, Notify};
+use types::limits::GRANT_BLOCKS;
+use types::{Duration, Fault, Instant};
+
+use super::commit::DataContext;
+use super::pool::{Reserved, to_wire};
+
+/// Largest number of blocks asked for ahead: 256 MiB.
+const ASK_MAX: u64 = 16 * GRANT_BLOCKS;
+/// How often the server is asked before a writer hears `NoSpace`.
+const TRIES: u32 = 4;
+/// Between two of these: the server frees blocks in the background.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After `NoSpace`, for so long the server is asked less often before the next.
+const SCARCE: Duration = Duration::from_millis(500);
+
+/// How the pool is filled.
+pub(super) struct Space {
+    turn: AsyncMutex,
+    waiting: Cell<usize>,
+    refilling: Cell<bool>,
+    granted: Notify,
+    /// Blocks asked for at a time; doubles when a writer had to wait.
+    ask: Cell<u64>,
+    /// A writer heard `NoSpace` lately.
+    scarce_until: Cell<Instant>,
+    /// Nothing is asked for ahead.
+    quiet_until: Cell<Instant>,
+    /// Reservations since the last look.
+    used: Cell<bool>,
+}
+
+impl Default for Space {
+    fn default() -> Space {
+        Space {
+            turn: AsyncMutex::new(),
+            waiting: Cell::new(0),
+            refilling: Cell::new(false),
+            granted: Notify::new(),
+            ask: Cell::new(GRANT_BLOCKS),
+            scarce_until: Cell::new(Instant::default()),
+            quiet_until: Cell::new(Instant::default()),
+            used: Cell::new(false),
+        }
+    }
+}
+
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl DataContext {
+    /// Reserves `blocks` of the pool. Fails `NoSpace`, `Evicted`.
+    pub(super) async fn reserve(self: &Rc<Self>, blocks: u64) -> Result<Reserved, Fault> {
+        let space = &self.space;
+        if space.waiting.get() == 0
+            && let Some(reserved) = self.pool.reserve(blocks)
+        {
+            space.used.set(true);
+            self.prefetch();
+            return Ok(reserved);
+        }
+        space.waiting.set(space.waiting.get() + 1);
+        let _waiting = Waiting(&space.waiting);
+        let _turn = space.turn.lock().await;
+        let mut tries = 0;
+        loop {
+            let granted = space.granted.notified();
+            if let Some(reserved) = self.pool.reserve(blocks) {
+                space.used.set(true);
+                self.prefetch();
+                return Ok(reserved);
+            }
+            if space.refilling.get() {
+                granted.await;
+                continue;
+            }
+            let lack = blocks.saturating_sub(self.pool.available());
+            let ask = if tries == 0 { space.ask.get().max(lack) } else { lack };
+            if tries == 0 && space.used.get() {
+                space.ask.set((space.ask.get() * 2).min(ASK_MAX));
+            }
+            let this = self.clone();
+            let refill = self.env.spawn_join(async move { this.refill(ask).await });
+            match refill.await {
+                Ok(()) => {}
+                Err(Fault::NoSpace) => {
+                    tries += 1;
+                    let scarce = self.env.now() < space.scarce_until.get();
+                    if tries >= TRIES || scarce && tries > 2 {
+                        space.scarce_until.set(self.env.now() + SCARCE);
+                        return Err(Fault::NoSpace);
+                    }
+                    self.relieve(tries).await;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    /// Asks for a grant ahead if the pool runs low.
+    fn prefetch(self: &Rc<Self>) {
+        let space = &self.space;
+        let low = self.pool.available() < space.ask.get();
+        if low && !space.refilling.get() && self.env.now() >= space.quiet_until.get() {
+            let this = self.clone();
+            let ask = space.ask.get();
+            space.refilling.set(true);
+            self.env.spawn(async move {
+                if this.refill(ask).await == Err(Fault::NoSpace) {
+                    this.space.quiet_until.set(this.env.now() + SCARCE);
+                }
+            });
+        }
+    }
+
+    async fn refill(self: &Rc<Self>, blocks: u64) -> Result<(), Fault> {
+        self.space.refilling.set(true);
+        let result = self.rpc.space(None, blocks).await;
+        self.space.refilling.set(false);
+        let result = result.and_then(|runs| {
+            let granted: u64 = runs.iter().map(|run| run.len).sum();
+            self.pool.grant(&runs);
+            // The server gives less when space is scarce: then less is kept here too.
+            if granted < blocks {
+                self.space.ask.set(self.space.ask.get().min(granted.max(1)));
+            }
+            if granted == 0 { Err(Fault::NoSpace) } else { Ok(()) }
+        });
+        self.space.granted.notify_all();
+        result
+    }
+
+    /// Frees what this client can: its own truncations take effect.
+    async fn relieve(self: &Rc<Self>, tries: u32) {
+        if tries == 1 {
+            // Their own errors reach those who wrote; here only the space counts.
+            let _ = self.sync_all().await;
+            let _ = self.rpc.commit(Vec::new(), true).await;
+        } else {
+            self.env.sleep(PAUSE * tries).await;
+        }
+    }
+
+    /// The session is lost: what was granted is gone.
+    pub(super) fn forget_space(&self) {
+        self.pool.forget();
+        self.space.ask.set(GRANT_BLOCKS);
+        self.space.scarce_until.set(Instant::default());
+        self.space.quiet_until.set(Instant::default());
+        self.space.granted.notify_all();
+    }
+
+    /// Gives the pool back (unmount, idle). Blocks reserved for accepted bytes stay.
+    pub async fn return_pool(&self) {
+        // A grant under way would come to a pool that nobody returns.
+        loop {
+            let granted = self.space.granted.notified();
+            if !self.space.refilling.get() {
+                break;
+            }
+            granted.await;
+        }
+        let runs = self.pool.drain(0);
+        if !runs.is_empty()
+            && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
+        {
+            self.rpc.log(&format!("the space pool could not be given back: {fault}"));
+        }
+    }
+
+    /// Called now and then: a client that writes nothing keeps no more than one grant,
+    /// one that writes no more than two of those it asks for now.
+    pub(super) async fn trim_pool(&self) {
+        if self.space.refilling.get() {
+            return;
+        }
+        let keep = if self.space.used.replace(false) {
+            2 * self.space.ask.get()
+        } else {
+            self.space.ask.set(GRANT_BLOCKS);
+            GRANT_BLOCKS
+        };
+        if self.pool.available() <= keep {
+            return;
+        }
+        let runs = self.pool.drain(keep);
+        if !runs.is_empty()
+            && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
+        {
+            self.rpc.log(&format!("unused space could not be given back: {fault}"));
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Devices that fail, servers that refuse, space that runs out, sessions that end.
+
+use env::sim::{DiskAction, DiskFault};
+
+use super::*;
+
+fn one_disk(blocks: u64) -> Setup {
+    Setup { disks: 1, blocks, ..Setup::default() }
+}
+
+#[test]
+fn a_failed_write_is_reported_and_shows_no_garbage() {
+    run(400, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 8192]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
+        rig.write(&file, 8192, &[2; 8192]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Err(Fault::Io));
+        assert_eq!(file.error_seq(), 1);
+        let got = file.read(0, 20_000).await.unwrap().to_vec();
+        assert!(got[..8192].iter().all(|&byte| byte == 1));
+        assert!(got[8192..].iter().all(|&byte| byte == 0));
+        rig.write(&file, 8192, &[3; 8192]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        assert_eq!(file.error_seq(), 1);
+        rig.finish(512).await;
+        let now = rig.server.now.borrow();
+        let seen = Server::content(&now, &rig.server.disks, Ino(1));
+        assert!(seen[8192..].iter().all(|&byte| byte == 3));
+    });
+}
+
+#[test]
+fn a_failed_flush_keeps_what_it_should_have_covered_out_of_the_layout() {
+    run(401, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.server.disks[0].fail(DiskAction::Flush, 1, DiskFault::Io);
+        rig.write(&file, 0, &[1; 8192]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Err(Fault::Io));
+        assert_eq!(rig.server.now.borrow().files[&Ino(1)].layout.blocks(), 0);
+        rig.write(&file, 0, &[2; 8192]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.finish(512).await;
+        let now = rig.server.now.borrow();
+        assert!(Server::content(&now, &rig.server.disks, Ino(1)) == vec![2; 8192]);
+    });
+}
+
+#[test]
+fn a_failed_write_in_the_background_is_remembered() {
+    run(402, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
+        rig.write(&file, 0, &[1; 4096]).await.unwrap();
+        rig.env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(file.error_seq(), 1);
+        assert!(rig.server.log.borrow().iter().any(|line| line.contains("inode 1")));
+        rig.finish(512).await;
+    });
+}
+
+#[test]
+fn a_full_device_refuses_at_write_and_loses_nothing_accepted() {
+    run(403, one_disk(256), |rig| async move {
+        let file = rig.file(1);
+        let mut accepted = 0u64;
+        let fault = loop {
+            match rig.write(&file, accepted, &vec![5; 24_000]).await {
+                Ok(len) => accepted += u64::from(len),
+                Err(fault) => break fault,
+            }
+        };
+        assert_eq!(fault, Fault::NoSpace);
+        assert!(accepted > 230 * 4096, "{accepted}");
+        file.fsync(false).await.unwrap();
+        let got = file.read(0, 1 << 20).await.unwrap().to_vec();
+        assert!(got.len() as u64 == accepted && got.iter().all(|&byte| byte == 5));
+        // Space comes back by truncation, without a sync in between.
+        file.set_size(4096).await.unwrap();
+        let other = rig.file(2);
+        rig.write(&other, 0, &vec![6; 200 * 4096]).await.expect("the space is free again");
+        rig.finish(256).await;
+    });
+}
+
+#[test]
+fn commits_that_the_server_cannot_take_now_are_made_later() {
+    run(404, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.server.refusals.borrow_mut().extend([Fault::Overloaded; 5]);
+        rig.write(&file, 0, &[1; 10_000]).await.unwrap();
+        file.flush().await.unwrap_err();
+        assert!(file.is_clean());
+        assert_eq!(file.error_seq(), 0);
+        rig.finish(512).await;
+        let now = rig.server.now.borrow();
+        assert!(Server::content(&now, &rig.server.disks, Ino(1)) == vec![1; 10_000]);
+    });
+}
+
+#[test]
+fn a_commit_refused_for_good_is_an_error_of_its_file_alone() {
+    run(405, one_disk(512), |rig| async move {
+        let files: Vec<_> = (1..5).map(|ino| rig.file(ino)).collect();
+        for file in &files {
+            rig.write(file, 0, &[1; 10_000]).await.unwrap();
+        }
+        // In company the fault is not blamed on anyone; alone it is.
+        rig.server.refusals.borrow_mut().push_back(Fault::Invalid);
+        rig.env.sleep(Duration::from_secs(5)).await;
+        assert!(files.iter().all(|file| file.error_seq() == 0 && file.is_clean()));
+        rig.write(&files[0], 0, &[2; 10_000]).await.unwrap();
+        rig.server.refusals.borrow_mut().push_back(Fault::Invalid);
+        assert_eq!(files[0].fsync(false).await, Err(Fault::Invalid));
+        assert_eq!(files[0].error_seq(), 1);
+        assert!(files[1..].iter().all(|file| file.error_seq() == 0));
+    });
+}
+
+#[test]
+fn an_eviction_drops_what_was_not_committed_and_reports_it() {
+    run(406, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        let clean = rig.file(2);
+        rig.write(&clean, 0, &[1; 4096]).await.unwrap();
+        clean.fsync(false).await.unwrap();
+        rig.write(&file, 0, &[1; 100_000]).await.unwrap();
+        // The server forgets the client's pool, as after a quarantine.
+        rig.ctx.evicted(ClientId(6));
+        {
+            let mut now = rig.server.now.borrow_mut();
+            let pool = std::mem::take(&mut now.pool);
+            now.free.extend(pool);
+        }
+        assert_eq!((file.error_seq(), clean.error_seq()), (1, 0));
+        assert_eq!(rig.ctx.dirty_bytes(), 0);
+        clean.drop_all(true);
+        assert_eq!(clean.error_seq(), 0);
+        rig.acquire(&file);
+        rig.write(&file, 0, &[2; 5000]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        let now = rig.server.now.borrow();
+        assert!(Server::content(&now, &rig.server.disks, Ino(1)) == vec![2; 5000]);
+    });
+}
+
+#[test]
+fn nothing_reaches_a_device_after_the_lease_ran_out() {
+    run(407, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 4096]).await.unwrap();
+        rig.server.lease.set(rig.env.now());
+        let before = rig.server.disks[0].counts();
+        rig.env.sleep(Duration::from_secs(10)).await;
+        assert_eq!(rig.server.disks[0].counts().writes, before.writes);
+        rig.server.lease.set(Instant::FAR);
+        file.fsync(false).await.unwrap();
+        rig.finish(512).await;
+    });
+}
+
+#[test]
+fn a_dropped_file_gives_its_blocks_back() {
+    run(408, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        // One large write that is launched at once, and a small one that is not.
+        rig.write(&file, 0, &[1; 256 << 10]).await.unwrap();
+        rig.write(&file, 1 << 20, &[1; 5000]).await.unwrap();
+        file.pause().await;
+        file.drop_all(false);
+        rig.finish(512).await;
+        assert!(!rig.server.now.borrow().files.contains_key(&Ino(1)));
+    });
+}
+
+#[test]
+fn a_paused_file_goes_on_where_it_was() {
+    run(409, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 50_000]).await.unwrap();
+        file.pause().await;
+        let before = rig.server.disks[0].counts().writes;
+        rig.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(rig.server.disks[0].counts().writes, before);
+        assert!(!file.is_clean());
+        file.resume();
+        file.fsync(false).await.unwrap();
+        rig.finish(512).await;
+    });
+}

@@ -1,0 +1,426 @@
+//! The content half against a scripted server, over simulated disks whose free
+//! blocks are full of garbage that no reader may ever see.
+
+mod crash;
+mod faults;
+mod model;
+mod parallel;
+mod units;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
+use env::{Env, IoBuf};
+use proto::mds::{Edit, LayoutPart, Leased, PagInfo, PagRun};
+use types::label::{Label, LabelKind};
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{
+    Attr, ClientId, Duration, Epoch, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Instant,
+    PagBlock, PagId, Rights, Timestamp, Uuid,
+};
+
+use super::extents::{ExtentMap, from_extent};
+use super::{DataConfig, DataContext, File};
+use crate::boundary::{Commit, LocalFuture, Rpc};
+
+/// What free blocks are full of; writers in these tests never write it.
+pub const GARBAGE: u8 = 0xee;
+pub const FS: Uuid = Uuid([7; 16]);
+
+#[derive(Clone, Default)]
+pub struct ServerFile {
+    pub layout: ExtentMap,
+    pub size: u64,
+    pub mtime: Timestamp,
+}
+
+/// What the server would have in its store.
+#[derive(Clone, Default)]
+pub struct ServerState {
+    pub free: BTreeSet<(u16, u64)>,
+    /// Not reusable before the freeing is durable.
+    pub freed: BTreeSet<(u16, u64)>,
+    pub pool: BTreeSet<(u16, u64)>,
+    pub files: BTreeMap<Ino, ServerFile>,
+}
+
+/// A server of one client.
+pub struct Server {
+    env: Env,
+    pub disks: Vec<SimDisk>,
+    pub now: RefCell<ServerState>,
+    pub durable: RefCell<ServerState>,
+    pub rng: RefCell<SimRng>,
+    pub grant_max: Cell<u64>,
+    /// Faults of the next commits.
+    pub refusals: RefCell<VecDeque<Fault>>,
+    pub frozen: Cell<bool>,
+    pub page: Cell<usize>,
+    pub lease: Cell<Instant>,
+    pub commits: Cell<u64>,
+    pub log: RefCell<Vec<String>>,
+}
+
+impl Server {
+    async fn delay(&self) {
+        let micros = self.rng.borrow_mut().below(3000);
+        self.env.sleep(Duration::from_micros(micros)).await;
+    }
+
+    fn make_durable(&self) {
+        let mut now = self.now.borrow_mut();
+        let freed = std::mem::take(&mut now.freed);
+        now.free.extend(freed);
+        *self.durable.borrow_mut() = now.clone();
+    }
+
+    fn attr(&self, ino: Ino) -> Attr {
+        let now = self.now.borrow();
+        let file = now.files.get(&ino).cloned().unwrap_or_default();
+        Attr {
+            ino,
+            kind: FileKind::Regular,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: file.size,
+            blocks: file.layout.blocks(),
+            atime: Timestamp::default(),
+            mtime: file.mtime,
+            ctime: file.mtime,
+            btime: Timestamp::default(),
+            version: 0,
+        }
+    }
+
+    fn free_all(state: &mut ServerState, removed: Vec<(u64, super::extents::Mapped)>) {
+        for (_, mapped) in removed {
+            for block in mapped.addr..mapped.addr + mapped.len {
+                assert!(state.freed.insert((mapped.pag.0, block)), "freed twice");
+            }
+        }
+    }
+
+    /// The data that an edit speaks of is stable: nothing of the garbage is left.
+    fn check_stable(&self, extent: &Extent) {
+        let disk = self.disks[usize::from(extent.pag.0) - 1].stable_only();
+        let bytes = disk.peek(extent.addr.0 * BLOCK_U64, extent.len as usize * BLOCK);
+        assert!(!bytes.contains(&GARBAGE), "committed before it was stable: {extent:?}");
+    }
+
+    fn apply(&self, commit: &Commit) {
+        let mut now = self.now.borrow_mut();
+        let state = &mut *now;
+        let mut file = state.files.remove(&commit.ino).unwrap_or_default();
+        assert!(commit.edits.len() <= types::limits::COMMIT_EDITS_MAX);
+        for edit in &commit.edits {
+            match edit {
+                Edit::Map { extent } => {
+                    for block in extent.addr.0..extent.addr.0 + extent.len {
+                        let own = state.pool.remove(&(extent.pag.0, block));
+                        assert!(own, "block {block} of {} is not the client's", extent.pag);
+                    }
+                    if extent.state == ExtentState::Written {
+                        self.check_stable(extent);
+                    }
+                    let removed = file.layout.remove(extent.file.0, extent.end());
+                    Self::free_all(state, removed);
+                    file.layout.insert(extent.file.0, from_extent(extent, false));
+                }
+                Edit::Unmap { from, to } => {
+                    let removed = file.layout.remove(from.0, *to);
+                    Self::free_all(state, removed);
+                }
+                Edit::Written { from, len } => {
+                    for piece in file.layout.pieces(from.0, from.0 + len) {
+                        let mapped = piece.mapped.expect("only mapped blocks can hold data");
+                        self.check_stable(&super::extents::to_extent(piece.from, &mapped));
+                    }
+                    file.layout.set_written(from.0, from.0 + len, true);
+                }
+            }
+        }
+        file.size = commit.size.unwrap_or(file.size);
+        file.mtime = commit.mtime.unwrap_or(file.mtime);
+        state.files.insert(commit.ino, file);
+    }
+}
+
+impl Rpc for Server {
+    fn space(&self, _: Option<PagId>, blocks: u64) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
+        Box::pin(async move {
+            self.delay().await;
+            let mut runs: Vec<PagRun> = Vec::new();
+            {
+                let mut now = self.now.borrow_mut();
+                for _ in 0..blocks.min(self.grant_max.get()) {
+                    let Some((pag, block)) = now.free.pop_first() else { break };
+                    now.pool.insert((pag, block));
+                    match runs.last_mut() {
+                        Some(run) if run.pag.0 == pag && run.addr.0 + run.len == block => {
+                            run.len += 1;
+                        }
+                        _ => {
+                            let addr = PagBlock(block);
+                            runs.push(PagRun { pag: PagId(pag), addr, len: 1 });
+                        }
+                    }
+                }
+            }
+            self.make_durable();
+            if runs.is_empty() { Err(Fault::NoSpace) } else { Ok(runs) }
+        })
+    }
+
+    fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            self.delay().await;
+            let mut now = self.now.borrow_mut();
+            for run in runs {
+                for block in run.addr.0..run.addr.0 + run.len {
+                    assert!(now.pool.remove(&(run.pag.0, block)), "returned what it had not");
+                    now.free.insert((run.pag.0, block));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>> {
+        Box::pin(async move {
+            self.delay().await;
+            Ok(self.part(ino, from))
+        })
+    }
+
+    fn commit(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+    ) -> LocalFuture<'_, Vec<Result<Leased, Fault>>> {
+        Box::pin(async move {
+            self.delay().await;
+            self.commits.set(self.commits.get() + 1);
+            let mut results = Vec::new();
+            for commit in &commits {
+                if let Some(fault) = self.refusals.borrow_mut().pop_front() {
+                    results.push(Err(fault));
+                    continue;
+                }
+                self.apply(commit);
+                let attr = self.attr(commit.ino);
+                results.push(Ok(Leased { attr, rights: Rights::DATA_X, seq: 1 }));
+            }
+            if sync {
+                self.make_durable();
+            }
+            self.delay().await;
+            results
+        })
+    }
+
+    fn lease_ends(&self) -> Instant {
+        self.lease.get()
+    }
+
+    fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            while self.env.now() >= self.lease.get() {
+                self.env.sleep(Duration::from_millis(10)).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn time(&self) -> Timestamp {
+        self.env.wall()
+    }
+
+    fn log(&self, text: &str) {
+        self.log.borrow_mut().push(text.to_owned());
+    }
+
+    fn attr(&self, ino: Ino) -> Option<Attr> {
+        Some(Server::attr(self, ino))
+    }
+}
+
+impl Server {
+    /// A stretch of a layout, a few extents long.
+    pub fn part(&self, ino: Ino, from: FileBlock) -> LayoutPart {
+        let now = self.now.borrow();
+        let all = now.files.get(&ino).map(|file| file.layout.to_extents()).unwrap_or_default();
+        let rest: Vec<Extent> =
+            all.iter().filter_map(|extent| extent.slice(from.0, u64::MAX)).collect();
+        let page = self.page.get();
+        let to = if rest.len() > page { rest[page].file.0 } else { u64::MAX };
+        let extents = rest.into_iter().take(page).collect();
+        LayoutPart { from, to, extents, frozen: self.frozen.get() }
+    }
+
+    /// The bytes of a file as a fresh client would read them.
+    pub fn content(state: &ServerState, disks: &[SimDisk], ino: Ino) -> Vec<u8> {
+        let file = state.files.get(&ino).cloned().unwrap_or_default();
+        let mut out = vec![0u8; file.size as usize];
+        for extent in file.layout.to_extents() {
+            if extent.state != ExtentState::Written {
+                continue;
+            }
+            let disk = &disks[usize::from(extent.pag.0) - 1];
+            let bytes = disk.peek(extent.addr.0 * BLOCK_U64, extent.len as usize * BLOCK);
+            let start = (extent.file.0 * BLOCK_U64) as usize;
+            for (index, byte) in bytes.into_iter().enumerate() {
+                if let Some(slot) = out.get_mut(start + index) {
+                    *slot = byte;
+                }
+            }
+        }
+        out
+    }
+
+    /// Every block is free, freed, in the pool or in one file.
+    pub fn check_ownership(&self, blocks_each: u64) {
+        let now = self.now.borrow();
+        let mut seen: BTreeSet<(u16, u64)> = BTreeSet::new();
+        let mut count = |set: &BTreeSet<(u16, u64)>| {
+            for &block in set {
+                assert!(seen.insert(block), "{block:?} has two owners");
+            }
+        };
+        count(&now.free);
+        count(&now.freed);
+        count(&now.pool);
+        let mut files = BTreeSet::new();
+        for file in now.files.values() {
+            for extent in file.layout.to_extents() {
+                for block in extent.addr.0..extent.addr.0 + extent.len {
+                    assert!(files.insert((extent.pag.0, block)), "in two files");
+                }
+            }
+        }
+        count(&files);
+        assert_eq!(seen.len() as u64, self.disks.len() as u64 * (blocks_each - 1));
+    }
+}
+
+/// A client, its server and disks.
+pub struct Rig {
+    pub env: Env,
+    pub server: Rc<Server>,
+    pub ctx: Rc<DataContext>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub disks: u16,
+    pub blocks: u64,
+    pub dirty_max: usize,
+    pub grant_max: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { disks: 2, blocks: 2048, dirty_max: 8 << 20, grant_max: 512 }
+    }
+}
+
+fn label(pag: u16, blocks: u64) -> Label {
+    Label {
+        kind: LabelKind::Data,
+        fs_uuid: FS,
+        fs_name: "test".to_owned(),
+        pag: PagId(pag),
+        pag_uuid: Uuid([pag as u8; 16]),
+        blocks,
+        fencing_epoch: Epoch(0),
+    }
+}
+
+fn info(pag: u16, blocks: u64) -> PagInfo {
+    PagInfo { id: PagId(pag), uuid: Uuid([pag as u8; 16]), blocks, path: format!("data{pag}") }
+}
+
+impl Rig {
+    pub async fn new(world: &SimWorld, env: Env, seed: u64, setup: Setup) -> Rig {
+        let mut disks = Vec::new();
+        let mut state = ServerState::default();
+        let mut pags = Vec::new();
+        for pag in 1..=setup.disks {
+            let disk = SimDisk::new(setup.blocks * BLOCK_U64);
+            disk.poke(0, &vec![GARBAGE; setup.blocks as usize * BLOCK]);
+            disk.poke(0, &label(pag, setup.blocks).encode());
+            world.attach(&format!("data{pag}"), &disk);
+            disks.push(disk);
+            state.free.extend((1..setup.blocks).map(|block| (pag, block)));
+            pags.push(info(pag, setup.blocks));
+        }
+        let server = Rc::new(Server {
+            env: env.clone(),
+            disks,
+            now: RefCell::new(state.clone()),
+            durable: RefCell::new(state),
+            rng: RefCell::new(SimRng::new(seed)),
+            grant_max: Cell::new(setup.grant_max),
+            refusals: RefCell::default(),
+            frozen: Cell::new(false),
+            page: Cell::new(3),
+            lease: Cell::new(Instant::FAR),
+            commits: Cell::new(0),
+            log: RefCell::default(),
+        });
+        let config =
+            DataConfig { devices: Vec::new(), dirty_max: setup.dirty_max, read_only: false };
+        let ctx = DataContext::open(env.clone(), config, ClientId(5), FS, &pags, server.clone())
+            .await
+            .expect("the devices are in order");
+        Rig { env, server, ctx }
+    }
+
+    /// A file that the client has all rights on; as the server knows it.
+    pub fn file(&self, ino: u64) -> Rc<File> {
+        let ino = Ino(ino);
+        let file = File::new(&self.ctx, ino, &self.server.attr(ino));
+        self.acquire(&file);
+        file
+    }
+
+    pub fn acquire(&self, file: &Rc<File>) {
+        let rights = Rights::DATA_X | Rights::DATA_S;
+        let part = self.server.part(file.ino(), FileBlock(0));
+        file.acquired(rights, &self.server.attr(file.ino()), Some(part));
+    }
+
+    pub async fn write(&self, file: &Rc<File>, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
+        let data = IoBuf::copy_of(bytes);
+        file.write(Some(offset), data, bytes.len()).await.map(|(_, len)| len)
+    }
+
+    /// Everything is committed and given back; nothing is lost on the way.
+    pub async fn finish(&self, blocks_each: u64) {
+        self.ctx.sync_all().await.expect("all is well");
+        assert_eq!(self.ctx.dirty_bytes(), 0);
+        self.ctx.return_pool().await;
+        assert_eq!(self.server.now.borrow().pool.len(), 0, "the pool was given back");
+        self.server.check_ownership(blocks_each);
+    }
+}
+
+/// Runs `main` in a world of its own.
+pub fn run<F: Future<Output = ()>>(seed: u64, setup: Setup, main: impl FnOnce(Rig) -> F) {
+    // Odd seeds: tasks run in any order, and devices are slow.
+    let mut options = SimOptions { shuffle_tasks: seed % 2 == 1, ..SimOptions::default() };
+    if seed % 2 == 1 {
+        options.disk_latency = Duration::from_micros(20)..=Duration::from_millis(8);
+        options.flush_latency = Duration::from_micros(100)..=Duration::from_millis(20);
+    }
+    let world = SimWorld::with_options(seed, options);
+    let inner = world.clone();
+    world.run(|env| async move {
+        let rig = Rig::new(&inner, env, seed, setup).await;
+        main(rig).await;
+    });
+}

@@ -1,0 +1,117 @@
+//! Several writers and readers of one file at once.
+
+use super::*;
+
+#[test]
+fn writers_of_neighbouring_bytes_do_not_lose_each_others_work() {
+    for seed in 300..312 {
+        let setup = Setup { dirty_max: 256 << 10, ..Setup::default() };
+        run(seed, setup, |rig| async move {
+            let rig = Rc::new(rig);
+            let file = rig.file(1);
+            const REGION: u64 = 21_000;
+            let mut tasks = Vec::new();
+            for part in 0..6u64 {
+                let (rig, file) = (rig.clone(), file.clone());
+                tasks.push(rig.env.clone().spawn_join(async move {
+                    let mut rng = SimRng::new(seed * 100 + part);
+                    let mut own = vec![0u8; REGION as usize];
+                    let base = part * REGION;
+                    for round in 0..60 {
+                        let from = rng.below(REGION - 1);
+                        let len = 1 + rng.below((REGION - from).min(9000));
+                        let bytes = vec![(1 + (part * 7 + round) % 60) as u8; len as usize];
+                        rig.write(&file, base + from, &bytes).await.expect("writes");
+                        own[from as usize..(from + len) as usize].copy_from_slice(&bytes);
+                        if rng.one_in(4) {
+                            rig.env.sleep(Duration::from_micros(rng.below(4000))).await;
+                        }
+                        if rng.one_in(10) {
+                            file.fsync(false).await.expect("syncs");
+                        }
+                        if rng.one_in(3) {
+                            let got =
+                                file.read(base, REGION as usize).await.expect("reads").to_vec();
+                            assert!(got[..] == own[..got.len()], "writer {part} round {round}");
+                            assert!(own[got.len()..].iter().all(|&byte| byte == 0));
+                        }
+                    }
+                    own
+                }));
+            }
+            let mut want = Vec::new();
+            for task in tasks {
+                want.extend(task.await);
+            }
+            let got = file.read(0, want.len()).await.expect("reads").to_vec();
+            assert!(got[..] == want[..got.len()]);
+            rig.finish(setup.blocks).await;
+            let now = rig.server.now.borrow();
+            let seen = Server::content(&now, &rig.server.disks, file.ino());
+            assert!(seen[..] == want[..seen.len()]);
+        });
+    }
+}
+
+#[test]
+fn a_writer_and_a_truncating_task_never_show_garbage() {
+    for seed in 320..330 {
+        run(seed, Setup::default(), |rig| async move {
+            let rig = Rc::new(rig);
+            let file = rig.file(1);
+            let mut tasks = Vec::new();
+            for part in 0..4u64 {
+                let (rig, file) = (rig.clone(), file.clone());
+                tasks.push(rig.env.clone().spawn_join(async move {
+                    let mut rng = SimRng::new(seed * 100 + part);
+                    for _ in 0..60 {
+                        let at = rng.below(200_000);
+                        match part {
+                            0 => file.set_size(at).await.expect("truncates"),
+                            1 => file.fallocate(3, at, 30_000).await.expect("punches"),
+                            2 => {
+                                let got = file.read(at, 50_000).await.expect("reads").to_vec();
+                                assert!(got.iter().all(|&byte| byte == 0 || byte == 9));
+                            }
+                            _ => {
+                                let bytes = vec![9; 1 + rng.below(40_000) as usize];
+                                rig.write(&file, at, &bytes).await.expect("writes");
+                            }
+                        }
+                        rig.env.sleep(Duration::from_micros(rng.below(2000))).await;
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await;
+            }
+            let whole = file.read(0, 1 << 20).await.expect("reads").to_vec();
+            rig.finish(2048).await;
+            let now = rig.server.now.borrow();
+            assert!(Server::content(&now, &rig.server.disks, file.ino()) == whole);
+        });
+    }
+}
+
+#[test]
+fn eight_files_synced_at_once_share_flushes() {
+    run(340, Setup::default(), |rig| async move {
+        let rig = Rc::new(rig);
+        let before: u64 = rig.server.disks.iter().map(|disk| disk.counts().flushes).sum();
+        let mut tasks = Vec::new();
+        for ino in 0..64u64 {
+            let rig = rig.clone();
+            tasks.push(rig.env.clone().spawn_join(async move {
+                let file = rig.file(100 + ino);
+                rig.write(&file, 0, &[5; 32 << 10]).await.expect("writes");
+                assert!(file.fsync(false).await.expect("syncs"));
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+        let after: u64 = rig.server.disks.iter().map(|disk| disk.counts().flushes).sum();
+        assert!(after - before <= 16, "{} flushes", after - before);
+        assert_eq!(rig.server.durable.borrow().files.len(), 64);
+    });
+}

@@ -1,0 +1,502 @@
+//! The inode table: what the client knows of each inode, and its lease.
+//!
+//! Invariants:
+//! - attributes of a lower version never replace those of a higher one;
+//! - an inode whose `ATTR` is held answers for its attributes;
+//! - a reply to a request that was made before `ATTR` or `NAMES` was last given up brings
+//!   neither: it may have been executed before that, and tells the lease as it is now;
+//! - what is kept per inode beyond a few hundred bytes (names, content) exists only
+//!   for directories and files in use.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use proto::lease_client::Lease;
+use proto::mds::Leased;
+use types::{Attr, FileKind, HashMap, Ino, Rights};
+
+use crate::names::Names;
+use crate::uses::Content;
+
+/// Rights to cache what replies tell in passing.
+const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
+
+/// What is known of an inode's extended attributes, under `ATTR` or `DATA_X`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Xattrs {
+    /// Nothing.
+    Unknown,
+    /// There are none but perhaps ACLs: this client made the inode.
+    OnlyAcls,
+    /// Exactly these, each ended by NUL.
+    Names(Box<[u8]>),
+}
+
+/// What only some inodes have.
+enum Special {
+    None,
+    Names(Box<Names>),
+    Content(Rc<Content>),
+    Target(Box<[u8]>),
+}
+
+struct State {
+    attr: Attr,
+    lease: Lease,
+    /// Requests made before this number know nothing of the last loss of `ATTR` or `NAMES`.
+    lost_at: u64,
+    lookups: u64,
+    /// It waits in the queue of idle inodes.
+    cooling: bool,
+    /// It was in use since it came to the front of that queue last.
+    warm: bool,
+    opens: u32,
+    /// Open handles that are buffered and may write.
+    buffered_writers: u32,
+    /// The kernel may have pages of it.
+    pages: bool,
+    /// A DATA right was held without a gap since the last open.
+    data_kept: bool,
+    /// A recall of `OPEN` was answered "still open": it is owed at the last close.
+    owes_open: bool,
+    xattrs: Xattrs,
+    special: Special,
+}
+
+/// An inode that the client knows.
+pub(crate) struct Inode {
+    pub ino: Ino,
+    state: RefCell<State>,
+}
+
+impl Inode {
+    fn new(attr: &Attr) -> Inode {
+        let state = State {
+            attr: *attr,
+            lease: Lease::default(),
+            lost_at: 0,
+            lookups: 0,
+            cooling: false,
+            warm: false,
+            opens: 0,
+            buffered_writers: 0,
+            pages: false,
+            data_kept: false,
+            owes_open: false,
+            xattrs: Xattrs::Unknown,
+            special: Special::None,
+        };
+        Inode { ino: attr.ino, state: RefCell::new(state) }
+    }
+
+    /// Type.
+    pub fn kind(&self) -> FileKind {
+        self.state.borrow().attr.kind
+    }
+
+    /// Attributes as the server told them last.
+    pub fn server_attr(&self) -> Attr {
+        self.state.borrow().attr
+    }
+
+    /// Attributes with what this client knows better.
+    pub fn attr(&self) -> Attr {
+        let state = self.state.borrow();
+        let mut attr = state.attr;
+        if state.lease.holds(Rights::DATA_X)
+            && let Special::Content(content) = &state.special
+            && content.is_loaded()
+        {
+            content.file.overlay(&mut attr);
+        }
+        attr
+    }
+
+    /// Do the cached attributes hold?
+    pub fn attr_holds(&self) -> bool {
+        // Under DATA_X alone, mode and owner could change unseen.
+        self.state.borrow().lease.holds(Rights::ATTR)
+    }
+
+    /// A directory without a name: some process may still be in it, and the server
+    /// knows it no more.
+    pub fn is_removed_directory(&self) -> bool {
+        let state = self.state.borrow();
+        state.attr.kind == FileKind::Directory && state.attr.nlink == 0
+    }
+
+    /// May the kernel keep attributes that it is told now?
+    pub fn attr_stays(&self) -> bool {
+        let state = self.state.borrow();
+        let draining = matches!(&state.special, Special::Content(content) if content.is_draining());
+        state.lease.holds(Rights::ATTR) && !draining
+    }
+
+    /// Are all of `rights` held?
+    pub fn holds(&self, rights: Rights) -> bool {
+        self.state.borrow().lease.holds(rights)
+    }
+
+    /// The lease.
+    pub fn lease<R>(&self, f: impl FnOnce(&mut Lease) -> R) -> R {
+        f(&mut self.state.borrow_mut().lease)
+    }
+
+    /// A reply told attributes without a lease.
+    pub fn told_attr(&self, attr: &Attr) {
+        let content = {
+            let mut state = self.state.borrow_mut();
+            if attr.version < state.attr.version {
+                return;
+            }
+            state.attr = *attr;
+            match &state.special {
+                Special::Content(content) => Some(content.clone()),
+                _ => None,
+            }
+        };
+        if let Some(content) = content {
+            content.file.server_attr(attr);
+        }
+    }
+
+    /// The reply to request number `order` told attributes and lease. True if the rights are news.
+    pub fn told(&self, leased: &Leased, order: u64) -> bool {
+        self.told_attr(&leased.attr);
+        let mut state = self.state.borrow_mut();
+        let attr_held = state.lease.holds(Rights::ATTR);
+        let names_held = state.lease.holds(Rights::NAMES);
+        let mut rights = leased.rights;
+        if order < state.lost_at {
+            let kept = if leased.seq == state.lease.seq() {
+                state.lease.rights()
+            } else {
+                Rights::empty()
+            };
+            rights = (rights - SOFT) | (rights & kept & SOFT);
+        }
+        let news = state.lease.granted(rights, leased.seq);
+        if attr_held && !state.lease.holds(Rights::ATTR) {
+            state.forget_attr();
+        }
+        if state.lease.holds(Rights::NAMES) {
+            if !names_held {
+                let version = leased.attr.version;
+                state.names().begin(version);
+            }
+        } else if names_held {
+            state.names().clear();
+        }
+        news
+    }
+
+    /// May names told by the reply to request number `order` be kept?
+    pub fn keeps_names(&self, order: u64) -> bool {
+        let state = self.state.borrow();
+        order >= state.lost_at && state.lease.holds(Rights::NAMES)
+    }
+
+    /// Gives rights up: nothing is answered from them any more. `order`: the number of the
+    /// next request.
+    pub fn give(&self, rights: Rights, order: u64) {
+        let mut state = self.state.borrow_mut();
+        state.lease.give(rights);
+        if rights.intersects(SOFT) {
+            state.lost_at = order;
+        }
+        if rights.contains(Rights::ATTR) {
+            state.forget_attr();
+        }
+        if rights.contains(Rights::NAMES)
+            && let Special::Names(names) = &mut state.special
+        {
+            names.clear();
+        }
+        if rights.contains(Rights::DATA_S) {
+            state.data_kept = false;
+        }
+    }
+
+    /// The session is lost: nothing is held.
+    pub fn forget_lease(&self, order: u64) {
+        self.give(Rights::all(), order);
+        let mut state = self.state.borrow_mut();
+        state.lease.forget();
+        state.attr.version = 0;
+    }
+
+    /// The server restarted: rights stay, versions and sequences begin anew.
+    pub fn reclaim(&self) -> Rights {
+        let mut state = self.state.borrow_mut();
+        state.lease.reclaim();
+        state.attr.version = 0;
+        if let Special::Names(names) = &mut state.special {
+            names.begin_again();
+        }
+        state.lease.rights()
+    }
+
+    /// Runs `f` on the cached names of a directory.
+    pub fn names<R>(&self, f: impl FnOnce(&mut Names) -> R) -> R {
+        f(self.state.borrow_mut().names())
+    }
+
+    /// Cached names, without making room for them.
+    pub fn names_count(&self) -> usize {
+        match &self.state.borrow().special {
+            Special::Names(names) => names.len(),
+            _ => 0,
+        }
+    }
+
+    /// Content of a regular file, if it is in use.
+    pub fn content(&self) -> Option<Rc<Content>> {
+        match &self.state.borrow().special {
+            Special::Content(content) => Some(content.clone()),
+            _ => None,
+        }
+    }
+
+    /// Sets or drops the content.
+    pub fn set_content(&self, content: Option<Rc<Content>>) {
+        self.state.borrow_mut().special = content.map_or(Special::None, Special::Content);
+    }
+
+    /// The cached target of a symbolic link.
+    pub fn target(&self) -> Option<Vec<u8>> {
+        match &self.state.borrow().special {
+            Special::Target(target) => Some(target.to_vec()),
+            _ => None,
+        }
+    }
+
+    /// Keeps the target: it never changes.
+    pub fn set_target(&self, target: &[u8]) {
+        self.state.borrow_mut().special = Special::Target(target.into());
+    }
+
+    /// What is known of the extended attributes.
+    pub fn xattrs(&self) -> Xattrs {
+        self.state.borrow().xattrs.clone()
+    }
+
+    /// Keeps what became known, if the right to do so is held.
+    pub fn set_xattrs(&self, xattrs: Xattrs) {
+        let mut state = self.state.borrow_mut();
+        let held = state.lease.holds(Rights::ATTR);
+        state.xattrs = if held { xattrs } else { Xattrs::Unknown };
+    }
+
+    /// The kernel looked it up.
+    pub fn looked_up(&self) {
+        let mut state = self.state.borrow_mut();
+        state.lookups += 1;
+        state.warm = true;
+    }
+
+    /// The kernel forgot; how often it is still known there.
+    pub fn forgotten(&self, count: u64) -> u64 {
+        let mut state = self.state.borrow_mut();
+        state.lookups = state.lookups.saturating_sub(count);
+        state.lookups
+    }
+
+    /// Does neither the kernel know it nor a handle hold it?
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.borrow();
+        let busy = matches!(&state.special, Special::Content(content) if !content.is_idle());
+        state.lookups == 0 && state.opens == 0 && !busy
+    }
+
+    /// Is it idle and has no name any more?
+    fn is_dead(&self) -> bool {
+        let nameless = {
+            let state = self.state.borrow();
+            state.attr.nlink == 0 && state.lease.rights().is_empty()
+        };
+        nameless && self.is_idle()
+    }
+
+    /// Open handles.
+    pub fn opens(&self) -> u32 {
+        self.state.borrow().opens
+    }
+
+    /// A handle was opened (`by` 1) or closed (-1); `buffered`: it writes through the page cache.
+    pub fn count_open(&self, by: i32, buffered: bool) -> u32 {
+        let mut state = self.state.borrow_mut();
+        state.opens = state.opens.saturating_add_signed(by);
+        if buffered {
+            state.buffered_writers = state.buffered_writers.saturating_add_signed(by);
+        }
+        state.opens
+    }
+
+    /// `OPEN` was recalled while handles were open.
+    pub fn owe_open(&self) {
+        self.state.borrow_mut().owes_open = true;
+    }
+
+    /// Is `OPEN` owed to the server? Not any more.
+    pub fn take_owed_open(&self) -> bool {
+        std::mem::take(&mut self.state.borrow_mut().owes_open)
+    }
+
+    /// Is it open for buffered writing, hence perhaps mapped writable?
+    pub fn has_buffered_writer(&self) -> bool {
+        self.state.borrow().buffered_writers > 0
+    }
+
+    /// May the kernel have pages?
+    pub fn has_pages(&self) -> bool {
+        self.state.borrow().pages
+    }
+
+    /// The kernel gets pages, or all of them are about to be dropped.
+    pub fn set_pages(&self, pages: bool) {
+        self.state.borrow_mut().pages = pages;
+    }
+
+    /// Was DATA held since the last open? From now on it is watched again.
+    pub fn keep_data(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let held = state.lease.rights().closed().contains(Rights::DATA_S);
+        std::mem::replace(&mut state.data_kept, held) && held
+    }
+}
+
+impl State {
+    fn names(&mut self) -> &mut Names {
+        if !matches!(self.special, Special::Names(_)) {
+            self.special = Special::Names(Box::default());
+        }
+        match &mut self.special {
+            Special::Names(names) => names,
+            _ => unreachable!("just made"),
+        }
+    }
+
+    fn forget_attr(&mut self) {
+        self.xattrs = Xattrs::Unknown;
+        // A symlink's target never changes, so it stays.
+    }
+}
+
+/// All inodes that the client knows.
+#[derive(Default)]
+pub(crate) struct Inodes {
+    map: RefCell<HashMap<Ino, Rc<Inode>>>,
+    /// Inodes that were idle when they came here, the longest first; some may be in use again.
+    cold: RefCell<VecDeque<Ino>>,
+}
+
+impl Inodes {
+    /// A known inode.
+    pub fn get(&self, ino: Ino) -> Option<Rc<Inode>> {
+        self.map.borrow().get(&ino).cloned()
+    }
+
+    /// The inode, known from now on. True if it is new.
+    pub fn make(&self, attr: &Attr) -> Rc<Inode> {
+        let mut map = self.map.borrow_mut();
+        if let Some(inode) = map.get(&attr.ino) {
+            return inode.clone();
+        }
+        let inode = Rc::new(Inode::new(attr));
+        map.insert(attr.ino, inode.clone());
+        inode.state.borrow_mut().cooling = true;
+        self.cold.borrow_mut().push_back(attr.ino);
+        inode
+    }
+
+    /// Forgets an inode.
+    pub fn remove(&self, ino: Ino) {
+        self.map.borrow_mut().remove(&ino);
+    }
+
+    /// It became idle. Without a name it is forgotten at once.
+    pub fn cooled(&self, inode: &Rc<Inode>) {
+        if inode.is_dead() {
+            self.remove(inode.ino);
+            return;
+        }
+        let mut state = inode.state.borrow_mut();
+        if !std::mem::replace(&mut state.cooling, true) {
+            self.cold.borrow_mut().push_back(inode.ino);
+        }
+    }
+
+    /// Takes up to `max` idle inodes out of the table, the coldest first.
+    pub fn take_cold(&self, max: usize) -> Vec<Rc<Inode>> {
+        let mut taken = Vec::new();
+        for _ in 0..max * 8 {
+            if taken.len() == max {
+                break;
+            }
+            let Some(ino) = self.cold.borrow_mut().pop_front() else { break };
+            let Some(inode) = self.get(ino) else { continue };
+            let warm = {
+                let mut state = inode.state.borrow_mut();
+                state.cooling = false;
+                std::mem::take(&mut state.warm)
+            };
+            if ino == Ino::ROOT || !inode.is_idle() {
+                continue;
+            }
+            if warm || Rc::strong_count(&inode) > 2 {
+                self.cooled(&inode);
+            } else {
+                self.remove(ino);
+                taken.push(inode);
+            }
+        }
+        taken
+    }
+
+    /// Forgets cached names, largest directories first, until at most `max` are left.
+    pub fn trim_names(&self, max: usize) {
+        let mut total = self.names();
+        if total <= max {
+            return;
+        }
+        let mut dirs: Vec<_> =
+            self.map.borrow().values().filter(|dir| dir.names_count() > 0).cloned().collect();
+        dirs.sort_by_key(|dir| (std::cmp::Reverse(dir.names_count()), dir.ino));
+        for dir in dirs {
+            if total <= max {
+                return;
+            }
+            total -= dir.names_count();
+            dir.names(Names::clear);
+        }
+    }
+
+    /// How many are known.
+    pub fn len(&self) -> usize {
+        self.map.borrow().len()
+    }
+
+    /// Names cached in all directories.
+    pub fn names(&self) -> usize {
+        self.map.borrow().values().map(|inode| inode.names_count()).sum()
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> Vec<Rc<Inode>> {
+        let mut all: Vec<_> = self.map.borrow().values().cloned().collect();
+        all.sort_by_key(|inode| inode.ino);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_at_rest_takes_less_than_four_hundred_bytes() {
+        let bytes = size_of::<Inode>() + 2 * size_of::<usize>() + 2 * size_of::<(Ino, Rc<Inode>)>();
+        assert!(bytes <= 400, "{bytes}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Reading, writing, and making durable.
+
+use std::rc::Rc;
+
+use env::IoBuf;
+use types::limits::{FILE_SIZE_MAX, IO_MAX};
+use types::{Fault, Rights};
+
+use crate::api::{Caller, Handle, LockOwner, LockRequest, OpenFlags, ReadData, Whence, WriteFlags};
+use crate::client::Client;
+use crate::core::Core;
+use crate::handles::OpenFile;
+use crate::inode::Inode;
+use crate::uses::Service;
+
+/// Bytes that one `copy_range` copies at most: the caller asks again for more.
+const COPY_MAX: u64 = 16 << 20;
+
+impl OpenFile {
+    /// `Io` once for every failure of write-behind since the handle was opened.
+    fn report(&self) -> Result<(), Fault> {
+        let Some(content) = self.inode.content() else { return Ok(()) };
+        let failures = content.file.error_seq();
+        if failures > self.reported.replace(failures) { Err(Fault::Io) } else { Ok(()) }
+    }
+}
+
+impl Client {
+    /// Reads; `page_filling`: the kernel fills its page cache with the answer. Shorter than
+    /// asked only at the end of the file.
+    pub async fn read(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u32,
+        page_filling: bool,
+    ) -> Result<ReadData, Fault> {
+        let core = &self.core;
+        let file = core.handles.file(handle)?;
+        // A mapping of a file that is open for writing gets dirty without a request.
+        let exclusive = page_filling && file.inode.has_buffered_writer() && !core.config.read_only;
+        let need = if exclusive { Rights::DATA_X } else { Rights::DATA_S };
+        let service = if page_filling { Service::PageRead } else { Service::Plain };
+        let range = (offset, offset.saturating_add(u64::from(len)));
+        let in_use = core.use_data(&file.inode, need, service, range).await?;
+        in_use.file().read(offset, len as usize).await
+    }
+
+    /// Writes the first `len` bytes of `data`; answers when the client owns them.
+    pub async fn write(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        offset: u64,
+        data: IoBuf,
+        len: usize,
+        flags: WriteFlags,
+    ) -> Result<u32, Fault> {
+        let core = &self.core;
+        core.writable()?;
+        let file = core.handles.file(handle)?;
+        let inode = &file.inode;
+        file.report()?;
+        if len == 0 {
+            return Ok(0);
+        }
+        if offset.checked_add(len as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Fault::FileTooBig);
+        }
+        if flags.kill_suidgid {
+            core.kill_setid(caller, inode).await?;
+        }
+        let append = (flags.append || file.flags.has(OpenFlags::APPEND)) && !flags.write_back_cache;
+        let service = if flags.write_back_cache { Service::Always } else { Service::Plain };
+        let range = (offset, offset + len as u64);
+        let (at, written) = {
+            let in_use = core.use_data(inode, Rights::DATA_X, service, range).await?;
+            if !file.direct {
+                inode.set_pages(true);
+            }
+            in_use.file().write((!append).then_some(offset), data, len).await?
+        };
+        if file.direct && !flags.write_back_cache && inode.has_pages() {
+            core.kernel.inval_pages(inode.ino, at, u64::from(written)).await;
+        }
+        if flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC) {
+            core.make_durable(inode, false).await?;
+            file.report()?;
+        }
+        Ok(written)
+    }
+
+    /// A descriptor was closed: reports failed writes, frees the owner's POSIX locks.
+    pub async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<(), Fault> {
+        let core = &self.core;
+        let Ok(file) = core.handles.file(handle) else { return Ok(()) };
+        let ino = file.inode.ino;
+        if core.locks.holds(ino, false, owner) {
+            let lock = LockRequest {
+                flock: false,
+                owner,
+                pid: 0,
+                exclusive: None,
+                start: 0,
+                end: u64::MAX,
+            };
+            core.unlock(ino, lock).await?;
+        }
+        file.report()
+    }
+
+    /// Everything of the file is durable when it ends.
+    pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
+        let file = self.core.handles.file(handle)?;
+        let durable = self.core.make_durable(&file.inode, datasync).await;
+        file.report()?;
+        durable
+    }
+
+    /// fallocate(2) with its mode bits.
+    pub async fn fallocate(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Fault> {
+        let core = &self.core;
+        core.writable()?;
+        let file = core.handles.file(handle)?;
+        if len == 0 {
+            return Err(Fault::Invalid);
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
+        let end = end.ok_or(Fault::FileTooBig)?;
+        file.report()?;
+        if caller.uid != 0 {
+            // The kernel looks at the mode that it has, which may be old.
+            core.kill_setid(caller, &file.inode).await?;
+        }
+        let in_use =
+            core.use_data(&file.inode, Rights::DATA_X, Service::Plain, (offset, end)).await?;
+        in_use.file().fallocate(mode, offset, len).await
+    }
+
+    /// SEEK_DATA, SEEK_HOLE.
+    pub async fn lseek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64, Fault> {
+        let core = &self.core;
+        let file = core.handles.file(handle)?;
+        if file.inode.has_buffered_writer() && file.inode.has_pages() {
+            // What was stored into a mapping is data, too: the kernel does not say so of itself.
+            core.kernel.inval_pages(file.inode.ino, offset, 0).await;
+        }
+        let in_use = core.use_data(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        in_use.file().seek(offset, whence).await
+    }
+
+    /// Copies a range from one open file to another; bytes copied, fewer than asked at the
+    /// end of the source or for a long range.
+    pub async fn copy_range(
+        &self,
+        caller: &Caller,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Fault> {
+        let len = len.min(COPY_MAX);
+        let mut copied = 0;
+        while copied < len {
+            let step = (len - copied).min(IO_MAX as u64);
+            let data = match self.read(from, from_offset + copied, step as u32, false).await {
+                Ok(data) => data,
+                Err(_) if copied > 0 => break,
+                Err(fault) => return Err(fault),
+            };
+            if data.is_empty() {
+                break;
+            }
+            let mut buffer = self.core.env.buffer(data.len());
+            let mut at = 0;
+            for part in &data.parts {
+                let bytes = part.bytes();
+                buffer[at..at + bytes.len()].copy_from_slice(bytes);
+                at += bytes.len();
+            }
+            drop(data);
+            let flags = WriteFlags::default();
+            match self.write(caller, to, to_offset + copied, buffer, at, flags).await {
+                Ok(written) => copied += u64::from(written),
+                Err(_) if copied > 0 => break,
+                Err(fault) => return Err(fault),
+            }
+            if (at as u64) < step {
+                break;
+            }
+        }
+        Ok(copied)
+    }
+}
+
+impl Core {
+    /// Data, commit and names of a file are durable when it ends.
+    pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
+        if let Some(content) = inode.content()
+            && content.file.fsync(datasync).await?
+        {
+            return Ok(());
+        }
+        self.session.sync().await
+    }
+}

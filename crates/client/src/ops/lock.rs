@@ -1,0 +1,127 @@
+//! Locks between processes, on this client and others: the server decides.
+
+use std::rc::Rc;
+
+use env::sync::{Notify, oneshot};
+use proto::mds::{Lock, Op, OpReply};
+use types::{Duration, Fault, Ino};
+
+use crate::api::{Caller, Handle, LockRequest};
+use crate::client::Client;
+use crate::core::Core;
+use crate::rpc::{Call, result};
+
+/// A waiter asks again after this time even if it was not told to.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+fn wire(lock: LockRequest) -> Lock {
+    let LockRequest { flock, owner, pid, exclusive, start, end } = lock;
+    Lock { flock, owner, pid, exclusive: exclusive.unwrap_or(false), start, end }
+}
+
+impl Client {
+    /// The first lock in the way of `lock`, if any.
+    pub async fn getlk(
+        &self,
+        handle: Handle,
+        lock: LockRequest,
+    ) -> Result<Option<LockRequest>, Fault> {
+        let ino = self.core.handles.ino(handle)?;
+        let op = Op::TestLock { ino, lock: wire(lock) };
+        let reply = self.core.session.call(Call::one(&Caller::default(), op)).await?;
+        let OpReply::Locked { lock } = result(&reply, 0)? else { return Err(Fault::Protocol) };
+        Ok(lock.clone().map(|lock| LockRequest {
+            flock: lock.flock,
+            owner: lock.owner,
+            pid: lock.pid,
+            exclusive: Some(lock.exclusive),
+            start: lock.start,
+            end: lock.end,
+        }))
+    }
+
+    /// Takes or frees a lock; `wait`: until it is free. Dropping the future gives up waiting:
+    /// a lock that is granted all the same is freed.
+    pub async fn setlk(&self, handle: Handle, lock: LockRequest, wait: bool) -> Result<(), Fault> {
+        let core = &self.core;
+        let ino = core.handles.ino(handle)?;
+        if lock.exclusive.is_none() {
+            return core.unlock(ino, lock).await;
+        }
+        let waiter = core.locks.waiter(ino, lock.owner);
+        let mut waiting = Waiting { core, ino, lock, waiter, queued: false };
+        loop {
+            let freed = waiting.waiter.notified();
+            match core.clone().try_lock(ino, lock, wait).await {
+                Err(Fault::WouldBlock) if wait => waiting.queued = true,
+                other => {
+                    waiting.queued = false;
+                    return other;
+                }
+            }
+            let _ = core.env.timeout(ASK_AGAIN, freed).await;
+        }
+    }
+}
+
+/// A wait that is cancelled at the server if it is given up.
+struct Waiting<'a> {
+    core: &'a Rc<Core>,
+    ino: Ino,
+    lock: LockRequest,
+    waiter: Notify,
+    queued: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let (core, ino, lock) = (self.core.clone(), self.ino, self.lock);
+        core.locks.waited(ino, lock.owner);
+        if self.queued {
+            core.env.clone().spawn(async move {
+                let op = Op::CancelLock { ino, lock: wire(lock) };
+                let _ = core.session.call(Call::one(&Caller::default(), op)).await;
+            });
+        }
+    }
+}
+
+impl Core {
+    /// Asks once. The request runs to its end also if nobody waits for it any more.
+    async fn try_lock(
+        self: Rc<Self>,
+        ino: Ino,
+        lock: LockRequest,
+        wait: bool,
+    ) -> Result<(), Fault> {
+        let (sender, receiver) = oneshot();
+        let core = self.clone();
+        self.env.spawn(async move {
+            let op = Op::Lock { ino, lock: wire(lock), wait };
+            let result = match core.session.call(Call::one(&Caller::default(), op)).await {
+                Ok(reply) => result(&reply, 0).map(|_| ()),
+                Err(fault) => Err(fault),
+            };
+            if sender.is_closed() {
+                match result {
+                    Ok(()) => drop(core.unlock(ino, lock).await),
+                    Err(Fault::WouldBlock) if wait => {
+                        let op = Op::CancelLock { ino, lock: wire(lock) };
+                        let _ = core.session.call(Call::one(&Caller::default(), op)).await;
+                    }
+                    Err(_) => {}
+                }
+            } else {
+                sender.send(result);
+            }
+        });
+        receiver.await.unwrap_or(Err(Fault::Interrupted))
+    }
+
+    /// Frees a range of an owner.
+    pub async fn unlock(&self, ino: Ino, lock: LockRequest) -> Result<(), Fault> {
+        let op = Op::Unlock { ino, lock: wire(lock) };
+        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        result(&reply, 0).map(|_| ())
+    }
+}

@@ -1,0 +1,156 @@
+//! Finding names and attributes.
+
+use std::rc::Rc;
+
+use proto::mds::{InoRef, Op, OpReply};
+use types::limits::READDIR_MAX;
+use types::{Attr, Duration, Fault, FileKind, Ino, Name, Rights};
+
+use crate::api::{Caller, Entry, Looked};
+use crate::client::Client;
+use crate::core::Core;
+use crate::inode::Inode;
+use crate::names::Known;
+use crate::rpc::{Call, result};
+
+/// Rights wanted on an inode that is found: it can be opened without a message.
+pub(super) const WANT: Rights = Rights::ATTR.union(Rights::OPEN);
+/// Rights wanted on a directory that is looked into.
+pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
+
+impl Client {
+    /// Finds a name; a found inode counts one lookup.
+    pub async fn lookup(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
+        let looked = self.find(caller, dir, name).await?;
+        if let Ok(entry) = &looked {
+            self.core.origins.note(entry.attr.ino, dir, name);
+        }
+        Ok(looked)
+    }
+
+    async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
+        let core = &self.core;
+        core.live().await?;
+        if let Some(dir) = core.inodes.get(dir)
+            && dir.holds(Rights::NAMES)
+        {
+            match dir.names(|names| names.find(name)) {
+                Known::Leads(ino) => {
+                    if let Some(inode) = core.inodes.get(ino).filter(|inode| inode.attr_holds()) {
+                        return Ok(Ok(core.entry(&inode, dir.ino)));
+                    }
+                }
+                Known::Missing => return Ok(Err(core.name_ttl(dir.ino))),
+                Known::Nothing => {}
+            }
+        }
+        let op = Op::Lookup {
+            dir: InoRef::Is { ino: dir },
+            name: name.clone(),
+            want: WANT,
+            want_dir: WANT_DIR,
+        };
+        let reply = core.session.call(Call::one(caller, op)).await?;
+        let OpReply::Entry { entry, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        let Some(leased) = entry else { return Ok(Err(core.name_ttl(dir))) };
+        let inode = core.inodes.make(&leased.attr);
+        let found = core.entry(&inode, dir);
+        if let Some(dir) = core.inodes.get(dir)
+            && dir.holds(Rights::NAMES)
+            && dir.names(|names| names.missed())
+        {
+            core.env.spawn(core.clone().fetch_names(dir));
+        }
+        Ok(Ok(found))
+    }
+
+    /// The parent of a directory, as far as it is known here.
+    ///
+    /// # Errors
+    /// `Stale` if this client has not come to the directory by its name.
+    pub async fn lookup_parent(&self, dir: Ino) -> Result<Entry, Fault> {
+        let core = &self.core;
+        let inode = core.inode(dir).await?;
+        if inode.kind() != FileKind::Directory {
+            return Err(Fault::NotDirectory);
+        }
+        let parent = if dir == Ino::ROOT { Some(dir) } else { inode.names(|names| names.parent) };
+        let parent = core.inode(parent.ok_or(Fault::Stale)?).await?;
+        Ok(core.entry(&parent, parent.ino))
+    }
+
+    /// The kernel forgot `count` lookups of the inode.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        if let Some(inode) = self.core.inodes.get(ino)
+            && inode.forgotten(count) == 0
+        {
+            self.core.inodes.cooled(&inode);
+        }
+    }
+
+    /// Attributes, and for how long they hold.
+    pub async fn getattr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
+        let core = &self.core;
+        core.live().await?;
+        let known = core.inodes.get(ino);
+        let inode = match known.filter(|inode| inode.attr_holds() || inode.is_removed_directory()) {
+            Some(inode) => inode,
+            None => core.fetch_attr(ino).await?,
+        };
+        Ok((inode.attr(), core.attr_ttl(&inode)))
+    }
+
+    /// Target of a symbolic link.
+    pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
+        let core = &self.core;
+        core.live().await?;
+        let inode = core.inode(ino).await?;
+        if inode.kind() != FileKind::Symlink {
+            return Err(Fault::Invalid);
+        }
+        if let Some(target) = inode.target() {
+            return Ok(target);
+        }
+        let op = Op::ReadLink { ino: InoRef::Is { ino } };
+        let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
+        let OpReply::Bytes { bytes, .. } = result(&reply, 0)? else { return Err(Fault::Protocol) };
+        inode.set_target(&bytes.0);
+        Ok(bytes.0.clone())
+    }
+}
+
+impl Core {
+    /// Reads a whole directory ahead, with attributes: what asks for a few names of a
+    /// directory one by one, as `stat` of a sorted list does, asks for all of them. Stops
+    /// when the right goes or when three quarters of the inode table are full.
+    async fn fetch_names(self: Rc<Core>, dir: Rc<Inode>) {
+        let losses = dir.names(|names| names.losses());
+        let mut stuck = 0;
+        loop {
+            let next = dir
+                .names(|names| if names.losses() == losses { names.next_to_list() } else { None });
+            let Some(cookie) = next else { break };
+            if self.inodes.len() + READDIR_MAX > self.config.inodes_max / 4 * 3 || stuck > 4 {
+                break;
+            }
+            let op = Op::ReadDir {
+                dir: InoRef::Is { ino: dir.ino },
+                cookie,
+                max: READDIR_MAX as u32,
+                plus: true,
+                want: WANT,
+                want_dir: WANT_DIR,
+            };
+            match self.session.call(Call::one(&Caller::default(), op)).await {
+                Ok(reply) if result(&reply, 0).is_ok() => {}
+                _ => break,
+            }
+            if dir.names(|names| names.next_to_list()) == Some(cookie) {
+                stuck += 1;
+            }
+        }
+        dir.names(|names| names.fetched());
+    }
+}

@@ -1,0 +1,11 @@
+//! The operations, a file for each family.
+
+mod io;
+mod listing;
+mod lock;
+mod lookup;
+mod modify;
+mod open;
+mod setattr;
+mod space;
+mod xattr;

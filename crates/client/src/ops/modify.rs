@@ -1,0 +1,260 @@
+//! Making, linking, removing and renaming names.
+
+use std::rc::Rc;
+
+use env::sync::Notify;
+use proto::mds::{InoRef, NewNode, Op, OpReply};
+use proto::wire::Bytes;
+use types::limits::SYMLINK_MAX;
+use types::{Attr, Fault, FileKind, Ino, Rights};
+
+use super::lookup::WANT;
+use crate::api::{Caller, Entry, NodeSpec, Place};
+use crate::client::Client;
+use crate::core::Core;
+use crate::inode::Inode;
+use crate::names::Known;
+use crate::rpc::{Call, result};
+
+const EXCHANGE: u32 = 2;
+
+impl Client {
+    /// Makes any node that is no symbolic link and is not opened.
+    pub async fn mknod(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        node: NodeSpec,
+    ) -> Result<Entry, Fault> {
+        let node = NewNode {
+            kind: node.kind,
+            mode: node.mode,
+            umask: node.umask,
+            rdev: node.rdev,
+            symlink: Bytes::default(),
+        };
+        let want = match node.kind {
+            FileKind::Directory => Rights::ATTR | Rights::NAMES,
+            FileKind::Regular => WANT,
+            _ => Rights::ATTR,
+        };
+        let inode = self.core.make(caller, place, node, want).await?;
+        Ok(self.core.entry(&inode, place.dir))
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        target: &[u8],
+    ) -> Result<Entry, Fault> {
+        if target.is_empty() {
+            return Err(Fault::NotFound);
+        }
+        if target.len() > SYMLINK_MAX {
+            return Err(Fault::NameTooLong);
+        }
+        let node = NewNode {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            umask: 0,
+            rdev: 0,
+            symlink: Bytes(target.to_vec()),
+        };
+        let inode = self.core.make(caller, place, node, Rights::ATTR).await?;
+        inode.set_target(target);
+        Ok(self.core.entry(&inode, place.dir))
+    }
+
+    /// A further name.
+    pub async fn link(&self, caller: &Caller, ino: Ino, place: Place<'_>) -> Result<Entry, Fault> {
+        self.core.writable()?;
+        let op = Op::Link {
+            ino: InoRef::Is { ino },
+            dir: InoRef::Is { ino: place.dir },
+            name: place.name.clone(),
+        };
+        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let OpReply::Linked { leased, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        let inode = self.core.inodes.make(&leased.attr);
+        Ok(self.core.entry(&inode, place.dir))
+    }
+
+    /// Takes a name away.
+    pub async fn unlink(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
+        self.core.writable()?;
+        let removal = self.core.prepare_removal(place).await;
+        let op = Op::Unlink {
+            dir: InoRef::Is { ino: place.dir },
+            name: place.name.clone(),
+            unused: removal.as_ref().map(|removal| removal.inode.ino),
+        };
+        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let OpReply::Removed { attr, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        match removal {
+            Some(removal) if removal.inode.ino == attr.ino => removal.done(attr.nlink),
+            _ => self.core.lost_name(attr),
+        }
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
+        self.core.writable()?;
+        let op = Op::Rmdir { dir: InoRef::Is { ino: place.dir }, name: place.name.clone() };
+        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        result(&reply, 0).map(|_| ())
+    }
+
+    /// Renames; flags as renameat2: 1 no replace, 2 exchange.
+    pub async fn rename(
+        &self,
+        caller: &Caller,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: u32,
+    ) -> Result<(), Fault> {
+        self.core.writable()?;
+        let removal = if flags == 0 && !self.core.is_same(from, to) {
+            self.core.prepare_removal(to).await
+        } else {
+            None
+        };
+        let op = Op::Rename {
+            from: InoRef::Is { ino: from.dir },
+            name: from.name.clone(),
+            to: InoRef::Is { ino: to.dir },
+            new_name: to.name.clone(),
+            flags,
+            unused: removal.as_ref().map(|removal| removal.inode.ino),
+        };
+        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let OpReply::Renamed { moved, replaced, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        self.core.origins.note(moved.attr.ino, to.dir, to.name);
+        if let Some(attr) = replaced
+            && flags & EXCHANGE == 0
+        {
+            match removal {
+                Some(removal) if removal.inode.ino == attr.ino => removal.done(attr.nlink),
+                _ => self.core.lost_name(attr),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An inode that is given up with its last name. Until it is dropped, opening the
+/// inode waits; its dirty data stay where they are until the removal succeeds.
+pub(super) struct Removal {
+    core: Rc<Core>,
+    inode: Rc<Inode>,
+}
+
+impl Removal {
+    /// The name went; the inode has `nlink` others.
+    fn done(self, nlink: u32) {
+        if nlink == 0
+            && let Some(content) = self.inode.content()
+        {
+            content.set_loaded(false);
+            content.file.drop_all(false);
+            content.file.lost(Rights::empty());
+        }
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if let Some(content) = self.inode.content() {
+            content.file.resume();
+        }
+        let waiting = self.core.removing.borrow_mut().remove(&self.inode.ino);
+        if let Some(waiting) = waiting {
+            waiting.notify_all();
+        }
+    }
+}
+
+impl Core {
+    async fn make(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        node: NewNode,
+        want: Rights,
+    ) -> Result<Rc<Inode>, Fault> {
+        self.writable()?;
+        let op =
+            Op::Create { dir: InoRef::Is { ino: place.dir }, name: place.name.clone(), node, want };
+        let reply = self.session.call(Call::one(caller, op)).await?;
+        let OpReply::Made { leased, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        self.origins.note(leased.attr.ino, place.dir, place.name);
+        Ok(self.inodes.make(&leased.attr))
+    }
+
+    /// An inode lost a name that it was not given up with. If that was the last one and no
+    /// handle is open here, it is given up now.
+    fn lost_name(self: &Rc<Self>, attr: &Attr) {
+        if attr.nlink > 0 || attr.kind == FileKind::Directory {
+            return;
+        }
+        let Some(inode) = self.inodes.get(attr.ino) else { return };
+        if inode.opens() == 0 && inode.holds(Rights::OPEN) {
+            let core = self.clone();
+            self.env.spawn(async move { core.last_close(&inode).await });
+        }
+    }
+
+    /// Where a name leads, if that is known here.
+    fn known(&self, place: Place<'_>) -> Option<Rc<Inode>> {
+        let dir = self.inodes.get(place.dir).filter(|dir| dir.holds(Rights::NAMES))?;
+        match dir.names(|names| names.find(place.name)) {
+            Known::Leads(ino) => self.inodes.get(ino),
+            _ => None,
+        }
+    }
+
+    fn is_same(&self, from: Place<'_>, to: Place<'_>) -> bool {
+        match (self.known(from), self.known(to)) {
+            (Some(from), Some(to)) => from.ino == to.ino,
+            _ => false,
+        }
+    }
+
+    /// If `place` is the only name of a file that nothing here uses, its rights can be given
+    /// up with the name: nothing goes to the devices for it any more.
+    async fn prepare_removal(self: &Rc<Self>, place: Place<'_>) -> Option<Removal> {
+        let inode = self.known(place)?;
+        let removable = |inode: &Inode| {
+            inode.kind() != FileKind::Directory
+                && inode.opens() == 0
+                && inode.attr_holds()
+                && inode.server_attr().nlink == 1
+                && inode.content().is_none_or(|content| content.uses() == 0)
+        };
+        if !removable(&inode) || self.removing.borrow().contains_key(&inode.ino) {
+            return None;
+        }
+        self.removing.borrow_mut().insert(inode.ino, Notify::new());
+        let removal = Removal { core: self.clone(), inode };
+        if let Some(content) = removal.inode.content()
+            && !content.file.is_clean()
+        {
+            if content.shared.get() {
+                // Another client may have it open, and go on reading.
+                content.file.flush().await.ok()?;
+            }
+            content.file.pause().await;
+        }
+        removable(&removal.inode).then_some(removal)
+    }
+}

@@ -1,0 +1,260 @@
+//! Opening and closing files.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use proto::mds::{InoRef, NewNode, Op, OpReply};
+use proto::wire::Bytes;
+use types::{Attr, Fault, FileKind, Ino, Rights};
+
+use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opened, Place};
+use crate::client::Client;
+use crate::core::Core;
+use crate::handles::OpenFile;
+use crate::inode::Inode;
+use crate::rpc::{Call, result};
+use crate::uses::Service;
+
+/// Rights of who makes a file and opens it.
+const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
+
+/// Counts an open; taken back if opening fails.
+struct Counted {
+    inode: Rc<Inode>,
+    buffered: bool,
+    kept: bool,
+}
+
+impl Counted {
+    fn new(inode: &Rc<Inode>, buffered: bool) -> Counted {
+        inode.count_open(1, buffered);
+        Counted { inode: inode.clone(), buffered, kept: false }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.inode.count_open(-1, self.buffered);
+        }
+    }
+}
+
+/// Does the kernel bypass its page cache? A buffered write shows its bytes to local
+/// readers before this client has the right, so only O_RDWR, which takes the right at
+/// open and may be mapped, is buffered.
+fn is_direct(flags: OpenFlags) -> bool {
+    flags.has(OpenFlags::DIRECT | OpenFlags::APPEND) || flags.writes() && !flags.read_write()
+}
+
+impl Client {
+    /// Opens a regular file.
+    pub async fn open(
+        &self,
+        _caller: &Caller,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> Result<Opened, Fault> {
+        let core = &self.core;
+        if flags.writes() || flags.has(OpenFlags::TRUNCATE) {
+            core.writable()?;
+        }
+        core.live().await?;
+        let inode = core.inode(ino).await?;
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Fault::IsDirectory),
+            _ => return Err(Fault::NotSupported),
+        }
+        core.open_inode(&inode, flags).await
+    }
+
+    /// Makes and opens a regular file, or opens it if it exists and `O_EXCL` is not set.
+    ///
+    /// # Errors
+    /// `Stale` if it exists and only the kernel, which took the name for missing, can say
+    /// whether the caller may open it: the kernel then looks the name up again.
+    pub async fn create(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        mode: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened), Fault> {
+        let core = &self.core;
+        core.writable()?;
+        let op = Op::Create {
+            dir: InoRef::Is { ino: place.dir },
+            name: place.name.clone(),
+            node: new_file(mode, umask),
+            want: WANT_NEW,
+        };
+        let reply = core.session.call(Call::one(caller, op)).await?;
+        match result(&reply, 0) {
+            Ok(OpReply::Made { leased, .. }) => {
+                let inode = core.inodes.make(&leased.attr);
+                core.origins.note(inode.ino, place.dir, place.name);
+                let opened = core.opened(&inode, flags);
+                Ok((core.entry(&inode, place.dir), opened))
+            }
+            Ok(_) => Err(Fault::Protocol),
+            Err(Fault::Exists) if !flags.has(OpenFlags::EXCLUSIVE) => {
+                let entry =
+                    self.lookup(caller, place.dir, place.name).await?.map_err(|_| Fault::Stale)?;
+                if !may_open(caller, &entry.attr, flags) {
+                    self.forget(entry.attr.ino, 1);
+                    return Err(Fault::Stale);
+                }
+                let opened = self.open(caller, entry.attr.ino, flags).await;
+                if opened.is_err() {
+                    self.forget(entry.attr.ino, 1);
+                }
+                let opened = opened?;
+                if flags.has(OpenFlags::TRUNCATE) {
+                    let inode = core.inode(entry.attr.ino).await?;
+                    core.truncate(&inode, 0).await?;
+                }
+                Ok((entry, opened))
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Makes and opens a nameless regular file.
+    pub async fn tmpfile(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        mode: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened), Fault> {
+        let core = &self.core;
+        core.writable()?;
+        let op = Op::CreateUnnamed {
+            dir: InoRef::Is { ino: dir },
+            node: new_file(mode, umask),
+            want: WANT_NEW,
+        };
+        let reply = core.session.call(Call::one(caller, op)).await?;
+        let OpReply::Made { leased, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        let inode = core.inodes.make(&leased.attr);
+        let opened = core.opened(&inode, flags);
+        Ok((core.entry(&inode, dir), opened))
+    }
+
+    /// The last descriptor is gone; frees the owner's flock if given.
+    pub async fn release(&self, handle: Handle, flock_owner: Option<LockOwner>) {
+        let core = &self.core;
+        let Some(file) = core.handles.remove_file(handle) else { return };
+        let inode = file.inode.clone();
+        if let Some(owner) = flock_owner
+            && core.locks.holds(inode.ino, true, owner)
+        {
+            let lock = LockRequest {
+                flock: true,
+                owner,
+                pid: 0,
+                exclusive: None,
+                start: 0,
+                end: u64::MAX,
+            };
+            let _ = core.unlock(inode.ino, lock).await;
+        }
+        let left = inode.count_open(-1, file.flags.read_write() && !file.direct);
+        drop(file);
+        if left > 0 {
+            return;
+        }
+        if inode.server_attr().nlink == 0 || inode.take_owed_open() {
+            core.last_close(&inode).await;
+        }
+        core.content_closed(&inode);
+        core.inodes.cooled(&inode);
+    }
+}
+
+/// Is it plain that the kernel would let `caller` open what turned out to exist? It checks
+/// nothing that an answer to CREATE opens.
+fn may_open(caller: &Caller, attr: &Attr, flags: OpenFlags) -> bool {
+    let writes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
+    let reads = flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
+    let needed = if writes { 0o200 } else { 0 } | if reads { 0o400 } else { 0 };
+    let owns = caller.uid == attr.uid && attr.mode & needed == needed;
+    attr.kind == FileKind::Regular && (caller.uid == 0 || owns)
+}
+
+fn new_file(mode: u16, umask: u16) -> NewNode {
+    NewNode { kind: FileKind::Regular, mode, umask, rdev: 0, symlink: Bytes::default() }
+}
+
+impl Core {
+    /// Opens an inode that exists.
+    pub async fn open_inode(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<Opened, Fault> {
+        loop {
+            let removing = self.removing.borrow().get(&inode.ino).map(|notify| notify.notified());
+            let Some(removing) = removing else { break };
+            removing.await;
+        }
+        let buffered = flags.read_write() && !is_direct(flags);
+        let mut counted = Counted::new(inode, buffered);
+        if buffered || flags.writes() && !inode.holds(Rights::OPEN) {
+            drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
+        } else if !inode.holds(Rights::OPEN) {
+            // Reading follows, as a rule.
+            self.acquire_open(inode).await?;
+        }
+        counted.kept = true;
+        Ok(self.handle(inode, flags))
+    }
+
+    /// A file that was just made is open.
+    fn opened(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
+        inode.count_open(1, flags.read_write() && !is_direct(flags));
+        self.handle(inode, flags)
+    }
+
+    fn handle(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
+        let direct = is_direct(flags);
+        let reported = inode.content().map_or(0, |content| content.file.error_seq());
+        let file = OpenFile { inode: inode.clone(), flags, direct, reported: Cell::new(reported) };
+        Opened {
+            handle: self.handles.add_file(file),
+            keep_cache: inode.keep_data() && !direct,
+            direct_io: direct,
+        }
+    }
+
+    /// A file without a name, or one whose `OPEN` the server wants back, is open no longer.
+    pub async fn last_close(&self, inode: &Rc<Inode>) {
+        if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
+            return;
+        }
+        if inode.opens() > 0 {
+            return;
+        }
+        let gone = inode.server_attr().nlink == 0;
+        let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
+        let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
+        if gone {
+            if let Some(content) = inode.content() {
+                if content.shared.get() {
+                    // Another client may have it open still; what is lost is in the log.
+                    let _ = content.file.flush().await;
+                }
+                content.file.pause().await;
+                content.set_loaded(false);
+                content.file.drop_all(false);
+                content.file.lost(Rights::empty());
+                content.file.resume();
+            }
+            inode.set_pages(false);
+        }
+        inode.give(give, self.session.order());
+        let op = Op::Return { ino: inode.ino, seq, give, still_open: false };
+        let _ = self.session.call(Call::reserved(vec![op])).await;
+    }
+}

@@ -1,0 +1,117 @@
+//! Changing attributes.
+
+use std::rc::Rc;
+
+use proto::mds::{InoRef, Op, SetAttr, SetTime};
+use types::limits::FILE_SIZE_MAX;
+use types::{Attr, Duration, Fault, FileKind, Ino, Rights};
+
+use crate::api::{Caller, SetAttrRequest, TimeSpec};
+use crate::client::Client;
+use crate::core::Core;
+use crate::inode::Inode;
+use crate::rpc::{Call, result};
+use crate::uses::Service;
+
+fn time(spec: TimeSpec) -> SetTime {
+    match spec {
+        TimeSpec::Now => SetTime::Now {},
+        TimeSpec::At(time) => SetTime::At { time },
+    }
+}
+
+impl Client {
+    /// Changes attributes. The size is changed under `DATA_X`, locally; the rest at the server.
+    pub async fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttrRequest,
+    ) -> Result<(Attr, Duration), Fault> {
+        let core = &self.core;
+        core.writable()?;
+        core.live().await?;
+        let inode = core.inode(ino).await?;
+        if let Some(size) = set.size {
+            match inode.kind() {
+                FileKind::Regular => core.truncate(&inode, size).await?,
+                FileKind::Directory => return Err(Fault::IsDirectory),
+                _ => return Err(Fault::Invalid),
+            }
+        }
+        let owned = set.uid.is_some() || set.gid.is_some();
+        let kill_setid = set.kill_suidgid && has_setid(&inode.attr())
+            || owned && inode.kind() != FileKind::Directory;
+        let change = SetAttr {
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time),
+            kill_setid,
+        };
+        let explicit = set.mode.is_some() || owned || set.atime.is_some() || set.mtime.is_some();
+        if explicit || kill_setid {
+            core.set_attr(caller, &inode, change).await?;
+        }
+        if !inode.attr_holds() {
+            core.fetch_attr(ino).await?;
+        }
+        Ok((inode.attr(), core.attr_ttl(&inode)))
+    }
+}
+
+/// Has it set-id bits that a write by an unprivileged caller clears?
+pub(super) fn has_setid(attr: &Attr) -> bool {
+    attr.mode & 0o4000 != 0 || attr.mode & 0o2010 == 0o2010
+}
+
+impl Core {
+    /// Sets the size of a regular file.
+    pub async fn truncate(&self, inode: &Rc<Inode>, size: u64) -> Result<(), Fault> {
+        if size > FILE_SIZE_MAX {
+            return Err(Fault::FileTooBig);
+        }
+        // An unlinked, closed file is no longer there; the kernel may still ask.
+        let in_use =
+            self.use_data(inode, Rights::DATA_X, Service::Always, (size, u64::MAX)).await?;
+        in_use.file().set_size(size).await
+    }
+
+    /// Changes attributes at the server.
+    pub async fn set_attr(
+        &self,
+        caller: &Caller,
+        inode: &Rc<Inode>,
+        set: SetAttr,
+    ) -> Result<(), Fault> {
+        if set.mtime.is_some()
+            && let Some(content) = inode.content()
+        {
+            // What was written before no longer sets the time; what is written from now on does.
+            content.file.times_set();
+        }
+        let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
+        let reply = self.session.call(Call::one(caller, op)).await?;
+        result(&reply, 0).map(|_| ())
+    }
+
+    /// A write by an unprivileged caller clears set-id bits.
+    pub async fn kill_setid(&self, caller: &Caller, inode: &Rc<Inode>) -> Result<(), Fault> {
+        if !inode.attr_holds() {
+            self.fetch_attr(inode.ino).await?;
+        }
+        if !has_setid(&inode.attr()) {
+            return Ok(());
+        }
+        let set = SetAttr {
+            mode: None,
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            kill_setid: true,
+        };
+        self.set_attr(caller, inode, set).await
+    }
+}

@@ -1,0 +1,179 @@
+//! Extended attributes.
+
+use std::fmt::Write;
+use std::rc::Rc;
+
+use proto::mds::{InoRef, Op, OpReply};
+use proto::wire::Bytes;
+use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
+use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
+
+use crate::api::Caller;
+use crate::client::Client;
+use crate::inode::{Inode, Xattrs};
+use crate::rpc::{Call, result};
+use crate::uses::Service;
+
+/// The layout of a regular file, as JSON text.
+const LAYOUT: &[u8] = b"user.redbud.layout";
+const ACL: &[u8] = b"system.posix_acl_";
+
+impl Client {
+    /// An extended attribute.
+    pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        let core = &self.core;
+        core.live().await?;
+        let inode = core.inode(ino).await?;
+        if name == LAYOUT {
+            return self.layout(&inode).await;
+        }
+        let known = if inode.attr_holds() { inode.xattrs() } else { Xattrs::Unknown };
+        if is_absent(&known, name) {
+            return Err(Fault::NoAttribute);
+        }
+        let mut ops = Vec::new();
+        if known == Xattrs::Unknown {
+            // The next name that is asked for, and is not there, needs no request.
+            ops.push(Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR });
+        }
+        ops.push(Op::GetXattr {
+            ino: InoRef::Is { ino },
+            name: Bytes(name.to_vec()),
+            want: Rights::ATTR,
+        });
+        let last = ops.len() - 1;
+        let reply = core.session.call(Call::ops(&Caller::default(), ops)).await?;
+        match result(&reply, last)? {
+            OpReply::Bytes { bytes, .. } => Ok(bytes.0.clone()),
+            _ => Err(Fault::Protocol),
+        }
+    }
+
+    /// Sets one; flags as setxattr: 1 create, 2 replace. `kill_setgid`: clear set-gid
+    /// (FUSE_SETXATTR_ACL_KILL_SGID).
+    pub async fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_setgid: bool,
+    ) -> Result<(), Fault> {
+        self.core.writable()?;
+        if name == LAYOUT {
+            return Err(Fault::NotPermitted);
+        }
+        if name.is_empty() || name.len() > XATTR_NAME_MAX {
+            return Err(Fault::Range);
+        }
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(Fault::TooBig);
+        }
+        let op = Op::SetXattr {
+            ino: InoRef::Is { ino },
+            name: Bytes(name.to_vec()),
+            value: Bytes(value.to_vec()),
+            flags,
+            kill_setgid,
+        };
+        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        result(&reply, 0).map(|_| ())
+    }
+
+    /// Names of all, each ended by NUL.
+    pub async fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
+        let core = &self.core;
+        core.live().await?;
+        let inode = core.inode(ino).await?;
+        if inode.attr_holds()
+            && let Xattrs::Names(names) = inode.xattrs()
+        {
+            return Ok(names.into_vec());
+        }
+        let op = Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR };
+        let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
+        match result(&reply, 0)? {
+            OpReply::Bytes { bytes, .. } => Ok(bytes.0.clone()),
+            _ => Err(Fault::Protocol),
+        }
+    }
+
+    /// Removes one.
+    pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Fault> {
+        self.core.writable()?;
+        let op = Op::RemoveXattr { ino: InoRef::Is { ino }, name: Bytes(name.to_vec()) };
+        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        result(&reply, 0).map(|_| ())
+    }
+
+    async fn layout(&self, inode: &Rc<Inode>) -> Result<Vec<u8>, Fault> {
+        if inode.kind() != FileKind::Regular {
+            return Err(Fault::NoAttribute);
+        }
+        let in_use = self.core.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        let extents = in_use.file().layout().await?;
+        Ok(layout_json(&extents).into_bytes())
+    }
+}
+
+fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
+    match known {
+        Xattrs::Unknown => false,
+        Xattrs::OnlyAcls => !name.starts_with(ACL),
+        Xattrs::Names(names) => !names.split(|byte| *byte == 0).any(|known| known == name),
+    }
+}
+
+/// The segments of a layout: file offset, length and device offset in bytes.
+fn layout_json(extents: &[Extent]) -> String {
+    let mut text = String::from("[");
+    for (index, extent) in extents.iter().enumerate() {
+        let state = match extent.state {
+            ExtentState::Written => "written",
+            ExtentState::Unwritten => "unwritten",
+        };
+        let comma = if index == 0 { "" } else { "," };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            r#"{comma}{{"offset":{},"length":{},"pag":{},"address":{},"state":"{state}"}}"#,
+            extent.file.0 * BLOCK_U64,
+            extent.len * BLOCK_U64,
+            extent.pag,
+            extent.addr.0 * BLOCK_U64,
+        );
+    }
+    text.push(']');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{FileBlock, PagBlock, PagId};
+
+    #[test]
+    fn layouts_are_told_in_bytes() {
+        let extent = Extent {
+            file: FileBlock(1),
+            len: 2,
+            pag: PagId(3),
+            addr: PagBlock(4),
+            state: ExtentState::Unwritten,
+        };
+        let one = r#"{"offset":4096,"length":8192,"pag":3,"address":16384,"state":"unwritten"}"#;
+        assert_eq!(layout_json(&[extent, extent]), format!("[{one},{one}]"));
+        assert_eq!(layout_json(&[]), "[]");
+    }
+
+    #[test]
+    fn absence_is_known_only_from_what_was_told() {
+        assert!(!is_absent(&Xattrs::Unknown, b"user.a"));
+        assert!(is_absent(&Xattrs::OnlyAcls, b"security.capability"));
+        assert!(!is_absent(&Xattrs::OnlyAcls, b"system.posix_acl_access"));
+        let some = Xattrs::Names(b"user.a\0user.b\0".as_slice().into());
+        assert!(!is_absent(&some, b"user.b"));
+        assert!(is_absent(&some, b"user."));
+    }
+}

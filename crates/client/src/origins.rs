@@ -1,0 +1,99 @@
+//! By which names inodes were come to, for messages to people.
+//!
+//! Invariants:
+//! - bounded: the oldest are forgotten, so a message may have to do with a number;
+//! - nothing else relies on it: names may have changed since.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use types::{HashMap, Ino, Name};
+
+/// Names remembered.
+const ORIGINS_MAX: usize = 16_384;
+/// Longest path that is told.
+const DEPTH_MAX: usize = 64;
+
+#[derive(Default)]
+struct State {
+    names: HashMap<Ino, (Ino, Name)>,
+    order: VecDeque<Ino>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Origins(RefCell<State>);
+
+impl Origins {
+    /// `name` in `dir` leads to `ino`.
+    pub fn note(&self, ino: Ino, dir: Ino, name: &Name) {
+        let mut state = self.0.borrow_mut();
+        if state.names.get(&ino).is_some_and(|known| known.0 == dir && known.1 == *name) {
+            return;
+        }
+        if state.names.insert(ino, (dir, name.clone())).is_none() {
+            state.order.push_back(ino);
+        }
+        if state.order.len() > ORIGINS_MAX
+            && let Some(oldest) = state.order.pop_front()
+        {
+            state.names.remove(&oldest);
+        }
+    }
+
+    /// "inode 7 (/dir/name)", as much of it as is known.
+    pub fn describe(&self, ino: Ino) -> String {
+        let state = self.0.borrow();
+        let mut path = String::new();
+        let mut at = ino;
+        for _ in 0..DEPTH_MAX {
+            let Some((dir, name)) = state.names.get(&at) else { break };
+            path.insert_str(0, &format!("/{name}"));
+            at = *dir;
+        }
+        match (path.is_empty(), at == Ino::ROOT) {
+            (true, _) => format!("inode {ino}"),
+            (false, true) => format!("inode {ino} ({path})"),
+            (false, false) => format!("inode {ino} (…{path})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn an_inode_is_described_by_as_much_of_its_path_as_is_known() {
+        let origins = Origins::default();
+        assert_eq!(origins.describe(Ino(7)), "inode 7");
+        origins.note(Ino(7), Ino(5), &name("file"));
+        assert_eq!(origins.describe(Ino(7)), "inode 7 (…/file)");
+        origins.note(Ino(5), Ino::ROOT, &name("dir"));
+        assert_eq!(origins.describe(Ino(7)), "inode 7 (/dir/file)");
+        origins.note(Ino(7), Ino::ROOT, &name("moved"));
+        assert_eq!(origins.describe(Ino(7)), "inode 7 (/moved)");
+    }
+
+    #[test]
+    fn names_that_lead_in_a_circle_end() {
+        let origins = Origins::default();
+        origins.note(Ino(7), Ino(8), &name("a"));
+        origins.note(Ino(8), Ino(7), &name("b"));
+        assert!(origins.describe(Ino(7)).len() < 1000);
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let origins = Origins::default();
+        for number in 0..2 * ORIGINS_MAX as u64 {
+            origins.note(Ino(10 + number), Ino::ROOT, &name("x"));
+        }
+        let state = origins.0.borrow();
+        assert_eq!((state.names.len(), state.order.len()), (ORIGINS_MAX, ORIGINS_MAX));
+    }
+}

@@ -1,0 +1,154 @@
+//! Recalls: the kernel's caches are emptied, dirty data committed, the rights given back.
+//!
+//! Invariants:
+//! - attributes and names stop being answered from memory at the recall, before the
+//!   kernel is told; data stop at the end of the drain;
+//! - nothing here waits for an ordinary slot, a FUSE request or another recall, except
+//!   for the one that drains the same file;
+//! - every recall is answered, also of what is not held (any more).
+//!
+//! The rounds by which data drain:
+//!
+//! | round | page-filling READs | other READ, WRITE, fallocate | write-back, truncation | kernel |
+//! |---|---|---|---|---|
+//! | first | served, noted | served | served | invalidate everything |
+//! | next, while something is noted | parked | parked | served | invalidate what was noted, parked ranges left out |
+//! | … if that takes over 10 ms | served, noted | served | served | (one more round follows) |
+//! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
+
+use std::rc::Rc;
+
+use proto::mds::{Op, Push};
+use types::{Duration, FileKind, Ino, Rights};
+
+use crate::core::Core;
+use crate::inode::Inode;
+use crate::rpc::Call;
+use crate::uses::Content;
+
+/// How long an invalidation may wait for parked requests' folios.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+impl Core {
+    /// The server said something.
+    pub fn pushed(self: &Rc<Self>, push: Push) {
+        match push {
+            Push::Recall { ino, seq, take } => {
+                self.recalls.set(self.recalls.get() + 1);
+                self.begin_recall(ino, seq, take);
+            }
+            Push::LockFree { ino, owner } => self.locks.freed(ino, owner),
+            Push::Glimpse { .. } | Push::Evicted { .. } | Push::Committed { .. } => {}
+        }
+    }
+
+    fn begin_recall(self: &Rc<Self>, ino: Ino, seq: u64, take: Rights) {
+        let core = self.clone();
+        let Some(inode) = self.inodes.get(ino) else {
+            self.env.spawn(async move { core.give_back(ino, seq, take, false).await });
+            return;
+        };
+        inode.lease(|lease| lease.recalled(seq, take));
+        let soft = take & (Rights::ATTR | Rights::NAMES);
+        let had = Rights::from_bits_retain(soft.bits()) & inode.lease(|lease| lease.rights());
+        inode.give(soft, self.session.order());
+        self.env.spawn(async move { core.recall(inode, seq, take, had).await });
+    }
+
+    async fn recall(self: Rc<Self>, inode: Rc<Inode>, seq: u64, take: Rights, had: Rights) {
+        let ino = inode.ino;
+        // What the kernel was never told, or has forgotten, it need not be told to forget.
+        let known = ino == Ino::ROOT || !inode.is_idle();
+        if known && had.contains(Rights::NAMES) {
+            self.kernel.inc_epoch().await;
+        }
+        if known && had.contains(Rights::ATTR) {
+            self.kernel.inval_attr(ino).await;
+        }
+        let data = take & (Rights::DATA_S | Rights::DATA_X);
+        if !data.is_empty() && inode.kind() == FileKind::Regular {
+            self.drain(&inode, data).await;
+        }
+        let still_open = take.contains(Rights::OPEN) && inode.opens() > 0;
+        let give = if still_open { take - Rights::OPEN } else { take };
+        if still_open {
+            inode.owe_open();
+        }
+        inode.give(give & Rights::OPEN, self.session.order());
+        self.give_back(ino, seq, give, still_open).await;
+    }
+
+    async fn give_back(&self, ino: Ino, seq: u64, give: Rights, still_open: bool) {
+        let op = Op::Return { ino, seq, give, still_open };
+        // After an eviction there is nothing left to give back.
+        let _ = self.session.call(Call::reserved(vec![op])).await;
+    }
+
+    /// Takes `data` rights from the requests that use them, and gives them up locally.
+    async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
+        if inode.content().is_none() && !inode.has_pages() {
+            inode.give(data, self.session.order());
+            return;
+        }
+        let content = self.content(inode);
+        let _draining = content.draining.lock().await;
+        let held = inode.lease(|lease| lease.rights().closed()) & data;
+        if held.is_empty() {
+            inode.give(data, self.session.order());
+            return;
+        }
+        content.begin_drain();
+        content.shared.set(true);
+        if inode.has_pages() {
+            inode.set_pages(false);
+            self.kernel.inval_pages(inode.ino, 0, 0).await;
+        }
+        self.rounds(inode, &content).await;
+        inode.give(data, self.session.order());
+        let left = inode.lease(|lease| lease.rights().closed());
+        if !left.contains(Rights::DATA_S) {
+            content.set_loaded(false);
+        }
+        content.file.lost(left & (Rights::DATA_S | Rights::DATA_X));
+        content.end_drain();
+    }
+
+    /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
+    async fn rounds(&self, inode: &Rc<Inode>, content: &Rc<Content>) {
+        loop {
+            content.park(true);
+            if let Some(ranges) = content.take_noted() {
+                let (kernel, ino) = (self.kernel.clone(), inode.ino);
+                let mut invalidation = self.env.spawn_join(async move {
+                    for (start, end) in ranges {
+                        kernel.inval_pages(ino, start, end - start).await;
+                    }
+                });
+                if self.env.timeout(PATIENCE, &mut invalidation).await.is_none() {
+                    content.park(false);
+                    invalidation.await;
+                }
+                continue;
+            }
+            let changed = content.changed.notified();
+            if content.uses() > 0 {
+                changed.await;
+                continue;
+            }
+            if content.file.is_clean() {
+                return;
+            }
+            // A removal that holds the file back waits for the gate that this recall keeps shut.
+            content.file.resume();
+            if let Err(fault) = content.file.flush().await
+                && !content.file.is_clean()
+            {
+                self.session.log(&format!(
+                    "{}: data were lost when another client asked for the file: {fault}",
+                    self.origins.describe(inode.ino)
+                ));
+                content.file.drop_all(true);
+            }
+        }
+    }
+}

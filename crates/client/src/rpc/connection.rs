@@ -1,0 +1,402 @@
+//! One connection after the other: hello, reading, writing, coming back.
+
+use std::rc::Rc;
+
+use env::sync::Notified;
+use env::{Env, Stream};
+use proto::frame::{Decoder, Received};
+use proto::mds::{self, Hello, Message, Op, Refused, Welcome};
+use proto::slots::SlotTable;
+use proto::wire::Bytes;
+use types::{ClientId, Duration, Fault, Instant, Transno};
+
+use super::{Call, Phase, Session};
+use crate::api::{ClientConfig, ConnectError};
+
+/// Bytes asked of the socket at once.
+const READ: usize = 128 << 10;
+/// First pause between attempts, doubled up to [`PAUSE_MAX`].
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long one attempt may take: a server that restarted lets new clients wait.
+const ATTEMPT: Duration = Duration::from_secs(15);
+/// How long a TCP connection may take.
+const REACH: Duration = Duration::from_secs(3);
+
+/// A connection on which the server said Welcome.
+pub(super) struct Connection {
+    stream: Stream,
+    decoder: Decoder,
+    welcome: Welcome,
+    hello_sent: Instant,
+}
+
+enum Failure {
+    /// Not reached, or it went away.
+    Unreachable(String),
+    /// It answered no.
+    Refused(Refused),
+}
+
+impl Failure {
+    fn text(&self) -> String {
+        match self {
+            Failure::Unreachable(text) => text.clone(),
+            Failure::Refused(refused) => refused.text.clone(),
+        }
+    }
+
+    /// Would the same hello be refused again?
+    fn is_final(&self) -> bool {
+        matches!(self, Failure::Refused(refused)
+            if !matches!(refused.fault, Fault::Overloaded | Fault::Evicted | Fault::Busy | Fault::WouldBlock))
+    }
+}
+
+async fn receive(stream: &Stream, decoder: &mut Decoder) -> Result<Received, String> {
+    loop {
+        match decoder.next() {
+            Ok(Some(received)) => return Ok(received),
+            Ok(None) => {}
+            Err(malformed) => return Err(malformed.to_string()),
+        }
+        let (result, bytes) = stream.read(decoder.lend(), READ).await;
+        decoder.restore(bytes);
+        match result {
+            Ok(0) => return Err("the server closed the connection".into()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+async fn greet(
+    env: &Env,
+    address: &str,
+    hello: Hello,
+    patience: Duration,
+) -> Result<Connection, Failure> {
+    let unreachable = |text: String| {
+        Failure::Unreachable(format!("cannot reach the metadata server at {address}: {text}"))
+    };
+    let attempt = async {
+        let reached = env.timeout(REACH, env.connect(address)).await;
+        let stream = reached
+            .ok_or_else(|| unreachable(format!("no connection within {} s", REACH.as_secs())))?
+            .map_err(|error| unreachable(error.to_string()))?;
+        let hello_sent = env.now();
+        let mut bytes = Vec::new();
+        proto::frame::encode(&Message::Hello { hello }, &mut bytes);
+        let (written, _) = stream.write_all(bytes).await;
+        written.map_err(|error| unreachable(error.to_string()))?;
+        let mut decoder = Decoder::new();
+        match receive(&stream, &mut decoder).await.map_err(unreachable)? {
+            Received::Message(Message::Welcome { welcome }) => {
+                Ok(Connection { stream, decoder, welcome, hello_sent })
+            }
+            Received::Message(Message::Refused { refused }) => Err(Failure::Refused(refused)),
+            _ => Err(unreachable("it answered something else than a welcome".into())),
+        }
+    };
+    match env.timeout(patience, attempt).await {
+        Some(result) => result,
+        None => Err(unreachable(format!("no answer within {} ms", patience.as_millis()))),
+    }
+}
+
+fn hello(config: &ClientConfig, client: ClientId, nonce: u64, seen: Transno) -> Hello {
+    Hello {
+        version_min: mds::VERSION,
+        version_max: mds::VERSION,
+        features: 0,
+        fs_name: config.fs_name.clone(),
+        role: 0,
+        client,
+        nonce,
+        seen,
+        description: config.description.clone(),
+        auth: Bytes::default(),
+        lease_ms: config
+            .lease
+            .map_or(0, |lease| lease.as_millis().min(u128::from(u32::MAX)) as u32),
+    }
+}
+
+impl Session {
+    /// Opens the first session; gives up after `connect_timeout` with the last reason.
+    pub async fn open(env: Env, config: ClientConfig) -> Result<Rc<Session>, ConnectError> {
+        if config.server.is_empty() {
+            return Err(ConnectError { text: "no address of a metadata server is given".into() });
+        }
+        let nonce = env.random_u64();
+        let until = env.now() + config.connect_timeout;
+        let mut pause = PAUSE;
+        loop {
+            let mut text = String::new();
+            for address in &config.server {
+                let hello = hello(&config, ClientId(0), nonce, Transno::ZERO);
+                let patience = until.since(env.now()).max(PAUSE_MAX);
+                match greet(&env, address, hello, patience).await {
+                    Ok(connection) => {
+                        let slots = connection.welcome.slots;
+                        let session = Rc::new(Session::new(env.clone(), config, slots));
+                        session.state.borrow_mut().nonce = nonce;
+                        session.adopt(&connection);
+                        env.spawn(session.clone().run(connection));
+                        env.spawn(session.clone().keep_alive());
+                        return Ok(session);
+                    }
+                    Err(failure) if failure.is_final() => {
+                        return Err(ConnectError { text: failure.text() });
+                    }
+                    Err(failure) => text = failure.text(),
+                }
+            }
+            if env.now() + pause >= until {
+                return Err(ConnectError { text });
+            }
+            env.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Takes over what a Welcome says.
+    fn adopt(&self, connection: &Connection) {
+        let welcome = &connection.welcome;
+        let wall = self.env.wall();
+        let nanos = |time: types::Timestamp| {
+            i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
+        };
+        let mut state = self.state.borrow_mut();
+        state.client = welcome.client;
+        state.epoch = welcome.epoch;
+        state.fs = welcome.fs_uuid;
+        state.pags.clone_from(&welcome.pags);
+        // A tenth is left for clocks that drift apart.
+        state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
+        state.heard = self.env.now();
+        state.clock_offset = nanos(welcome.time) - nanos(wall);
+        state.out.clear();
+        state.stream = Some(connection.stream.clone());
+        state.connection += 1;
+        state.recovery = None;
+        if welcome.state != mds::RECOVERED {
+            state.recovery_unanswered = None;
+        }
+        if welcome.state == mds::NEW {
+            // Nothing of an older session means anything to the server.
+            state.slots = SlotTable::new(welcome.slots);
+            state.kept.clear();
+            state.seen = Transno::ZERO;
+            state.last_committed = Transno::ZERO;
+        }
+        state.phase = if welcome.state == mds::RECOVERED { Phase::Recovering } else { Phase::Up };
+        state.lease_ends = state.lease_ends.max(connection.hello_sent + state.lease);
+    }
+
+    /// Serves connections until the session is closed.
+    async fn run(self: Rc<Self>, first: Connection) {
+        let mut next = Some(first);
+        loop {
+            let connection = match next.take() {
+                Some(connection) => connection,
+                None => match self.reconnect().await {
+                    Some(connection) => connection,
+                    None => return,
+                },
+            };
+            let text = self.clone().serve(connection).await;
+            let mut state = self.state.borrow_mut();
+            if state.phase == Phase::Closed {
+                return;
+            }
+            state.phase = Phase::Down;
+            state.recovery = None;
+            if let Some(stream) = state.stream.take() {
+                stream.shutdown();
+            }
+            drop(state);
+            self.writable.notify_all();
+            self.log(&format!("lost the connection to the metadata server ({text}); reconnecting"));
+        }
+    }
+
+    async fn serve(self: Rc<Self>, mut connection: Connection) -> String {
+        let stream = connection.stream.clone();
+        let number = self.state.borrow().connection;
+        self.env.spawn(self.clone().write(stream.clone(), number));
+        if connection.welcome.state == mds::RECOVERED {
+            let survived = connection.welcome.survived;
+            self.env.spawn(self.clone().recover(number, survived));
+        } else {
+            self.resend();
+        }
+        loop {
+            match receive(&stream, &mut connection.decoder).await {
+                Ok(Received::Message(message)) => {
+                    self.state.borrow_mut().heard = self.env.now();
+                    match message {
+                        Message::Reply { reply } => self.answered(reply),
+                        Message::Push { push } => self.pushed(push),
+                        Message::Refused { refused } => {
+                            if refused.fault == Fault::Evicted {
+                                self.lose_session();
+                            }
+                            return refused.text;
+                        }
+                        _ => return "the server sent what only clients send".into(),
+                    }
+                }
+                Ok(Received::Unknown { .. }) => return "the server sent a request".into(),
+                Err(text) => return text,
+            }
+        }
+    }
+
+    /// Sends what was asked for and not answered, again where it went out before.
+    pub(super) fn resend(&self) {
+        let now = self.env.now();
+        let mut state = self.state.borrow_mut();
+        state.phase = Phase::Up;
+        let requests: Vec<_> = state
+            .pending
+            .values_mut()
+            .map(|pending| {
+                pending.sent = now;
+                pending.request.clone()
+            })
+            .collect();
+        for request in requests {
+            self.put(&mut state, (*request).clone());
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Writes what gathers in `out`, all of an executor turn at once.
+    async fn write(self: Rc<Self>, stream: Stream, number: u64) {
+        let mut spare = Vec::new();
+        loop {
+            let writable = self.writable.notified();
+            let taken = {
+                let mut state = self.state.borrow_mut();
+                if state.connection != number || state.stream.is_none() {
+                    return;
+                }
+                std::mem::replace(&mut state.out, spare)
+            };
+            if taken.is_empty() {
+                spare = taken;
+                writable.await;
+                continue;
+            }
+            let (result, bytes) = stream.write_all(taken).await;
+            spare = if bytes.capacity() > 1 << 20 { Vec::new() } else { bytes };
+            if result.is_err() {
+                // The reader sees the end of the connection and brings a new one.
+                stream.shutdown();
+                return;
+            }
+        }
+    }
+
+    /// Tries for ever; `None` when the session was closed.
+    async fn reconnect(&self) -> Option<Connection> {
+        let mut pause = PAUSE;
+        let mut told = false;
+        loop {
+            for address in &self.config.server {
+                if self.is_closed() {
+                    return None;
+                }
+                let (client, nonce, seen) = {
+                    let state = self.state.borrow();
+                    (state.client, state.nonce, state.seen)
+                };
+                let hello = hello(&self.config, client, nonce, seen);
+                match greet(&self.env, address, hello, ATTEMPT).await {
+                    Ok(connection) => {
+                        if self.is_closed() {
+                            connection.stream.shutdown();
+                            return None;
+                        }
+                        self.welcomed(&connection);
+                        return Some(connection);
+                    }
+                    Err(Failure::Refused(refused)) if refused.fault == Fault::Evicted => {
+                        self.log(&format!("this client was evicted: {}", refused.text));
+                        self.lose_session();
+                    }
+                    Err(failure) if failure.is_final() && !told => {
+                        told = true;
+                        self.log(&failure.text());
+                    }
+                    Err(_) => {}
+                }
+            }
+            self.env.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// A Welcome on a later connection: the session goes on, or it is a new one.
+    fn welcomed(&self, connection: &Connection) {
+        let lost = connection.welcome.state == mds::NEW;
+        let pending = if lost {
+            let mut state = self.state.borrow_mut();
+            state.evictions += 1;
+            std::mem::take(&mut state.pending)
+        } else {
+            Default::default()
+        };
+        self.adopt(connection);
+        if lost {
+            let client = connection.welcome.client;
+            self.log(&format!(
+                "a new session stands as client {client}; what was not committed is lost"
+            ));
+            if let Some(events) = self.events() {
+                events.evicted(client);
+            }
+            for pending in pending.into_values() {
+                pending.answer.send(Err(Fault::Evicted));
+            }
+        } else {
+            self.log("connected to the metadata server again");
+        }
+    }
+
+    /// Renews the lease when nothing else does, and gives up a connection on which
+    /// nothing is heard.
+    async fn keep_alive(self: Rc<Self>) {
+        loop {
+            let third = (self.lease() / 3).max(Duration::from_millis(1));
+            let closed: Notified = self.changed.notified();
+            if self.is_closed() {
+                return;
+            }
+            let _ = self.env.timeout(third, closed).await;
+            let now = self.env.now();
+            let (quiet, deaf, up) = {
+                let state = self.state.borrow();
+                let left = state.lease_ends.since(now);
+                (
+                    left < state.lease - third / 2,
+                    now.since(state.heard) > state.lease * 2 / 3,
+                    state.phase == Phase::Up,
+                )
+            };
+            if up && deaf {
+                let state = self.state.borrow();
+                if let Some(stream) = &state.stream {
+                    stream.shutdown();
+                }
+            } else if up
+                && quiet
+                && let Some(permit) = self.reserved.try_acquire(1)
+            {
+                drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit));
+            }
+        }
+    }
+}

@@ -1,0 +1,566 @@
+//! The session with the metadata server: slots, replies, replay, reconnection.
+//!
+//! Invariants:
+//! - a request stays in its slot until it is answered or the session is lost; a new
+//!   connection resends it with the same sequence;
+//! - [`Events`] sees replies and pushes in the order of their arrival, before whoever waits;
+//! - an answered request that changed state is kept with its reply until the server
+//!   says that it is durable; after a restart it is replayed with that result;
+//! - the lease counts from the sending of the last request that was answered;
+//! - what completes a recall never waits for an ordinary slot.
+
+mod connection;
+mod content;
+mod recovery;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use env::sync::{Notify, OneReceiver, OneSender, Permit, Semaphore, oneshot};
+use env::{Env, Stream};
+use proto::frame;
+use proto::mds::{
+    HeldLease, Lock, Message, Op, OpReply, PagInfo, Principal, Push, PushReply, Reply, Request,
+};
+use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
+use types::limits::REPLAY_MAX;
+use types::{ClientId, Duration, Epoch, Fault, Ino, Instant, Timestamp, Transno, Uuid};
+
+use crate::api::{Caller, ClientConfig};
+pub(crate) use content::ContentRpc;
+
+/// What the session tells the rest of the client. All are called on the
+/// connection's task and do not wait.
+pub(crate) trait Events {
+    /// A reply came; `request`, the session's number `order`, has as many operations as ran, or more.
+    fn absorb(&self, request: &Request, reply: &Reply, order: u64);
+    /// The server said something unasked (glimpses and evictions excepted).
+    fn push(&self, push: Push);
+    /// The answer to a glimpse.
+    fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
+    /// The server restarted: what is held, to be reclaimed. Sequences are forgotten.
+    fn reclaim(&self) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
+    /// The session was lost and a new one stands under a new number.
+    fn evicted(&self, client: ClientId);
+}
+
+/// A request to be made.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub ops: Vec<Op>,
+    pub principal: Principal,
+    pub sync: bool,
+    pub atomic: bool,
+    pub class: SlotClass,
+}
+
+impl Call {
+    /// One operation in an ordinary slot.
+    pub fn one(caller: &Caller, op: Op) -> Call {
+        Call::ops(caller, vec![op])
+    }
+
+    /// Several, each its own transaction.
+    pub fn ops(caller: &Caller, ops: Vec<Op>) -> Call {
+        Call {
+            ops,
+            principal: Principal { uid: caller.uid, gid: caller.gid, groups: Vec::new() },
+            sync: false,
+            atomic: false,
+            class: SlotClass::Ordinary,
+        }
+    }
+
+    /// One operation of the client itself in a reserved slot.
+    pub fn reserved(ops: Vec<Op>) -> Call {
+        Call { class: SlotClass::Reserved, ..Call::ops(&Caller::default(), ops) }
+    }
+}
+
+type Answer = Result<Rc<Reply>, Fault>;
+
+struct Pending {
+    request: Rc<Request>,
+    /// Number of the request, in the order of making.
+    order: u64,
+    sent: Instant,
+    answer: OneSender<Answer>,
+    _permit: Permit,
+}
+
+/// An answered request that a restart of the server may undo.
+struct Kept {
+    request: Rc<Request>,
+    reply: Rc<Reply>,
+    /// Its number in the epoch of the recovery that is going on.
+    replayed: Option<Transno>,
+}
+
+/// How far the connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// None, or no Welcome yet.
+    Down,
+    /// Reclaim and replay are going on; other requests wait.
+    Recovering,
+    /// Requests go out.
+    Up,
+    /// Closed by `close`.
+    Closed,
+}
+
+struct State {
+    phase: Phase,
+    slots: SlotTable,
+    pending: BTreeMap<u16, Pending>,
+    out: Vec<u8>,
+    stream: Option<Stream>,
+    /// Rises with every connection.
+    connection: u64,
+    /// The answer that recovery waits for.
+    recovery: Option<(Ticket, OneSender<Reply>)>,
+    /// Sequence of the recovery slot, and its request if that has no answer.
+    recovery_seq: u32,
+    recovery_unanswered: Option<Request>,
+    kept: BTreeMap<Transno, Kept>,
+    client: ClientId,
+    epoch: Epoch,
+    fs: Uuid,
+    pags: Vec<PagInfo>,
+    nonce: u64,
+    seen: Transno,
+    last_committed: Transno,
+    lease: Duration,
+    lease_ends: Instant,
+    heard: Instant,
+    /// Server's clock minus ours, in nanoseconds.
+    clock_offset: i128,
+    last_time: Timestamp,
+    requests: u64,
+    evictions: u64,
+}
+
+/// The session of a client. One per client, through all connections.
+pub(crate) struct Session {
+    pub env: Env,
+    config: ClientConfig,
+    state: RefCell<State>,
+    ordinary: Semaphore,
+    reserved: Semaphore,
+    writable: Notify,
+    changed: Notify,
+    events: OnceCell<Weak<dyn Events>>,
+    sync_forced: Cell<bool>,
+}
+
+impl Session {
+    /// Where replies and pushes go; set once, before anything is called.
+    pub fn set_events(&self, events: Weak<dyn Events>) {
+        let first = self.events.set(events).is_ok();
+        assert!(first, "the session has one owner");
+    }
+
+    fn events(&self) -> Option<Rc<dyn Events>> {
+        self.events.get()?.upgrade()
+    }
+
+    /// The client's number.
+    pub fn client(&self) -> ClientId {
+        self.state.borrow().client
+    }
+
+    /// The file system and its data zones.
+    pub fn volume(&self) -> (Uuid, Vec<PagInfo>) {
+        let state = self.state.borrow();
+        (state.fs, state.pags.clone())
+    }
+
+    /// Number of the next request.
+    pub fn order(&self) -> u64 {
+        self.state.borrow().requests
+    }
+
+    /// One line for people.
+    pub fn log(&self, text: &str) {
+        (self.config.log)(text);
+    }
+
+    /// Makes a request and waits for its answer, through reconnections and restarts.
+    ///
+    /// # Errors
+    /// `Evicted`: the session was lost before the answer came, and nobody knows whether the request
+    /// was executed; one that only asks is made again instead. `Unreachable`: the session is closed.
+    pub async fn call(&self, call: Call) -> Answer {
+        if !call.ops.iter().all(only_asks) {
+            return self.call_once(call).await;
+        }
+        loop {
+            match self.call_once(call.clone()).await {
+                Err(Fault::Evicted) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn call_once(&self, call: Call) -> Answer {
+        let permits = match call.class {
+            SlotClass::Ordinary => &self.ordinary,
+            SlotClass::Reserved => &self.reserved,
+        };
+        let permit = permits.acquire(1).await;
+        let receiver = self.submit(call, permit)?;
+        receiver.await.unwrap_or(Err(Fault::Evicted))
+    }
+
+    fn submit(&self, call: Call, permit: Permit) -> Result<OneReceiver<Answer>, Fault> {
+        let mut state = self.state.borrow_mut();
+        if state.phase == Phase::Closed {
+            return Err(Fault::Unreachable);
+        }
+        let ticket = state.slots.take(call.class).ok_or(Fault::Overloaded)?;
+        let request = Request {
+            slot: ticket.slot,
+            seq: ticket.seq,
+            principal: call.principal,
+            sync: call.sync,
+            atomic: call.atomic,
+            replay: None,
+            ops: call.ops,
+        };
+        let order = state.requests;
+        state.requests += 1;
+        let request =
+            if state.phase == Phase::Up { self.put(&mut state, request) } else { request };
+        let (answer, receiver) = oneshot();
+        let sent = self.env.now();
+        let request = Rc::new(request);
+        state
+            .pending
+            .insert(ticket.slot, Pending { request, order, sent, answer, _permit: permit });
+        Ok(receiver)
+    }
+
+    /// Appends a request to what the writer sends next.
+    fn put(&self, state: &mut State, request: Request) -> Request {
+        let message = Message::Request { request };
+        self.put_message(state, &message);
+        let Message::Request { request } = message else { unreachable!("just made") };
+        request
+    }
+
+    fn put_message(&self, state: &mut State, message: &Message) {
+        frame::encode(message, &mut state.out);
+        self.writable.notify_one();
+    }
+
+    /// A reply came.
+    fn answered(&self, reply: Reply) {
+        let mut state = self.state.borrow_mut();
+        let ticket = Ticket { slot: reply.slot, seq: reply.seq };
+        if state.phase == Phase::Recovering {
+            if let Some((_, sender)) = state.recovery.take_if(|(awaited, _)| *awaited == ticket) {
+                drop(state);
+                sender.send(reply);
+            }
+            return;
+        }
+        if !state.slots.answered(ticket) {
+            return;
+        }
+        let Some(pending) = state.pending.remove(&reply.slot) else { return };
+        state.lease_ends = state.lease_ends.max(pending.sent + state.lease);
+        state.seen = state.seen.max(reply.transno);
+        self.committed(&mut state, reply.last_committed);
+        let reply = Rc::new(reply);
+        if reply.transno > state.last_committed {
+            let kept =
+                Kept { request: pending.request.clone(), reply: reply.clone(), replayed: None };
+            state.kept.insert(reply.transno, kept);
+        }
+        let crowded = state.kept.len() > REPLAY_MAX / 2;
+        drop(state);
+        if let Some(events) = self.events() {
+            events.absorb(&pending.request, &reply, pending.order);
+        }
+        pending.answer.send(Ok(reply));
+        if crowded {
+            self.force_sync();
+        } else {
+            self.sync_forced.set(false);
+        }
+    }
+
+    fn committed(&self, state: &mut State, upto: Transno) {
+        if upto > state.last_committed {
+            state.last_committed = upto;
+            while let Some(entry) = state.kept.first_entry() {
+                if *entry.key() > upto {
+                    break;
+                }
+                entry.remove();
+            }
+        }
+    }
+
+    /// The replay list is long: makes the server write what it has, once at a time.
+    fn force_sync(&self) {
+        if self.sync_forced.replace(true) {
+            return;
+        }
+        let Some(permit) = self.reserved.try_acquire(1) else {
+            self.sync_forced.set(false);
+            return;
+        };
+        // The answer is of no interest: its `last_committed` prunes the list.
+        drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit));
+    }
+
+    fn pushed(&self, push: Push) {
+        match push {
+            Push::Glimpse { id, ino } => {
+                let data = self.events().and_then(|events| events.glimpse(ino));
+                let mut state = self.state.borrow_mut();
+                let reply = PushReply { id, data };
+                self.put_message(&mut state, &Message::PushReply { reply });
+            }
+            Push::Committed { transno } => {
+                let mut state = self.state.borrow_mut();
+                self.committed(&mut state, transno);
+            }
+            Push::Evicted { reason } => {
+                self.log(&format!("the metadata server ended this client's session: {reason}"));
+                self.lose_session();
+            }
+            push => {
+                if let Some(events) = self.events() {
+                    events.push(push);
+                }
+            }
+        }
+    }
+
+    /// The server no longer knows this client: its next hello asks for a new session.
+    fn lose_session(&self) {
+        let mut state = self.state.borrow_mut();
+        state.client = ClientId(0);
+        state.lease_ends = Instant(0);
+        if let Some(stream) = &state.stream {
+            stream.shutdown();
+        }
+    }
+
+    /// Everything of this session so far is durable when it ends; no request if it is already.
+    pub async fn sync(&self) -> Result<(), Fault> {
+        {
+            let state = self.state.borrow();
+            if state.seen <= state.last_committed {
+                return Ok(());
+            }
+        }
+        let reply = self.call(Call::reserved(vec![Op::Sync {}])).await?;
+        done(&reply)
+    }
+
+    /// Ends when every request that is without an answer now has one.
+    pub async fn barrier(&self) {
+        let mut waiting: Vec<(u16, u32)> = {
+            let state = self.state.borrow();
+            state.pending.iter().map(|(slot, pending)| (*slot, pending.request.seq)).collect()
+        };
+        loop {
+            {
+                let state = self.state.borrow();
+                waiting.retain(|(slot, seq)| {
+                    state.pending.get(slot).is_some_and(|pending| pending.request.seq == *seq)
+                });
+            }
+            if waiting.is_empty() {
+                return;
+            }
+            self.env.sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// The client is gone without a goodbye.
+    pub fn abandon(&self) {
+        let mut state = self.state.borrow_mut();
+        state.phase = Phase::Closed;
+        if let Some(stream) = state.stream.take() {
+            stream.shutdown();
+        }
+        drop(state);
+        self.writable.notify_all();
+        self.changed.notify_all();
+    }
+
+    /// Until when what is cached may be relied on.
+    pub fn lease_ends(&self) -> Instant {
+        self.state.borrow().lease_ends
+    }
+
+    /// What is left of the lease.
+    pub fn lease_left(&self) -> Duration {
+        self.lease_ends().since(self.env.now())
+    }
+
+    /// Ends when the lease is good. At once, as a rule.
+    ///
+    /// # Errors
+    /// `Unreachable` if the session is closed.
+    pub async fn live(&self) -> Result<(), Fault> {
+        loop {
+            let changed = self.changed.notified();
+            let (phase, good) = {
+                let state = self.state.borrow();
+                (state.phase, state.lease_ends > self.env.now())
+            };
+            if phase == Phase::Closed {
+                return Err(Fault::Unreachable);
+            }
+            if good {
+                return Ok(());
+            }
+            if phase == Phase::Up {
+                // Late: the answer to a renewal tells whether the session still is ours.
+                drop(changed);
+                match self.call(Call::reserved(vec![Op::Renew {}])).await {
+                    Ok(_) | Err(Fault::Evicted) => continue,
+                    Err(fault) => return Err(fault),
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// The server's clock, estimated; never goes back.
+    pub fn time(&self) -> Timestamp {
+        const SECOND: i128 = 1_000_000_000;
+        let wall = self.env.wall();
+        let mut state = self.state.borrow_mut();
+        let nanos = i128::from(wall.seconds) * SECOND + i128::from(wall.nanos) + state.clock_offset;
+        let time = Timestamp {
+            seconds: i64::try_from(nanos.div_euclid(SECOND)).unwrap_or(i64::MAX),
+            nanos: nanos.rem_euclid(SECOND) as u32,
+        };
+        state.last_time = state.last_time.max(time);
+        state.last_time
+    }
+
+    /// Leaves the server: it frees what this client held.
+    pub async fn close(&self) {
+        let bound = self.lease().min(Duration::from_secs(10));
+        let goodbye = self.call(Call::reserved(vec![Op::Goodbye {}]));
+        let _ = self.env.timeout(bound, goodbye).await;
+        let mut state = self.state.borrow_mut();
+        state.phase = Phase::Closed;
+        if let Some(stream) = state.stream.take() {
+            stream.shutdown();
+        }
+        let pending = std::mem::take(&mut state.pending);
+        drop(state);
+        for pending in pending.into_values() {
+            pending.answer.send(Err(Fault::Unreachable));
+        }
+        self.writable.notify_all();
+        self.changed.notify_all();
+    }
+
+    /// Has `close` been called?
+    pub fn is_closed(&self) -> bool {
+        self.state.borrow().phase == Phase::Closed
+    }
+
+    /// Lease of the session.
+    pub fn lease(&self) -> Duration {
+        self.state.borrow().lease
+    }
+
+    /// Fills in what is known here.
+    pub fn status(&self, status: &mut crate::api::ClientStatus) {
+        let state = self.state.borrow();
+        status.client = state.client.0;
+        status.epoch = state.epoch.0;
+        status.connected = state.phase == Phase::Up;
+        status.requests = state.requests;
+        status.in_flight = state.slots.busy();
+        status.replay = state.kept.len();
+        status.evictions = state.evictions;
+    }
+
+    fn new(env: Env, config: ClientConfig, slots: u16) -> Session {
+        let now = env.now();
+        let nonce = env.random_u64();
+        let slots = SlotTable::new(slots);
+        Session {
+            config,
+            ordinary: Semaphore::new(usize::from(slots.ordinary())),
+            reserved: Semaphore::new(usize::from(TABLE_RESERVED)),
+            state: RefCell::new(State {
+                phase: Phase::Down,
+                slots,
+                pending: BTreeMap::new(),
+                out: Vec::new(),
+                stream: None,
+                connection: 0,
+                recovery: None,
+                recovery_seq: 0,
+                recovery_unanswered: None,
+                kept: BTreeMap::new(),
+                client: ClientId(0),
+                epoch: Epoch(0),
+                fs: Uuid::default(),
+                pags: Vec::new(),
+                nonce,
+                seen: Transno::ZERO,
+                last_committed: Transno::ZERO,
+                lease: Duration::from_secs(30),
+                lease_ends: Instant(0),
+                heard: now,
+                clock_offset: 0,
+                last_time: Timestamp::default(),
+                requests: 0,
+                evictions: 0,
+            }),
+            writable: Notify::new(),
+            changed: Notify::new(),
+            events: OnceCell::new(),
+            sync_forced: Cell::new(false),
+            env,
+        }
+    }
+}
+
+/// The fault of the operation that failed, if one did.
+pub(crate) fn done(reply: &Reply) -> Result<(), Fault> {
+    match reply.results.last() {
+        Some(Err(fault)) => Err(*fault),
+        Some(Ok(_)) => Ok(()),
+        None => Err(Fault::Protocol),
+    }
+}
+
+/// The result of operation `index`.
+pub(crate) fn result(reply: &Reply, index: usize) -> Result<&OpReply, Fault> {
+    match reply.results.get(index) {
+        Some(Ok(result)) => Ok(result),
+        Some(Err(fault)) => Err(*fault),
+        None => done(reply).and(Err(Fault::Protocol)),
+    }
+}
+
+/// May the operation be executed any number of times?
+fn only_asks(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Lookup { .. }
+            | Op::GetAttr { .. }
+            | Op::ReadDir { .. }
+            | Op::GetXattr { .. }
+            | Op::ListXattr { .. }
+            | Op::ReadLink { .. }
+            | Op::Acquire { .. }
+            | Op::Statfs {}
+            | Op::TestLock { .. }
+    )
+}

@@ -1,0 +1,175 @@
+//! After a restart of the server: reclaim, replay, done.
+//!
+//! | answered request | what happens |
+//! |---|---|
+//! | transno at or below `survived` | the server has it durably: forgotten |
+//! | above, of an earlier epoch | replayed with its results, in transno order |
+
+use std::rc::Rc;
+
+use env::sync::oneshot;
+use proto::mds::{Op, Principal, Replay, Reply, Request};
+use proto::slots::Ticket;
+use types::Transno;
+
+use super::{Phase, Session, done};
+
+/// Leases in one reclaim.
+const RECLAIM_MAX: usize = 4096;
+
+/// The connection went away under the recovery; the next one begins anew.
+struct Broken;
+
+impl Session {
+    pub(super) async fn recover(self: Rc<Self>, number: u64, survived: Transno) {
+        if self.try_recover(number, survived).await.is_ok() {
+            self.log("the metadata server restarted; everything it had lost was replayed");
+            self.resend();
+        }
+    }
+
+    async fn try_recover(&self, number: u64, survived: Transno) -> Result<(), Broken> {
+        let unanswered = self.state.borrow_mut().recovery_unanswered.take();
+        if let Some(request) = unanswered {
+            // Of the recovery that broke off: its slot must not pass over it.
+            self.recovery_request(number, request).await?;
+        }
+        self.reclaim_held(number).await?;
+        let epoch = {
+            let mut state = self.state.borrow_mut();
+            self.committed(&mut state, survived);
+            state.epoch
+        };
+        let mut after = survived;
+        loop {
+            let next = {
+                let state = self.state.borrow();
+                state
+                    .kept
+                    .range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
+                    .next()
+                    .filter(|(transno, _)| transno.epoch < epoch)
+                    .map(|(transno, kept)| (*transno, kept.request.clone(), kept.reply.clone()))
+            };
+            let Some((transno, request, reply)) = next else { break };
+            after = transno;
+            self.replay(number, transno, &request, reply).await?;
+        }
+        self.recovery_call(number, vec![Op::ReclaimDone {}]).await?;
+        self.renumber();
+        Ok(())
+    }
+
+    /// The replayed requests are kept under their new numbers. Not before all are: a restart
+    /// during the recovery lets it begin anew, in the old order, from what survived of the old epoch.
+    fn renumber(&self) {
+        let mut state = self.state.borrow_mut();
+        let kept = std::mem::take(&mut state.kept);
+        for (transno, mut kept) in kept {
+            let transno = kept.replayed.take().unwrap_or(transno);
+            state.seen = state.seen.max(transno);
+            state.kept.insert(transno, kept);
+        }
+    }
+
+    async fn reclaim_held(&self, number: u64) -> Result<(), Broken> {
+        let (mut leases, mut locks) =
+            self.events().map_or_else(Default::default, |events| events.reclaim());
+        while !leases.is_empty() || !locks.is_empty() {
+            let leases_now = leases.split_off(leases.len().saturating_sub(RECLAIM_MAX));
+            let locks_now = locks.split_off(locks.len().saturating_sub(RECLAIM_MAX));
+            let op = Op::Reclaim { leases: leases_now, locks: locks_now };
+            let reply = self.recovery_call(number, vec![op]).await?;
+            if let Err(fault) = done(&reply) {
+                self.log(&format!("the metadata server refused a reclaim: {fault}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn replay(
+        &self,
+        number: u64,
+        transno: Transno,
+        request: &Request,
+        was: Rc<Reply>,
+    ) -> Result<(), Broken> {
+        let replay = Request {
+            replay: Some(Replay { transno, results: was.results.clone() }),
+            ..request.clone()
+        };
+        let reply = self.recovery_request(number, replay).await?;
+        let repeated = reply.results.len() == was.results.len()
+            && reply.results.iter().zip(&was.results).all(|(new, old)| new.is_ok() == old.is_ok());
+        if !repeated {
+            self.log(&unrepeatable(transno, request, &was, &reply));
+        }
+        if let Some(kept) = self.state.borrow_mut().kept.get_mut(&transno) {
+            kept.replayed = Some(reply.transno);
+        }
+        Ok(())
+    }
+
+    async fn recovery_call(&self, number: u64, ops: Vec<Op>) -> Result<Reply, Broken> {
+        let ticket = {
+            let mut state = self.state.borrow_mut();
+            state.recovery_seq = state.recovery_seq.wrapping_add(1);
+            Ticket { slot: state.slots.recovery_slot(), seq: state.recovery_seq }
+        };
+        let request = Request {
+            slot: ticket.slot,
+            seq: ticket.seq,
+            principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
+            sync: false,
+            atomic: false,
+            replay: None,
+            ops,
+        };
+        self.recovery_request(number, request).await
+    }
+
+    async fn recovery_request(&self, number: u64, request: Request) -> Result<Reply, Broken> {
+        let receiver = {
+            let mut state = self.state.borrow_mut();
+            if state.connection != number || state.phase != Phase::Recovering {
+                return Err(Broken);
+            }
+            let ticket = Ticket { slot: request.slot, seq: request.seq };
+            let (sender, receiver) = oneshot();
+            state.recovery = Some((ticket, sender));
+            let request = self.put(&mut state, request);
+            // A replay is known by its number wherever it is sent again.
+            state.recovery_unanswered = Some(request).filter(|request| request.replay.is_none());
+            receiver
+        };
+        let sent = self.env.now();
+        let reply = receiver.await.ok_or(Broken)?;
+        let mut state = self.state.borrow_mut();
+        if state.connection != number {
+            return Err(Broken);
+        }
+        state.recovery_unanswered = None;
+        state.lease_ends = state.lease_ends.max(sent + state.lease);
+        Ok(reply)
+    }
+}
+
+/// What of a request could not be repeated, for people.
+fn unrepeatable(transno: Transno, request: &Request, was: &Reply, is: &Reply) -> String {
+    let new = is.results.iter().map(Some).chain(std::iter::repeat(None));
+    for ((op, old), new) in request.ops.iter().zip(&was.results).zip(new) {
+        let fault = match new {
+            Some(Ok(_)) if old.is_ok() => continue,
+            Some(Err(fault)) if old == &Err(*fault) => continue,
+            Some(Err(fault)) => fault.text(),
+            Some(Ok(_)) => "it succeeded this time",
+            None => "it was not executed",
+        };
+        let mut text = format!("{op:?}");
+        text.truncate(text.char_indices().nth(160).map_or(text.len(), |(at, _)| at));
+        return format!(
+            "after the server's restart, {text} ({transno}) could not be repeated: {fault}"
+        );
+    }
+    format!("after the server's restart, request {transno} could not be repeated")
+}

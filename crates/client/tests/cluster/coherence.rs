@@ -1,0 +1,397 @@
+//! Several clients see each other's changes at once, and the kernel is told.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use client::{Caller, OpenFlags, Place, SetAttrRequest, TimeSpec};
+use types::{Duration, Fault, Ino, Timestamp};
+
+use crate::harness::{Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, name};
+
+#[test]
+fn names_made_and_removed_by_one_client_are_seen_by_another() {
+    check(1, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        assert!(b.find(Ino::ROOT, "f").await.is_none());
+        let ino = a.put("f", b"x").await;
+        let entry = b.find(Ino::ROOT, "f").await.expect("made by the other");
+        assert_eq!(entry.attr.ino, ino);
+        assert!(
+            b.kernel.told.borrow().contains(&Told::Epoch),
+            "the kernel cached that it was missing"
+        );
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        assert!(a.find(Ino::ROOT, "f").await.is_none());
+        assert_eq!(a.list(Ino::ROOT, true).await, Vec::<String>::new());
+        b.mkdir(Ino::ROOT, "d").await.unwrap();
+        assert_eq!(a.mkdir(Ino::ROOT, "d").await.err(), Some(Fault::Exists));
+        assert_eq!(a.list(Ino::ROOT, false).await, ["d"]);
+        let (from, to) = (name("d"), name("e"));
+        let from = Place { dir: Ino::ROOT, name: &from };
+        a.client.rename(&ROOT, from, Place { dir: Ino::ROOT, name: &to }, 0).await.unwrap();
+        assert_eq!(b.list(Ino::ROOT, true).await, ["e"]);
+        assert!(b.find(Ino::ROOT, "d").await.is_none());
+    });
+}
+
+#[test]
+fn data_written_by_one_client_is_read_by_another_at_once() {
+    check(2, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let ino = entry.attr.ino;
+        let theirs = {
+            assert_eq!(b.ino("f").await, ino);
+            b.open(ino, RDWR).await
+        };
+        for round in 0..20u8 {
+            let at = u64::from(round) * 3000;
+            a.write(opened.handle, at, &[round; 3000]).await;
+            assert_eq!(b.read(theirs, at, 5000).await, [round; 3000]);
+            b.write(theirs, at, &[round | 0x80; 100]).await;
+            let read = a.read(opened.handle, at, 200).await;
+            assert_eq!((read[0], read[99], read[100]), (round | 0x80, round | 0x80, round));
+        }
+        let set = SetAttrRequest { size: Some(10), ..SetAttrRequest::default() };
+        b.client.setattr(&ROOT, ino, set).await.unwrap();
+        assert_eq!(a.client.getattr(ino).await.unwrap().0.size, 10);
+        assert_eq!(a.read(opened.handle, 0, 100).await.len(), 10);
+    });
+}
+
+#[test]
+fn the_size_of_a_file_being_written_is_glimpsed_without_taking_it_away() {
+    check(3, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
+        a.write(opened.handle, 0, &[1; 5000]).await;
+        let recalls = a.client.status().recalls;
+        assert_eq!(b.find(Ino::ROOT, "f").await.unwrap().attr.size, 5000);
+        a.write(opened.handle, 5000, &[1; 5000]).await;
+        let (attr, ttl) = b.client.getattr(entry.attr.ino).await.unwrap();
+        assert_eq!((attr.size, ttl), (10_000, Duration::ZERO));
+        assert!(a.client.status().recalls <= recalls + 1, "at most the names were asked for");
+        a.close(opened.handle).await;
+        let before = a.requests();
+        let (_, again) = {
+            let entry = a.find(Ino::ROOT, "f").await.unwrap();
+            (entry, a.open(entry.attr.ino, WRONLY).await)
+        };
+        a.write(again, 0, &[2; 10]).await;
+        assert!(a.requests() - before <= 2, "DATA_X stayed here");
+    });
+}
+
+#[test]
+fn attributes_set_by_one_client_are_seen_by_another_that_cached_them() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let entry = b.find(Ino::ROOT, "f").await.unwrap();
+        let _ = b.client.getattr(ino).await.unwrap();
+        let set = SetAttrRequest { mode: Some(0o4711), ..SetAttrRequest::default() };
+        a.client.setattr(&ROOT, ino, set).await.unwrap();
+        assert_eq!(b.client.getattr(ino).await.unwrap().0.mode, 0o4711);
+        if entry.attr_ttl > Duration::ZERO {
+            assert!(b.kernel.told.borrow().contains(&Told::Attr(ino)));
+        }
+        a.client.setxattr(&ROOT, ino, b"user.k", b"v1", 0, false).await.unwrap();
+        assert_eq!(b.client.getxattr(ino, b"user.k").await.unwrap(), b"v1");
+        b.client.setxattr(&ROOT, ino, b"user.k", b"v2", 0, false).await.unwrap();
+        assert_eq!(a.client.getxattr(ino, b"user.k").await.unwrap(), b"v2");
+        let at = Timestamp { seconds: 77, nanos: 7 };
+        let set = SetAttrRequest {
+            atime: Some(TimeSpec::At(at)),
+            mtime: Some(TimeSpec::At(at)),
+            ..SetAttrRequest::default()
+        };
+        b.client.setattr(&ROOT, ino, set).await.unwrap();
+        let attr = a.client.getattr(ino).await.unwrap().0;
+        assert_eq!((attr.atime, attr.mtime), (at, at));
+    });
+}
+
+#[test]
+fn allocation_clears_set_id_bits_that_another_client_set() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"x").await;
+        let handle = a.open(ino, RDWR).await;
+        a.write(handle, 0, b"y").await;
+        b.ino("f").await;
+        let set = SetAttrRequest { mode: Some(0o6777), ..SetAttrRequest::default() };
+        b.client.setattr(&ROOT, ino, set).await.unwrap();
+        let user = Caller { uid: 1000, gid: 1000, pid: 1 };
+        a.client.fallocate(&user, handle, 0, 0, 100).await.unwrap();
+        assert_eq!(b.client.getattr(ino).await.unwrap().0.mode, 0o777);
+        a.close(handle).await;
+    });
+}
+
+#[test]
+fn a_create_opens_what_exists_only_for_who_plainly_may() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("secret", b"x").await;
+        let set = SetAttrRequest { mode: Some(0o600), uid: Some(7), ..SetAttrRequest::default() };
+        a.client.setattr(&ROOT, ino, set).await.unwrap();
+        a.mkdir(Ino::ROOT, "dir").await.unwrap();
+        let create = |uid, text| {
+            let (b, name) = (b.clone(), name(text));
+            async move {
+                let caller = Caller { uid, gid: uid, pid: 1 };
+                let place = Place { dir: Ino::ROOT, name: &name };
+                let made = b.client.create(&caller, place, 0o644, 0, RDWR).await;
+                match made {
+                    Ok((entry, opened)) => {
+                        b.close(opened.handle).await;
+                        Ok(entry.attr.ino)
+                    }
+                    Err(fault) => Err(fault),
+                }
+            }
+        };
+        assert_eq!(create(0, "secret").await, Ok(ino));
+        assert_eq!(create(7, "secret").await, Ok(ino));
+        assert_eq!(create(8, "secret").await, Err(Fault::Stale));
+        assert_eq!(create(0, "dir").await, Err(Fault::Stale));
+    });
+}
+
+#[test]
+fn a_file_that_another_client_has_open_outlives_its_name() {
+    check(5, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("f", &[3; 20_000]).await;
+        let ino = b.ino("f").await;
+        let handle = b.open(ino, RDONLY).await;
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        assert!(b.find(Ino::ROOT, "f").await.is_none());
+        assert!(b.read(handle, 10_000, 20_000).await == [3; 10_000]);
+        assert_eq!(b.client.getattr(ino).await.unwrap().0.nlink, 0);
+        b.close(handle).await;
+        // Nothing holds it any more: it is freed in the background.
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        let gone = b.client.open(&ROOT, ino, RDONLY).await;
+        assert!(gone.is_err(), "{gone:?}");
+    });
+}
+
+#[test]
+fn appends_of_two_clients_never_overwrite_each_other() {
+    check(6, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("log", b"").await;
+        let flags = OpenFlags(WRONLY.0 | OpenFlags::APPEND);
+        let mut tasks = Vec::new();
+        for (mount, byte) in [(a.clone(), 1u8), (b.clone(), 2), (a.clone(), 3)] {
+            let ino = mount.ino("log").await;
+            let handle = mount.open(ino, flags).await;
+            tasks.push(cluster.env.spawn_join(async move {
+                for _ in 0..30 {
+                    mount.write(handle, 0, &[byte; 100]).await;
+                }
+                mount.close(handle).await;
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+        let log = b.get("log").await;
+        assert_eq!(log.len(), 9000);
+        for byte in 1..=3u8 {
+            assert_eq!(log.chunks(100).filter(|chunk| **chunk == [byte; 100]).count(), 30);
+        }
+    });
+}
+
+#[test]
+fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
+    check(7, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("f", &[1; 64 << 10]).await;
+        let ino = b.ino("f").await;
+        let handle = b.open(ino, RDONLY).await;
+        // The kernel has pages, and its invalidation hangs on a page that a READ keeps locked.
+        b.client.read(handle, 0, 4096, true).await.unwrap();
+        b.kernel.stuck.set(true);
+        let writer = {
+            let a = a.clone();
+            cluster.env.spawn_join(async move {
+                let handle = a.open(ino, WRONLY).await;
+                a.write(handle, 0, &[2; 4096]).await;
+                a.close(handle).await;
+            })
+        };
+        cluster.env.sleep(Duration::from_millis(50)).await;
+        // While the whole file is being invalidated, READs are served.
+        b.client.read(handle, 8192, 4096, true).await.unwrap();
+        // The READ that held the page is answered: the invalidation goes on.
+        b.kernel.stuck.set(false);
+        writer.await;
+        let told = b.kernel.told.borrow().clone();
+        assert!(told.contains(&Told::Pages(ino, 0, 0)), "{told:?}");
+        assert!(told.contains(&Told::Pages(ino, 8192, 4096)), "the noted range too: {told:?}");
+        assert_eq!(b.read(handle, 0, 4096).await, [2; 4096]);
+    });
+}
+
+#[test]
+fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
+    check(8, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("f", &[1; 64 << 10]).await;
+        let ino = b.ino("f").await;
+        let handle = b.open(ino, RDONLY).await;
+        b.client.read(handle, 0, 4096, true).await.unwrap();
+        b.kernel.stuck.set(true);
+        let (a2, env) = (a.clone(), cluster.env.clone());
+        let writer = env.spawn_join(async move {
+            let handle = a2.open(ino, WRONLY).await;
+            a2.write(handle, 0, &[2; 4096]).await;
+        });
+        env.sleep(Duration::from_millis(20)).await;
+        b.client.read(handle, 4096, 4096, true).await.unwrap();
+        // The first round ends; the second one, for the noted range, hangs until READs that come
+        // now are answered.
+        b.kernel.stuck.set(false);
+        env.sleep(Duration::from_micros(100)).await;
+        b.kernel.stuck.set(true);
+        let answered = Rc::new(Cell::new(false));
+        let (b2, done) = (b.clone(), answered.clone());
+        env.spawn(async move {
+            b2.client.read(handle, 4096, 4096, true).await.unwrap();
+            done.set(true);
+            b2.kernel.stuck.set(false);
+        });
+        assert!(env.timeout(Duration::from_secs(2), writer).await.is_some(), "a deadlock");
+        assert!(answered.get());
+    });
+}
+
+#[test]
+fn truncation_is_served_while_the_right_drains() {
+    check(9, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = b.create(Ino::ROOT, "f", RDWR).await;
+        let ino = entry.attr.ino;
+        b.write(opened.handle, 0, &[1; 20_000]).await;
+        b.client.read(opened.handle, 0, 4096, true).await.unwrap();
+        b.kernel.stuck.set(true);
+        let (a2, env) = (a.clone(), cluster.env.clone());
+        let reader = env.spawn_join(async move {
+            let handle = a2.open(ino, RDONLY).await;
+            a2.read(handle, 0, 100_000).await.len()
+        });
+        env.sleep(Duration::from_millis(100)).await;
+        // The kernel truncates with write-back forbidden; the invalidation waits for that.
+        let set = SetAttrRequest { size: Some(7), ..SetAttrRequest::default() };
+        let served = b.client.setattr(&ROOT, ino, set);
+        let served = env.timeout(Duration::from_secs(1), served).await;
+        assert_eq!(served.expect("never parked").unwrap().0.size, 7);
+        b.kernel.stuck.set(false);
+        assert_eq!(reader.await, 7);
+    });
+}
+
+/// What one process does in directories that others change too.
+async fn work(mount: Mount, worker: u8, dirs: [Ino; 2]) {
+    for _ in 0..80 {
+        let random = mount.env.random_u64();
+        let dir = dirs[(random & 1) as usize];
+        let other = dirs[(random >> 1 & 1) as usize];
+        let text = format!("n{}", random >> 2 & 7);
+        let target = format!("n{}", random >> 5 & 7);
+        match random >> 8 & 3 {
+            0 => {
+                let name = name(&text);
+                let place = Place { dir, name: &name };
+                if let Ok((_, opened)) = mount.client.create(&ROOT, place, 0o644, 0, RDWR).await {
+                    let _ = mount.try_write(opened.handle, 0, &[worker; 64]).await;
+                    if random >> 10 & 3 == 0 {
+                        let _ = mount.client.fsync(opened.handle, false).await;
+                    }
+                    mount.close(opened.handle).await;
+                }
+            }
+            1 => {
+                let _ = mount.unlink(dir, &text).await;
+            }
+            2 => {
+                let (from, to) = (name(&text), name(&target));
+                let from = Place { dir, name: &from };
+                let to = Place { dir: other, name: &to };
+                let _ = mount.client.rename(&ROOT, from, to, 0).await;
+            }
+            _ => drop(mount.find(dir, &text).await),
+        }
+    }
+}
+
+fn work_together(seed: u64, disturb: bool) {
+    check(seed, |cluster| async move {
+        let mounts = [cluster.mount("a").await, cluster.mount("b").await];
+        let mut dirs = [Ino::NONE; 2];
+        for (dir, text) in dirs.iter_mut().zip(["d0", "d1"]) {
+            *dir = mounts[0].mkdir(Ino::ROOT, text).await.unwrap().attr.ino;
+            assert_eq!(mounts[1].ino(text).await, *dir);
+        }
+        let mut tasks = Vec::new();
+        for (worker, mount) in mounts.iter().cycle().take(6).cloned().enumerate() {
+            tasks.push(cluster.env.spawn_join(work(mount, worker as u8, dirs)));
+        }
+        if disturb {
+            let doomed = cluster.mount("doomed").await;
+            assert_eq!(doomed.ino("d0").await, dirs[0]);
+            doomed.env.clone().spawn(work(doomed, 9, dirs));
+            for _ in 0..4 {
+                cluster.env.sleep(Duration::from_millis(5 + cluster.env.random_u64() % 30)).await;
+                match cluster.env.random_u64() % 4 {
+                    0 => cluster.world.cut("a", "mds"),
+                    1 => cluster.world.cut("b", "mds"),
+                    2 => cluster.world.kill("doomed"),
+                    _ => cluster.restart_server().await,
+                }
+            }
+        }
+        for task in tasks {
+            let ended = cluster.env.timeout(Duration::from_secs(120), task).await;
+            let states = mounts.each_ref().map(|mount| mount.client.status());
+            assert!(ended.is_some(), "a worker is stuck: {states:?}");
+        }
+        cluster.world.kill("doomed");
+        let fresh = cluster.mount("c").await;
+        for (dir, text) in dirs.into_iter().zip(["d0", "d1"]) {
+            assert_eq!(fresh.ino(text).await, dir);
+            let truth = fresh.list(dir, false).await;
+            for mount in &mounts {
+                for index in 0..8 {
+                    let text = format!("n{index}");
+                    let here = mount.find(dir, &text).await.map(|entry| entry.attr.ino);
+                    let there = fresh.find(dir, &text).await.map(|entry| entry.attr.ino);
+                    assert_eq!(here, there, "{text}");
+                    assert_eq!(here.is_some(), truth.contains(&text), "{text}");
+                }
+                assert_eq!(mount.list(dir, true).await, truth);
+            }
+        }
+        for mount in &mounts {
+            assert_eq!(mount.client.status().evictions, 0);
+            mount.client.unmount().await;
+        }
+    });
+}
+
+#[test]
+fn two_clients_that_work_in_the_same_directories_agree_in_the_end() {
+    for seed in 10..14 {
+        work_together(seed, false);
+    }
+}
+
+#[test]
+fn they_agree_also_when_the_server_restarts_and_a_third_client_dies() {
+    for seed in 20..32 {
+        work_together(seed, true);
+    }
+}

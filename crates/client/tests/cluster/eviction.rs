@@ -1,0 +1,84 @@
+//! A client that is silent for too long loses its session, and says so.
+
+use types::{Duration, Fault, Ino};
+
+use crate::harness::{LEASE, RDWR, check, logged};
+
+#[test]
+fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
+    check(1, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.write(opened.handle, 0, b"kept").await;
+        a.client.fsync(opened.handle, false).await.unwrap();
+        cluster.world.isolate("a");
+        a.write(opened.handle, 8192, b"lost").await;
+        let handle = b.open(b.ino("f").await, RDWR).await;
+        assert_eq!(b.read(handle, 0, 10).await, b"kept");
+        b.write(handle, 0, b"next").await;
+        cluster.env.sleep(LEASE).await;
+        cluster.world.heal();
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(a.client.status().evictions, 1);
+        let reports = [
+            a.client.fsync(opened.handle, false).await,
+            a.client.fsync(opened.handle, false).await,
+        ];
+        assert_eq!(reports, [Err(Fault::Io), Ok(())], "once");
+        assert!(
+            logged().iter().any(|line| line.contains(&entry.attr.ino.to_string())),
+            "the file is named"
+        );
+        assert_eq!(a.read(opened.handle, 0, 10).await, b"next");
+        a.write(opened.handle, 4, b"!").await;
+        assert_eq!(b.read(handle, 0, 10).await, b"next!");
+    });
+}
+
+#[test]
+fn a_suspended_client_that_nobody_waited_for_loses_nothing() {
+    check(2, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.write(opened.handle, 0, b"kept").await;
+        cluster.world.isolate("a");
+        cluster.env.sleep(LEASE * 4).await;
+        cluster.world.heal();
+        a.client.fsync(opened.handle, false).await.unwrap();
+        assert_eq!(a.client.status().evictions, 0);
+        assert_eq!(a.read(opened.handle, 0, 10).await, b"kept");
+    });
+}
+
+#[test]
+fn nothing_is_answered_from_memory_after_the_lease_has_run_out() {
+    check(3, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let ino = a.put("f", b"x").await;
+        a.client.syncfs().await.unwrap();
+        let (_, ttl) = a.client.getattr(ino).await.unwrap();
+        assert!(ttl > Duration::ZERO && ttl <= LEASE);
+        cluster.world.isolate("a");
+        cluster.env.sleep(LEASE * 2).await;
+        let silent = cluster.env.timeout(LEASE, a.client.getattr(ino)).await;
+        assert!(silent.is_none(), "it waits");
+        cluster.world.heal();
+        assert_eq!(a.client.getattr(ino).await.unwrap().0.size, 1);
+    });
+}
+
+#[test]
+fn a_dead_client_does_not_keep_others_out_for_longer_than_its_lease() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.write(opened.handle, 0, &[1; 5000]).await;
+        a.client.fsync(opened.handle, false).await.unwrap();
+        cluster.world.kill("a");
+        let handle = b.open(b.ino("f").await, RDWR).await;
+        b.write(handle, 0, &[2; 100]).await;
+        b.client.fsync(handle, false).await.unwrap();
+        let read = b.read(handle, 0, 10_000).await;
+        assert_eq!((read.len(), read[99], read[100]), (5000, 2, 1));
+    });
+}

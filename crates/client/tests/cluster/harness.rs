@@ -1,0 +1,310 @@
+//! A metadata server, its disks and clients in a simulated world.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use client::{
+    Caller, Client, ClientConfig, Entry, Handle, Kernel, LocalFuture, OpenFlags, Opened, Place,
+    WriteFlags,
+};
+use env::sim::{SimOptions, SimWorld};
+use env::{DiskOptions, Env};
+use store::{FormatOptions, Mfs, OpenOptions, PagFormat};
+use types::label::{Label, LabelKind};
+use types::limits::BLOCK_U64;
+use types::{Duration, Epoch, Fault, Ino, Name, PagId, Uuid};
+
+const MIB: u64 = 1 << 20;
+const DATA_BYTES: u64 = 512 * MIB;
+const META_BYTES: u64 = 128 * MIB;
+const ADDRESS: &str = "mds:7000";
+const FS: &str = "sim";
+pub const LEASE: Duration = Duration::from_secs(5);
+pub const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+thread_local! {
+    static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn log(line: &str) {
+    LOG.with(|log| log.borrow_mut().push(line.to_owned()));
+}
+
+/// Lines that clients and servers have logged in this test.
+pub fn logged() -> Vec<String> {
+    LOG.with(|log| log.borrow().clone())
+}
+
+/// A cluster under test.
+#[derive(Clone)]
+pub struct Cluster {
+    pub world: SimWorld,
+    pub env: Env,
+}
+
+fn fs_uuid() -> Uuid {
+    Uuid([7; 16])
+}
+
+fn pag_uuid() -> Uuid {
+    Uuid([8; 16])
+}
+
+/// Runs `test` on a fresh, formatted cluster whose server runs.
+pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F) {
+    LOG.with(|log| log.borrow_mut().clear());
+    let options = SimOptions { shuffle_tasks: seed % 2 == 1, ..SimOptions::default() };
+    let world = SimWorld::with_options(seed, options);
+    world.disk("meta", META_BYTES);
+    let data = world.disk("data0", DATA_BYTES);
+    let label = Label {
+        kind: LabelKind::Data,
+        fs_uuid: fs_uuid(),
+        pag_uuid: pag_uuid(),
+        pag: PagId(0),
+        fencing_epoch: Epoch(0),
+        blocks: DATA_BYTES / BLOCK_U64,
+        fs_name: FS.into(),
+    };
+    data.poke(0, &label.encode());
+    let inner = world.clone();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        world.run(|env| async move {
+            let cluster = Cluster { world: inner, env };
+            cluster.format().await;
+            cluster.start_server().await;
+            test(cluster).await;
+        });
+    }));
+    if let Err(panic) = result {
+        let lines = logged();
+        eprintln!("seed {seed}");
+        for line in &lines[lines.len().saturating_sub(40)..] {
+            eprintln!("log: {line}");
+        }
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl Cluster {
+    async fn format(&self) {
+        let options = DiskOptions { write: true, exclusive: true };
+        let disk = self.env.open_disk("meta", options).await.expect("the disk is there");
+        let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: DATA_BYTES / BLOCK_U64 };
+        let format = FormatOptions {
+            name: FS.into(),
+            uuid: fs_uuid(),
+            log_bytes: 16 * MIB,
+            pags: vec![pag],
+            force: false,
+        };
+        Mfs::format(&self.env, &disk, &format).await.expect("an empty disk can be formatted");
+    }
+
+    /// Starts the server on its node.
+    pub async fn start_server(&self) {
+        let env = self.world.node("mds");
+        let config = mds::Config {
+            lease: LEASE,
+            pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: "data0".into() }],
+            log: Rc::new(|line| log(&format!("mds: {line}"))),
+            ..mds::Config::new(FS, ADDRESS)
+        };
+        let listens = Rc::new(Cell::new(false));
+        let ready = listens.clone();
+        env.clone().spawn(async move {
+            let options = DiskOptions { write: true, exclusive: true };
+            let disk = env.open_disk("meta", options).await.expect("the metadata disk is free");
+            let opening = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
+            let mfs = Mfs::open(&env, &disk, opening).await.expect("the store opens");
+            let server = mds::Mds::start(env, mfs, config).await.expect("the server starts");
+            ready.set(true);
+            if let Err(error) = server.run(std::future::pending()).await {
+                log(&format!("mds ended: {error}"));
+            }
+        });
+        while !listens.get() {
+            self.env.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Kills the server and starts it again.
+    pub async fn restart_server(&self) {
+        self.world.kill("mds");
+        self.env.sleep(Duration::from_millis(20)).await;
+        self.start_server().await;
+    }
+
+    /// Mounts on the node `name`.
+    pub async fn mount(&self, name: &str) -> Mount {
+        let kernel = Rc::new(TestKernel::new(self.world.node(name)));
+        let env = self.world.node(name);
+        let config = ClientConfig {
+            server: vec![ADDRESS.into()],
+            fs_name: FS.into(),
+            description: name.into(),
+            connect_timeout: Duration::from_secs(60),
+            log: |line| log(line),
+            ..ClientConfig::default()
+        };
+        let client = Client::connect(env.clone(), config, kernel.clone()).await;
+        let client = client.unwrap_or_else(|error| panic!("{name} cannot mount: {error}"));
+        Mount { client, kernel, env }
+    }
+}
+
+/// What the client told the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    Epoch,
+    Attr(Ino),
+    Pages(Ino, u64, u64),
+}
+
+/// A kernel that notes what it is told and may hold up invalidations of pages.
+pub struct TestKernel {
+    env: Env,
+    pub told: Rc<RefCell<Vec<Told>>>,
+    /// Invalidations of pages wait while this is set.
+    pub stuck: Rc<Cell<bool>>,
+}
+
+impl TestKernel {
+    fn new(env: Env) -> TestKernel {
+        TestKernel { env, told: Rc::default(), stuck: Rc::default() }
+    }
+
+    fn tell(&self, told: Told) -> LocalFuture<'static, ()> {
+        self.told.borrow_mut().push(told);
+        let (env, stuck) = (self.env.clone(), self.stuck.clone());
+        Box::pin(async move {
+            env.sleep(Duration::from_micros(30)).await;
+            while matches!(told, Told::Pages(..)) && stuck.get() {
+                env.sleep(Duration::from_millis(1)).await;
+            }
+        })
+    }
+}
+
+impl Kernel for TestKernel {
+    fn inc_epoch(&self) -> LocalFuture<'static, ()> {
+        self.tell(Told::Epoch)
+    }
+    fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()> {
+        self.tell(Told::Attr(ino))
+    }
+    fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        self.tell(Told::Pages(ino, offset, len))
+    }
+}
+
+/// A mounted client with conveniences for tests.
+#[derive(Clone)]
+pub struct Mount {
+    pub client: Client,
+    pub kernel: Rc<TestKernel>,
+    pub env: Env,
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+pub const RDONLY: OpenFlags = OpenFlags(0);
+pub const WRONLY: OpenFlags = OpenFlags(1);
+pub const RDWR: OpenFlags = OpenFlags(2);
+
+impl Mount {
+    pub async fn find(&self, dir: Ino, text: &str) -> Option<Entry> {
+        self.client.lookup(&ROOT, dir, &name(text)).await.expect("a lookup works").ok()
+    }
+
+    pub async fn ino(&self, text: &str) -> Ino {
+        self.find(Ino::ROOT, text).await.unwrap_or_else(|| panic!("{text} is missing")).attr.ino
+    }
+
+    pub async fn mkdir(&self, dir: Ino, text: &str) -> Result<Entry, Fault> {
+        let node =
+            client::NodeSpec { kind: types::FileKind::Directory, mode: 0o755, umask: 0, rdev: 0 };
+        self.client.mknod(&ROOT, Place { dir, name: &name(text) }, node).await
+    }
+
+    pub async fn create(&self, dir: Ino, text: &str, flags: OpenFlags) -> (Entry, Opened) {
+        let name = name(text);
+        let place = Place { dir, name: &name };
+        self.client.create(&ROOT, place, 0o644, 0, flags).await.expect("a file can be made")
+    }
+
+    pub async fn unlink(&self, dir: Ino, text: &str) -> Result<(), Fault> {
+        self.client.unlink(&ROOT, Place { dir, name: &name(text) }).await
+    }
+
+    pub async fn open(&self, ino: Ino, flags: OpenFlags) -> Handle {
+        self.client.open(&ROOT, ino, flags).await.expect("the file opens").handle
+    }
+
+    pub async fn try_write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
+        let mut data = self.env.buffer(bytes.len());
+        data.copy_from_slice(bytes);
+        let flags = WriteFlags::default();
+        self.client.write(&ROOT, handle, offset, data, bytes.len(), flags).await
+    }
+
+    pub async fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) {
+        assert_eq!(self.try_write(handle, offset, bytes).await, Ok(bytes.len() as u32));
+    }
+
+    pub async fn read(&self, handle: Handle, offset: u64, len: u32) -> Vec<u8> {
+        let read = self.client.read(handle, offset, len, false).await;
+        read.expect("the file can be read").to_vec()
+    }
+
+    pub async fn close(&self, handle: Handle) {
+        self.client.release(handle, None).await;
+    }
+
+    /// Makes a file with this content.
+    pub async fn put(&self, text: &str, bytes: &[u8]) -> Ino {
+        let (entry, opened) = self.create(Ino::ROOT, text, WRONLY).await;
+        if !bytes.is_empty() {
+            self.write(opened.handle, 0, bytes).await;
+        }
+        self.close(opened.handle).await;
+        entry.attr.ino
+    }
+
+    /// The content of a file in the root directory.
+    pub async fn get(&self, text: &str) -> Vec<u8> {
+        let ino = self.ino(text).await;
+        let handle = self.open(ino, RDONLY).await;
+        let bytes = self.read(handle, 0, 1 << 20).await;
+        self.close(handle).await;
+        bytes
+    }
+
+    /// The sorted names of a directory, without the dots.
+    pub async fn list(&self, dir: Ino, plus: bool) -> Vec<String> {
+        let handle = self.client.opendir(dir).await.expect("the directory opens");
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let part = self.client.readdir(handle, cookie, 4096, plus).await;
+            let part = part.expect("the directory can be listed");
+            let Some(last) = part.last() else { break };
+            cookie = last.cookie;
+            for entry in part {
+                names.push(String::from_utf8(entry.name).expect("the tests use text"));
+            }
+        }
+        self.client.releasedir(handle);
+        assert!(names.iter().any(|name| name == ".") && names.iter().any(|name| name == ".."));
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+
+    /// Requests sent so far.
+    pub fn requests(&self) -> u64 {
+        self.client.status().requests
+    }
+}

@@ -1,0 +1,78 @@
+//! Locks between processes of several clients.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use client::{LockOwner, LockRequest};
+use types::{Duration, Fault};
+
+use crate::harness::{RDWR, check};
+
+fn lock(owner: u64, exclusive: Option<bool>, start: u64, end: u64) -> LockRequest {
+    LockRequest { flock: false, owner: LockOwner(owner), pid: owner as u32, exclusive, start, end }
+}
+
+fn flock(owner: u64, exclusive: Option<bool>) -> LockRequest {
+    LockRequest { flock: true, ..lock(owner, exclusive, 0, u64::MAX) }
+}
+
+#[test]
+fn a_lock_of_one_client_keeps_another_out_until_it_is_freed() {
+    check(1, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
+        a.client.setlk(mine, lock(1, Some(true), 0, 99), false).await.unwrap();
+        let refused = b.client.setlk(theirs, lock(1, Some(false), 50, 60), false).await;
+        assert_eq!(refused, Err(Fault::WouldBlock), "owners of two clients are two owners");
+        b.client.setlk(theirs, lock(1, Some(true), 100, 200), false).await.unwrap();
+        let found = b.client.getlk(theirs, lock(1, Some(true), 0, 10)).await.unwrap().unwrap();
+        assert_eq!((found.pid, found.start, found.end), (1, 0, 99));
+        let got = Rc::new(Cell::new(false));
+        let (b2, done) = (b.clone(), got.clone());
+        let waiter = cluster.env.spawn_join(async move {
+            b2.client.setlk(theirs, lock(2, Some(true), 0, 0), true).await.unwrap();
+            done.set(true);
+        });
+        cluster.env.sleep(Duration::from_secs(1)).await;
+        assert!(!got.get());
+        // Closing a descriptor frees the process's locks.
+        a.client.flush(mine, LockOwner(1)).await.unwrap();
+        waiter.await;
+        assert!(got.get());
+    });
+}
+
+#[test]
+fn waiting_can_be_given_up_and_releasing_frees_flocks() {
+    check(2, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
+        a.client.setlk(mine, flock(5, Some(true)), false).await.unwrap();
+        let wait = b.client.setlk(theirs, flock(6, Some(true)), true);
+        assert!(cluster.env.timeout(Duration::from_millis(300), wait).await.is_none());
+        cluster.env.sleep(Duration::from_millis(100)).await;
+        a.client.release(mine, Some(LockOwner(5))).await;
+        // The wait that was given up does not hold the lock now.
+        let again = a.open(ino, RDWR).await;
+        a.client.setlk(again, flock(7, Some(true)), false).await.unwrap();
+        a.client.setlk(again, flock(7, None), false).await.unwrap();
+        b.client.setlk(theirs, flock(6, Some(true)), true).await.unwrap();
+    });
+}
+
+#[test]
+fn locks_survive_a_restart_of_the_server() {
+    check(3, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
+        a.client.setlk(mine, lock(1, Some(true), 0, 9), false).await.unwrap();
+        a.client.setlk(mine, lock(1, None, 3, 5), false).await.unwrap();
+        cluster.restart_server().await;
+        let refused = b.client.setlk(theirs, lock(1, Some(true), 0, 0), false).await;
+        assert_eq!(refused, Err(Fault::WouldBlock));
+        b.client.setlk(theirs, lock(1, Some(true), 3, 5), false).await.unwrap();
+    });
+}

@@ -1,0 +1,15 @@
+//! Clients against a real metadata server, in simulated worlds.
+//!
+//! Each test runs in virtual time with real disks' semantics; nothing depends on
+//! the speed of the machine.
+#![allow(missing_docs)]
+
+extern crate redbud_client as client;
+
+mod coherence;
+mod eviction;
+mod harness;
+mod locks;
+mod model;
+mod namespace;
+mod recovery;

@@ -1,0 +1,135 @@
+//! Connections break and servers restart; the applications notice nothing.
+
+use client::{NodeSpec, Place};
+use types::{Duration, FileKind, Ino};
+
+use crate::harness::{RDWR, ROOT, WRONLY, check, name};
+
+#[test]
+fn what_was_not_durable_is_replayed_after_a_restart() {
+    check(1, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+        let mut made = Vec::new();
+        for index in 0..40 {
+            let (entry, opened) = a.create(dir, &format!("f{index}"), WRONLY).await;
+            a.write(opened.handle, 0, &[index as u8; 6000]).await;
+            a.close(opened.handle).await;
+            made.push(entry.attr.ino);
+        }
+        a.unlink(dir, "f7").await.unwrap();
+        assert!(a.client.status().replay > 0, "the server has not written everything yet");
+        cluster.restart_server().await;
+        for index in (0..40).filter(|index| *index != 7) {
+            let entry = a.find(dir, &format!("f{index}")).await.expect("replayed");
+            assert_eq!(entry.attr.ino, made[index], "under its old number");
+        }
+        a.client.unmount().await;
+        let b = cluster.mount("b").await;
+        let dir = b.ino("d").await;
+        assert_eq!(b.list(dir, true).await.len(), 39);
+        for index in (0..40).filter(|index| *index != 7) {
+            let entry = b.find(dir, &format!("f{index}")).await.unwrap();
+            assert_eq!(entry.attr.ino, made[index]);
+            let handle = b.open(entry.attr.ino, RDWR).await;
+            assert_eq!(b.read(handle, 0, 10_000).await, [index as u8; 6000]);
+        }
+    });
+}
+
+#[test]
+fn requests_under_way_are_executed_once_through_cuts_and_restarts() {
+    for seed in [2, 3, 4, 5] {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+            assert_eq!(b.ino("d").await, dir);
+            let mut tasks = Vec::new();
+            for (worker, mount) in
+                [a.clone(), b.clone(), a.clone(), b.clone()].into_iter().enumerate()
+            {
+                tasks.push(cluster.env.spawn_join(async move {
+                    for index in 0..60 {
+                        let text = name(&format!("w{worker}-{index}"));
+                        let place = Place { dir, name: &text };
+                        let node =
+                            NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+                        // Executed twice it would fail with `Exists`.
+                        mount.client.mknod(&ROOT, place, node).await.unwrap();
+                        if index % 3 == 0 {
+                            mount.client.unlink(&ROOT, place).await.unwrap();
+                        }
+                    }
+                }));
+            }
+            for round in 0..6 {
+                cluster.env.sleep(Duration::from_millis(7 + round)).await;
+                match round % 3 {
+                    0 => cluster.world.cut("a", "mds"),
+                    1 => cluster.world.cut("b", "mds"),
+                    _ => cluster.restart_server().await,
+                }
+            }
+            for task in tasks {
+                let ended = cluster.env.timeout(Duration::from_secs(120), task).await;
+                assert!(ended.is_some(), "a worker is stuck");
+            }
+            assert_eq!(a.list(dir, true).await.len(), 4 * 40);
+            assert_eq!(b.list(dir, false).await.len(), 4 * 40);
+            for status in [a.client.status(), b.client.status()] {
+                assert_eq!((status.evictions, status.connected), (0, true));
+            }
+        });
+    }
+}
+
+#[test]
+fn cached_rights_survive_a_restart_and_are_still_recalled() {
+    check(6, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.write(opened.handle, 0, b"before").await;
+        assert!(b.find(Ino::ROOT, "g").await.is_none());
+        cluster.restart_server().await;
+        a.write(opened.handle, 0, b"behind").await;
+        let handle = b.open(entry.attr.ino, RDWR).await;
+        assert_eq!(b.read(handle, 0, 100).await, b"behind");
+        a.put("g", b"").await;
+        assert!(b.find(Ino::ROOT, "g").await.is_some(), "what b knew was recalled");
+    });
+}
+
+#[test]
+fn what_fsync_acknowledged_survives_the_death_of_everything() {
+    check(7, |cluster| async move {
+        let a = cluster.mount("a").await;
+        for index in 0..10u8 {
+            let (_, opened) = a.create(Ino::ROOT, &format!("f{index}"), WRONLY).await;
+            a.write(opened.handle, 0, &[index; 32 << 10]).await;
+            a.client.fsync(opened.handle, false).await.unwrap();
+            a.close(opened.handle).await;
+        }
+        cluster.world.kill("a");
+        cluster.restart_server().await;
+        let b = cluster.mount("b").await;
+        for index in 0..10u8 {
+            assert_eq!(b.get(&format!("f{index}")).await, [index; 32 << 10]);
+        }
+    });
+}
+
+#[test]
+fn an_open_file_without_a_name_survives_a_restart_of_the_server() {
+    check(8, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.write(opened.handle, 0, &[4; 9000]).await;
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        cluster.restart_server().await;
+        cluster.env.sleep(Duration::from_secs(20)).await;
+        assert_eq!(a.read(opened.handle, 8000, 2000).await, [4; 1000]);
+        a.write(opened.handle, 0, &[5; 100]).await;
+        a.client.fsync(opened.handle, false).await.unwrap();
+        a.close(opened.handle).await;
+    });
+}
