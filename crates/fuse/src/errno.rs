@@ -1,0 +1,80 @@
+//! The errno of each fault, decided here once.
+
+use types::Fault;
+
+/// A positive errno.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+impl From<Fault> for Errno {
+    fn from(fault: Fault) -> Errno {
+        Errno(match fault {
+            Fault::NotFound => libc::ENOENT,
+            Fault::Exists => libc::EEXIST,
+            Fault::NotDirectory => libc::ENOTDIR,
+            Fault::IsDirectory => libc::EISDIR,
+            Fault::NotEmpty => libc::ENOTEMPTY,
+            Fault::NoSpace => libc::ENOSPC,
+            Fault::NotPermitted => libc::EPERM,
+            Fault::AccessDenied => libc::EACCES,
+            // The kernel walks the path again on ESTALE, so a name that was replaced
+            // under a cached entry is found at the second try.
+            Fault::Stale => libc::ESTALE,
+            Fault::Invalid => libc::EINVAL,
+            Fault::NameTooLong => libc::ENAMETOOLONG,
+            Fault::TooManyLinks => libc::EMLINK,
+            Fault::CrossDevice => libc::EXDEV,
+            Fault::ReadOnly => libc::EROFS,
+            Fault::Io => libc::EIO,
+            Fault::Busy => libc::EBUSY,
+            Fault::NoAttribute => libc::ENODATA,
+            Fault::Range => libc::ERANGE,
+            Fault::FileTooBig => libc::EFBIG,
+            Fault::NotSupported => libc::EOPNOTSUPP,
+            Fault::WouldBlock => libc::EAGAIN,
+            Fault::Deadlock => libc::EDEADLK,
+            Fault::NoLocks => libc::ENOLCK,
+            // Data of this client is lost: what a program must see at fsync and close.
+            Fault::Evicted => libc::EIO,
+            Fault::Interrupted => libc::EINTR,
+            // As ext4 and XFS report damaged metadata (EFSCORRUPTED): tells it from a
+            // failing device, for which EIO stands.
+            Fault::Corrupt => libc::EUCLEAN,
+            // Reached only by waits that are bounded; programs know EIO, not ETIMEDOUT.
+            Fault::Unreachable => libc::EIO,
+            Fault::Unsupported => libc::EOPNOTSUPP,
+            // A peer that speaks nonsense: nothing that the program did wrong.
+            Fault::Protocol => libc::EIO,
+            // An extended attribute that does not fit: ext4 says ENOSPC.
+            Fault::TooBig => libc::ENOSPC,
+            Fault::NoData => libc::ENXIO,
+            // A bound of ours. Not EAGAIN: a program would spin on it.
+            Fault::Overloaded => libc::ENOMEM,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_has_an_errno_the_kernel_accepts_in_a_reply() {
+        for &fault in Fault::ALL {
+            let Errno(errno) = Errno::from(fault);
+            assert!((1..512).contains(&errno), "{fault:?} gives {errno}");
+            assert_ne!(
+                errno,
+                libc::ENOSYS,
+                "{fault:?}: ENOSYS turns an opcode off for the whole mount"
+            );
+        }
+    }
+
+    #[test]
+    fn only_lost_or_unreachable_storage_reads_as_an_input_output_error() {
+        let io: Vec<Fault> =
+            Fault::ALL.iter().copied().filter(|&f| Errno::from(f) == Errno(libc::EIO)).collect();
+        assert_eq!(io, [Fault::Io, Fault::Evicted, Fault::Unreachable, Fault::Protocol]);
+    }
+}

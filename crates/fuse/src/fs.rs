@@ -1,0 +1,299 @@
+//! What a mounted file system is to the kernel adapter, in the words of the
+//! client's interface.
+//!
+//! Invariants:
+//! - each method answers one kind of request; numbers of the kernel's interface
+//!   stay outside, except open flags and fallocate modes, which are Linux's own;
+//! - a reply that tells of an inode (`Entry`, and each listed entry with one)
+//!   gives the kernel one reference to it, which comes back by
+//!   [`Filesystem::forget`];
+//! - a method may wait for as long as it needs to; any number run at once; an
+//!   operation always runs to its end, only a waiting `setlk` may be dropped.
+
+use std::future::Future;
+
+pub use client::{
+    Caller, Entry, Handle, Listed, LockRequest, Looked, NodeSpec, OpenFlags, Opened, Place,
+    ReadData, ReadPart, SetAttrRequest, Statfs, TimeSpec, Whence, WriteFlags,
+};
+use env::IoBuf;
+use types::{Attr, Duration, Fault, Ino, LockOwner};
+
+use crate::init::Negotiated;
+
+/// A copy inside the file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyRange {
+    /// Source.
+    pub from: Handle,
+    /// Offset in the source.
+    pub from_offset: u64,
+    /// Destination.
+    pub to: Handle,
+    /// Offset in the destination.
+    pub to_offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Data to be written.
+pub struct WriteData {
+    /// The body of the request; its memory is page-aligned.
+    pub buffer: IoBuf,
+    /// Bytes of it that are to be written.
+    pub len: usize,
+}
+
+/// An extended attribute to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetXattr<'a> {
+    /// Name, prefix included.
+    pub name: &'a [u8],
+    /// Value.
+    pub value: &'a [u8],
+    /// As setxattr(2): 1 create, 2 replace.
+    pub flags: u32,
+    /// An access ACL set by one who is not in the file's group: clear set-gid.
+    pub kill_setgid: bool,
+}
+
+/// A mounted file system. Each method answers one kind of request.
+pub trait Filesystem: 'static {
+    /// The kernel and the mount have agreed; requests follow.
+    fn start(&self, negotiated: &Negotiated) {
+        let _ = negotiated;
+    }
+
+    /// Finds a name.
+    fn lookup(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+    ) -> impl Future<Output = Result<Looked, Fault>>;
+
+    /// The kernel drops `count` references to an inode.
+    fn forget(&self, ino: Ino, count: u64);
+
+    /// Attributes, and for how long they hold.
+    fn getattr(&self, ino: Ino) -> impl Future<Output = Result<(Attr, Duration), Fault>>;
+
+    /// Changes attributes.
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttrRequest,
+    ) -> impl Future<Output = Result<(Attr, Duration), Fault>>;
+
+    /// Target of a symbolic link.
+    fn readlink(&self, ino: Ino) -> impl Future<Output = Result<Vec<u8>, Fault>>;
+
+    /// Makes a file, directory, device, pipe or socket.
+    fn mknod(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        node: NodeSpec,
+    ) -> impl Future<Output = Result<Entry, Fault>>;
+
+    /// Makes a symbolic link.
+    fn symlink(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        target: &[u8],
+    ) -> impl Future<Output = Result<Entry, Fault>>;
+
+    /// A further name of `ino`.
+    fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        place: Place<'_>,
+    ) -> impl Future<Output = Result<Entry, Fault>>;
+
+    /// Takes a name away that is not a directory's.
+    fn unlink(&self, caller: &Caller, place: Place<'_>) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, caller: &Caller, place: Place<'_>) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Renames; flags as renameat2(2).
+    fn rename(
+        &self,
+        caller: &Caller,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: u32,
+    ) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Opens a file. The kernel has dealt with O_CREAT, O_EXCL, and truncates by `setattr`.
+    fn open(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> impl Future<Output = Result<Opened, Fault>>;
+
+    /// Makes and opens a file. If the name exists: [`Fault::Exists`] with O_EXCL;
+    /// without it opens the file or fails [`Fault::Stale`], upon which the kernel
+    /// looks the name up again.
+    fn create(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        mode: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> impl Future<Output = Result<(Entry, Opened), Fault>>;
+
+    /// Makes and opens a nameless file.
+    fn tmpfile(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        mode: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> impl Future<Output = Result<(Entry, Opened), Fault>>;
+
+    /// Reads up to `len` bytes; fewer only at the end of the file. `page_filling`:
+    /// the answer fills pages of the kernel's cache, else it serves one read(2).
+    fn read(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u32,
+        page_filling: bool,
+    ) -> impl Future<Output = Result<ReadData, Fault>>;
+
+    /// Writes; gives the bytes written.
+    fn write(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        offset: u64,
+        data: WriteData,
+        flags: WriteFlags,
+    ) -> impl Future<Output = Result<u32, Fault>>;
+
+    /// A descriptor was closed: POSIX locks of `owner` end, errors of write-behind are told.
+    fn flush(&self, handle: Handle, owner: LockOwner) -> impl Future<Output = Result<(), Fault>>;
+
+    /// The last descriptor of an open file went; flock locks of `flock_owner` end.
+    fn release(&self, handle: Handle, flock_owner: Option<LockOwner>) -> impl Future<Output = ()>;
+
+    /// Makes a file durable.
+    fn fsync(&self, handle: Handle, datasync: bool) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Allocates, punches or zeroes, by the mode of fallocate(2).
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Finds data or a hole from `offset` on. [`Fault::NoData`] past the end.
+    fn lseek(
+        &self,
+        handle: Handle,
+        offset: u64,
+        whence: Whence,
+    ) -> impl Future<Output = Result<u64, Fault>>;
+
+    /// Copies a range; gives the bytes copied.
+    fn copy_range(
+        &self,
+        caller: &Caller,
+        range: CopyRange,
+    ) -> impl Future<Output = Result<u64, Fault>>;
+
+    /// Opens a directory.
+    fn opendir(&self, ino: Ino) -> impl Future<Output = Result<Handle, Fault>>;
+
+    /// Entries after `cookie` (0: from the start), "." and ".." included, of about
+    /// `bytes` in the kernel's form; none: the end. `plus`: with their attributes.
+    fn readdir(
+        &self,
+        handle: Handle,
+        cookie: u64,
+        bytes: usize,
+        plus: bool,
+    ) -> impl Future<Output = Result<Vec<Listed>, Fault>>;
+
+    /// Closes a directory.
+    fn releasedir(&self, handle: Handle);
+
+    /// Makes the names of a directory durable.
+    fn fsyncdir(&self, handle: Handle) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Makes everything durable.
+    fn syncfs(&self) -> impl Future<Output = Result<(), Fault>>;
+
+    /// An extended attribute.
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> impl Future<Output = Result<Vec<u8>, Fault>>;
+
+    /// Sets an extended attribute.
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetXattr<'_>,
+    ) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Names of all, each ended by NUL.
+    fn listxattr(&self, ino: Ino) -> impl Future<Output = Result<Vec<u8>, Fault>>;
+
+    /// Removes one.
+    fn removexattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Space.
+    fn statfs(&self) -> impl Future<Output = Result<Statfs, Fault>>;
+
+    /// The first lock that stands in the way of `lock`.
+    fn getlk(
+        &self,
+        handle: Handle,
+        lock: LockRequest,
+    ) -> impl Future<Output = Result<Option<LockRequest>, Fault>>;
+
+    /// Takes or releases a lock. With `wait` until it can: the future is dropped
+    /// when the caller is interrupted. Without it fails [`Fault::WouldBlock`].
+    fn setlk(
+        &self,
+        handle: Handle,
+        lock: LockRequest,
+        wait: bool,
+    ) -> impl Future<Output = Result<(), Fault>>;
+}
+
+/// The way a mount opens regular files: do reads and writes by this handle bypass
+/// the page cache? What reads, or may be mapped, is buffered; what only writes or
+/// appends gains nothing from pages.
+pub fn bypasses_pages(flags: OpenFlags) -> bool {
+    flags.has(OpenFlags::APPEND | OpenFlags::DIRECT)
+        || flags.0 & OpenFlags::ACCESS == OpenFlags::WRITE_ONLY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_handles_that_never_read_by_pages_bypass_them() {
+        let bypasses = |bits: i32| bypasses_pages(OpenFlags(bits as u32));
+        assert!(bypasses(libc::O_WRONLY));
+        assert!(bypasses(libc::O_RDWR | libc::O_APPEND));
+        assert!(bypasses(libc::O_RDONLY | libc::O_DIRECT));
+        assert!(!bypasses(libc::O_RDWR));
+        assert!(!bypasses(libc::O_RDONLY));
+    }
+}

@@ -1,0 +1,251 @@
+//! What the kernel is told unasked when rights are recalled.
+//!
+//! Invariants:
+//! - names and attributes travel on lanes whose notifications take no lock of the
+//!   kernel, so they never wait for a request; those for pages have their own;
+//! - before the mount stands there is nothing to void;
+//! - an answer that tells of an inode may still be on its way inside the kernel when
+//!   the inode's attributes are recalled: the kernel then does not know the inode yet.
+//!   So all names are voided too (a name counts from when its request was made), and
+//!   should the inode be opened, its attributes once more: by then they have arrived;
+//! - the names of a READDIRPLUS count from when the kernel takes them in, which nothing
+//!   tells. Until the thread that asked for them asks for something else, voiding is
+//!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use client::{Kernel, api::LocalFuture};
+use env::{Env, FuseChannel, NotifyLane};
+use types::{Duration, HashSet, Ino, Instant, Name};
+
+use crate::abi::{
+    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut,
+    NotifyInvalInodeOut, OutHeader, Sink,
+};
+
+/// Inodes kept that the kernel did not know when their attributes were voided.
+const MISSED_MAX: usize = 65_536;
+
+/// How long a recall gives the kernel to take in a listing that was just answered.
+pub const SETTLE: Duration = Duration::from_millis(3);
+/// When names are voided again for a listing that may still not have been taken in.
+pub const LATER: [Duration; 3] =
+    [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+/// After so long a listing has been taken in.
+const LISTING_MAX: Duration = Duration::from_secs(2);
+
+/// Tells the kernel what it must no longer believe. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Notifier {
+    inner: Rc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    attached: RefCell<Option<(Env, FuseChannel)>>,
+    inc_epoch: Cell<bool>,
+    missed: RefCell<HashSet<Ino>>,
+    /// Threads that were answered a listing and have not been heard of since.
+    listings: RefCell<Vec<(u32, Instant)>>,
+    /// Which of [`LATER`] comes next, while a task sees to it.
+    later: Cell<Option<usize>>,
+}
+
+impl Notifier {
+    /// One that is not attached yet: nothing is told.
+    pub fn new() -> Notifier {
+        Notifier::default()
+    }
+
+    /// From now on notifications go to `channel`; `inc_epoch`: the kernel knows that one.
+    pub fn attach(&self, env: &Env, channel: FuseChannel, inc_epoch: bool) {
+        *self.inner.attached.borrow_mut() = Some((env.clone(), channel));
+        self.inner.inc_epoch.set(inc_epoch);
+    }
+
+    /// A cached name is void. Waits for the directory's lock in the kernel.
+    pub fn inval_entry(&self, dir: Ino, name: &Name) -> LocalFuture<'static, ()> {
+        Box::pin(self.clone().void(NotifyLane::Pages, inval_entry_message(dir, name)))
+    }
+
+    /// An inode is being opened: attributes that arrived after they were voided go now.
+    pub(crate) async fn opening(&self, ino: Ino) {
+        let missed = self.inner.missed.borrow_mut().remove(&ino);
+        if missed {
+            self.clone().void_attr(ino).await;
+        }
+    }
+
+    /// The kernel forgot an inode.
+    pub(crate) fn forgotten(&self, ino: Ino) {
+        let mut missed = self.inner.missed.borrow_mut();
+        if !missed.is_empty() {
+            missed.remove(&ino);
+        }
+    }
+
+    /// Does the kernel know what the message names?
+    async fn send(&self, lane: NotifyLane, message: Vec<u8>) -> bool {
+        let attached = self.inner.attached.borrow().clone();
+        match attached {
+            // An error means that the mount is gone, and its caches with it.
+            Some((_, channel)) => channel.notify(lane, message).await.unwrap_or(true),
+            None => true,
+        }
+    }
+
+    /// A listing with attributes is answered to thread `pid` now.
+    pub(crate) fn listed(&self, pid: u32) {
+        if let Some((env, _)) = &*self.inner.attached.borrow() {
+            self.inner.listings.borrow_mut().push((pid, env.now()));
+        }
+    }
+
+    /// Thread `pid` asks for something: it has taken in what it was answered before.
+    pub(crate) fn heard(&self, pid: u32) {
+        let mut listings = self.inner.listings.borrow_mut();
+        // Threads outside the mount's pid namespace all have number 0.
+        if !listings.is_empty() && pid != 0 {
+            listings.retain(|&(asker, _)| asker != pid);
+        }
+    }
+
+    /// May a listing still be on its way into the kernel?
+    fn is_listing(&self, now: Instant) -> bool {
+        let mut listings = self.inner.listings.borrow_mut();
+        listings.retain(|&(_, at)| now.since(at) < LISTING_MAX);
+        !listings.is_empty()
+    }
+
+    async fn inc_epoch_now(&self) {
+        // A kernel without this was told names without a lifetime.
+        if self.inner.inc_epoch.get() {
+            self.send(NotifyLane::Names, message(NOTIFY_INC_EPOCH, &[])).await;
+        }
+    }
+
+    async fn inval_attr_now(&self, ino: Ino) -> bool {
+        let known = self.send(NotifyLane::Attrs, inval_inode_message(ino, -1, 0)).await;
+        if !known {
+            let mut missed = self.inner.missed.borrow_mut();
+            if missed.len() >= MISSED_MAX {
+                missed.clear();
+            }
+            missed.insert(ino);
+        }
+        known
+    }
+
+    async fn void_names(self) {
+        self.inc_epoch_now().await;
+        let attached = self.inner.attached.borrow().clone();
+        let Some((env, _)) = attached.filter(|(env, _)| self.is_listing(env.now())) else {
+            return;
+        };
+        let settled = env.now() + SETTLE;
+        while self.is_listing(env.now()) && env.now() < settled {
+            env.sleep(SETTLE / 3).await;
+        }
+        self.again().await;
+        if self.is_listing(env.now()) && self.inner.later.replace(Some(0)).is_none() {
+            env.spawn(self.clone().see_to_it(env.clone()));
+        }
+    }
+
+    /// Voids names once more, and attributes that the kernel did not know before.
+    async fn again(&self) {
+        let missed: Vec<Ino> = self.inner.missed.borrow_mut().drain().collect();
+        for ino in missed {
+            self.inval_attr_now(ino).await;
+        }
+        self.inc_epoch_now().await;
+    }
+
+    async fn see_to_it(self, env: Env) {
+        while let Some(next) = self.inner.later.get() {
+            let Some(&delay) = LATER.get(next) else { break };
+            // Names that are voided meanwhile begin the series anew.
+            self.inner.later.set(Some(next + 1));
+            let open = self.is_listing(env.now());
+            if open {
+                env.sleep(delay).await;
+            }
+            self.again().await;
+            if !open {
+                break;
+            }
+        }
+        self.inner.later.set(None);
+    }
+
+    async fn void_attr(self, ino: Ino) {
+        if !self.inval_attr_now(ino).await {
+            self.void_names().await;
+        }
+    }
+
+    async fn void(self, lane: NotifyLane, message: Vec<u8>) {
+        self.send(lane, message).await;
+    }
+}
+
+impl Kernel for Notifier {
+    fn inc_epoch(&self) -> LocalFuture<'static, ()> {
+        Box::pin(self.clone().void_names())
+    }
+
+    fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()> {
+        Box::pin(self.clone().void_attr(ino))
+    }
+
+    fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        let clip = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        // A range that reaches the largest offset is one to the end.
+        let len = if offset.saturating_add(len) >= i64::MAX as u64 { 0 } else { len };
+        let message = inval_inode_message(ino, clip(offset), clip(len));
+        Box::pin(self.clone().void(NotifyLane::Pages, message))
+    }
+}
+
+fn message(code: i32, body: &[u8]) -> Vec<u8> {
+    let len = OutHeader::SIZE + body.len();
+    let mut out = Vec::with_capacity(len);
+    OutHeader { len: len as u32, error: code, unique: 0 }.write(&mut out);
+    out.put(body);
+    out
+}
+
+fn inval_inode_message(ino: Ino, off: i64, len: i64) -> Vec<u8> {
+    let mut body = Vec::new();
+    NotifyInvalInodeOut { ino: ino.0, off, len }.write(&mut body);
+    message(NOTIFY_INVAL_INODE, &body)
+}
+
+fn inval_entry_message(dir: Ino, name: &Name) -> Vec<u8> {
+    let mut body = Vec::new();
+    let namelen = name.as_bytes().len() as u32;
+    NotifyInvalEntryOut { parent: dir.0, namelen, flags: 0 }.write(&mut body);
+    body.put(name.as_bytes());
+    body.put(&[0]);
+    message(NOTIFY_INVAL_ENTRY, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Reader;
+
+    #[test]
+    fn notifications_carry_their_length_and_code() {
+        let epoch = message(NOTIFY_INC_EPOCH, &[]);
+        let head: OutHeader = Reader::new(&epoch).take().unwrap();
+        assert_eq!((head.len, head.error, head.unique), (16, 8, 0));
+        let inode = inval_inode_message(Ino(5), -1, 0);
+        assert_eq!(inode.len(), 40);
+        let entry = inval_entry_message(Ino(5), &Name::new(b"abc").unwrap());
+        assert_eq!(entry.len(), 16 + 16 + 4);
+        let head: OutHeader = Reader::new(&entry).take().unwrap();
+        assert_eq!(head.len, 36);
+    }
+}

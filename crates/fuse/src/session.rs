@@ -1,0 +1,259 @@
+//! Serving a mount: requests in, one task each, answers out.
+//!
+//! Invariants:
+//! - a request runs at once until it first waits; only then does it become a task
+//!   of the executor;
+//! - a started request runs to its end, whatever becomes of its caller;
+//! - `serve` ends when the file system was unmounted and every request has ended.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::task::Poll;
+
+use env::sync::Notify;
+use env::{Env, FuseChannel, FuseRequest, IoBuf, UringOptions};
+use types::{Ino, limits::IO_MAX};
+
+use crate::abi::{Abi, InHeader, Opcode, WriteIn};
+use crate::counters::Counters;
+use crate::decode::{Header, Operation, decode};
+use crate::dispatch::dispatch;
+use crate::errno::Errno;
+use crate::fs::Filesystem;
+use crate::init::{InitOptions, Negotiated, negotiate};
+use crate::interrupt::Interrupts;
+use crate::locks::RangeOwners;
+use crate::notify::Notifier;
+use crate::reply::Answer;
+
+/// Called once, with what was agreed.
+pub type Ready = Box<dyn FnOnce(&Negotiated)>;
+
+/// How a mount is served.
+#[derive(Default)]
+pub struct ServeOptions {
+    /// What is asked of the kernel.
+    pub init: InitOptions,
+    /// Is attached to the channel when the kernel has agreed.
+    pub notifier: Notifier,
+    /// Called when the kernel has agreed, before the first request is served.
+    pub ready: Option<Ready>,
+}
+
+/// A mount being served by one executor.
+pub(crate) struct Session<F> {
+    pub(crate) fs: F,
+    pub(crate) counters: Counters,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) range_owners: RangeOwners,
+    pub(crate) notifier: Notifier,
+    channel: FuseChannel,
+    negotiated: Negotiated,
+    running: Cell<usize>,
+    idle: Notify,
+}
+
+impl<F> Session<F> {
+    /// May the kernel be told that a name holds for a time?
+    pub(crate) fn caches_names(&self) -> bool {
+        self.negotiated.inc_epoch()
+    }
+}
+
+impl<F: Filesystem> Session<F> {
+    fn forget(&self, ino: Ino, count: u64) {
+        self.notifier.forgotten(ino);
+        self.fs.forget(ino, count);
+    }
+}
+
+/// Serves `fs` on a mounted channel until it is unmounted.
+///
+/// # Errors
+/// A kernel that is too old, or a failure of the channel.
+pub async fn serve<F: Filesystem>(
+    env: &Env,
+    channel: FuseChannel,
+    fs: F,
+    options: ServeOptions,
+) -> io::Result<()> {
+    let Some(negotiated) = handshake(&channel, options.init).await? else {
+        return Ok(());
+    };
+    options.notifier.attach(env, channel.clone(), negotiated.inc_epoch());
+    fs.start(&negotiated);
+    if let Some(ready) = options.ready {
+        ready(&negotiated);
+    }
+    let session = Rc::new(Session {
+        fs,
+        counters: Counters::new(),
+        interrupts: Interrupts::default(),
+        range_owners: RangeOwners::default(),
+        notifier: options.notifier,
+        channel,
+        negotiated,
+        running: Cell::new(0),
+        idle: Notify::new(),
+    });
+    session.counters.count(Opcode::Init as u32);
+    let ended = loop {
+        match session.channel.recv().await {
+            Ok(Some(request)) => start(env, &session, request).await,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    while session.running.get() > 0 {
+        session.idle.notified().await;
+    }
+    ended
+}
+
+/// What is missing where requests cannot travel over io_uring.
+const NO_URING: &str = "the kernel does not offer FUSE over io_uring: \
+     write Y to /sys/module/fuse/parameters/enable_uring before mounting, or mount with transport=dev";
+
+/// Answers INIT. `None`: unmounted before it came.
+async fn handshake(channel: &FuseChannel, options: InitOptions) -> io::Result<Option<Negotiated>> {
+    let too_old = || {
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the kernel's FUSE interface is too old: Linux 5.4 or newer is needed",
+        )
+    };
+    if options.uring.is_some() && !channel.can_start_uring() {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "io_uring is not allowed here: mount with transport=dev",
+        ));
+    }
+    let Some(request) = channel.recv().await? else {
+        return Ok(None);
+    };
+    let header = Header::decode(&request.head[..request.head_len]).ok_or_else(too_old)?;
+    if header.opcode != Opcode::Init as u32 {
+        return Err(too_old());
+    }
+    let args = arguments(&request);
+    match negotiate(&args, options) {
+        Ok((_, negotiated)) if options.uring.is_some() && !negotiated.over_io_uring() => {
+            Answer::Status(Err(Errno(libc::EPROTO))).send(channel, header.unique)?;
+            Err(io::Error::new(io::ErrorKind::Unsupported, NO_URING))
+        }
+        Ok((out, negotiated)) => {
+            Answer::fixed(&out).send(channel, header.unique)?;
+            // Registered only now: the kernel refuses it before the answer.
+            if let Some(entries) = options.uring {
+                channel.start_uring(UringOptions {
+                    executor: 0,
+                    executors: 1,
+                    depth: entries.first,
+                    depth_max: entries.most,
+                })?;
+            }
+            Ok(Some(negotiated))
+        }
+        Err(errno) => {
+            Answer::Status(Err(errno)).send(channel, header.unique)?;
+            Err(too_old())
+        }
+    }
+}
+
+/// Everything after the header, in one piece.
+fn arguments(request: &FuseRequest) -> Vec<u8> {
+    let head = request.head.get(InHeader::SIZE..request.head_len).unwrap_or_default();
+    [head, &request.body].concat()
+}
+
+/// Serves a request, or starts the task that does.
+async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: FuseRequest) {
+    let Some(header) = Header::decode(&request.head[..request.head_len]) else {
+        return;
+    };
+    session.counters.count(header.opcode);
+    session.notifier.heard(header.caller.pid);
+    let (operation, body) = match decode_request(session, &header, request) {
+        Ok(decoded) => decoded,
+        Err(errno) => {
+            if expects_answer(header.opcode) {
+                answer(session, header.unique, Answer::Status(Err(errno)));
+            }
+            return;
+        }
+    };
+    match operation {
+        Operation::Forget { count } => session.forget(header.ino, count),
+        Operation::BatchForget { inodes } => {
+            for (ino, count) in inodes {
+                session.forget(ino, count);
+            }
+        }
+        Operation::Interrupt { unique } => session.interrupts.interrupt(unique),
+        operation => run(env, session, header, operation, body).await,
+    }
+}
+
+fn decode_request<F>(
+    session: &Session<F>,
+    header: &Header,
+    request: FuseRequest,
+) -> Result<(Operation, IoBuf), Errno> {
+    let FuseRequest { head, head_len, body } = request;
+    let fixed = head.get(InHeader::SIZE..head_len).unwrap_or_default();
+    let ext = session.negotiated.setxattr_ext();
+    // A WRITE's data stays where it is; its fixed part fills the head.
+    let whole = fixed.len() == WriteIn::SIZE && header.opcode == Opcode::Write as u32;
+    let operation = if whole || body.is_empty() {
+        decode(header, fixed, ext)?
+    } else {
+        decode(header, &[fixed, &body].concat(), ext)?
+    };
+    Ok((operation, body))
+}
+
+/// FORGET, BATCH_FORGET and INTERRUPT are told, not asked.
+fn expects_answer(opcode: u32) -> bool {
+    !matches!(
+        Opcode::from_u32(opcode),
+        Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply)
+    )
+}
+
+async fn run<F: Filesystem>(
+    env: &Env,
+    session: &Rc<Session<F>>,
+    header: Header,
+    operation: Operation,
+    body: IoBuf,
+) {
+    let here = Rc::clone(session);
+    let mut task = Box::pin(async move {
+        let result = dispatch(&here, &header, operation, body).await;
+        answer(&here, header.unique, result);
+    });
+    let polled = std::future::poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await;
+    if polled.is_ready() {
+        return;
+    }
+    session.running.set(session.running.get() + 1);
+    let here = Rc::clone(session);
+    env.spawn(async move {
+        task.await;
+        here.running.set(here.running.get() - 1);
+        if here.running.get() == 0 {
+            here.idle.notify_all();
+        }
+    });
+}
+
+fn answer<F>(session: &Session<F>, unique: u64, answer: Answer) {
+    // A reply fails when the mount is gone, and its callers with it.
+    let _ = answer.send(&session.channel, unique);
+}
+
+const _: () = assert!(Ino::ROOT.0 == 1, "FUSE's root is node 1");
+const _: () = assert!(IO_MAX <= 1 << 20, "env's receive buffers hold a request of 1 MiB");

@@ -1,0 +1,11 @@
+//! The kernel adapter under a real kernel. Without root or /dev/fuse each test
+//! says that it was skipped.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a test lies above the seam: it is the program that uses the mount"
+)]
+
+mod coherence;
+mod common;
+mod mounts;
