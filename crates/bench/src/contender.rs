@@ -1,0 +1,328 @@
+//! The contenders, each ready to be worked on.
+//!
+//! - Redbud: a metadata server and a client, processes of this program, on disks that
+//!   are files of the directory, written over once before they are formatted;
+//! - the null mount: a process of this program that answers from memory (see [`crate::null`]);
+//! - ext4, or what else the directory lies on: a directory beside them;
+//! - the raw device: a file like Redbud's data disks, read and written with O_DIRECT.
+
+use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::crowd::once;
+use crate::disk::{self, Flushes};
+use crate::observe::Usage;
+use crate::process::{self, Deadline, Process, Tools};
+use crate::worker::Job;
+use crate::{BenchError, Res, failed};
+
+/// Ports that a server may take: below the range that the kernel hands out.
+const PORTS: std::ops::Range<u16> = 10_000..31_000;
+/// Prefix of the directory that a benchmark works in.
+const PREFIX: &str = "redbud-bench-";
+
+/// Who is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Redbud's mount.
+    Redbud,
+    /// A mount that keeps no data and asks nobody.
+    Null,
+    /// The local file system that the disks lie on.
+    Ext4,
+    /// A disk without a file system.
+    Raw,
+}
+
+impl Kind {
+    /// All, in the order of their columns.
+    pub const ALL: [Kind; 4] = [Kind::Redbud, Kind::Null, Kind::Ext4, Kind::Raw];
+
+    /// Its name.
+    pub fn text(self) -> &'static str {
+        match self {
+            Kind::Redbud => "redbud",
+            Kind::Null => "null",
+            Kind::Ext4 => "ext4",
+            Kind::Raw => "raw",
+        }
+    }
+}
+
+/// How the contenders are set up.
+#[derive(Clone, Debug)]
+pub struct SetUp {
+    /// The `redbud` binary.
+    pub program: PathBuf,
+    /// Directory on the disk that is measured.
+    pub dir: PathBuf,
+    /// Bytes of each of the two data disks, and of the raw one.
+    pub disk_bytes: u64,
+    /// Bytes of the metadata disk.
+    pub metadata_bytes: u64,
+    /// Longest time of one step.
+    pub limit: Duration,
+    /// Do requests reach the mounts over io_uring?
+    pub uring: bool,
+    /// Which contenders are wanted.
+    pub kinds: Vec<Kind>,
+}
+
+/// All contenders, in a directory of their own that goes with this value.
+pub struct Field {
+    /// How steps are run.
+    pub tools: Tools,
+    /// Counts what the disk below does.
+    pub flushes: Flushes,
+    redbud: Option<Redbud>,
+    null: Option<Null>,
+    // Last: processes go before their files.
+    _root: Root,
+}
+
+impl Field {
+    /// Makes and starts them.
+    ///
+    /// # Errors
+    /// The step that failed and why.
+    pub fn set_up(what: &SetUp) -> Res<Field> {
+        let root = Root::make(&what.dir)?;
+        let tools =
+            Tools { program: what.program.clone(), logs: root.0.clone(), limit: what.limit };
+        let flushes = Flushes::below(&root.0);
+        let mut field = Field { tools, flushes, redbud: None, null: None, _root: root };
+        for kind in &what.kinds {
+            match kind {
+                Kind::Redbud => field.redbud = Some(Redbud::start(&field.tools, what)?),
+                Kind::Null => field.null = Some(Null::start(&field.tools, what.uring)?),
+                Kind::Ext4 => {
+                    once(
+                        &field.tools,
+                        "making a directory",
+                        Job::MakeDir(field.place(Kind::Ext4)),
+                    )?;
+                }
+                Kind::Raw => {
+                    let deadline = Deadline::new("filling the raw disk", what.limit);
+                    disk::make(&field.place(Kind::Raw), what.disk_bytes, &deadline)?;
+                }
+            }
+        }
+        Ok(field)
+    }
+
+    /// Where a contender is: a directory, or for the raw disk its file.
+    pub fn place(&self, kind: Kind) -> PathBuf {
+        match kind {
+            Kind::Redbud => self.tools.logs.join("mnt-redbud"),
+            Kind::Null => self.tools.logs.join("mnt-null"),
+            Kind::Ext4 => self.tools.logs.join("ext4"),
+            Kind::Raw => self.tools.logs.join("raw.img"),
+        }
+    }
+
+    /// A contender's processes have used this much: those of the mount, and of the server.
+    pub fn usage(&self, kind: Kind) -> [Usage; 2] {
+        let [mount, server] = self.pids(kind);
+        [mount, server].map(|pid| pid.map(Usage::of).unwrap_or_default())
+    }
+
+    /// Processes of a contender: of its mount, and of its server.
+    pub fn pids(&self, kind: Kind) -> [Option<u32>; 2] {
+        let redbud = self.redbud.as_ref();
+        match kind {
+            Kind::Redbud => [
+                redbud.and_then(|redbud| Some(redbud.client.as_ref()?.pid())),
+                redbud.map(|redbud| redbud.server.pid()),
+            ],
+            Kind::Null => [self.null.as_ref().map(|null| null.server.pid()), None],
+            Kind::Ext4 | Kind::Raw => [None, None],
+        }
+    }
+
+    /// Has this contender the counters of requests?
+    pub fn counts_requests(&self, kind: Kind) -> bool {
+        matches!(kind, Kind::Redbud | Kind::Null)
+    }
+
+    /// Everything is written, so that a contender's work does not fall into another's turn.
+    pub fn settle(&self, kind: Kind) -> Res<()> {
+        if kind != Kind::Raw {
+            once(&self.tools, &format!("settling {}", kind.text()), Job::Sync(self.place(kind)))?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is cached any more: Redbud's client starts anew, and the kernel drops
+    /// pages, names and inodes of all. (The null mount keeps its names in its memory;
+    /// what the kernel knew of them is dropped as for the others.)
+    pub fn refresh(&mut self, kind: Kind) -> Res<()> {
+        if let (Kind::Redbud, Some(redbud)) = (kind, &mut self.redbud) {
+            redbud.remount(&self.tools)?;
+        }
+        once(&self.tools, "dropping the kernel's caches", Job::DropCaches)?;
+        Ok(())
+    }
+
+    /// Stops everything in order and removes it.
+    ///
+    /// # Errors
+    /// The first part that did not stop well.
+    pub fn tear_down(mut self) -> Res<()> {
+        let null = self.null.take().map_or(Ok(()), |null| null.stop(&self.tools));
+        let redbud = self.redbud.take().map_or(Ok(()), |redbud| redbud.stop(&self.tools));
+        null.and(redbud)
+    }
+}
+
+/// The directory of a benchmark.
+struct Root(PathBuf);
+
+impl Root {
+    /// A new one in `dir`; those of benchmarks that were killed are removed.
+    fn make(dir: &Path) -> Res<Root> {
+        let step = "making the benchmark's directory";
+        let at = |error: std::io::Error| BenchError(format!("{step}: {}: {error}", dir.display()));
+        std::fs::create_dir_all(dir).map_err(at)?;
+        let dir = dir.canonicalize().map_err(at)?;
+        for entry in std::fs::read_dir(&dir).map_err(at)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix(PREFIX);
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                drop(Root(entry.path()));
+            }
+        }
+        let root = dir.join(format!("{PREFIX}{}", std::process::id()));
+        std::fs::create_dir(&root).map_err(at)?;
+        Ok(Root(root))
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        for mount in ["mnt-redbud", "mnt-null"] {
+            let mount = self.0.join(mount);
+            if fuse::mount::device_number(&mount).is_some() {
+                // Its server is gone or going: taken away without asking it.
+                drop(fuse::unmount(&mount, true));
+            }
+            // It holds nothing, or is still mounted: never what is below it.
+            drop(std::fs::remove_dir(&mount));
+        }
+        let mounted = ["mnt-redbud", "mnt-null"].iter().any(|mount| self.0.join(mount).exists());
+        if mounted {
+            eprintln!("redbud bench: {} is left: a mount in it is in use", self.0.display());
+        } else if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("redbud bench: {} is left: {error}", self.0.display());
+        }
+    }
+}
+
+fn words<'a>(list: &'a [&'a str]) -> Vec<&'a OsStr> {
+    list.iter().map(OsStr::new).collect()
+}
+
+fn make_dir(path: &Path) -> Res<()> {
+    std::fs::create_dir(path)
+        .or_else(|error| failed("making a mount point", format!("{}: {error}", path.display())))
+}
+
+struct Redbud {
+    client: Option<Process>,
+    server: Process,
+    source: String,
+    mount: PathBuf,
+    /// Option of the mount.
+    transport: &'static str,
+}
+
+impl Redbud {
+    fn start(tools: &Tools, what: &SetUp) -> Res<Redbud> {
+        let root = &tools.logs;
+        let mount = root.join("mnt-redbud");
+        make_dir(&mount)?;
+        let deadline = Deadline::new("filling Redbud's disks", what.limit);
+        let sizes = [what.metadata_bytes, what.disk_bytes, what.disk_bytes];
+        for (name, bytes) in ["metadata.img", "data0.img", "data1.img"].into_iter().zip(sizes) {
+            disk::make(&root.join(name), bytes, &deadline)?;
+        }
+        let port = free_port()?;
+        let config = root.join("cluster.toml");
+        let text = format!(
+            "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\n\
+             [metadata]\npath = \"metadata.img\"\n\
+             [[data]]\npath = \"data0.img\"\n[[data]]\npath = \"data1.img\"\n"
+        );
+        std::fs::write(&config, text).or_else(|error| failed("writing cluster.toml", error))?;
+        let format = words(&["mkfs", "--force", "--"]);
+        process::run(tools, "mkfs", &[&format[..], &[config.as_os_str()]].concat())?;
+        let serve = words(&["mds", "--until-eof", "--"]);
+        let server = Process::serve(tools, "mds", &[&serve[..], &[config.as_os_str()]].concat())?;
+        let source = format!("127.0.0.1:{port}:/bench");
+        let transport = if what.uring { "transport=uring" } else { "transport=dev" };
+        let mut redbud = Redbud { client: None, server, source, mount, transport };
+        redbud.mount(tools)?;
+        Ok(redbud)
+    }
+
+    fn mount(&mut self, tools: &Tools) -> Res<()> {
+        let parent = std::process::id().to_string();
+        let head = ["mount", "--foreground", "--parent", &parent, "-o", self.transport, "--"];
+        let arguments = [&head[..], &[self.source.as_str()]].concat();
+        let arguments = [&words(&arguments)[..], &[self.mount.as_os_str()]].concat();
+        self.client = Some(Process::serve(tools, "client", &arguments)?);
+        Ok(())
+    }
+
+    fn unmount(&mut self, tools: &Tools) -> Res<()> {
+        let Some(client) = self.client.take() else { return Ok(()) };
+        once(tools, "unmounting Redbud", Job::Unmount(self.mount.clone()))?;
+        client.wait(&Deadline::new("waiting for Redbud's client to end", tools.limit))
+    }
+
+    fn remount(&mut self, tools: &Tools) -> Res<()> {
+        self.unmount(tools)?;
+        self.mount(tools)
+    }
+
+    fn stop(mut self, tools: &Tools) -> Res<()> {
+        self.unmount(tools)?;
+        self.server.close_input();
+        self.server.wait(&Deadline::new("waiting for the metadata server to end", tools.limit))
+    }
+}
+
+struct Null {
+    server: Process,
+    mount: PathBuf,
+}
+
+impl Null {
+    fn start(tools: &Tools, uring: bool) -> Res<Null> {
+        let mount = tools.logs.join("mnt-null");
+        make_dir(&mount)?;
+        let transport: &[&str] = if uring { &["--uring"] } else { &[] };
+        let arguments = [&["bench", "null"], transport, &["--"]].concat();
+        let arguments = [&words(&arguments)[..], &[mount.as_os_str()]].concat();
+        Ok(Null { server: Process::serve(tools, "null", &arguments)?, mount })
+    }
+
+    fn stop(self, tools: &Tools) -> Res<()> {
+        once(tools, "unmounting the null mount", Job::Unmount(self.mount))?;
+        self.server.wait(&Deadline::new("waiting for the null mount to end", tools.limit))
+    }
+}
+
+/// A free port, searched from a place that differs from process to process.
+fn free_port() -> Res<u16> {
+    let count = u32::from(PORTS.end - PORTS.start);
+    let start = std::process::id().wrapping_mul(2_654_435_761) % count;
+    let mut candidates = (0..count).map(|step| PORTS.start + ((start + step) % count) as u16);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    candidates.find(free).map_or_else(|| failed("choosing a port", "none is free"), Ok)
+}

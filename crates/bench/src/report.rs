@@ -1,0 +1,327 @@
+//! What was measured, as text and as JSON.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::contender::Kind;
+use crate::table::Row;
+use crate::works::{Sample, Target, Work};
+
+/// A table's result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    version: u32,
+    rows: Vec<Line>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Line {
+    work: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    /// Medians, in `unit`, by contender.
+    median: BTreeMap<Kind, f64>,
+    target: Option<Reached>,
+    /// Of each operation, medians.
+    each: BTreeMap<Kind, Each>,
+    samples: BTreeMap<Kind, Vec<Sample>>,
+}
+
+/// A target and what was reached.
+#[derive(Clone, Debug, Serialize)]
+struct Reached {
+    /// Whom Redbud is compared with; none for a bound in operations a second.
+    than: Option<Kind>,
+    least: f64,
+    /// Redbud's median by that of the other, or Redbud's median itself.
+    reached: f64,
+    /// Least and largest of the single runs.
+    spread: (f64, f64),
+    met: bool,
+}
+
+/// Medians of what an operation took.
+#[derive(Clone, Debug, Serialize)]
+struct Each {
+    mount_cpu_us: f64,
+    server_cpu_us: f64,
+    mount_switches: f64,
+    server_switches: f64,
+    flushes: Option<f64>,
+    requests: BTreeMap<String, f64>,
+}
+
+/// Bytes in a MiB.
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// A rate of `work` for people.
+pub fn rate(work: &Work, per_second: f64) -> String {
+    match per_second {
+        _ if work.is_stream() => format!("{:.0} MiB/s", per_second / MIB),
+        rate if rate >= 10_000.0 => format!("{:.1}k/s", rate / 1000.0),
+        rate => format!("{rate:.0}/s"),
+    }
+}
+
+/// The median; of an even count, the mean of the two in the middle.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+impl Report {
+    /// Of these rows.
+    pub fn new(rows: &[Row]) -> Report {
+        Report { version: 1, rows: rows.iter().map(line).collect() }
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = self.rates();
+        text +=
+            "\nRequests from the kernel, for each operation (FORGET and RELEASE follow later):\n\n";
+        text += &self.requests();
+        text += "\nFor each operation: microseconds of processor and sleeps of threads, of the mount's\n\
+                 process and of the metadata server; flushes of the disk below:\n\n";
+        text + &self.costs()
+    }
+
+    fn rates(&self) -> String {
+        let mut table = Columns::new(&["work"]);
+        table.head(Kind::ALL.map(Kind::text));
+        table.head(["ratio", "(least-most)", "target", ""]);
+        for line in &self.rows {
+            let mut cells = vec![line.title.to_owned()];
+            for kind in Kind::ALL {
+                let cell = line.median.get(&kind).map(|&median| number(median, line.unit));
+                cells.push(cell.unwrap_or_else(|| "-".into()));
+            }
+            match &line.target {
+                Some(Reached { than, least, reached, spread, met }) => {
+                    let digits = |value: f64| match than {
+                        Some(_) => format!("{value:.2}"),
+                        None => number(value, ""),
+                    };
+                    cells.push(digits(*reached));
+                    cells.push(format!("({}-{})", digits(spread.0), digits(spread.1)));
+                    let than = than.map_or("/s".into(), |kind| format!(" x {}", kind.text()));
+                    cells.push(format!("{}{than}", digits(*least)));
+                    cells.push(if *met { "met" } else { "MISSED" }.into());
+                }
+                None => cells.push("-".into()),
+            }
+            table.row(cells);
+        }
+        table.text()
+    }
+
+    fn requests(&self) -> String {
+        let mut table = Columns::new(&["work", "request", "redbud", "null"]);
+        for line in self.rows.iter().filter(|line| line.unit == "/s") {
+            let of = |kind: Kind| line.each.get(&kind).map(|each| &each.requests);
+            let (redbud, null) = (of(Kind::Redbud), of(Kind::Null));
+            let names: BTreeSet<&String> =
+                [redbud, null].into_iter().flatten().flat_map(BTreeMap::keys).collect();
+            for name in names {
+                let count = |requests: Option<&BTreeMap<String, f64>>| {
+                    requests.map_or("-".into(), |requests| {
+                        format!("{:.3}", requests.get(name).copied().unwrap_or_default())
+                    })
+                };
+                table.row(vec![line.work.into(), name.clone(), count(redbud), count(null)]);
+            }
+        }
+        table.text()
+    }
+
+    fn costs(&self) -> String {
+        let head = ["work", "contender", "cpu", "sleeps", "mds cpu", "mds sleeps", "flushes"];
+        let mut table = Columns::new(&head);
+        for line in &self.rows {
+            // Of a stream, for each MiB.
+            for (kind, each) in &line.each {
+                let serves = matches!(kind, Kind::Redbud | Kind::Null);
+                if !serves && each.flushes.is_none_or(|flushes| flushes < 0.001) {
+                    continue;
+                }
+                table.row(vec![
+                    line.work.into(),
+                    kind.text().into(),
+                    format!("{:.1}", each.mount_cpu_us),
+                    format!("{:.2}", each.mount_switches),
+                    format!("{:.1}", each.server_cpu_us),
+                    format!("{:.2}", each.server_switches),
+                    each.flushes.map_or("-".into(), |flushes| format!("{flushes:.3}")),
+                ]);
+            }
+        }
+        table.text()
+    }
+}
+
+fn line(row: &Row) -> Line {
+    let unit = if row.work.is_stream() { "MiB/s" } else { "/s" };
+    let scale = if row.work.is_stream() { MIB } else { 1.0 };
+    let rates = |kind: Kind| {
+        let samples = row.samples.get(&kind).into_iter().flatten();
+        samples.map(|sample| sample.rate() / scale).collect::<Vec<f64>>()
+    };
+    let medians =
+        row.samples.keys().map(|&kind| (kind, median(rates(kind)))).collect::<BTreeMap<_, _>>();
+    Line {
+        work: row.work.name,
+        title: row.work.title,
+        unit,
+        target: reached(row.work.target, &rates, &medians),
+        median: medians,
+        each: row.samples.iter().map(|(&kind, samples)| (kind, each(samples, scale))).collect(),
+        samples: row.samples.clone(),
+    }
+}
+
+fn reached(
+    target: Target,
+    rates: &dyn Fn(Kind) -> Vec<f64>,
+    medians: &BTreeMap<Kind, f64>,
+) -> Option<Reached> {
+    let of = |kind: Kind| medians.get(&kind).copied().unwrap_or_default();
+    let (than, least, reached, single) = match target {
+        Target::None => return None,
+        Target::PerSecond(least) => (None, least, of(Kind::Redbud), rates(Kind::Redbud)),
+        Target::Ratio(least, than) => {
+            let pairs = rates(Kind::Redbud).into_iter().zip(rates(than));
+            let single = pairs.map(|(redbud, other)| redbud / other).collect();
+            (Some(than), least, of(Kind::Redbud) / of(than), single)
+        }
+    };
+    let spread = single
+        .iter()
+        .fold((f64::INFINITY, 0f64), |(least, most), &one| (least.min(one), most.max(one)));
+    Some(Reached { than, least, reached, spread, met: reached >= least })
+}
+
+fn each(samples: &[Sample], scale: f64) -> Each {
+    let middle = |of: &dyn Fn(&Sample) -> f64| {
+        median(samples.iter().map(|sample| of(sample) * scale / sample.ops.max(1) as f64))
+    };
+    let flushes = samples.iter().all(|sample| sample.flushes.is_some());
+    let names: BTreeSet<&String> =
+        samples.iter().flat_map(|sample| sample.requests.keys()).collect();
+    Each {
+        mount_cpu_us: middle(&|sample| sample.mount_cpu as f64 / 1000.0),
+        server_cpu_us: middle(&|sample| sample.server_cpu as f64 / 1000.0),
+        mount_switches: middle(&|sample| sample.mount_switches as f64),
+        server_switches: middle(&|sample| sample.server_switches as f64),
+        flushes: flushes.then(|| middle(&|sample| sample.flushes.unwrap_or_default() as f64)),
+        requests: names
+            .into_iter()
+            .map(|name| {
+                let count =
+                    |sample: &Sample| sample.requests.get(name).copied().unwrap_or_default();
+                (name.clone(), middle(&|sample| count(sample) as f64))
+            })
+            .collect(),
+    }
+}
+
+fn number(value: f64, unit: &str) -> String {
+    match value {
+        value if unit == "MiB/s" => format!("{value:.0} MiB/s"),
+        value if value >= 10_000.0 => format!("{:.1}k", value / 1000.0),
+        value => format!("{value:.0}"),
+    }
+}
+
+/// Cells in columns: the first to the left, the others to the right.
+pub struct Columns {
+    rows: Vec<Vec<String>>,
+}
+
+impl Columns {
+    /// With this head.
+    pub fn new(head: &[&str]) -> Columns {
+        Columns { rows: vec![head.iter().map(|&cell| cell.to_owned()).collect()] }
+    }
+
+    fn head<const N: usize>(&mut self, more: [&str; N]) {
+        self.rows[0].extend(more.map(str::to_owned));
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The lines.
+    pub fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                // Writing to a string cannot fail.
+                let _ = match column {
+                    0 => write!(line, "{cell:width$}"),
+                    _ => write!(line, "  {cell:>width$}"),
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::works::WORKS;
+
+    fn samples(rates: &[u64]) -> Vec<Sample> {
+        let sample = |&ops: &u64| Sample { ops, nanos: 1_000_000_000, ..Sample::default() };
+        rates.iter().map(sample).collect()
+    }
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median([4.0, 1.0]) - 2.5).abs() < 1e-9);
+        assert!(median([]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_the_medians_and_is_held_against_its_target() {
+        let work = WORKS.iter().find(|work| work.name == "create-1").unwrap();
+        let samples = BTreeMap::from([
+            (Kind::Redbud, samples(&[30, 40, 50])),
+            (Kind::Null, samples(&[100, 100, 125])),
+            (Kind::Ext4, samples(&[10, 10, 10])),
+        ]);
+        let report = Report::new(&[Row { work, samples }]);
+        let target = report.rows[0].target.as_ref().unwrap();
+        assert!((target.reached - 0.4).abs() < 1e-9 && target.met);
+        assert!((target.spread.0 - 0.3).abs() < 1e-9);
+        let text = report.text();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("0.40 (0.30-0.40) 0.35 x null met"), "{text}");
+        assert!(report.to_json().contains("\"than\": \"null\""));
+    }
+}

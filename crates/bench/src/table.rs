@@ -1,0 +1,86 @@
+//! The table: every work by every contender, in turns, several times.
+
+use std::collections::BTreeMap;
+
+use crate::contender::{Field, Kind, SetUp};
+use crate::works::{Sample, Sizes, WORKS, Work, make_entries};
+use crate::{Res, failed, process, report};
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where and with what; its `kinds` are chosen by the works.
+    pub set_up: SetUp,
+    /// How large the works are.
+    pub sizes: Sizes,
+    /// How often each is done.
+    pub runs: usize,
+    /// Only the works of these names; all, if there are none.
+    pub only: Vec<String>,
+}
+
+/// The samples of a work, by contender, one of each run.
+pub struct Row {
+    /// The work.
+    pub work: &'static Work,
+    /// What the turns gave.
+    pub samples: BTreeMap<Kind, Vec<Sample>>,
+}
+
+/// Measures, telling `progress` each turn.
+///
+/// # Errors
+/// The step that failed and why; everything is taken away again.
+pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Vec<Row>> {
+    process::catch_interrupts();
+    let works = chosen(&plan.only)?;
+    let kinds: Vec<Kind> = Kind::ALL
+        .into_iter()
+        .filter(|kind| works.iter().any(|work| work.kinds.contains(kind)))
+        .collect();
+    progress("setting up");
+    let set_up = SetUp { kinds, ..plan.set_up.clone() };
+    let mut field = Field::set_up(&set_up)?;
+    let rows = turns(plan, &works, &mut field, progress)?;
+    field.tear_down()?;
+    Ok(rows)
+}
+
+fn turns(
+    plan: &Plan,
+    works: &[&'static Work],
+    field: &mut Field,
+    progress: &mut dyn FnMut(&str),
+) -> Res<Vec<Row>> {
+    if let Some(work) = works.iter().find(|work| work.needs_entries()) {
+        for &kind in work.kinds {
+            progress(&format!("making {} entries on {}", plan.sizes.entries, kind.text()));
+            make_entries(field, &plan.sizes, kind)?;
+        }
+    }
+    let mut rows: Vec<Row> =
+        works.iter().map(|work| Row { work, samples: BTreeMap::new() }).collect();
+    for run in 1..=plan.runs {
+        for row in &mut rows {
+            let mut line = format!("run {run}/{}, {}:", plan.runs, row.work.name);
+            for &kind in row.work.kinds {
+                let sample = row.work.turn(field, &plan.sizes, kind)?;
+                line += &format!(" {} {}", kind.text(), report::rate(row.work, sample.rate()));
+                row.samples.entry(kind).or_default().push(sample);
+            }
+            progress(&line);
+        }
+    }
+    Ok(rows)
+}
+
+fn chosen(only: &[String]) -> Res<Vec<&'static Work>> {
+    for name in only {
+        if !WORKS.iter().any(|work| work.name == name) {
+            let names: Vec<&str> = WORKS.iter().map(|work| work.name).collect();
+            return failed("--only", format!("`{name}` is none of {}", names.join(", ")));
+        }
+    }
+    let wanted = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKS.iter().filter(wanted).collect())
+}

@@ -1,0 +1,184 @@
+//! Load generators: processes that make plain system calls and say how long they took.
+//!
+//! A worker prepares its job, prints `ready`, waits for a line, works, and prints its
+//! [`Done`] as one line of JSON. Times are of the monotonic clock, which all processes
+//! of a machine share: a crowd's time is from its first beginning to its last end.
+
+mod names;
+mod stream;
+mod sys;
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use sys::Os;
+
+/// What one worker does.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub enum Job {
+    /// Makes a directory.
+    MakeDir(PathBuf),
+    /// Removes a tree.
+    Remove(PathBuf),
+    /// Removes a file, if there is one.
+    RemoveFile(PathBuf),
+    /// The size of a file, as its operations; 0 if there is none.
+    SizeOf(PathBuf),
+    /// syncfs(2).
+    Sync(PathBuf),
+    /// Unmounts.
+    Unmount(PathBuf),
+    /// The kernel drops clean pages, and names and inodes that nobody uses.
+    DropCaches,
+    /// Reads the counters of requests of the mount at this root.
+    Requests(PathBuf),
+    /// Makes empty files: open(O_CREAT | O_EXCL) and close.
+    Create(Names),
+    /// Unlinks files.
+    Unlink(Names),
+    /// stat(2) of every name.
+    Stat(Names, Order),
+    /// Reads a directory, with stat(2) of each entry as soon as it is read, as `ls -l` does.
+    List(PathBuf),
+    /// Makes files with content: create, one write, perhaps fsync, close.
+    Small {
+        /// Which files.
+        names: Names,
+        /// Bytes of each.
+        bytes: usize,
+        /// fsync(2) before the close?
+        fsync: bool,
+    },
+    /// Writes a file from its begin to its end, then fsync(2).
+    WriteSeq(Stream),
+    /// Reads a file from its begin to its end.
+    ReadSeq(Stream),
+    /// Reads blocks of 4 KiB at random places, O_DIRECT, for a time.
+    ReadRandom {
+        /// Which file, how many in flight.
+        stream: Stream,
+        /// For how long.
+        millis: u64,
+    },
+}
+
+/// Files `PREFIX0000000` and so on in a directory.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct Names {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Begin of each name.
+    pub prefix: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// In which order names are looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Order {
+    /// As they sort.
+    Sorted,
+    /// Shuffled, always in the same way.
+    Random,
+}
+
+/// A file that is read or written in large pieces.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct Stream {
+    /// The file.
+    pub file: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Past the page cache (O_DIRECT)?
+    pub direct: bool,
+    /// Requests in flight, each by a thread of its own.
+    pub depth: usize,
+}
+
+/// What a worker did.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Done {
+    /// Operations, or bytes for streams.
+    pub ops: u64,
+    /// When it began, in nanoseconds of the monotonic clock.
+    pub begin: u64,
+    /// When it ended.
+    pub end: u64,
+    /// What it found, if the job was to find something.
+    pub text: String,
+}
+
+type Work = Box<dyn FnOnce() -> Os<(u64, String)>>;
+
+/// Runs the job that `spec` describes as JSON; the error says what failed, for people.
+///
+/// # Errors
+/// Which system call failed, on what and why.
+pub fn run(spec: &str) -> Result<(), String> {
+    // SAFETY: takes plain numbers, and a signal at the parent's end is wanted.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let job: Job = serde_json::from_str(spec).map_err(|error| format!("the job: {error}"))?;
+    let work = prepare(job)?;
+    say("ready")?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(|error| error.to_string())?;
+    if line.is_empty() {
+        // Whoever started it is gone.
+        return Ok(());
+    }
+    let begin = sys::monotonic();
+    let (ops, text) = work()?;
+    let end = sys::monotonic();
+    let done = serde_json::to_string(&Done { ops, begin, end, text });
+    say(&done.map_err(|error| error.to_string())?)
+}
+
+fn say(line: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| error.to_string())
+}
+
+fn prepare(job: Job) -> Os<Work> {
+    let none = |()| (1, String::new());
+    let io = |what: &'static str, path: PathBuf| {
+        move |error: std::io::Error| format!("{what} {}: {error}", path.display())
+    };
+    Ok(match job {
+        Job::MakeDir(path) => {
+            Box::new(move || std::fs::create_dir(&path).map(none).map_err(io("mkdir", path)))
+        }
+        Job::Remove(path) => {
+            Box::new(move || std::fs::remove_dir_all(&path).map(none).map_err(io("remove", path)))
+        }
+        Job::RemoveFile(path) => Box::new(move || match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(io("unlink", path)(error))
+            }
+            _ => Ok((1, String::new())),
+        }),
+        Job::SizeOf(path) => Box::new(move || match std::fs::metadata(&path) {
+            Ok(metadata) => Ok((metadata.len(), String::new())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((0, String::new())),
+            Err(error) => Err(io("stat", path)(error)),
+        }),
+        Job::Sync(path) => Box::new(move || sys::syncfs(&path).map(none)),
+        Job::Unmount(path) => {
+            Box::new(move || fuse::unmount(&path, false).map(none).map_err(io("umount", path)))
+        }
+        Job::DropCaches => Box::new(move || {
+            let path = PathBuf::from("/proc/sys/vm/drop_caches");
+            std::fs::write(&path, "3").map(none).map_err(io("write to", path))
+        }),
+        Job::Requests(path) => Box::new(move || Ok((1, sys::requests(&path)?))),
+        Job::Create(names) => names::create(names)?,
+        Job::Unlink(names) => names::unlink(names)?,
+        Job::Stat(names, order) => names::stat(names, order)?,
+        Job::List(dir) => names::list(&dir)?,
+        Job::Small { names, bytes, fsync } => names::small(names, bytes, fsync)?,
+        Job::WriteSeq(what) => stream::write(what)?,
+        Job::ReadSeq(what) => stream::read(what)?,
+        Job::ReadRandom { stream, millis } => stream::random(stream, millis)?,
+    })
+}
