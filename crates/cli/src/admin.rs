@@ -1,0 +1,160 @@
+//! One question to a metadata server, asked over a connection of its own.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use proto::frame::{Decoder, Received, encode};
+use proto::mds::{Hello, Message, Op, OpReply, Principal, Request, VERSION};
+use types::{ClientId, Transno};
+
+use crate::exit::{Failure, Status};
+use crate::source::Source;
+
+/// Role of an administrator's tool in [`Hello::role`].
+const ROLE_ADMIN: u8 = 1;
+/// How long each step may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks the first server of `source` that answers.
+pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
+    let mut reasons = Vec::new();
+    for server in &source.servers {
+        match connect(server) {
+            Ok(stream) => return Conversation::new(stream, server).ask(&source.fs_name, op),
+            Err(error) => reasons.push(format!("{server}: {error}")),
+        }
+    }
+    let text =
+        format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
+    Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
+}
+
+fn connect(server: &str) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    for address in server.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+struct Conversation<'a> {
+    stream: TcpStream,
+    decoder: Decoder,
+    server: &'a str,
+}
+
+impl<'a> Conversation<'a> {
+    fn new(stream: TcpStream, server: &'a str) -> Conversation<'a> {
+        Conversation { stream, decoder: Decoder::new(), server }
+    }
+
+    fn ask(&mut self, fs_name: &str, op: Op) -> Result<OpReply, Failure> {
+        self.send(&Message::Hello { hello: hello(fs_name) })?;
+        match self.receive()? {
+            Message::Welcome { .. } => {}
+            Message::Refused { refused } => {
+                return Err(self.failed(&format!("refused: {}", refused.text)));
+            }
+            other => return Err(self.unexpected(&other)),
+        }
+        self.send(&Message::Request { request: request(op) })?;
+        loop {
+            match self.receive()? {
+                Message::Reply { reply } => {
+                    return match reply.results.into_iter().next() {
+                        Some(Ok(reply)) => Ok(reply),
+                        Some(Err(fault)) => Err(self.failed(fault.text())),
+                        None => Err(self.failed("an answer without a result")),
+                    };
+                }
+                Message::Push { .. } => {}
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+    }
+
+    fn send(&mut self, message: &Message) -> Result<(), Failure> {
+        let mut bytes = Vec::new();
+        encode(message, &mut bytes);
+        self.stream.write_all(&bytes).map_err(|error| self.broken(&error))
+    }
+
+    fn receive(&mut self) -> Result<Message, Failure> {
+        let mut bytes = [0u8; 16 << 10];
+        loop {
+            match self.decoder.next() {
+                Ok(Some(Received::Message(message))) => return Ok(message),
+                Ok(Some(Received::Unknown { .. })) => return Err(self.failed("an unknown message")),
+                Ok(None) => {}
+                Err(malformed) => return Err(self.failed(malformed.0)),
+            }
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(self.broken(&std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(length) => self.decoder.push(&bytes[..length]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+    }
+
+    fn broken(&self, error: &std::io::Error) -> Failure {
+        use std::io::ErrorKind::{TimedOut, WouldBlock};
+        let late = matches!(error.kind(), TimedOut | WouldBlock);
+        let status = if late { Status::Timeout } else { Status::Unreachable };
+        let text = if late { "no answer in time".to_owned() } else { error.to_string() };
+        Failure::new(
+            status,
+            "RB-MDS-UNREACHABLE",
+            format!("metadata server {}: {text}", self.server),
+        )
+    }
+
+    fn failed(&self, text: &str) -> Failure {
+        Failure::failed("RB-MDS-REFUSED", format!("metadata server {}: {text}", self.server))
+    }
+
+    fn unexpected(&self, message: &Message) -> Failure {
+        let text = format!("{message:?}");
+        let end = text.find(|c: char| !c.is_alphanumeric()).unwrap_or(text.len());
+        self.failed(&format!("answered with an unexpected {}", &text[..end]))
+    }
+}
+
+fn hello(fs_name: &str) -> Hello {
+    Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        features: 0,
+        fs_name: fs_name.to_owned(),
+        role: ROLE_ADMIN,
+        client: ClientId(0),
+        nonce: 0,
+        seen: Transno::ZERO,
+        description: format!("redbud, pid {}", std::process::id()),
+        auth: Default::default(),
+        lease_ms: 0,
+    }
+}
+
+fn request(op: Op) -> Request {
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    Request {
+        slot: 0,
+        seq: 1,
+        principal: Principal { uid: user, gid: group, groups: Vec::new() },
+        sync: false,
+        atomic: false,
+        replay: None,
+        ops: vec![op],
+    }
+}

@@ -1,0 +1,391 @@
+//! The command line. What `--help` says is written here and nowhere else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::units::parse_size;
+
+/// A parallel file system: many clients, one tree, shared disks.
+#[derive(Parser, Debug)]
+#[command(
+    name = "redbud",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Start here, as root:
+
+  redbud local /tmp/redbud --mount /tmp/mnt
+
+Exit status: 0 done, 1 failed, 2 usage, 3 partly done, 4 cluster unreachable, 5 not permitted,
+6 timeout. `mount` and `fsck` follow mount(8) and fsck(8)."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How tables are printed.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Output {
+    /// Print JSON instead of a table; it carries a `version`, sizes are bytes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a whole cluster on this machine, on sparse files, and mount it
+    Local(LocalArgs),
+    /// Format the zones of a new file system
+    Mkfs(MkfsArgs),
+    /// Run the metadata server
+    Mds(MdsArgs),
+    /// Mount a file system
+    Mount(MountArgs),
+    /// Unmount a file system, and wait until its client has written everything
+    Umount(UmountArgs),
+    /// What the server and the mounts of this host are doing
+    Status(StatusArgs),
+    /// Space, by data zone
+    Df(DfArgs),
+    /// Where a file lies: its segments with file offset, length, PAG, offset and state
+    #[command(alias = "getstripe")]
+    Layout(LayoutArgs),
+    /// Check a file system whose server is stopped
+    Fsck(FsckArgs),
+    /// Measure it beside other file systems on the same disk
+    Bench(BenchArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write manual pages
+    Man(ManArgs),
+}
+
+/// Arguments of `local`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The first start makes and formats the files in DIR; later ones reopen them. One process runs the
+metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. A server that dies
+is started again. Ctrl-C unmounts and stops both.
+
+Further mounts of the same file system: redbud mount ADDRESS:/local OTHER, with the address that
+`local` prints.")]
+pub struct LocalArgs {
+    /// Where the cluster's files are
+    pub dir: PathBuf,
+    /// Where to mount it; made if it does not exist
+    #[arg(long, value_name = "MNT")]
+    pub mount: PathBuf,
+    /// Data disks to make at the first start
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub disks: u16,
+    /// Size of each data disk at the first start
+    #[arg(long, default_value = "16G", value_parser = parse_size)]
+    pub disk_size: u64,
+    /// Size of the metadata disk at the first start
+    #[arg(long, default_value = "8G", value_parser = parse_size)]
+    pub metadata_size: u64,
+    /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
+    #[arg(long, value_parser = crate::units::parse_duration)]
+    pub lease: Option<types::Duration>,
+    /// Run a shell command in the mount, then stop everything and return its exit status
+    #[arg(long, value_name = "CMD")]
+    pub exec: Option<String>,
+    /// Options of the mount, as `redbud mount` takes them
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}
+
+/// Arguments of `mkfs`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The file, with all keys:
+
+  name = \"home\"                  # the file system, as in 10.0.0.1:/home
+
+  [server]
+  listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
+  lease  = \"30s\"                 # 1s to 1h; default 30s
+  cache  = \"256M\"                # the server's buffer cache; default 256M
+
+  [metadata]
+  path = \"/dev/disk/by-id/…\"     # a block device or a file
+  size = \"8G\"                    # only for a file: it is made this large if it is missing
+  log  = \"128M\"                  # default: a share of the zone
+
+  [[data]]                       # once for each data zone
+  path = \"/dev/disk/by-id/…\"
+  size = \"16G\"                   # as above
+  id   = 0                       # default: counted from 0
+
+Relative paths start at the file's directory. A device that is in use, too small, or carries a
+Redbud label is refused; --force formats over a label, never over a device in use.")]
+pub struct MkfsArgs {
+    /// The cluster's file
+    pub config: PathBuf,
+    /// Format devices that carry a Redbud label: what is on them is lost
+    #[arg(long)]
+    pub force: bool,
+    /// How to print the result
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `mds`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Runs in the foreground until SIGTERM or SIGINT, which write everything home and end it. Says READY=1
+to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. Killing it in any other way loses
+nothing that was acknowledged as durable: start it again.")]
+pub struct MdsArgs {
+    /// The cluster's file
+    pub config: PathBuf,
+    /// Listen here instead of what the file says
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Stop when standard input ends (for processes that run a server as their own)
+    #[arg(long, hide = true)]
+    pub until_eof: bool,
+}
+
+/// Arguments of `mount`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+SOURCE is host[:port][,host[:port]]:/fsname; the port is 10821 if left out; IPv6 in brackets.
+As root no helper is needed; as a user fusermount3 (package fuse3) is.
+
+Options (-o, separated by commas):
+  ro, nosuid, nodev, noexec, noatime, sync, dirsync    as in mount(8)
+  noallow_other      only the user who mounts may enter
+  strict             the kernel also drops cached pages when a file's size or times changed
+  timeo=N,retrans=N  mounting gives up after N tenths of a second, N times (50, 3)
+  lease=TIME         lease asked of the server
+  dirty=SIZE         dirty data held before writers wait (256M)
+  dataN=PATH         where data zone N lies on this host, if not where the cluster's file says
+  log=FILE           where the background process logs
+  transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if
+                     /sys/module/fuse/parameters/enable_uring says Y
+  entries=N          with transport=uring: requests taken per queue at first, up to 64 (8)
+  _netdev, nofail, auto, user, x-…, hard, default_permissions: accepted, as fstab has them
+
+Exit status as mount(8): 0 done, 1 usage or permission, 2 system error, 32 mount failure.")]
+pub struct MountArgs {
+    /// What to mount
+    pub source: String,
+    /// Where
+    pub mount: PathBuf,
+    /// Options, separated by commas
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Unmount and end when this process, the parent, is gone
+    #[arg(long, hide = true, value_name = "PID")]
+    pub parent: Option<i32>,
+    /// Leave the session of the terminal
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+/// Arguments of `umount`.
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// The mount point
+    pub mount: PathBuf,
+    /// Detach at once, even if it is busy; the client goes on until the last file is closed
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+TARGET is a path in a mount, a mount source (host:port:/fsname), a cluster's file, or the DIR of
+`redbud local`. Without one, every mount of this host is asked.")]
+pub struct StatusArgs {
+    /// Whom to ask
+    pub target: Option<String>,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `df`.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub struct DfArgs {
+    /// A path in a mount, a mount source, a cluster's file, or the DIR of `redbud local`
+    pub target: Option<String>,
+    /// Sizes with K, M, G, T, P
+    #[arg(short = 'h', long)]
+    pub human: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `layout`.
+#[derive(Args, Debug)]
+pub struct LayoutArgs {
+    /// Regular files in a mount
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// How to print them
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `fsck`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Reads the metadata zone only and changes nothing: the log is replayed in memory. The server must be
+stopped. Exit status as fsck(8): 0 clean, 4 problems, 8 operational error, 16 usage.")]
+pub struct FsckArgs {
+    /// The cluster's file, or the DIR of `redbud local`
+    pub target: PathBuf,
+    /// Accepted as fsck(8) has them; nothing is ever asked or repaired
+    #[arg(short = 'a', short_aliases = ['p', 'n', 'y', 'f'], action = clap::ArgAction::Count, hide = true)]
+    pub ignored: u8,
+    /// How to print the report
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What `bench` measures, and the processes that it needs.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// Times: Redbud, a null FUSE mount, the local file system and the raw disk, in turns
+    Table(BenchTableArgs),
+    /// Memory of the client and the metadata server at many files
+    Memory(BenchMemoryArgs),
+    /// Serve a file system that keeps no data, until it is unmounted
+    #[command(hide = true)]
+    Null {
+        /// Where
+        mount: PathBuf,
+        /// Requests travel over io_uring
+        #[arg(long)]
+        uring: bool,
+    },
+    /// One load generator
+    #[command(hide = true)]
+    Worker {
+        /// What it does, as JSON
+        job: String,
+    },
+}
+
+/// Arguments of `bench table`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Everything is made in a directory of its own in DIR, which should lie on an ext4 of a disk that
+nothing else uses, and is removed at the end. Works (--only):
+
+  seq-write, seq-read, rand-read, create-1, create-8, unlink-1, stat-sorted, stat-random,
+  stat-readdir, small, small-fsync-1, small-fsync-8
+
+Progress goes to standard error, the table to standard output. docs/BENCHMARKS.md says how to read
+it. Needs root.")]
+pub struct BenchTableArgs {
+    /// Directory on the disk to measure
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// How often each work is done; medians are printed
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Empty files to create and unlink; small files are a quarter of that, with fsync a tenth
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub files: u64,
+    /// Entries of the directory that is looked up
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub entries: u64,
+    /// Size of the file that is written and read
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub size: u64,
+    /// Requests in flight on the raw disk while it is written or read in sequence
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub depth: u16,
+    /// How long random reads go on
+    #[arg(long, default_value = "3s", value_parser = crate::units::parse_duration)]
+    pub random: types::Duration,
+    /// Requests reach Redbud's and the null mount over io_uring (-o transport=uring) instead of /dev/fuse
+    #[arg(long)]
+    pub uring: bool,
+    /// Only these works
+    #[arg(long, value_name = "WORK,…", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Longest time of a single step, after which everything is stopped
+    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    pub limit: types::Duration,
+    /// Write all samples there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench memory`.
+#[derive(Args, Debug)]
+pub struct BenchMemoryArgs {
+    /// Directory to work in
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Files to make
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub inodes: u64,
+    /// Longest time of a single step, after which everything is stopped
+    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    pub limit: types::Duration,
+    /// Write the result there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// bash, zsh, fish, elvish or powershell
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Directory for redbud.1, redbud-mount.1 and so on; made if it does not exist
+    pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_argument_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                let (name, id) = (command.get_name(), argument.get_id());
+                assert!(argument.get_help().is_some(), "{name} {id}");
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! One file for each command.
+
+pub mod bench;
+pub mod df;
+pub mod documents;
+pub mod fsck;
+pub mod layout;
+pub mod local;
+pub mod mds;
+pub mod mkfs;
+pub mod mount;
+pub mod status;
+pub mod umount;

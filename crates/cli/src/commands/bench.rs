@@ -1,0 +1,125 @@
+//! `redbud bench`: the contenders, the load generators, and what they found.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bench::contender::SetUp;
+use bench::report::Report;
+use bench::table::{Plan, measure};
+use bench::works::Sizes;
+use bench::{BenchError, memory, null, worker};
+use env::DriverKind;
+use fuse::init::{InitOptions, UringEntries};
+
+use crate::args::{Bench, BenchArgs, BenchMemoryArgs, BenchTableArgs};
+use crate::commands::local::this_program;
+use crate::exit::{Ended, Failure, Status};
+use crate::{notify, output};
+
+/// The least that a disk holds.
+const DISK_MIN: u64 = 128 << 20;
+/// Metadata of a file, at most: what the metadata disk is sized by.
+const METADATA_EACH: u64 = 2 << 10;
+/// Data of the small files of a run, for each empty one: a quarter has 32 KiB, the
+/// rest is what is being freed.
+const SMALL_EACH: u64 = 32 << 10;
+
+/// Measures, or plays a part in it.
+pub fn run(args: &BenchArgs) -> Ended {
+    match &args.what {
+        Bench::Table(args) => table(args),
+        Bench::Memory(args) => memory_of(args),
+        Bench::Null { mount, uring } => {
+            follow_parent();
+            let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
+            let uring = uring.then(UringEntries::default);
+            let init = InitOptions { uring, ..InitOptions::default() };
+            null::null_mount(DriverKind::Auto, mount, init, ready)
+                .map_err(|error| failed(error.to_string()))?;
+            Ok(0)
+        }
+        Bench::Worker { job } => worker::run(job).map(|()| 0).map_err(failed),
+    }
+}
+
+fn failed(text: String) -> Failure {
+    Failure::failed("RB-BENCH", text)
+}
+
+fn ended(error: BenchError) -> Failure {
+    failed(error.0)
+}
+
+/// Unmounts when the process that started this one is gone.
+fn follow_parent() {
+    let term = Some(rustix::process::Signal::TERM);
+    // Without it the mount outlives a parent that was killed: it works all the same.
+    let _ = rustix::process::set_parent_process_death_signal(term);
+}
+
+fn need_root() -> Result<(), Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let text = "redbud bench drops the kernel's caches and mounts: run it as root";
+    Err(Failure::new(Status::NotPermitted, "RB-BENCH", text))
+}
+
+fn progress(line: &str) {
+    eprintln!("{line}");
+}
+
+fn write(file: Option<&Path>, json: &str) -> Result<(), Failure> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(file, json).map_err(|error| failed(format!("{}: {error}", file.display())))
+}
+
+fn limit(time: types::Duration) -> Duration {
+    Duration::from_millis(time.as_millis() as u64)
+}
+
+fn table(args: &BenchTableArgs) -> Ended {
+    need_root()?;
+    let sizes = Sizes {
+        files: args.files,
+        entries: args.entries,
+        stream: args.size,
+        depth: args.depth.into(),
+        random_millis: args.random.as_millis() as u64,
+    };
+    let plan = Plan {
+        set_up: SetUp {
+            program: this_program(),
+            dir: args.dir.clone(),
+            disk_bytes: DISK_MIN + args.size * 2 + args.files * SMALL_EACH / 2,
+            metadata_bytes: DISK_MIN + (args.files + args.entries) * METADATA_EACH,
+            limit: limit(args.limit),
+            uring: args.uring,
+            kinds: Vec::new(),
+        },
+        sizes,
+        runs: args.runs.into(),
+        only: args.only.clone(),
+    };
+    let report = Report::new(&measure(&plan, &mut progress).map_err(ended)?);
+    write(args.json.as_deref(), &report.to_json())?;
+    output::print(&report.text())?;
+    Ok(0)
+}
+
+fn memory_of(args: &BenchMemoryArgs) -> Ended {
+    need_root()?;
+    let set_up = SetUp {
+        program: this_program(),
+        dir: args.dir.clone(),
+        disk_bytes: DISK_MIN,
+        metadata_bytes: DISK_MIN + args.inodes * METADATA_EACH,
+        limit: limit(args.limit),
+        uring: false,
+        kinds: Vec::new(),
+    };
+    let found = memory::measure(&set_up, args.inodes, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}

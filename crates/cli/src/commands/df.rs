@@ -1,0 +1,102 @@
+//! `redbud df`: space of a file system, by data zone.
+
+use proto::mds::{Op, OpReply, Statfs};
+use serde::Serialize;
+use types::limits::BLOCK_U64;
+
+use crate::args::DfArgs;
+use crate::exit::{Ended, Failure};
+use crate::output::{self, Table};
+use crate::source::Source;
+use crate::units::human_size;
+use crate::{admin, target};
+
+#[derive(Serialize)]
+struct Report {
+    version: u32,
+    filesystems: Vec<Space>,
+}
+
+#[derive(Serialize)]
+struct Space {
+    source: String,
+    bytes: u64,
+    bytes_free: u64,
+    inodes: u64,
+    inodes_free: u64,
+    zones: Vec<Zone>,
+}
+
+#[derive(Serialize)]
+struct Zone {
+    pag: u16,
+    bytes: u64,
+    bytes_free: u64,
+}
+
+/// Prints space.
+pub fn run(args: &DfArgs) -> Ended {
+    let sources = match &args.target {
+        Some(text) => vec![target::source(text)?],
+        None => target::all_mounted()?,
+    };
+    if sources.is_empty() {
+        return Err(Failure::usage("no Redbud file system is mounted here: name one"));
+    }
+    let filesystems: Vec<Space> = sources.iter().map(space).collect::<Result<_, _>>()?;
+    if args.output.json {
+        output::print_json(&Report { version: 1, filesystems })?;
+        return Ok(0);
+    }
+    for space in &filesystems {
+        output::print(&describe(space, args.human))?;
+    }
+    Ok(0)
+}
+
+fn space(source: &Source) -> Result<Space, Failure> {
+    match admin::ask(source, Op::Statfs {})? {
+        OpReply::Statfs { statfs } => Ok(Space::from(source, &statfs)),
+        _ => Err(Failure::failed("RB-MDS-REFUSED", format!("{source}: an unexpected answer"))),
+    }
+}
+
+impl Space {
+    fn from(source: &Source, statfs: &Statfs) -> Space {
+        let zone = |&(pag, (blocks, free)): &(types::PagId, (u64, u64))| Zone {
+            pag: pag.0,
+            bytes: blocks * BLOCK_U64,
+            bytes_free: free * BLOCK_U64,
+        };
+        Space {
+            source: source.to_string(),
+            bytes: statfs.blocks * BLOCK_U64,
+            bytes_free: statfs.blocks_free * BLOCK_U64,
+            inodes: statfs.inodes,
+            inodes_free: statfs.inodes_free,
+            zones: statfs.pags.iter().map(zone).collect(),
+        }
+    }
+}
+
+fn describe(space: &Space, human: bool) -> String {
+    let size = |bytes: u64| if human { human_size(bytes) } else { (bytes / 1024).to_string() };
+    let unit = if human { "size" } else { "1K-blocks" };
+    let mut table = Table::new(&["zone", unit, "used", "available", "use%"]);
+    let mut row = |name: String, bytes: u64, free: u64| {
+        let used = bytes.saturating_sub(free);
+        let percent = (u128::from(used) * 100).div_ceil(u128::from(bytes.max(1)));
+        table.row(vec![name, size(bytes), size(used), size(free), format!("{percent}%")]);
+    };
+    for zone in &space.zones {
+        row(format!("pag {}", zone.pag), zone.bytes, zone.bytes_free);
+    }
+    row("total".into(), space.bytes, space.bytes_free);
+    format!(
+        "{}: {} inodes used, room for about {} more\n{}",
+        space.source,
+        space.inodes,
+        space.inodes_free,
+        table.text()
+    )
+}

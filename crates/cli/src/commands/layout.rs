@@ -1,0 +1,98 @@
+//! `redbud layout FILE`: where the client says that a file lies.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::LayoutArgs;
+use crate::exit::{Ended, Failure};
+use crate::output::{self, Table};
+
+/// The extended attribute in which a mount tells a file's layout.
+const ATTRIBUTE: &str = "user.redbud.layout";
+
+/// A file's layout.
+#[derive(Serialize)]
+struct FileLayout {
+    path: String,
+    size: u64,
+    segments: Vec<Segment>,
+}
+
+/// A contiguous run, as the mount tells it. Everything is in bytes.
+#[derive(Serialize, Deserialize)]
+struct Segment {
+    offset: u64,
+    length: u64,
+    pag: u16,
+    address: u64,
+    state: String,
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: u32,
+    files: Vec<FileLayout>,
+}
+
+/// Prints the layouts of files.
+pub fn run(args: &LayoutArgs) -> Ended {
+    let files: Vec<FileLayout> =
+        args.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
+    if args.output.json {
+        output::print_json(&Report { version: 1, files })?;
+        return Ok(0);
+    }
+    for file in &files {
+        output::print(&describe(file))?;
+    }
+    Ok(0)
+}
+
+fn read(path: &Path) -> Result<FileLayout, Failure> {
+    let failed = |text: String| Failure::failed("RB-LAYOUT", format!("{}: {text}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(failed("only regular files have a layout".into()));
+    }
+    let bytes = attribute(path).map_err(|error| match error {
+        rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
+            failed("it does not lie in a Redbud mount".into())
+        }
+        error => failed(error.to_string()),
+    })?;
+    let segments: Vec<Segment> = serde_json::from_slice(&bytes)
+        .map_err(|error| failed(format!("the mount told nonsense: {error}")))?;
+    Ok(FileLayout { path: path.display().to_string(), size: metadata.len(), segments })
+}
+
+/// The value may grow between asking for its length and reading it.
+fn attribute(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
+    loop {
+        let mut value = vec![0u8; rustix::fs::getxattr(path, ATTRIBUTE, &mut [0u8; 0])? + 4096];
+        match rustix::fs::getxattr(path, ATTRIBUTE, &mut value[..]) {
+            Ok(length) => {
+                value.truncate(length);
+                return Ok(value);
+            }
+            Err(rustix::io::Errno::RANGE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn describe(file: &FileLayout) -> String {
+    let mut table = Table::new(&["offset", "length", "pag", "address", "state"]);
+    for segment in &file.segments {
+        table.row(vec![
+            segment.offset.to_string(),
+            segment.length.to_string(),
+            segment.pag.to_string(),
+            segment.address.to_string(),
+            segment.state.clone(),
+        ]);
+    }
+    let count = file.segments.len();
+    let head = format!("{}: {} bytes, {count} segments\n", file.path, file.size);
+    if count == 0 { head } else { head + &table.text() }
+}

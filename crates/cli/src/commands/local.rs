@@ -1,0 +1,102 @@
+//! `redbud local DIR --mount MNT`: a whole cluster on this machine.
+//!
+//! Invariants:
+//! - DIR belongs to one process at a time: whoever holds the lock on DIR/lock;
+//! - the server and the client are processes of their own, so either can die alone;
+//! - however this process ends, the client unmounts and the server stops after it:
+//!   the client gets SIGTERM with its parent's death, and the server stops when both
+//!   holders of a pipe, this process and the client, are gone.
+
+mod files;
+mod stop;
+mod supervisor;
+
+pub use supervisor::{log_since, this_program};
+
+use std::path::{Path, PathBuf};
+
+use crate::args::LocalArgs;
+use crate::commands::umount;
+use crate::exit::{Ended, Failure};
+use crate::lockfile::{LockError, LockFile};
+use crate::mountinfo;
+use crate::source::Source;
+
+/// The name of the file system in DIR.
+const FS_NAME: &str = "local";
+
+/// Runs the cluster until it is stopped, or the command has ended.
+pub fn run(args: &LocalArgs) -> Ended {
+    let failed = |text: String| Failure::failed("RB-LOCAL", text);
+    let io = |path: &Path, error: std::io::Error| failed(format!("{}: {error}", path.display()));
+    std::fs::create_dir_all(&args.dir).map_err(|error| io(&args.dir, error))?;
+    let dir = args.dir.canonicalize().map_err(|error| io(&args.dir, error))?;
+    let mut lock = lock(&dir)?;
+    let mount = mount_point(&args.mount, &dir)?;
+    lock.rewrite(&format!("pid {}, mounted at {}", std::process::id(), mount.display()))
+        .map_err(|error| io(&dir, error))?;
+    let cluster = files::open_or_make(&dir, args)?;
+    let source = Source { servers: vec![cluster.listen.clone()], fs_name: cluster.name.clone() };
+    supervisor::run(supervisor::Plan {
+        cluster: cluster.file,
+        source,
+        dir,
+        mount,
+        options: args.options.clone(),
+        exec: args.exec.clone(),
+    })
+}
+
+fn lock(dir: &Path) -> Result<LockFile, Failure> {
+    let text = format!("pid {}", std::process::id());
+    LockFile::take(&dir.join("lock"), &text).map_err(|error| match error {
+        LockError::Held(holder) => {
+            let text = format!(
+                "{} is in use by another `redbud local` ({holder}); stop it first",
+                dir.display()
+            );
+            Failure::failed("RB-LOCAL-IN-USE", text)
+        }
+        LockError::Io(error) => {
+            Failure::failed("RB-LOCAL", format!("{}: {error}", dir.join("lock").display()))
+        }
+    })
+}
+
+/// The place to mount, free of what a killed client may have left there.
+fn mount_point(path: &Path, dir: &Path) -> Result<PathBuf, Failure> {
+    let failed =
+        |text: String| Failure::failed("RB-MOUNT-POINT", format!("{}: {text}", path.display()));
+    // Below a dead mount even making a directory fails, so that is looked for first.
+    if let Ok(whole) = umount::resolve(path) {
+        clear(&whole)?;
+    }
+    std::fs::create_dir_all(path).map_err(|error| failed(error.to_string()))?;
+    let whole = umount::resolve(path).map_err(|error| failed(error.to_string()))?;
+    if whole.starts_with(dir) {
+        return Err(failed("lies in the cluster's own directory: choose another place".into()));
+    }
+    Ok(whole)
+}
+
+/// Takes a mount without a client away from `path`; refuses one that lives.
+fn clear(path: &Path) -> Result<(), Failure> {
+    let mounted = || mountinfo::mount_at(path).ok().flatten();
+    while let Some(mount) = mounted() {
+        let dead = std::fs::metadata(path).is_err_and(|error| {
+            error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+        });
+        if !dead {
+            let text = format!(
+                "{}: {} is mounted there: redbud umount it first",
+                path.display(),
+                mount.source
+            );
+            return Err(Failure::failed("RB-MOUNT-POINT", text));
+        }
+        fuse::unmount(path, true).map_err(|error| {
+            Failure::failed("RB-MOUNT-POINT", format!("a dead mount is in the way: {error}"))
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Stopping in order: the mount, the client, the server.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use super::supervisor::{Parts, terminate};
+use crate::{busy, log, mountinfo};
+
+/// How long users of the mount get to leave it.
+const LEAVE: Duration = Duration::from_secs(3);
+/// How long the client may take to write what it holds.
+const FLUSH: Duration = Duration::from_secs(120);
+/// How long the server may take to write everything home.
+const CHECKPOINT: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Stops everything; true if all ended by itself.
+pub fn stop(parts: &mut Parts, mount: &Path) -> bool {
+    let client = stop_client(&mut parts.client, mount);
+    terminate(&parts.server);
+    let server = wait(&mut parts.server, CHECKPOINT);
+    if server.is_none() {
+        log::line(
+            "the metadata server did not stop in time: killed; it recovers at the next start",
+        );
+        end(&mut parts.server);
+    }
+    client && server.is_some_and(|status| status.success())
+}
+
+fn stop_client(client: &mut Child, mount: &Path) -> bool {
+    if matches!(client.try_wait(), Ok(Some(_))) {
+        detach(mount);
+        return false;
+    }
+    let until = Instant::now() + LEAVE;
+    while fuse::unmount(mount, false).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
+        if Instant::now() >= until {
+            let users = busy::describe(mount);
+            log::line(&format!("{} is in use{users}: it is taken away from them", mount.display()));
+            detach(mount);
+            // The first asks it to unmount, the second not to wait for users.
+            terminate(client);
+            std::thread::sleep(LEAVE);
+            terminate(client);
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let ended = wait(client, FLUSH);
+    if ended.is_none() {
+        log::line("the client did not stop in time: killed; what it had not written is lost");
+        end(client);
+        detach(mount);
+    }
+    ended.is_some_and(|status| status.success())
+}
+
+fn detach(mount: &Path) {
+    let mounted = mountinfo::mount_at(mount).is_ok_and(|mounted| mounted.is_some());
+    if mounted && let Err(error) = fuse::unmount(mount, true) {
+        log::line(&format!("{}: cannot unmount: {error}", mount.display()));
+    }
+}
+
+/// Kills a child and waits for its end.
+pub fn end(child: &mut Child) {
+    // It may have ended already; then there is nothing to kill.
+    drop(child.kill());
+    drop(child.wait());
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,112 @@
+//! `redbud mds`: the metadata server, until it is told to stop.
+
+use std::io::Read;
+use std::rc::Rc;
+
+use env::{DriverKind, Env};
+use mds::{Config, Mds, PagPlace};
+use rustix::process::{Signal, getpid, kill_process};
+use store::{Cost, Mfs, OpenOptions};
+
+use crate::args::MdsArgs;
+use crate::config::Cluster;
+use crate::devices::open_exclusive;
+use crate::exit::{Ended, Failure};
+use crate::{log, notify, source};
+
+/// Serves.
+pub fn run(args: &MdsArgs) -> Ended {
+    let mut cluster =
+        Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
+    if let Some(listen) = &args.listen {
+        cluster.listen = source::check_address(listen).map_err(Failure::usage)?;
+    }
+    if args.until_eof {
+        stop_at_end_of_input();
+    }
+    env::run(DriverKind::Auto, |env| async move { serve(env, &cluster).await })
+        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .flatten()
+}
+
+fn failed(text: String) -> Failure {
+    Failure::failed("RB-MDS", text)
+}
+
+async fn serve(env: Env, cluster: &Cluster) -> Ended {
+    let path = cluster.metadata.path.display().to_string();
+    let disk =
+        open_exclusive(&env, &path, true).await.map_err(|error| failed(error.to_string()))?;
+    let options = OpenOptions {
+        cache_bytes: cluster.cache as usize,
+        read_only: false,
+        ..OpenOptions::default()
+    };
+    let mfs = Mfs::open(&env, &disk, options).await.map_err(|error| failed(error.to_string()))?;
+    let identity = mfs.identity();
+    if identity.name != cluster.name {
+        let text = format!(
+            "{path}: it holds the file system `{}`, {} names `{}`",
+            identity.name,
+            cluster.file.display(),
+            cluster.name
+        );
+        return Err(failed(text));
+    }
+    let config = Config {
+        fs_name: cluster.name.clone(),
+        listen: cluster.listen.clone(),
+        lease: cluster.lease,
+        pags: places(&mfs, cluster).await?,
+        log: Rc::new(log::line),
+    };
+    let server =
+        Mds::start(env.clone(), mfs, config).await.map_err(|error| failed(error.to_string()))?;
+    log::line(&format!(
+        "serving `{}` at {}, epoch {}",
+        identity.name,
+        server.address(),
+        identity.epoch
+    ));
+    notify::tell(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
+    let stop = async {
+        let signal = env.stop_signal().await;
+        log::line(&format!("stopping (signal {signal})"));
+        notify::tell("STOPPING=1\n");
+    };
+    server.run(stop).await.map_err(|error| failed(error.to_string()))?;
+    log::line("stopped; everything is written home");
+    Ok(0)
+}
+
+/// The data zones: what they are, as the metadata says; where they lie, as the file says.
+async fn places(mfs: &Mfs, cluster: &Cluster) -> Result<Vec<PagPlace>, Failure> {
+    let (states, _) =
+        mfs.run(Cost::SMALL, |txn| txn.pags()).await.map_err(|error| failed(error.to_string()))?;
+    let mut places = Vec::new();
+    for state in states {
+        let Some((_, zone)) = cluster.data.iter().find(|(id, _)| *id == state.id) else {
+            let text = format!(
+                "{}: the file system has a data zone {} ({}) that is not named there",
+                cluster.file.display(),
+                state.id,
+                state.uuid
+            );
+            return Err(failed(text));
+        };
+        let path = std::path::absolute(&zone.path).unwrap_or_else(|_| zone.path.clone());
+        places.push(PagPlace { id: state.id, uuid: state.uuid, path: path.display().to_string() });
+    }
+    Ok(places)
+}
+
+/// Whoever holds the other end of standard input keeps the server running.
+fn stop_at_end_of_input() {
+    std::thread::spawn(|| {
+        let mut input = std::io::stdin().lock();
+        let mut bytes = [0u8; 64];
+        while !matches!(input.read(&mut bytes), Ok(0)) {}
+        // To oneself; it cannot fail.
+        let _ = kill_process(getpid(), Signal::TERM);
+    });
+}

@@ -1,0 +1,212 @@
+//! `redbud mkfs`: formats the zones of a new file system.
+//!
+//! The data zones' labels are written first, the metadata zone last: a format that
+//! was interrupted leaves no file system, or the old one with data zones that
+//! no longer belong to it, which a server refuses.
+
+use std::path::Path;
+
+use env::{Disk, DriverKind, Env, IoBuf};
+use serde::Serialize;
+use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, Stop, StoreError};
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{Attr, Epoch, Fault, Ino, Label, LabelKind, PagId, Uuid};
+
+use crate::args::MkfsArgs;
+use crate::config::{Cluster, DATA_MIN, METADATA_MIN, Zone};
+use crate::devices::open_exclusive;
+use crate::exit::{Ended, Failure};
+use crate::output;
+use crate::units::human_size;
+
+/// The log is this share of the metadata zone, within [`LOG_RANGE`].
+const LOG_SHARE: u64 = 64;
+/// Smallest and largest log that is chosen.
+const LOG_RANGE: (u64, u64) = (16 << 20, 128 << 20);
+/// What is looked at to tell an empty device from one that holds something.
+const PROBE: usize = 64 << 10;
+
+/// What was made.
+#[derive(Serialize)]
+pub struct Formatted {
+    version: u32,
+    name: String,
+    uuid: String,
+    metadata: FormattedZone,
+    log_bytes: u64,
+    data: Vec<FormattedZone>,
+}
+
+#[derive(Serialize)]
+struct FormattedZone {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pag: Option<u16>,
+    path: String,
+    bytes: u64,
+}
+
+/// Formats what a cluster's file names.
+pub fn run(args: &MkfsArgs) -> Ended {
+    let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
+    let made = format(&cluster, args.force)?;
+    match args.output.json {
+        true => output::print_json(&made)?,
+        false => output::print(&describe(&made))?,
+    }
+    Ok(0)
+}
+
+fn describe(made: &Formatted) -> String {
+    let mut text = format!("file system `{}`, uuid {}\n", made.name, made.uuid);
+    let zones = std::iter::once(&made.metadata).chain(&made.data);
+    for zone in zones {
+        let what = zone.pag.map_or("metadata".to_owned(), |pag| format!("data {pag}"));
+        text += &format!("  {what}: {}, {}\n", zone.path, human_size(zone.bytes));
+    }
+    text + &format!("  log: {}\n", human_size(made.log_bytes))
+}
+
+/// Formats the zones of `cluster`; over what they hold only with `force`.
+pub fn format(cluster: &Cluster, force: bool) -> Result<Formatted, Failure> {
+    env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force).await })
+        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .flatten()
+}
+
+struct Opened {
+    disk: Disk,
+    path: String,
+    pag: PagId,
+}
+
+async fn make(env: &Env, cluster: &Cluster, force: bool) -> Result<Formatted, Failure> {
+    // All are open and checked before the first is written.
+    let metadata = open(env, &cluster.metadata, PagId(0), METADATA_MIN, force).await?;
+    let mut data = Vec::new();
+    for (pag, zone) in &cluster.data {
+        data.push(open(env, zone, *pag, DATA_MIN, force).await?);
+    }
+    let uuid = env.random_uuid();
+    let mut pags = Vec::new();
+    for zone in &data {
+        pags.push(label(env, cluster, zone, uuid).await?);
+    }
+    let log_bytes = cluster.log.unwrap_or_else(|| {
+        (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
+    });
+    // What it holds was looked at above; the store need not refuse it again.
+    let options = FormatOptions { name: cluster.name.clone(), uuid, log_bytes, pags, force: true };
+    Mfs::format(env, &metadata.disk, &options).await.map_err(|error| failed(error.to_string()))?;
+    own_root(env, &metadata.disk).await.map_err(|error| failed(error.to_string()))?;
+    Ok(Formatted {
+        version: 1,
+        name: cluster.name.clone(),
+        uuid: uuid.to_string(),
+        metadata: zone(&metadata, None),
+        log_bytes,
+        data: data.iter().map(|opened| zone(opened, Some(opened.pag.0))).collect(),
+    })
+}
+
+/// The root directory belongs to who made the file system, and is as old as it.
+async fn own_root(env: &Env, disk: &Disk) -> Result<(), StoreError> {
+    let mfs = Mfs::open(env, disk, OpenOptions::default()).await?;
+    let now = env.wall();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    mfs.run(Cost::SMALL, |txn| {
+        let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::NotFound))?;
+        let (atime, mtime, ctime, btime) = (now, now, now, now);
+        txn.set_attr(&Attr { uid, gid, atime, mtime, ctime, btime, ..root })
+    })
+    .await?;
+    mfs.close().await
+}
+
+fn zone(opened: &Opened, pag: Option<u16>) -> FormattedZone {
+    FormattedZone { pag, path: opened.path.clone(), bytes: opened.disk.size() }
+}
+
+async fn open(
+    env: &Env,
+    zone: &Zone,
+    pag: PagId,
+    least: u64,
+    force: bool,
+) -> Result<Opened, Failure> {
+    create(zone)?;
+    let path = zone.path.display().to_string();
+    let disk = open_exclusive(env, &path, true).await.map_err(|error| failed(error.to_string()))?;
+    if disk.size() < least {
+        let sizes = (human_size(disk.size()), human_size(least));
+        return Err(failed(format!(
+            "{path}: {} is too small: at least {} are needed",
+            sizes.0, sizes.1
+        )));
+    }
+    let (read, head) = disk.read(0, IoBuf::zeroed(PROBE)).await;
+    read.map_err(|error| failed(error.to_string()))?;
+    if !force {
+        refuse_content(&path, &head)?;
+    }
+    Ok(Opened { disk, path, pag })
+}
+
+/// Makes a file of the wanted size where none is.
+fn create(zone: &Zone) -> Result<(), Failure> {
+    let Some(size) = zone.size.filter(|_| !zone.path.exists()) else { return Ok(()) };
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&zone.path);
+    made.and_then(|file| file.set_len(size)).map_err(|error| at(&zone.path, &error))
+}
+
+fn refuse_content(path: &str, head: &[u8]) -> Result<(), Failure> {
+    let text = if Label::is_ours(head) {
+        let whose = Label::decode(head).map_or_else(
+            |error| error.to_string(),
+            |label| {
+                format!(
+                    "it is a {} zone of the file system `{}` ({})",
+                    label.kind, label.fs_name, label.fs_uuid
+                )
+            },
+        );
+        format!(
+            "{path}: formatted already: {whose}; --force formats it again, and what it holds is lost"
+        )
+    } else if head.iter().any(|&byte| byte != 0) {
+        format!("{path}: it is not empty; --force formats it, and what it holds is lost")
+    } else {
+        return Ok(());
+    };
+    Err(Failure::failed("RB-MKFS-NOT-EMPTY", text))
+}
+
+async fn label(
+    env: &Env,
+    cluster: &Cluster,
+    zone: &Opened,
+    fs_uuid: Uuid,
+) -> Result<PagFormat, Failure> {
+    let label = Label {
+        kind: LabelKind::Data,
+        fs_uuid,
+        fs_name: cluster.name.clone(),
+        pag: zone.pag,
+        pag_uuid: env.random_uuid(),
+        blocks: zone.disk.size() / BLOCK_U64,
+        fencing_epoch: Epoch(0),
+    };
+    let mut block = IoBuf::zeroed(BLOCK);
+    block.copy_from_slice(&label.encode());
+    let (written, _) = zone.disk.write(0, block).await;
+    written.map_err(|error| failed(error.to_string()))?;
+    zone.disk.flush().await.map_err(|error| failed(error.to_string()))?;
+    Ok(PagFormat { id: label.pag, uuid: label.pag_uuid, blocks: label.blocks })
+}
+
+fn at(path: &Path, error: &std::io::Error) -> Failure {
+    failed(format!("{}: {error}", path.display()))
+}
+
+fn failed(text: String) -> Failure {
+    Failure::failed("RB-MKFS", text)
+}

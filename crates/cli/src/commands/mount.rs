@@ -1,0 +1,211 @@
+//! `redbud mount`: in the foreground the client itself; else this program again, as
+//! a process of its own, which is waited for until the mount stands.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use env::DriverKind;
+use fuse::init::UringEntries;
+use fuse::{ClientMount, MountError};
+use rustix::process::{Pid, Signal};
+use types::limits::DIRTY_MAX;
+
+use crate::args::MountArgs;
+use crate::commands::local::{log_since, this_program};
+use crate::commands::umount;
+use crate::exit::{Ended, Failure, Status, mount as code};
+use crate::mount_options::{MountOptions, Transport};
+use crate::notify::{self, Readiness, ReadyListener};
+use crate::registry::{self, Registration};
+use crate::source::Source;
+use crate::{log, mountinfo};
+
+/// Added to the time that mounting waits for the server, for everything else.
+const SLACK: Duration = Duration::from_secs(300);
+
+/// Mounts.
+pub fn run(args: &MountArgs) -> Ended {
+    let usage = |text: String| Failure::usage(text).with_code(code::USAGE);
+    let source = Source::parse(&args.source).map_err(usage)?;
+    let options = MountOptions::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
+    let mount = check_mount_point(&args.mount)?;
+    if args.foreground {
+        follow_parent(args.parent)?;
+        if args.daemon {
+            // Fails only for the leader of a group, which needs it no more.
+            let _ = rustix::process::setsid();
+        }
+        serve(&source, &mount, &options)
+    } else {
+        detach(args, &source, &mount, &options)
+    }
+}
+
+fn failed(text: impl Into<String>) -> Failure {
+    Failure::failed("RB-MOUNT", text).with_code(code::FAILED)
+}
+
+fn check_mount_point(path: &Path) -> Result<PathBuf, Failure> {
+    let wrong = |text: String| failed(format!("{}: {text}", path.display()));
+    let whole = umount::resolve(path).map_err(|error| wrong(error.to_string()))?;
+    match std::fs::metadata(&whole) {
+        Ok(metadata) if metadata.is_dir() => Ok(whole),
+        Ok(_) => Err(wrong("not a directory".into())),
+        Err(error) => {
+            let dead = mountinfo::mount_at(&whole).is_ok_and(|mounted| mounted.is_some());
+            let hint = if dead {
+                "; a mount whose client died is in the way: redbud umount it"
+            } else {
+                ""
+            };
+            Err(wrong(format!("{error}{hint}")))
+        }
+    }
+}
+
+/// Ends with the process that started this one.
+fn follow_parent(parent: Option<i32>) -> Result<(), Failure> {
+    let Some(parent) = parent else { return Ok(()) };
+    let system = |text: String| failed(text).with_code(code::SYSTEM);
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|error| system(format!("cannot follow the parent: {error}")))?;
+    // It may have ended before the call above.
+    match rustix::process::getppid() == Pid::from_raw(parent) {
+        true => Ok(()),
+        false => Err(system("the parent is gone".into())),
+    }
+}
+
+/// The client itself, until it is unmounted.
+fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
+    let registration = Registration {
+        pid: std::process::id(),
+        source: source.to_string(),
+        mount: mount.to_owned(),
+        log: options.log.clone(),
+    };
+    let registered =
+        registry::register(&registration).map_err(|failure| failure.with_code(code::SYSTEM))?;
+    let what = ClientMount {
+        config: client_config(source, mount, options),
+        target: mount.to_owned(),
+        options: kernel_options(source, options),
+        init: fuse::init::InitOptions {
+            strict: options.strict,
+            uring: (options.transport == Transport::Uring).then(|| entries(options)),
+        },
+    };
+    let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
+    let served =
+        env::run(
+            DriverKind::Auto,
+            |env| async move { fuse::mount_client(&env, what, ready).await },
+        );
+    drop(registered.end());
+    match served {
+        Ok(Ok(())) => Ok(0),
+        Ok(Err(MountError::Connect(error))) => {
+            Err(Failure::failed("RB-MOUNT-CONNECT", error.text).with_code(code::FAILED))
+        }
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(error) => {
+            Err(failed(format!("cannot do input and output: {error}")).with_code(code::SYSTEM))
+        }
+    }
+}
+
+fn entries(options: &MountOptions) -> UringEntries {
+    let default = UringEntries::default();
+    UringEntries { first: options.entries.map_or(default.first, usize::from), ..default }
+}
+
+fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> client::ClientConfig {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    client::ClientConfig {
+        server: source.servers.clone(),
+        fs_name: source.fs_name.clone(),
+        description: format!("{host}, pid {}, {}", std::process::id(), mount.display()),
+        lease: options.lease,
+        devices: options
+            .data
+            .iter()
+            .map(|(pag, path)| (*pag, path.display().to_string()))
+            .collect(),
+        dirty_max: options.dirty_max.map_or(DIRTY_MAX, |bytes| bytes as usize),
+        read_only: options.read_only,
+        connect_timeout: options.mount_timeout,
+        log: log::line,
+        ..client::ClientConfig::default()
+    }
+}
+
+fn kernel_options(source: &Source, options: &MountOptions) -> fuse::MountOptions {
+    let mut kernel = fuse::MountOptions::new(&source.to_string());
+    let words = [
+        (options.read_only, "ro"),
+        (options.nosuid, "nosuid"),
+        (options.nodev, "nodev"),
+        (options.noexec, "noexec"),
+        (options.noatime, "noatime"),
+        (options.sync, "sync"),
+        (options.dirsync, "dirsync"),
+    ];
+    for (_, word) in words.into_iter().filter(|(set, _)| *set) {
+        assert!(kernel.apply(word), "the adapter knows the option {word}");
+    }
+    kernel.allow_other &= options.allow_other;
+    kernel
+}
+
+/// Starts the client as a process of its own, and waits until the mount stands.
+fn detach(args: &MountArgs, source: &Source, mount: &Path, options: &MountOptions) -> Ended {
+    let system = |text: String| failed(text).with_code(code::SYSTEM);
+    let log = options.log.clone().unwrap_or_else(|| default_log(source, mount));
+    let log = std::path::absolute(&log).unwrap_or(log);
+    let file = log
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| OpenOptions::new().create(true).append(true).open(&log))
+        .map_err(|error| system(format!("{}: {error}", log.display())))?;
+    let copy = file.try_clone().map_err(|error| system(error.to_string()))?;
+    let begin = std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
+    let listener = ReadyListener::new().map_err(|error| system(error.to_string()))?;
+    let (name, value) = listener.environment();
+    let mut command = Command::new(this_program());
+    command.args(["mount", "--foreground", "--daemon"]);
+    for list in &args.options {
+        command.args(["-o", list]);
+    }
+    command.arg(format!("-olog={}", log.display())).arg("--").arg(source.to_string()).arg(mount);
+    command.env(name, value).current_dir("/").stdin(Stdio::null()).stdout(file).stderr(copy);
+    let mut child = command.spawn().map_err(|error| system(format!("cannot start: {error}")))?;
+    match listener.wait(&mut child, options.mount_timeout + SLACK) {
+        Ok(Readiness::Ready) => Ok(0),
+        Ok(Readiness::Ended(status)) => {
+            let ended = status.code().and_then(|code| u8::try_from(code).ok());
+            let code = ended.filter(|code| *code != 0).unwrap_or(code::FAILED);
+            Err(Failure { code, name: "", text: log_since(&log, begin) })
+        }
+        Ok(Readiness::Late) => {
+            drop(child.kill());
+            let text = format!("{} is not mounted in time; see {}", mount.display(), log.display());
+            Err(Failure::new(Status::Timeout, "RB-MOUNT-LATE", text).with_code(code::FAILED))
+        }
+        Err(error) => Err(system(error.to_string())),
+    }
+}
+
+/// Where a client in the background logs: one file for each place.
+fn default_log(source: &Source, mount: &Path) -> PathBuf {
+    let place = mount.display().to_string().trim_matches('/').replace('/', "-");
+    let name = format!("{}-{place}.log", source.fs_name);
+    if rustix::process::geteuid().is_root() {
+        return Path::new("/var/log/redbud").join(name);
+    }
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    state.or_else(home).unwrap_or_else(std::env::temp_dir).join("redbud").join(name)
+}

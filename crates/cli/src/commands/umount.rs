@@ -1,0 +1,66 @@
+//! `redbud umount`: unmounts, and waits until the client has written everything.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::args::UmountArgs;
+use crate::exit::{Ended, Failure, Status};
+use crate::{busy, lockfile, mountinfo, registry};
+
+/// How long a client may take to write what it holds.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Unmounts.
+pub fn run(args: &UmountArgs) -> Ended {
+    let failed =
+        |text: String| Failure::failed("RB-UMOUNT", format!("{}: {text}", args.mount.display()));
+    let path = resolve(&args.mount).map_err(|error| failed(error.to_string()))?;
+    let mounted = mountinfo::mount_at(&path).map_err(|error| failed(error.to_string()))?;
+    if mounted.is_none() {
+        return Err(failed("no Redbud file system is mounted there".into()));
+    }
+    let client = registry::behind(&path);
+    fuse::unmount(&path, args.lazy).map_err(|error| refusal(&path, &error))?;
+    let Some((file, client)) = client.filter(|_| !args.lazy) else { return Ok(0) };
+    match lockfile::wait_released(&file, PATIENCE) {
+        Ok(true) => Ok(0),
+        Ok(false) => {
+            let text = format!(
+                "{}: unmounted, but its client, pid {}, has not written everything after {} s",
+                path.display(),
+                client.pid,
+                PATIENCE.as_secs()
+            );
+            Err(Failure::new(Status::Timeout, "RB-CLIENT-SLOW", text))
+        }
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// The whole path; the mount itself may be dead, so its parent is resolved.
+pub fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+    let whole = std::path::absolute(path)?;
+    match (whole.parent(), whole.file_name()) {
+        (Some(parent), Some(name)) => match whole.symlink_metadata() {
+            Ok(metadata) if metadata.is_symlink() => whole.canonicalize(),
+            _ => Ok(parent.canonicalize()?.join(name)),
+        },
+        _ => Ok(whole),
+    }
+}
+
+fn refusal(path: &Path, error: &std::io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::ResourceBusy => {
+            let users = busy::describe(path);
+            let text =
+                format!("{}: in use{users}; leave it, or unmount with --lazy", path.display());
+            Failure::failed("RB-MOUNT-BUSY", text)
+        }
+        ErrorKind::PermissionDenied => {
+            Failure::new(Status::NotPermitted, "RB-UMOUNT", error.to_string())
+        }
+        _ => Failure::failed("RB-UMOUNT", error.to_string()),
+    }
+}

@@ -1,0 +1,339 @@
+//! The cluster's file: TOML that names the file system, its zones and its server.
+//!
+//! Invariants:
+//! - a [`Cluster`] was checked as a whole: names, sizes and numbers make sense, and
+//!   no path appears twice;
+//! - every error names file, line and key, and says what to write instead;
+//! - clients never need the file: the server tells them where the data zones lie.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+use types::limits::{BLOCK_U64, PAGS_MAX};
+use types::{Duration, PagId, check_fs_name};
+
+use crate::units::{parse_duration, parse_size};
+
+/// The metadata server's port unless the file says otherwise.
+pub const DEFAULT_PORT: u16 = 10821;
+/// Smallest data zone.
+pub const DATA_MIN: u64 = 16 << 20;
+/// Smallest metadata zone.
+pub const METADATA_MIN: u64 = 64 << 20;
+/// Lease of clients, unless the file says otherwise.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// Bounds of a lease.
+pub const LEASE_RANGE: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(3601);
+/// The metadata server's buffer cache, unless the file says otherwise.
+pub const DEFAULT_CACHE: u64 = 256 << 20;
+/// Smallest buffer cache.
+pub const CACHE_MIN: u64 = 8 << 20;
+
+/// A checked cluster file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// Where it was read.
+    pub file: PathBuf,
+    /// Name of the file system.
+    pub name: String,
+    /// Address that the metadata server listens on.
+    pub listen: String,
+    /// Lease of clients.
+    pub lease: Duration,
+    /// Bytes of the metadata server's buffer cache.
+    pub cache: u64,
+    /// The metadata zone.
+    pub metadata: Zone,
+    /// Bytes of its log; by default a share of the zone.
+    pub log: Option<u64>,
+    /// The data zones.
+    pub data: Vec<(PagId, Zone)>,
+}
+
+/// A device or file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Zone {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// For a file: mkfs makes it this large (sparse) if it does not exist.
+    pub size: Option<u64>,
+}
+
+/// What is wrong with a cluster's file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, counted from 1, where one is to blame.
+    pub line: Option<usize>,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.text)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCluster {
+    name: Spanned<String>,
+    #[serde(default)]
+    server: RawServer,
+    metadata: RawMetadata,
+    #[serde(default)]
+    data: Vec<RawData>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawServer {
+    listen: Option<Spanned<String>>,
+    lease: Option<Spanned<String>>,
+    cache: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMetadata {
+    path: Spanned<PathBuf>,
+    size: Option<Spanned<String>>,
+    log: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawData {
+    path: Spanned<PathBuf>,
+    size: Option<Spanned<String>>,
+    id: Option<Spanned<u16>>,
+}
+
+impl Cluster {
+    /// Reads and checks the file at `path`.
+    pub fn read(path: &Path) -> Result<Cluster, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
+            file: path.to_owned(),
+            line: None,
+            text: format!("cannot be read: {error}"),
+        })?;
+        Cluster::parse(path, &text)
+    }
+
+    /// Checks `text`, which came from `file`; relative paths in it start at the file's directory.
+    pub fn parse(file: &Path, text: &str) -> Result<Cluster, ConfigError> {
+        let reader = Reader { file, text };
+        let raw: RawCluster = toml::from_str(text).map_err(|error| reader.syntax(&error))?;
+        let name = raw.name.get_ref().clone();
+        if !check_fs_name(&name) {
+            let text = format!(
+                "key `name`: `{name}` is no name of a file system: write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+            );
+            return Err(reader.at(raw.name.span(), text));
+        }
+        if raw.data.is_empty() {
+            return Err(reader.anywhere("no data zone: add a table [[data]] with a key `path`"));
+        }
+        if raw.data.len() > PAGS_MAX {
+            return Err(reader.anywhere(format!("more than {PAGS_MAX} data zones")));
+        }
+        let cluster = Cluster {
+            file: file.to_owned(),
+            name,
+            listen: reader.listen(raw.server.listen)?,
+            lease: reader.lease(raw.server.lease)?,
+            cache: reader
+                .size("server.cache", raw.server.cache, CACHE_MIN)?
+                .unwrap_or(DEFAULT_CACHE),
+            log: reader.size("metadata.log", raw.metadata.log, 4 << 20)?,
+            metadata: Zone {
+                path: reader.path(raw.metadata.path.get_ref()),
+                size: reader.size("metadata.size", raw.metadata.size, METADATA_MIN)?,
+            },
+            data: reader.zones(raw.data, raw.metadata.path.get_ref())?,
+        };
+        Ok(cluster)
+    }
+}
+
+struct Reader<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn anywhere(&self, text: impl Into<String>) -> ConfigError {
+        ConfigError { file: self.file.to_owned(), line: None, text: text.into() }
+    }
+
+    fn at(&self, span: Range<usize>, text: impl Into<String>) -> ConfigError {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+        ConfigError { line: Some(line), ..self.anywhere(text) }
+    }
+
+    fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+        let text = error.message().trim().replace('\n', " ");
+        match error.span() {
+            Some(span) => self.at(span, text),
+            None => self.anywhere(text),
+        }
+    }
+
+    fn path(&self, path: &Path) -> PathBuf {
+        self.file.parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    fn size(
+        &self,
+        key: &str,
+        value: Option<Spanned<String>>,
+        least: u64,
+    ) -> Result<Option<u64>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        let size = parse_size(value.get_ref())
+            .map_err(|text| self.at(value.span(), format!("key `{key}`: {text}")))?;
+        if size < least || size % BLOCK_U64 != 0 {
+            let text = format!(
+                "key `{key}`: `{}` must be a multiple of 4K, at least {}",
+                value.get_ref(),
+                crate::units::human_size(least)
+            );
+            return Err(self.at(value.span(), text));
+        }
+        Ok(Some(size))
+    }
+
+    fn listen(&self, value: Option<Spanned<String>>) -> Result<String, ConfigError> {
+        let Some(value) = value else { return Ok(format!("127.0.0.1:{DEFAULT_PORT}")) };
+        crate::source::check_address(value.get_ref())
+            .map_err(|text| self.at(value.span(), format!("key `server.listen`: {text}")))
+    }
+
+    fn lease(&self, value: Option<Spanned<String>>) -> Result<Duration, ConfigError> {
+        let Some(value) = value else { return Ok(DEFAULT_LEASE) };
+        let lease = parse_duration(value.get_ref())
+            .map_err(|text| self.at(value.span(), format!("key `server.lease`: {text}")))?;
+        if LEASE_RANGE.contains(&lease) {
+            return Ok(lease);
+        }
+        Err(self.at(value.span(), "key `server.lease`: write a time from 1s to 1h"))
+    }
+
+    fn zones(&self, raw: Vec<RawData>, metadata: &Path) -> Result<Vec<(PagId, Zone)>, ConfigError> {
+        let mut paths = BTreeSet::from([self.path(metadata)]);
+        let mut ids = BTreeSet::new();
+        let mut zones = Vec::with_capacity(raw.len());
+        for (index, zone) in raw.into_iter().enumerate() {
+            let path = self.path(zone.path.get_ref());
+            if !paths.insert(path.clone()) {
+                let text = format!("key `data.path`: {} is named twice", path.display());
+                return Err(self.at(zone.path.span(), text));
+            }
+            let id = match &zone.id {
+                Some(id) => *id.get_ref(),
+                None => index as u16,
+            };
+            if !ids.insert(id) || usize::from(id) >= PAGS_MAX {
+                let span = zone.id.as_ref().map_or(zone.path.span(), Spanned::span);
+                let text = format!(
+                    "key `data.id`: {id} is taken or not below {PAGS_MAX}: give each zone its own"
+                );
+                return Err(self.at(span, text));
+            }
+            let size = self.size("data.size", zone.size, DATA_MIN)?;
+            zones.push((PagId(id), Zone { path, size }));
+        }
+        Ok(zones)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "\
+name = \"home\"
+
+[server]
+listen = \"0.0.0.0:10821\"
+lease = \"5s\"
+cache = \"64M\"
+
+[metadata]
+path = \"meta.img\"
+size = \"1G\"
+
+[[data]]
+path = \"/dev/sdb\"
+
+[[data]]
+path = \"data1.img\"
+size = \"16G\"
+";
+
+    fn parse(text: &str) -> Result<Cluster, ConfigError> {
+        Cluster::parse(Path::new("/etc/redbud/home.toml"), text)
+    }
+
+    fn error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_whole_file_reads_with_paths_relative_to_it() {
+        let cluster = parse(GOOD).unwrap();
+        assert_eq!((cluster.name.as_str(), cluster.listen.as_str()), ("home", "0.0.0.0:10821"));
+        assert_eq!((cluster.lease, cluster.cache), (Duration::from_secs(5), 64 << 20));
+        assert_eq!(cluster.metadata.path, Path::new("/etc/redbud/meta.img"));
+        let data = [
+            (PagId(0), Zone { path: "/dev/sdb".into(), size: None }),
+            (PagId(1), Zone { path: "/etc/redbud/data1.img".into(), size: Some(16 << 30) }),
+        ];
+        assert_eq!(cluster.data, data);
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        let cluster = parse("name='a'\nmetadata={path='m'}\ndata=[{path='d'}]\n").unwrap();
+        assert_eq!(cluster.listen, format!("127.0.0.1:{DEFAULT_PORT}"));
+        assert_eq!(
+            (cluster.lease, cluster.cache, cluster.log),
+            (DEFAULT_LEASE, DEFAULT_CACHE, None)
+        );
+    }
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        let cases = [
+            ("name = \"home\"", "name = \"ho me\"", "home.toml:1: key `name`"),
+            ("lease = \"5s\"", "lease = \"5d\"", "home.toml:5: key `server.lease`"),
+            ("lease = \"5s\"", "lease = \"9h\"", "home.toml:5: key `server.lease`"),
+            ("cache = \"64M\"", "cache = \"1\"", "home.toml:6: key `server.cache`"),
+            ("10821", "108210", "home.toml:4: key `server.listen`"),
+            ("size = \"16G\"", "size = \"16X\"", "home.toml:17: key `data.size`"),
+            ("data1.img", "meta.img", "home.toml:16: key `data.path`"),
+            ("size = \"16G\"", "id = 0", "home.toml:17: key `data.id`"),
+            ("size = \"16G\"", "sise = \"16G\"", "home.toml:17: unknown field `sise`"),
+            ("[metadata]", "[metadata", "home.toml:8: "),
+        ];
+        for (from, to, expected) in cases {
+            let text = error(&GOOD.replacen(from, to, 1));
+            assert!(text.contains(expected), "{to}: {text}");
+        }
+        assert!(error("name='a'\nmetadata={path='m'}\n").contains("[[data]]"));
+        assert!(error("metadata={path='m'}\n").contains("name"));
+    }
+}

@@ -1,0 +1,123 @@
+//! A file that one process holds while it lives, and that says who it is.
+//!
+//! The lock is the kernel's (flock), so it ends with its holder, however that ends;
+//! the text is for people and may be stale when nobody holds the lock.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A taker asks this often before it believes that the lock is held: someone who
+/// only looks whether it is (see [`holder`]) is in the way for an instant.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A lock that this process holds until the value is dropped.
+#[derive(Debug)]
+pub struct LockFile {
+    file: File,
+    path: PathBuf,
+}
+
+/// Why a lock was not taken.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another process holds it; what it wrote about itself.
+    Held(String),
+    /// The file cannot be opened or written.
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for LockError {
+    fn from(error: std::io::Error) -> LockError {
+        LockError::Io(error)
+    }
+}
+
+impl LockFile {
+    /// Takes the lock at `path` and writes `text` there.
+    pub fn take(path: &Path, text: &str) -> Result<LockFile, LockError> {
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        for attempt in 1.. {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if attempt < TRIES => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => {
+                    let mut holder = String::new();
+                    file.read_to_string(&mut holder)?;
+                    return Err(LockError::Held(holder.trim().to_owned()));
+                }
+                Err(TryLockError::Error(error)) => return Err(error.into()),
+            }
+        }
+        let mut lock = LockFile { file, path: path.to_owned() };
+        lock.rewrite(text)?;
+        Ok(lock)
+    }
+
+    /// Replaces the text.
+    pub fn rewrite(&mut self, text: &str) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(text.as_bytes())
+    }
+
+    /// Removes the file and gives the lock up.
+    pub fn remove(self) -> std::io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// What the holder of the lock at `path` wrote; `None` if nobody holds it.
+pub fn holder(path: &Path) -> std::io::Result<Option<String>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            file.read_to_string(&mut text)?;
+            Ok(Some(text.trim().to_owned()))
+        }
+    }
+}
+
+/// Waits until nobody holds the lock at `path`; false if `limit` passed first.
+pub fn wait_released(path: &Path, limit: Duration) -> std::io::Result<bool> {
+    let until = Instant::now() + limit;
+    while holder(path)?.is_some() {
+        if Instant::now() >= until {
+            return Ok(false);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_taker_learns_who_holds_the_lock_until_it_is_dropped() {
+        let path = std::env::temp_dir().join(format!("redbud-lockfile-{}", std::process::id()));
+        let mut lock = LockFile::take(&path, "pid 1").unwrap();
+        lock.rewrite("pid 42, mounted at /mnt").unwrap();
+        match LockFile::take(&path, "pid 2") {
+            Err(LockError::Held(text)) => assert_eq!(text, "pid 42, mounted at /mnt"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(holder(&path).unwrap().as_deref(), Some("pid 42, mounted at /mnt"));
+        assert!(!wait_released(&path, Duration::ZERO).unwrap());
+        drop(lock);
+        assert_eq!(holder(&path).unwrap(), None);
+        assert!(wait_released(&path, Duration::ZERO).unwrap());
+        LockFile::take(&path, "pid 3").unwrap().remove().unwrap();
+    }
+}

@@ -1,0 +1,75 @@
+//! The `redbud` binary: every command, and mount(8)'s, umount(8)'s and fsck(8)'s helper by its name.
+//!
+//! Invariants:
+//! - a command ends with one line that says why, if it failed, and a documented exit status;
+//! - nothing here decides what the file system does: commands start the parts, talk to
+//!   them, and print.
+// Above the seam: commands start processes, and read clocks and files.
+#![allow(clippy::disallowed_methods)]
+
+mod admin;
+mod args;
+mod busy;
+mod commands;
+mod config;
+mod devices;
+mod exit;
+mod helper;
+mod lockfile;
+mod log;
+mod mount_options;
+mod mountinfo;
+mod notify;
+mod output;
+mod registry;
+mod source;
+mod target;
+mod units;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::exit::Ended;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let ended = match helper::arguments(&arguments) {
+        Some(Ok(helper::Run::Nothing)) => Ok(0),
+        Some(Ok(helper::Run::Mount(args))) => commands::mount::run(&args),
+        Some(Ok(helper::Run::Umount(args))) => commands::umount::run(&args),
+        Some(Ok(helper::Run::Fsck(args))) => commands::fsck::run(&args),
+        Some(Err(failure)) => Err(failure),
+        None => run(Cli::parse_from(arguments).command),
+    };
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            if !failure.text.is_empty() {
+                // Nobody may be left to read it.
+                drop(writeln!(std::io::stderr(), "redbud: {failure}"));
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(command: Command) -> Ended {
+    match command {
+        Command::Local(args) => commands::local::run(&args),
+        Command::Mkfs(args) => commands::mkfs::run(&args),
+        Command::Mds(args) => commands::mds::run(&args),
+        Command::Mount(args) => commands::mount::run(&args),
+        Command::Umount(args) => commands::umount::run(&args),
+        Command::Status(args) => commands::status::run(&args),
+        Command::Df(args) => commands::df::run(&args),
+        Command::Layout(args) => commands::layout::run(&args),
+        Command::Fsck(args) => commands::fsck::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Completions(args) => commands::documents::completions(&args),
+        Command::Man(args) => commands::documents::manual(&args),
+    }
+}

@@ -1,0 +1,216 @@
+//! Options of a mount, as `-o` and fstab give them.
+//!
+//! Invariant: an option that would change what applications may rely on is never
+//! accepted and then ignored; only those that speak to mount(8), systemd or other
+//! helpers are.
+
+use std::path::PathBuf;
+
+use types::{Duration, PagId};
+
+use crate::units::{parse_duration, parse_size};
+
+/// Which way requests come from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// Reads and writes of /dev/fuse.
+    #[default]
+    Device,
+    /// FUSE over io_uring, where the kernel allows it.
+    Uring,
+}
+
+/// Everything that a mount may be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// No changes.
+    pub read_only: bool,
+    /// Set-id bits have no effect.
+    pub nosuid: bool,
+    /// Device nodes have no effect.
+    pub nodev: bool,
+    /// Programs cannot be run.
+    pub noexec: bool,
+    /// Access times are not updated.
+    pub noatime: bool,
+    /// Changes of names wait until they are durable.
+    pub dirsync: bool,
+    /// Writes wait until they are durable.
+    pub sync: bool,
+    /// Other users than the one who mounts may enter.
+    pub allow_other: bool,
+    /// The kernel drops pages when size or times changed, besides when it is told.
+    pub strict: bool,
+    /// How long mounting waits for the server.
+    pub mount_timeout: Duration,
+    /// Lease asked of the server; its own by default.
+    pub lease: Option<Duration>,
+    /// Dirty bytes held before writers wait.
+    pub dirty_max: Option<u64>,
+    /// Where data zones lie on this host, if elsewhere than the cluster's file says.
+    pub data: Vec<(PagId, PathBuf)>,
+    /// Where the client logs when it runs in the background.
+    pub log: Option<PathBuf>,
+    /// How requests come from the kernel.
+    pub transport: Transport,
+    /// With io_uring: entries of each queue at first; more are added while few are free.
+    pub entries: Option<u16>,
+}
+
+/// Tenths of a second and number of tries, as `timeo` and `retrans` have them.
+const MOUNT_TIMEOUT: (u64, u64) = (50, 3);
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            noatime: false,
+            dirsync: false,
+            sync: false,
+            allow_other: true,
+            strict: false,
+            mount_timeout: Duration::from_millis(MOUNT_TIMEOUT.0 * 100 * MOUNT_TIMEOUT.1),
+            lease: None,
+            dirty_max: None,
+            data: Vec::new(),
+            log: None,
+            transport: Transport::Device,
+            entries: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Reads option strings, each a list separated by commas; later ones win.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<MountOptions, String> {
+        let mut options = MountOptions::default();
+        let (mut timeo, mut retrans) = MOUNT_TIMEOUT;
+        for option in lists.into_iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
+            match option.split_once('=') {
+                Some(("timeo", value)) => timeo = number(option, value)?,
+                Some(("retrans", value)) => retrans = number(option, value)?,
+                Some((key, value)) => options.set_value(option, key, value)?,
+                None => options.set_flag(option)?,
+            }
+        }
+        let millis = timeo.saturating_mul(100).saturating_mul(retrans.max(1));
+        options.mount_timeout = Duration::from_millis(millis.clamp(1000, 600_000));
+        Ok(options)
+    }
+
+    fn set_flag(&mut self, option: &str) -> Result<(), String> {
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "nosuid" => self.nosuid = true,
+            "suid" => self.nosuid = false,
+            "nodev" => self.nodev = true,
+            "dev" => self.nodev = false,
+            "noexec" => self.noexec = true,
+            "exec" => self.noexec = false,
+            "noatime" => self.noatime = true,
+            "atime" | "relatime" => self.noatime = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
+            "strict" => self.strict = true,
+            "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
+            "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
+            // What the client does anyway, or what speaks to others.
+            "defaults" | "default_permissions" | "hard" | "auto" | "noauto" | "nouser" | "nofail"
+            | "_netdev" | "nodiratime" | "diratime" | "lazytime" | "nolazytime" | "norelatime"
+            | "silent" | "loud" | "flock" | "lock" => {}
+            "soft" => return Err(
+                "option `soft` is not offered: requests wait for the server (`hard`) and can be killed".into(),
+            ),
+            "strictatime" | "mand" | "nolock" | "noflock" | "localflock" => return Err(format!("option `{option}` is not offered")),
+            _ if option.starts_with("x-") => {}
+            _ => return Err(unknown(option)),
+        }
+        Ok(())
+    }
+
+    fn set_value(&mut self, option: &str, key: &str, value: &str) -> Result<(), String> {
+        let explain = |text: String| format!("option `{option}`: {text}");
+        match key {
+            "lease" => self.lease = Some(parse_duration(value).map_err(explain)?),
+            "dirty" => self.dirty_max = Some(parse_size(value).map_err(explain)?),
+            "log" => self.log = Some(value.into()),
+            "transport" => {
+                self.transport = match value {
+                    "dev" => Transport::Device,
+                    "uring" => Transport::Uring,
+                    _ => return Err(explain("write `dev` or `uring`".into())),
+                }
+            }
+            "entries" => {
+                let entries = value.parse().ok().filter(|entries| (1..=64).contains(entries));
+                self.entries = Some(entries.ok_or_else(|| explain("write 1 to 64".into()))?);
+            }
+            "comment" => {}
+            _ if key.starts_with("x-") || key.starts_with("X-") => {}
+            _ => {
+                let pag = key.strip_prefix("data").and_then(|id| id.parse().ok());
+                self.data.push((PagId(pag.ok_or_else(|| unknown(option))?), value.into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(option: &str, value: &str) -> Result<u64, String> {
+    value.parse().map_err(|_| format!("option `{option}`: write a whole number"))
+}
+
+fn unknown(option: &str) -> String {
+    format!("unknown option `{option}`; `redbud help mount` lists those there are")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fstab_usually_says_is_accepted() {
+        let list = "rw,noatime,_netdev,nofail,x-systemd.automount,x-systemd.requires=net,auto,hard,timeo=100,retrans=2";
+        let options = MountOptions::parse([list]).unwrap();
+        let expected = MountOptions {
+            noatime: true,
+            mount_timeout: Duration::from_secs(20),
+            ..MountOptions::default()
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn later_options_win_and_user_implies_what_mount_says() {
+        let options =
+            MountOptions::parse(["ro,user", "rw,exec,data3=/dev/sdz,lease=2s,dirty=64M"]).unwrap();
+        assert!(!options.read_only && options.nosuid && options.nodev && !options.noexec);
+        assert_eq!(options.data, [(PagId(3), PathBuf::from("/dev/sdz"))]);
+        assert_eq!(
+            (options.lease, options.dirty_max),
+            (Some(Duration::from_secs(2)), Some(64 << 20))
+        );
+    }
+
+    #[test]
+    fn what_would_silently_mean_something_else_is_refused() {
+        for bad in [
+            "soft",
+            "frobnicate",
+            "timeo=x",
+            "datax=/dev/sda",
+            "transport=pigeon",
+            "entries=0",
+            "lease=1d",
+        ] {
+            assert!(MountOptions::parse([bad]).is_err(), "{bad}");
+        }
+    }
+}

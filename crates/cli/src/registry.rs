@@ -1,0 +1,95 @@
+//! Which clients run on this host: one locked file for each in a runtime directory.
+//!
+//! `umount` finds the process behind a mount here, so that it can wait until
+//! everything is flushed; `status` lists the mounts. The file's lock lives as long
+//! as the client; files that nobody holds are left-overs and are swept away.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Failure;
+use crate::lockfile::{self, LockError, LockFile};
+
+/// A client process and what it has mounted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Registration {
+    /// The client's process.
+    pub pid: u32,
+    /// Mount source.
+    pub source: String,
+    /// Mount point.
+    pub mount: PathBuf,
+    /// Where it logs; none: its standard error.
+    pub log: Option<PathBuf>,
+}
+
+/// A registration that holds while the value lives.
+#[derive(Debug)]
+pub struct Registered {
+    lock: LockFile,
+}
+
+impl Registered {
+    /// Ends the registration.
+    pub fn end(self) -> std::io::Result<()> {
+        self.lock.remove()
+    }
+}
+
+/// Registers this process.
+pub fn register(registration: &Registration) -> Result<Registered, Failure> {
+    let dir = directory();
+    let failed = |text: String| Failure::failed("RB-RUNTIME-DIR", text);
+    fs::create_dir_all(&dir).map_err(|error| failed(format!("{}: {error}", dir.display())))?;
+    let path = dir.join(format!("client-{}.json", registration.pid));
+    let text = serde_json::to_string(registration).map_err(|error| failed(error.to_string()))?;
+    match LockFile::take(&path, &text) {
+        Ok(lock) => Ok(Registered { lock }),
+        Err(LockError::Held(holder)) => {
+            Err(failed(format!("{} is held: {holder}", path.display())))
+        }
+        Err(LockError::Io(error)) => Err(failed(format!("{}: {error}", path.display()))),
+    }
+}
+
+/// Everything that runs, with the file that stands for it.
+pub fn running() -> Vec<(PathBuf, Registration)> {
+    let Ok(entries) = fs::read_dir(directory()) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        match lockfile::holder(&path) {
+            Ok(Some(text)) => {
+                if let Ok(registration) = serde_json::from_str::<Registration>(&text) {
+                    found.push((path, registration));
+                }
+            }
+            // Nobody's; a new client with this pid would have written it anew.
+            Ok(None) => drop(fs::remove_file(&path)),
+            Err(_) => {}
+        }
+    }
+    found.sort_by_key(|(_, registration)| registration.pid);
+    found
+}
+
+/// The client behind the mount at `path`.
+pub fn behind(path: &Path) -> Option<(PathBuf, Registration)> {
+    running().into_iter().rfind(|(_, registration)| registration.mount == path)
+}
+
+fn directory() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return "/run/redbud".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("redbud"),
+        None => {
+            std::env::temp_dir().join(format!("redbud-{}", rustix::process::geteuid().as_raw()))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Whom an administrator's command means: a path in a mount, a mount source, a
+//! cluster's file, or the directory of `redbud local`.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Cluster;
+use crate::exit::Failure;
+use crate::mountinfo;
+use crate::source::Source;
+
+/// The cluster's file in the directory of `redbud local`.
+pub const LOCAL_CONFIG: &str = "cluster.toml";
+
+/// Finds the file system that `text` means.
+pub fn source(text: &str) -> Result<Source, Failure> {
+    let path = Path::new(text);
+    if path.exists() || text.starts_with('/') {
+        if let Some(file) = config_file(path) {
+            let cluster = read_cluster(&file)?;
+            return Ok(Source { servers: vec![cluster.listen], fs_name: cluster.name });
+        }
+        return mounted(path);
+    }
+    Source::parse(text).map_err(Failure::usage)
+}
+
+/// Every file system mounted on this host, each once.
+pub fn all_mounted() -> Result<Vec<Source>, Failure> {
+    let mounts = mountinfo::redbud_mounts().map_err(|error| {
+        Failure::failed("RB-MOUNTINFO", format!("/proc/self/mountinfo: {error}"))
+    })?;
+    let mut sources: Vec<Source> = Vec::new();
+    for source in mounts.iter().filter_map(|mount| Source::parse(&mount.source).ok()) {
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    Ok(sources)
+}
+
+/// The cluster that `path`, a file or the directory of `redbud local`, describes.
+pub fn cluster(path: &Path) -> Result<Cluster, Failure> {
+    match config_file(path) {
+        Some(file) => read_cluster(&file),
+        None if path.is_dir() => {
+            let text = format!(
+                "{}: no {LOCAL_CONFIG} in it: it is no directory of `redbud local`",
+                path.display()
+            );
+            Err(Failure::usage(text))
+        }
+        None => read_cluster(path),
+    }
+}
+
+fn read_cluster(file: &Path) -> Result<Cluster, Failure> {
+    Cluster::read(file).map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn config_file(path: &Path) -> Option<PathBuf> {
+    let inside = path.join(LOCAL_CONFIG);
+    if inside.is_file() {
+        return Some(inside);
+    }
+    let is_config = path.extension().is_some_and(|extension| extension == "toml") && path.is_file();
+    // A file that lies in a mount is asked about as such, whatever its name.
+    (is_config && mounted(path).is_err()).then(|| path.to_owned())
+}
+
+fn mounted(path: &Path) -> Result<Source, Failure> {
+    let wrong = |text: String| Failure::usage(format!("{}: {text}", path.display()));
+    let whole = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
+    // A mount whose client died cannot be resolved any more; its path as given still can.
+    let whole = whole.canonicalize().unwrap_or(whole);
+    let mount = mountinfo::mount_of(&whole).map_err(|error| wrong(error.to_string()))?;
+    let mount = mount.ok_or_else(|| {
+        wrong(
+            "neither in a Redbud mount, nor a cluster's file, nor a directory of `redbud local`"
+                .into(),
+        )
+    })?;
+    Source::parse(&mount.source).map_err(wrong)
+}

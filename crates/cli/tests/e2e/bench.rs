@@ -1,0 +1,79 @@
+//! The benchmark runs, at sizes that say nothing about speed, and leaves nothing.
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::harness::{Scratch, describe, eventually, redbud, signal, wait_child};
+
+fn left(scratch: &Scratch) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let root = scratch.path().display().to_string();
+    let mounts = mounts.filter(|mount| mount.starts_with(&root)).map(str::to_owned);
+    let files = std::fs::read_dir(scratch.path()).unwrap();
+    mounts.chain(files.map(|file| file.unwrap().path().display().to_string())).collect()
+}
+
+#[test]
+fn every_work_is_done_by_every_contender_with_the_same_requests() {
+    let scratch = Scratch::new();
+    let json = Scratch::new();
+    let json = json.path().join("table.json");
+    let mut command = redbud();
+    command.args(["bench", "table", "--runs", "1", "--files", "80", "--entries", "300"]);
+    command.args(["--size", "4M", "--depth", "4", "--random", "100ms", "--json"]).arg(&json);
+    let output = command.arg("--dir").arg(scratch.path()).output().unwrap();
+    let said = describe(&output);
+    assert!(output.status.success(), "{said}");
+    let report = std::fs::read_to_string(&json).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 12, "{said}");
+    for row in rows {
+        for (kind, samples) in row["samples"].as_object().unwrap() {
+            assert_eq!(samples.as_array().unwrap().len(), 1, "{} on {kind}", row["work"]);
+            assert!(samples[0]["ops"].as_u64().unwrap() > 0, "{} on {kind}", row["work"]);
+        }
+        // None of these is asked twice. (Names that a stalled machine lets run out are looked
+        // up again, so lookups are compared only where every name is new.)
+        let fresh = row["work"].as_str().unwrap().starts_with("stat-");
+        let lookup: &[&str] = if fresh { &["lookup"] } else { &[] };
+        for request in ["create", "unlink", "write", "fsync"].iter().chain(lookup) {
+            let count = |kind: &str| row["samples"][kind][0]["requests"][request].as_u64();
+            if row["samples"].get("null").is_some() {
+                assert_eq!(count("redbud"), count("null"), "{} {request}", row["work"]);
+            }
+        }
+    }
+    assert_eq!(left(&scratch), Vec::<String>::new());
+}
+
+#[test]
+fn memory_is_told_for_every_process() {
+    let scratch = Scratch::new();
+    let mut command = redbud();
+    command.args(["bench", "memory", "--inodes", "500", "--dir"]).arg(scratch.path());
+    let output = command.output().unwrap();
+    let said = describe(&output);
+    assert!(output.status.success() && said.contains("metadata server"), "{said}");
+    assert_eq!(left(&scratch), Vec::<String>::new());
+}
+
+#[test]
+fn an_interrupted_benchmark_says_so_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let mut command = redbud();
+    command.args(["bench", "table", "--only", "create-1", "--runs", "1000", "--size", "4M"]);
+    command.args(["--files", "1000", "--dir"]).arg(scratch.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("both mounts stand", || {
+        left(&scratch).iter().filter(|name| name.contains("/mnt-")).count() == 2
+    });
+    signal(child.id() as i32, Signal::INT);
+    assert_eq!(wait_child(&mut child).code(), Some(1));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(said.contains("interrupted"), "{said}");
+    assert_eq!(left(&scratch), Vec::<String>::new());
+}

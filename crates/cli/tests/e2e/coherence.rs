@@ -1,0 +1,183 @@
+//! Two mounts of one file system see each other's changes at once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::harness::{Cluster, Spec, pattern};
+
+fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
+    let mut cluster = Cluster::start(&Spec::default());
+    cluster.mount();
+    cluster.mount();
+    let (a, b) = (cluster.path(0), cluster.path(1));
+    (cluster, a, b)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_and_attributes_changed_by_one_client_are_seen_by_the_other_at_once() {
+    let (cluster, a, b) = two_mounts();
+    fs::create_dir(a.join("dir")).unwrap();
+    for round in 0..50 {
+        let (near, far) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let (near, far) = (near.join("dir"), far.join("dir"));
+        assert!(!far.join("x").exists(), "round {round}");
+        fs::write(near.join("x"), b"1").unwrap();
+        assert_eq!(fs::metadata(far.join("x")).unwrap().len(), 1);
+        fs::set_permissions(near.join("x"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(fs::metadata(far.join("x")).unwrap().mode() & 0o7777, 0o640);
+        fs::rename(near.join("x"), near.join("y")).unwrap();
+        assert_eq!(names(&far), ["y"]);
+        assert!(!far.join("x").exists());
+        fs::hard_link(far.join("y"), far.join("z")).unwrap();
+        assert_eq!(fs::metadata(near.join("y")).unwrap().nlink(), 2);
+        fs::remove_file(near.join("z")).unwrap();
+        fs::remove_file(far.join("y")).unwrap();
+        assert_eq!(names(&near), Vec::<String>::new());
+    }
+    fs::remove_dir(b.join("dir")).unwrap();
+    assert!(!a.join("dir").exists());
+    cluster.finish();
+}
+
+#[test]
+fn written_bytes_and_sizes_are_seen_without_closing_or_syncing() {
+    let (cluster, a, b) = two_mounts();
+    let mut writer = OpenOptions::new().create(true).append(true).open(a.join("log")).unwrap();
+    let mut reader = File::open(b.join("log")).unwrap();
+    let mut expected = Vec::new();
+    for round in 0..60u64 {
+        let piece = pattern(round, 1 + (round as usize * 911) % 20_000);
+        writer.write_all(&piece).unwrap();
+        expected.extend_from_slice(&piece);
+        assert_eq!(fs::metadata(b.join("log")).unwrap().len(), expected.len() as u64);
+        let mut seen = Vec::new();
+        reader.seek(SeekFrom::Start(0)).unwrap();
+        reader.read_to_end(&mut seen).unwrap();
+        assert!(seen == expected, "round {round}");
+    }
+    drop(writer);
+    OpenOptions::new().write(true).open(b.join("log")).unwrap().set_len(100).unwrap();
+    assert_eq!(fs::read(a.join("log")).unwrap(), &expected[..100]);
+    drop(reader);
+    cluster.finish();
+}
+
+#[test]
+fn two_clients_that_take_turns_in_one_file_see_every_block_of_the_other() {
+    let (cluster, a, b) = two_mounts();
+    let open = |root: &Path| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(root.join("shared")).unwrap()
+    };
+    let files = [open(&a), open(&b)];
+    let mut expected = vec![0u8; 1 << 20];
+    files[0].set_len(1 << 20).unwrap();
+    for turn in 0..80usize {
+        let piece = pattern(turn as u64, 1 + turn * 131 % 9000);
+        let at = turn * 104_729 % ((1 << 20) - 9000);
+        files[turn % 2].write_all_at(&piece, at as u64).unwrap();
+        expected[at..at + piece.len()].copy_from_slice(&piece);
+        let mut seen = vec![0u8; 1 << 20];
+        files[(turn + 1) % 2].read_exact_at(&mut seen, 0).unwrap();
+        assert!(seen == expected, "turn {turn}");
+    }
+    drop(files);
+    cluster.finish();
+}
+
+#[test]
+fn appends_of_two_clients_at_once_are_all_there_whole() {
+    const EACH: usize = 150;
+    let (cluster, a, b) = two_mounts();
+    let append = |root: PathBuf, who: char| {
+        thread::spawn(move || {
+            let mut options = OpenOptions::new();
+            let mut file = options.create(true).append(true).open(root.join("log")).unwrap();
+            for number in 0..EACH {
+                file.write_all(format!("{who}{number:06}\n").as_bytes()).unwrap();
+            }
+        })
+    };
+    let writers = [append(a.clone(), 'a'), append(b, 'b')];
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    let text = fs::read_to_string(a.join("log")).unwrap();
+    for who in ['a', 'b'] {
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(who)).collect();
+        let expected: Vec<String> = (0..EACH).map(|number| format!("{who}{number:06}")).collect();
+        assert_eq!(lines, expected);
+    }
+    assert_eq!(text.lines().count(), 2 * EACH);
+    cluster.finish();
+}
+
+#[test]
+fn an_exclusive_creation_has_one_winner() {
+    let (cluster, a, b) = two_mounts();
+    for round in 0..40 {
+        let create = |root: &Path| {
+            let path = root.join(format!("once{round}"));
+            thread::spawn(move || {
+                OpenOptions::new().write(true).create_new(true).open(path).is_ok()
+            })
+        };
+        let racers = [create(&a), create(&b), create(&a), create(&b)];
+        let winners =
+            racers.into_iter().map(|racer| racer.join().unwrap()).filter(|won| *won).count();
+        assert_eq!(winners, 1, "round {round}");
+    }
+    cluster.finish();
+}
+
+#[test]
+fn a_file_removed_by_another_client_stays_for_those_who_have_it_open() {
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), pattern(1, 50_000)).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(b.join("f")).unwrap();
+    fs::remove_file(a.join("f")).unwrap();
+    assert!(!b.join("f").exists());
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all_at(b"still here", 10).unwrap();
+    let mut seen = vec![0u8; 50_000];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(&seen[10..20], b"still here");
+    assert!(seen[20..] == pattern(1, 50_000)[20..]);
+    drop(file);
+    cluster.finish();
+}
+
+#[test]
+fn a_whole_tree_moved_by_one_client_is_found_by_the_other() {
+    let (cluster, a, b) = two_mounts();
+    for dir in 0..5 {
+        fs::create_dir_all(a.join(format!("tree/d{dir}/deep"))).unwrap();
+        for file in 0..20 {
+            fs::write(a.join(format!("tree/d{dir}/deep/f{file}")), pattern(file, 3000)).unwrap();
+        }
+    }
+    assert_eq!(names(&b.join("tree/d3/deep")).len(), 20);
+    fs::rename(b.join("tree"), b.join("moved")).unwrap();
+    assert!(!a.join("tree").exists());
+    for dir in 0..5 {
+        for file in 0..20 {
+            let path = a.join(format!("moved/d{dir}/deep/f{file}"));
+            assert!(fs::read(path).unwrap() == pattern(file, 3000));
+        }
+    }
+    fs::remove_dir_all(a.join("moved")).unwrap();
+    assert_eq!(names(&b), Vec::<String>::new());
+    cluster.finish();
+}

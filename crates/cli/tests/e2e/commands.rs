@@ -1,0 +1,252 @@
+//! What the commands print and how they end.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::Signal;
+
+use crate::harness::{
+    Cluster, PATIENCE, Scratch, Spec, describe, eventually, redbud, signal, success, wait_child,
+};
+
+fn run(command: &mut Command) -> (i32, String) {
+    let output: Output = command.output().unwrap();
+    (output.status.code().unwrap_or(-1), describe(&output))
+}
+
+fn json(text: &str) -> serde_json::Value {
+    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+    assert_eq!(value["version"], 1, "{text}");
+    value
+}
+
+fn local(scratch: &Scratch) -> Command {
+    let mut command = redbud();
+    command.arg("local").arg(scratch.path().join("cluster"));
+    command.args(["--disk-size", "1G", "--metadata-size", "256M", "--mount"]);
+    command.arg(scratch.path().join("mnt"));
+    command
+}
+
+/// A `redbud local` in the background, once it stands.
+fn local_running(scratch: &Scratch) -> Child {
+    let mut command = local(scratch);
+    command.stdout(Stdio::null());
+    let child = command.spawn().unwrap();
+    eventually("the mount stands", || is_mounted(&scratch.path().join("mnt")));
+    child
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == path))
+}
+
+#[test]
+fn local_runs_a_command_in_the_mount_and_ends_with_its_status() {
+    let scratch = Scratch::new();
+    let command = "test \"$PWD\" = \"$REDBUD_MOUNT\" && echo kept > file && ls && exit 7";
+    let (code, said) = run(local(&scratch).args(["--exec", command]));
+    assert_eq!(code, 7, "{said}");
+    assert!(said.lines().any(|line| line == "file"), "{said}");
+    // Later starts reopen what is there; a signal's number is told as shells do.
+    let (code, said) = run(local(&scratch).args(["--exec", "cat file; kill -9 $$"]));
+    assert_eq!(code, 128 + 9, "{said}");
+    assert!(said.lines().any(|line| line == "kept"), "{said}");
+    assert!(!is_mounted(&scratch.path().join("mnt")));
+    success(redbud().arg("fsck").arg(scratch.path().join("cluster")));
+}
+
+#[test]
+fn local_refuses_a_directory_in_use_by_name_of_its_holder_and_stops_at_a_signal() {
+    let scratch = Scratch::new();
+    let mut first = local_running(&scratch);
+    let (code, said) = run(local(&scratch).args(["--exec", "true"]));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains(&format!("pid {}", first.id())), "{said}");
+    fs::write(scratch.path().join("mnt/f"), b"content").unwrap();
+    signal(first.id() as i32, Signal::INT);
+    assert_eq!(wait_child(&mut first).code(), Some(0));
+    assert!(!is_mounted(&scratch.path().join("mnt")));
+    let (code, said) = run(local(&scratch).args(["--exec", "cat f"]));
+    assert!(code == 0 && said.contains("content"), "{said}");
+}
+
+#[test]
+fn local_restarts_a_killed_server_and_leaves_nothing_when_it_is_killed_itself() {
+    let scratch = Scratch::new();
+    let mnt = scratch.path().join("mnt");
+    let mut child = local_running(&scratch);
+    fs::write(mnt.join("before"), b"1").unwrap();
+    let server = find_server(&scratch);
+    signal(server, Signal::KILL);
+    fs::write(mnt.join("after"), b"2").unwrap();
+    eventually("another server runs", || find_server(&scratch) != server);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("the client unmounts", || !is_mounted(&mnt));
+    let (code, said) = run(local(&scratch).args(["--exec", "cat before after"]));
+    assert!(code == 0 && said.contains("12"), "{said}");
+}
+
+/// The process that serves the cluster of `scratch`.
+fn find_server(scratch: &Scratch) -> i32 {
+    let config = scratch.path().join("cluster/cluster.toml");
+    let wanted = format!("mds\0{}\0", config.display());
+    let mut found = None;
+    eventually("there is a server", || {
+        found = fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let is_it = String::from_utf8_lossy(&line).contains(&wanted);
+            is_it.then(|| entry.file_name().to_str().and_then(|pid| pid.parse().ok())).flatten()
+        });
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn status_df_and_layout_tell_what_is_there_also_as_json() {
+    let cluster = Cluster::mounted();
+    let file = cluster.root().join("file");
+    fs::write(&file, vec![7u8; 300_000]).unwrap();
+    fs::File::open(&file).unwrap().sync_all().unwrap();
+
+    // The root directory is as old as the file system, and its maker's.
+    let about = fs::metadata(cluster.root()).unwrap();
+    assert!(about.created().is_ok_and(|time| time > std::time::UNIX_EPOCH));
+    assert_eq!(about.uid(), rustix::process::geteuid().as_raw());
+
+    let root = cluster.root().display().to_string();
+    for target in [root.as_str(), &cluster.source, cluster.config.to_str().unwrap()] {
+        let status = json(&success(redbud().args(["status", "--json", target])));
+        let server = &status["filesystems"][0]["server"];
+        assert!(server["epoch"].as_u64().unwrap() >= 1, "{status}");
+        assert_eq!(server["clients"].as_array().unwrap().len(), 1, "{status}");
+        let df = json(&success(redbud().args(["df", "--json", target])));
+        let space = &df["filesystems"][0];
+        assert_eq!(space["zones"].as_array().unwrap().len(), 2, "{df}");
+        assert!(space["bytes"].as_u64().unwrap() > 7 << 30, "{df}");
+    }
+    assert!(success(redbud().arg("status")).contains(&root));
+    assert!(success(redbud().args(["df", "-h", &root])).contains("total"));
+
+    let layout = json(&success(redbud().args(["layout", "--json"]).arg(&file)));
+    let segments = layout["files"][0]["segments"].as_array().unwrap();
+    let bytes: u64 = segments.iter().map(|segment| segment["length"].as_u64().unwrap()).sum();
+    assert_eq!(layout["files"][0]["size"], 300_000);
+    assert!((300_000..310_000).contains(&bytes), "{layout}");
+    assert!(success(redbud().arg("layout").arg(&file)).contains("written"));
+    let (code, said) = run(redbud().arg("layout").arg("/etc/passwd"));
+    assert!(code == 1 && said.contains("not lie in a Redbud mount"), "{said}");
+    cluster.finish();
+}
+
+#[test]
+fn mkfs_refuses_what_is_formatted_in_use_foreign_or_too_small() {
+    let mut cluster = Cluster::formatted(&Spec::default());
+    let mkfs = |force: bool| {
+        let mut command = redbud();
+        command.arg("mkfs").arg(&cluster.config).args(force.then_some("--force"));
+        run(&mut command)
+    };
+    let (code, said) = mkfs(false);
+    assert!(code == 1 && said.contains("metadata.img") && said.contains("--force"), "{said}");
+    let (code, said) = mkfs(true);
+    assert_eq!(code, 0, "{said}");
+
+    fs::write(cluster.dir.join("data0.img"), vec![b'x'; 32 << 20]).unwrap();
+    fs::remove_file(cluster.dir.join("metadata.img")).unwrap();
+    let (code, said) = mkfs(false);
+    assert!(code == 1 && said.contains("data0.img") && said.contains("not empty"), "{said}");
+    fs::write(cluster.dir.join("data0.img"), vec![0; 4096]).unwrap();
+    let (code, said) = mkfs(true);
+    assert!(code == 1 && said.contains("data0.img") && said.contains("too small"), "{said}");
+
+    fs::remove_file(cluster.dir.join("data0.img")).unwrap();
+    assert_eq!(run(redbud().arg("mkfs").arg(&cluster.config).arg("--force")).0, 0);
+    cluster.start_server();
+    let (code, said) = run(redbud().arg("mkfs").arg(&cluster.config).arg("--force"));
+    assert!(code == 1 && said.contains("metadata.img"), "{said}");
+    let (code, said) = run(redbud().arg("fsck").arg(&cluster.config));
+    assert!(code == 8 && said.contains("metadata.img"), "{said}");
+    cluster.mount();
+    cluster.finish();
+}
+
+#[test]
+fn a_mount_that_cannot_be_says_why_with_the_status_of_mount_8() {
+    let mut cluster = Cluster::start(&Spec::default());
+    let mnt = cluster.dir.join("mnt");
+    fs::create_dir(&mnt).unwrap();
+    let mount = |source: &str, options: &str, path: &Path| {
+        run(redbud().args(["mount", "-o", options, source]).arg(path))
+    };
+    let wrong = cluster.source.replace(":/test", ":/other");
+    let (code, said) = mount(&wrong, "timeo=20,retrans=1", &mnt);
+    assert!(code == 32 && said.contains("other"), "{said}");
+    let (code, said) = mount("127.0.0.1:9:/test", "timeo=10,retrans=1", &mnt);
+    assert!(code == 32 && said.contains("127.0.0.1:9"), "{said}");
+    let (code, said) = mount("nonsense", "ro", &mnt);
+    assert!(code == 1 && said.contains("nonsense"), "{said}");
+    let (code, said) = mount(&cluster.source, "soft", &mnt);
+    assert!(code == 1 && said.contains("soft"), "{said}");
+    let (code, said) = mount(&cluster.source, "ro", &cluster.dir.join("missing"));
+    assert!(code == 32 && said.contains("missing"), "{said}");
+    let (code, said) = run(redbud().arg("umount").arg(&mnt));
+    assert!(code == 1 && said.contains("no Redbud file system"), "{said}");
+    assert!(!is_mounted(&mnt));
+    cluster.mount();
+    cluster.finish();
+}
+
+#[test]
+fn the_mount_helper_mounts_in_the_background_and_umount_waits_for_its_end() {
+    let cluster = Cluster::start(&Spec::default());
+    let helper = cluster.dir.join("mount.redbud");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_redbud"), &helper).unwrap();
+    let mnt = cluster.dir.join("background");
+    fs::create_dir(&mnt).unwrap();
+    let options = format!("rw,_netdev,nosuid,noatime,log={}", cluster.dir.join("bg.log").display());
+    success(Command::new(&helper).arg(&cluster.source).arg(&mnt).args(["-o", &options]));
+    assert!(is_mounted(&mnt));
+    fs::write(mnt.join("f"), b"content").unwrap();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(mnt.to_str().unwrap())).unwrap();
+    assert!(line.contains("fuse.redbud") && line.contains(&cluster.source), "{line}");
+    assert!(line.contains("nosuid"), "{line}");
+
+    // In use: refused by name of who uses it, then lazily.
+    let mut user = Command::new("sleep").arg("600").current_dir(&mnt).spawn().unwrap();
+    let (code, said) = run(redbud().arg("umount").arg(&mnt));
+    assert!(code == 1 && said.contains(&format!("pid {}", user.id())), "{said}");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    success(redbud().arg("umount").arg(&mnt));
+    assert!(!is_mounted(&mnt));
+
+    // Read-only, as fstab would have it.
+    success(Command::new(&helper).arg(&cluster.source).arg(&mnt).args(["-o", "ro"]));
+    assert_eq!(fs::read(mnt.join("f")).unwrap(), b"content");
+    let error = fs::write(mnt.join("g"), b"x").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    success(redbud().arg("umount").arg(&mnt));
+    cluster.finish();
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let scratch = Scratch::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(success(redbud().args(["completions", shell])).contains("redbud"));
+    }
+    let dir: PathBuf = scratch.path().join("man");
+    success(redbud().arg("man").arg(&dir));
+    for page in ["redbud.1", "redbud-local.1", "redbud-mount.1", "redbud-fsck.1"] {
+        assert!(fs::metadata(dir.join(page)).unwrap().len() > 100, "{page}");
+    }
+    assert!(success(redbud().args(["help", "mount"])).contains("nosuid"));
+    assert!(PATIENCE.as_secs() >= 60);
+}

@@ -1,0 +1,125 @@
+//! Damaged and foreign devices are refused by name; no damage makes anything panic.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Output};
+
+use crate::harness::{Cluster, Spec, describe, redbud};
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let said = describe(&output);
+    assert!(!said.contains("panicked"), "{said}");
+    output
+}
+
+fn overwrite(cluster: &Cluster, file: &str, offset: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(cluster.dir.join(file)).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}
+
+/// The server refuses to start, and says `expected`.
+fn assert_server_refuses(cluster: &Cluster, expected: &str) {
+    let output = run(Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_redbud"), "mds"])
+        .arg(&cluster.config));
+    let said = describe(&output);
+    assert!(!output.status.success() && output.status.code() != Some(124), "{said}");
+    assert!(said.contains(expected), "expected `{expected}` in: {said}");
+}
+
+#[test]
+fn either_copy_of_the_superblock_suffices_and_none_is_refused() {
+    let mut cluster = Cluster::formatted(&Spec::default());
+    let last = fs::metadata(cluster.dir.join("metadata.img")).unwrap().len() - 4096;
+    for (round, damaged) in [4096, last].into_iter().enumerate() {
+        overwrite(&cluster, "metadata.img", damaged, &[0xa5; 4096]);
+        cluster.start_server();
+        cluster.mount();
+        fs::write(cluster.path(round).join("f"), b"works").unwrap();
+        cluster.unmount(round);
+        cluster.stop_server();
+        cluster.assert_clean();
+    }
+    overwrite(&cluster, "metadata.img", 4096, &[0xa5; 4096]);
+    overwrite(&cluster, "metadata.img", last, &[0xa5; 4096]);
+    assert_server_refuses(&cluster, "metadata.img");
+}
+
+#[test]
+fn a_metadata_device_without_its_label_is_refused() {
+    let cluster = Cluster::formatted(&Spec::default());
+    overwrite(&cluster, "metadata.img", 0, &[0; 4096]);
+    assert_server_refuses(&cluster, "metadata.img");
+}
+
+#[test]
+fn a_data_device_of_another_file_system_is_refused_by_server_and_client() {
+    let mut cluster = Cluster::formatted(&Spec::default());
+    let mut own = vec![0; 4096];
+    let data = fs::File::open(cluster.dir.join("data0.img")).unwrap();
+    data.read_exact_at(&mut own, 0).unwrap();
+    let foreign = cluster.dir.join("foreign.img");
+    let mut label = own.clone();
+    // Another file system's UUID, under a checksum that does not fit any more either way.
+    label[16] ^= 1;
+    fs::File::create(&foreign).unwrap().set_len(data.metadata().unwrap().len()).unwrap();
+    overwrite(&cluster, "foreign.img", 0, &label);
+    overwrite(&cluster, "data0.img", 0, &label);
+    assert_server_refuses(&cluster, "data0.img");
+    overwrite(&cluster, "data0.img", 0, &own);
+
+    cluster.start_server();
+    let mount = cluster.dir.join("mnt");
+    fs::create_dir(&mount).unwrap();
+    let metadata = cluster.dir.join("metadata.img");
+    for (wrong, why) in [(&foreign, "foreign.img"), (&metadata, "metadata")] {
+        let option = format!("data0={}", wrong.display());
+        let mut command = redbud();
+        command.args(["mount", "-o", &option]).arg(&cluster.source).arg(&mount);
+        let output = run(&mut command);
+        assert_eq!(output.status.code(), Some(32), "{}", describe(&output));
+        assert!(describe(&output).contains(why), "{}", describe(&output));
+    }
+}
+
+#[test]
+fn random_damage_to_metadata_is_found_and_never_crashes_the_check() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    for dir in 0..20 {
+        fs::create_dir(root.join(format!("d{dir}"))).unwrap();
+        for file in 0..50 {
+            fs::write(root.join(format!("d{dir}/f{file}")), b"content").unwrap();
+        }
+    }
+    cluster.unmount(0);
+    cluster.stop_server();
+    cluster.assert_clean();
+    let path = cluster.dir.join("metadata.img");
+    let image = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // Blocks behind the log that hold something: label, superblock and log come first.
+    let mut block = vec![0u8; 4096];
+    let mut used = Vec::new();
+    for number in 4200..20_000u64 {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        if block.iter().any(|&byte| byte != 0) {
+            used.push(number);
+        }
+    }
+    assert!(!used.is_empty(), "no metadata was written home");
+    let mut found = 0;
+    for (round, number) in used.iter().step_by(used.len().div_ceil(12)).enumerate() {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        let mut damaged = block.clone();
+        damaged[round * 331 % 4096] ^= 1 << (round % 8);
+        image.write_all_at(&damaged, number * 4096).unwrap();
+        let output = run(redbud().arg("fsck").arg(&cluster.config));
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 4 | 8)), "{}", describe(&output));
+        found += u32::from(code != Some(0));
+        image.write_all_at(&block, number * 4096).unwrap();
+    }
+    assert!(found > 0, "no flipped bit was noticed");
+    cluster.assert_clean();
+}

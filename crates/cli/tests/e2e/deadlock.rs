@@ -1,0 +1,52 @@
+//! Cross deadlock: two mounts create, unlink, rename, read through mappings and
+//! truncate in the same two directories and files, for a minute, on both transports.
+//! Nothing stalls.
+
+use std::process::Command;
+
+use crate::harness::{Cluster, Spec, describe};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/deadlock.py");
+/// How long a single operation may take, in seconds: far above what a busy machine
+/// needs, far below the lease at which an eviction would break a deadlock.
+const STALL: &str = "20";
+/// Whether the kernel offers FUSE over io_uring to new mounts.
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn nothing_stalls(options: &[&str], workers: &str) {
+    let seconds = std::env::var("REDBUD_E2E_CROSS_SECONDS").unwrap_or_else(|_| "60".into());
+    let limit = seconds.parse::<u32>().expect("whole seconds") + 180;
+    let mut cluster = Cluster::start(&Spec::default());
+    cluster.mount_with(options);
+    cluster.mount_with(options);
+    let root = cluster.path(0);
+    for dir in ["one", "two"] {
+        std::fs::create_dir(root.join(dir)).unwrap();
+    }
+    for file in ["one/a", "two/b"] {
+        std::fs::write(root.join(file), vec![b'.'; 1 << 20]).unwrap();
+    }
+    let output = Command::new("timeout")
+        .args(["-k", "5", &limit.to_string(), "python3", "-I", SCRIPT])
+        .args([seconds.as_str(), STALL, workers])
+        .args([cluster.path(0), cluster.path(1)])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", describe(&output));
+    println!("{}", describe(&output));
+    cluster.finish();
+}
+
+#[test]
+fn two_mounts_that_want_the_same_directories_and_files_never_stall() {
+    nothing_stalls(&[], "8");
+}
+
+#[test]
+fn over_io_uring_neither_although_more_requests_wait_than_there_were_entries() {
+    let before = std::fs::read_to_string(ENABLE_URING)
+        .unwrap_or_else(|error| panic!("{ENABLE_URING}: {error}: Linux 6.14 or newer is needed"));
+    std::fs::write(ENABLE_URING, "Y").unwrap();
+    nothing_stalls(&["transport=uring,entries=1"], "16");
+    std::fs::write(ENABLE_URING, before).unwrap();
+}

@@ -1,0 +1,328 @@
+//! A cluster for a test: made, mounted, killed, checked, and taken away.
+
+mod clean;
+mod process;
+mod scratch;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub use process::{Running, SharedPids, signal};
+pub use scratch::{Ext4, Scratch};
+
+/// No wait of a test is longer; a working system needs a fraction of it.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// A test that is not done by now is stuck: its processes are killed, so that it fails.
+const TEST_LIMIT: Duration = Duration::from_secs(600);
+
+/// The binary under test.
+pub fn redbud() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redbud"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a test's cluster is to be.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Data zones, by their sizes.
+    pub data: Vec<u64>,
+    /// Size of the metadata zone.
+    pub metadata: u64,
+    /// Lease.
+    pub lease: Duration,
+    /// Address at which the server listens.
+    pub host: String,
+}
+
+impl Default for Spec {
+    fn default() -> Spec {
+        Spec {
+            data: vec![4 << 30, 4 << 30],
+            metadata: 512 << 20,
+            lease: Duration::from_secs(30),
+            host: "127.0.0.1".to_owned(),
+        }
+    }
+}
+
+/// A formatted file system with its server and its mounts.
+pub struct Cluster {
+    /// Everything of it lies here.
+    pub dir: PathBuf,
+    /// The cluster's file.
+    pub config: PathBuf,
+    /// The mount source.
+    pub source: String,
+    server: Option<Running>,
+    mounts: Vec<Option<Mounted>>,
+    pids: SharedPids,
+    _watchdog: process::Watchdog,
+    // Last, so that the next test begins when everything is gone.
+    _turn: process::Turn,
+}
+
+struct Mounted {
+    process: Running,
+    path: PathBuf,
+}
+
+impl Cluster {
+    /// Formats and starts the server of a cluster with one mount.
+    pub fn mounted() -> Cluster {
+        let mut cluster = Cluster::start(&Spec::default());
+        cluster.mount();
+        cluster
+    }
+
+    /// Formats, and starts the server.
+    pub fn start(spec: &Spec) -> Cluster {
+        let mut cluster = Cluster::formatted(spec);
+        cluster.start_server();
+        cluster
+    }
+
+    /// Only formats.
+    pub fn formatted(spec: &Spec) -> Cluster {
+        let turn = process::Turn::wait();
+        let dir = scratch::directory();
+        let config = dir.join("cluster.toml");
+        let port = scratch::free_port();
+        let mut text = format!(
+            "name = \"test\"\n[server]\nlisten = \"{}:{port}\"\nlease = \"{}ms\"\ncache = \"64M\"\n\
+             [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\nlog = \"16M\"\n",
+            spec.host,
+            spec.lease.as_millis(),
+            spec.metadata
+        );
+        for (index, size) in spec.data.iter().enumerate() {
+            text += &format!("[[data]]\npath = \"data{index}.img\"\nsize = \"{size}\"\n");
+        }
+        std::fs::write(&config, text).unwrap();
+        success(redbud().arg("mkfs").arg(&config));
+        let pids = SharedPids::default();
+        Cluster {
+            source: format!("{}:{port}:/test", spec.host),
+            server: None,
+            mounts: Vec::new(),
+            _watchdog: process::Watchdog::start(TEST_LIMIT, pids.clone()),
+            pids,
+            dir,
+            config,
+            _turn: turn,
+        }
+    }
+
+    /// Starts the server and waits until it serves.
+    pub fn start_server(&mut self) {
+        assert!(self.server.is_none(), "the server runs");
+        let mut command = redbud();
+        command.arg("mds").arg(&self.config);
+        self.server = Some(Running::ready(command, &self.dir.join("mds.log"), &self.pids));
+    }
+
+    /// Mounts once more; gives the mount's number.
+    pub fn mount(&mut self) -> usize {
+        self.mount_with(&[])
+    }
+
+    /// Mounts once more with options.
+    pub fn mount_with(&mut self, options: &[&str]) -> usize {
+        let index = self.mounts.len();
+        self.mounts.push(None);
+        self.remount(index, options);
+        index
+    }
+
+    /// Mounts at the place of mount `index` again.
+    pub fn remount(&mut self, index: usize, options: &[&str]) {
+        self.mount_by(redbud(), index, options);
+    }
+
+    /// Mounts once more, by a client in the network namespace `name`.
+    pub fn mount_in_namespace(&mut self, name: &str) -> usize {
+        let index = self.mounts.len();
+        self.mounts.push(None);
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{name}")).arg(redbud().get_program());
+        command.stdin(Stdio::null());
+        self.mount_by(command, index, &[]);
+        index
+    }
+
+    fn mount_by(&mut self, mut command: Command, index: usize, options: &[&str]) {
+        assert!(self.mounts[index].is_none(), "mount {index} stands");
+        let path = self.dir.join(format!("mnt{index}"));
+        std::fs::create_dir_all(&path).unwrap();
+        command.args(["mount", "--foreground"]);
+        for option in options {
+            command.args(["-o", option]);
+        }
+        command.arg(&self.source).arg(&path);
+        let log = self.dir.join(format!("client{index}.log"));
+        let process = Running::ready(command, &log, &self.pids);
+        self.mounts[index] = Some(Mounted { process, path });
+    }
+
+    /// Where mount `index` is.
+    pub fn path(&self, index: usize) -> PathBuf {
+        self.dir.join(format!("mnt{index}"))
+    }
+
+    /// The first mount.
+    pub fn root(&self) -> PathBuf {
+        self.path(0)
+    }
+
+    /// What client `index` logged.
+    pub fn client_log(&self, index: usize) -> String {
+        std::fs::read_to_string(self.dir.join(format!("client{index}.log"))).unwrap_or_default()
+    }
+
+    /// Unmounts mount `index` and waits until its client has written everything.
+    pub fn unmount(&mut self, index: usize) {
+        let mounted = self.mounts[index].take().expect("the mount stands");
+        success(redbud().arg("umount").arg(&mounted.path));
+        let status = mounted.process.wait();
+        assert!(status.success(), "client {index}: {status}\n{}", self.client_log(index));
+    }
+
+    /// Kills client `index` (SIGKILL) and takes its dead mount away.
+    pub fn kill_client(&mut self, index: usize) {
+        let mounted = self.mounts[index].take().expect("the mount stands");
+        mounted.process.kill();
+        clean::detach(&mounted.path);
+    }
+
+    /// Process of client `index`.
+    pub fn client_pid(&self, index: usize) -> i32 {
+        self.mounts[index].as_ref().expect("the mount stands").process.pid()
+    }
+
+    /// Process of the server.
+    pub fn server_pid(&self) -> i32 {
+        self.server.as_ref().expect("the server runs").pid()
+    }
+
+    /// Kills the server (SIGKILL).
+    pub fn kill_server(&mut self) {
+        self.server.take().expect("the server runs").kill();
+    }
+
+    /// Stops the server cleanly.
+    pub fn stop_server(&mut self) {
+        let server = self.server.take().expect("the server runs");
+        server.signal(rustix::process::Signal::TERM);
+        let status = server.wait();
+        assert!(status.success(), "server: {status}\n{}", self.server_log());
+    }
+
+    /// What the server logged.
+    pub fn server_log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("mds.log")).unwrap_or_default()
+    }
+
+    /// Checks the file system; the server must be stopped or killed.
+    pub fn assert_clean(&self) {
+        let output = redbud().arg("fsck").arg(&self.config).output().unwrap();
+        assert!(output.status.success(), "fsck: {}", describe(&output));
+    }
+
+    /// Unmounts everything, stops the server, checks the file system.
+    pub fn finish(mut self) {
+        for index in 0..self.mounts.len() {
+            if self.mounts[index].is_some() {
+                self.unmount(index);
+            }
+        }
+        if self.server.is_some() {
+            self.stop_server();
+        }
+        self.assert_clean();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for file in ["mds.log", "client0.log", "client1.log", "client2.log"] {
+                let text = std::fs::read_to_string(self.dir.join(file)).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let panic = lines.iter().position(|line| line.contains("panicked"));
+                let from = panic.unwrap_or(lines.len().saturating_sub(20));
+                for line in lines.iter().skip(from).take(40) {
+                    eprintln!("{file}: {line}");
+                }
+            }
+        }
+        for mounted in self.mounts.drain(..).flatten() {
+            clean::detach(&mounted.path);
+            mounted.process.kill();
+        }
+        if let Some(server) = self.server.take() {
+            server.kill();
+        }
+        clean::remove(&self.dir);
+    }
+}
+
+/// Runs `command`, which must succeed; gives its standard output.
+pub fn success(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", describe(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a shell script in `dir`; it must succeed within [`PATIENCE`].
+pub fn shell(dir: &Path, script: &str) -> String {
+    success(&mut script_command(dir, script))
+}
+
+/// A shell script to be run in `dir`, bounded by [`PATIENCE`].
+pub fn script_command(dir: &Path, script: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", &PATIENCE.as_secs().to_string(), "bash", "-euo", "pipefail", "-c"]);
+    command.arg(script).current_dir(dir).stdin(Stdio::null());
+    command
+}
+
+/// Status and both outputs, for messages.
+pub fn describe(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    format!("{}\n{out}{err}", output.status)
+}
+
+/// Polls until `condition` holds; fails with `what` if it never does.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < until, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits for a child, which must end within [`PATIENCE`].
+pub fn wait_child(child: &mut Child) -> std::process::ExitStatus {
+    let mut status = None;
+    eventually("the child ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+/// Bytes that differ from seed to seed, and look like nothing else.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,99 @@
+//! Locks hold between clients, and end with them.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
+
+use crate::harness::{Cluster, Spec, eventually};
+
+fn two_mounts(lease: Duration) -> Cluster {
+    let mut cluster = Cluster::start(&Spec { lease, ..Spec::default() });
+    cluster.mount();
+    cluster.mount();
+    fs::write(cluster.root().join("f"), b"x").unwrap();
+    cluster
+}
+
+fn open(root: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(root.join("f")).unwrap()
+}
+
+fn is_held(file: &File) -> bool {
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+#[test]
+fn whole_file_locks_exclude_other_clients() {
+    let cluster = two_mounts(Duration::from_secs(30));
+    let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
+    near.lock().unwrap();
+    assert!(is_held(&far));
+    near.unlock().unwrap();
+    far.try_lock_shared().unwrap();
+    near.try_lock_shared().unwrap();
+    assert!(is_held(&near));
+    drop((near, far));
+    cluster.finish();
+}
+
+#[test]
+fn record_locks_exclude_other_clients() {
+    let cluster = two_mounts(Duration::from_secs(30));
+    let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
+    fcntl_lock(&near, FlockOperation::LockExclusive).unwrap();
+    let refused = fcntl_lock(&far, FlockOperation::NonBlockingLockExclusive);
+    assert!(matches!(refused, Err(Errno::AGAIN | Errno::ACCESS)), "{refused:?}");
+    fcntl_lock(&near, FlockOperation::Unlock).unwrap();
+    fcntl_lock(&far, FlockOperation::NonBlockingLockExclusive).unwrap();
+    drop((near, far));
+    cluster.finish();
+}
+
+#[test]
+fn a_waiter_gets_the_lock_when_the_other_client_gives_it_up() {
+    let cluster = two_mounts(Duration::from_secs(30));
+    let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
+    for _ in 0..10 {
+        near.lock().unwrap();
+        let copy = far.try_clone().unwrap();
+        let waiter = thread::spawn(move || {
+            copy.lock().unwrap();
+            copy.unlock().unwrap();
+        });
+        near.unlock().unwrap();
+        waiter.join().unwrap();
+    }
+    drop((near, far));
+    cluster.finish();
+}
+
+#[test]
+fn a_killed_clients_locks_are_free_after_its_lease() {
+    let mut cluster = two_mounts(Duration::from_secs(2));
+    let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
+    near.lock().unwrap();
+    assert!(is_held(&far));
+    cluster.kill_client(0);
+    drop(near);
+    eventually("the lock is free", || far.try_lock().is_ok());
+    drop(far);
+    cluster.finish();
+}
+
+#[test]
+fn locks_outlive_the_server() {
+    let mut cluster = two_mounts(Duration::from_secs(5));
+    let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
+    near.lock().unwrap();
+    cluster.kill_server();
+    cluster.start_server();
+    assert!(is_held(&far));
+    near.unlock().unwrap();
+    far.lock().unwrap();
+    drop((near, far));
+    cluster.finish();
+}

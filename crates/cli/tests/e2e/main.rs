@@ -1,0 +1,26 @@
+//! End-to-end tests: the real binary, real mounts, killed processes.
+//!
+//! Every test makes a cluster of its own in a temporary directory and takes it away
+//! again, also when it fails. They need root, /dev/fuse and loop devices, and the
+//! programs that `cargo xtask prerequisites` installs; one that is missing fails the test
+//! that needs it, by name.
+//!
+//! Time: nothing here measures it. Waits poll for a condition and give up after a
+//! bound that no working system reaches ([`harness::PATIENCE`]).
+// Tests run programs, read clocks and files: they are above the seam.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod bench;
+mod coherence;
+mod commands;
+mod damage;
+mod deadlock;
+mod harness;
+mod kill;
+mod locks;
+mod namespaces;
+mod posix;
+mod programs;
+mod random;
+mod space;
+mod stopped;

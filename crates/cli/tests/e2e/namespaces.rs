@@ -1,0 +1,94 @@
+//! Clients in network namespaces of their own: hosts, as far as the network goes.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::{Cluster, Spec, eventually, success};
+
+/// The first three bytes of all addresses, in the range that is kept for tests of networks.
+fn network() -> String {
+    let id = std::process::id();
+    format!("198.{}.{}", 18 + id / 256 % 2, id % 256)
+}
+
+/// Two namespaces, each joined to this one by a pair of virtual Ethernet devices.
+struct Namespaces {
+    names: [String; 2],
+}
+
+fn ip(arguments: &str) {
+    success(Command::new("ip").args(arguments.split_whitespace()));
+}
+
+impl Namespaces {
+    fn new() -> Namespaces {
+        let (id, network) = (std::process::id(), network());
+        let namespaces = Namespaces { names: [format!("redbud{id}a"), format!("redbud{id}b")] };
+        for (index, name) in namespaces.names.iter().enumerate() {
+            let (near, far) = (4 * index + 1, 4 * index + 2);
+            let device = namespaces.device(index);
+            ip(&format!("netns add {name}"));
+            ip(&format!("link add {device} type veth peer name eth0 netns {name}"));
+            ip(&format!("address add {network}.{near}/30 dev {device}"));
+            ip(&format!("link set {device} up"));
+            ip(&format!("-n {name} address add {network}.{far}/30 dev eth0"));
+            ip(&format!("-n {name} link set lo up"));
+            ip(&format!("-n {name} link set eth0 up"));
+            ip(&format!("-n {name} route add default via {network}.{near}"));
+        }
+        namespaces
+    }
+
+    fn device(&self, index: usize) -> String {
+        format!("rb{}{}", std::process::id(), ["a", "b"][index])
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for (index, name) in self.names.iter().enumerate() {
+            let _ = Command::new("ip").args(["link", "delete", &self.device(index)]).output();
+            let _ = Command::new("ip").args(["netns", "delete", name]).output();
+        }
+    }
+}
+
+fn append(root: &Path, line: &str) {
+    let mut file = OpenOptions::new().create(true).append(true).open(root.join("log")).unwrap();
+    writeln!(file, "{line}").unwrap();
+}
+
+#[test]
+fn hosts_share_the_tree_and_one_that_is_cut_off_does_not_stop_the_other() {
+    let namespaces = Namespaces::new();
+    let lease = Duration::from_secs(10);
+    let host = format!("{}.1", network());
+    let mut cluster = Cluster::start(&Spec { lease, host, ..Spec::default() });
+    for name in &namespaces.names {
+        cluster.mount_in_namespace(name);
+    }
+    let (a, b) = (cluster.path(0), cluster.path(1));
+    for round in 0..20 {
+        append(if round % 2 == 0 { &a } else { &b }, &round.to_string());
+        let expected: String = (0..=round).map(|line| format!("{line}\n")).collect();
+        assert_eq!(fs::read_to_string(b.join("log")).unwrap(), expected);
+        assert_eq!(fs::read_to_string(a.join("log")).unwrap(), expected);
+    }
+    // The first host holds the file when its cable is pulled.
+    append(&a, "held");
+    OpenOptions::new().append(true).open(a.join("log")).unwrap().sync_all().unwrap();
+    ip(&format!("link set {} down", namespaces.device(0)));
+    append(&b, "alone");
+    let text = fs::read_to_string(b.join("log")).unwrap();
+    assert!(text.ends_with("held\nalone\n"), "{text}");
+    ip(&format!("link set {} up", namespaces.device(0)));
+    eventually("the host that was cut off sees what happened", || {
+        fs::read_to_string(a.join("log")).is_ok_and(|now| now == text)
+    });
+    append(&a, "back");
+    assert!(fs::read_to_string(b.join("log")).unwrap().ends_with("alone\nback\n"));
+    cluster.finish();
+}

@@ -1,0 +1,126 @@
+//! A stopped client holds nobody up for longer than its lease, and what it lost is
+//! reported when it wakes.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Cluster, Spec, eventually, pattern, redbud, signal};
+
+fn two_mounts() -> Cluster {
+    let mut cluster = Cluster::start(&Spec { lease: Duration::from_secs(2), ..Spec::default() });
+    cluster.mount();
+    cluster.mount();
+    cluster
+}
+
+#[test]
+fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
+    let cluster = two_mounts();
+    let (mine, other) = (cluster.path(0).join("precious"), cluster.path(1).join("precious"));
+    let file = File::create(&mine).unwrap();
+    file.write_all_at(&pattern(1, 100_000), 0).unwrap();
+    file.sync_all().unwrap();
+    file.write_all_at(&pattern(2, 50_000), 0).unwrap();
+    signal(cluster.client_pid(0), Signal::STOP);
+    // The other client reads, and writes, as soon as the lease has run out.
+    let content = fs::read(&other).unwrap();
+    assert_eq!(content.len(), 100_000);
+    // What was not synced may have arrived or not, block by block; what was is not harmed otherwise.
+    assert!(content[53_248..] == pattern(1, 100_000)[53_248..]);
+    let file2 = OpenOptions::new().write(true).open(&other).unwrap();
+    file2.write_all_at(&pattern(3, 60_000), 10).unwrap();
+    file2.sync_all().unwrap();
+    fs::write(cluster.path(1).join("new"), b"new").unwrap();
+
+    signal(cluster.client_pid(0), Signal::CONT);
+    let error = file.sync_all().expect_err("lost data is reported");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    drop(file);
+    eventually("the loss is in the log by name", || cluster.client_log(0).contains("precious"));
+    // The mount goes on with a new session.
+    eventually("the woken client works", || {
+        fs::read(cluster.path(0).join("new")).is_ok_and(|content| content == b"new")
+    });
+    let mut expected = pattern(3, 60_000);
+    let mut seen = vec![0; 60_000];
+    File::open(&mine).unwrap().read_exact_at(&mut seen, 10).unwrap();
+    assert!(seen == expected);
+    let again = OpenOptions::new().write(true).open(&mine).unwrap();
+    again.write_all_at(b"again", 10).unwrap();
+    again.sync_all().unwrap();
+    expected[..5].copy_from_slice(b"again");
+    File::open(&other).unwrap().read_exact_at(&mut seen, 10).unwrap();
+    assert!(seen == expected);
+    drop((again, file2));
+    cluster.finish();
+}
+
+#[test]
+fn a_short_stop_within_the_lease_loses_nothing() {
+    let cluster = two_mounts();
+    let file = File::create(cluster.path(0).join("f")).unwrap();
+    for round in 0..5 {
+        file.write_all_at(&pattern(round, 30_000), round * 30_000).unwrap();
+        signal(cluster.client_pid(0), Signal::STOP);
+        std::thread::sleep(Duration::from_millis(100));
+        signal(cluster.client_pid(0), Signal::CONT);
+        // Nobody needed anything from it: even a lease that ran out on a slow machine comes back.
+        file.sync_all().unwrap();
+    }
+    let content = fs::read(cluster.path(1).join("f")).unwrap();
+    for round in 0..5u64 {
+        let at = round as usize * 30_000;
+        assert!(content[at..at + 30_000] == pattern(round, 30_000));
+    }
+    drop(file);
+    cluster.finish();
+}
+
+#[test]
+fn a_server_that_was_stopped_itself_evicts_nobody_when_it_wakes() {
+    let cluster = two_mounts();
+    let file = File::create(cluster.path(0).join("f")).unwrap();
+    file.write_all_at(&pattern(1, 100_000), 0).unwrap();
+    let server = cluster.server_pid();
+    signal(server, Signal::STOP);
+    // This waits for what the first client holds, and is the first that the woken server sees.
+    let path = cluster.path(1).join("f");
+    let reader = thread::spawn(move || fs::read(path));
+    thread::sleep(Duration::from_secs(5));
+    signal(server, Signal::CONT);
+    assert!(reader.join().unwrap().unwrap() == pattern(1, 100_000));
+    file.sync_all().unwrap();
+    assert!(!cluster.server_log().contains("evicted"), "{}", cluster.server_log());
+    drop(file);
+    cluster.finish();
+}
+
+#[test]
+fn a_busy_device_is_refused_though_a_mount_does_not_answer() {
+    let cluster = two_mounts();
+    let file = File::create(cluster.path(0).join("f")).unwrap();
+    let server = cluster.server_pid();
+    signal(server, Signal::STOP);
+    // Now the kernel knows no attributes of the open file any more, and nobody tells it.
+    thread::sleep(Duration::from_secs(3));
+    let mut second = redbud();
+    second.arg("mds").arg(&cluster.config).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut second = second.spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while second.try_wait().unwrap().is_none() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let ended = second.try_wait().unwrap().is_some();
+    signal(server, Signal::CONT);
+    assert!(ended, "it looks at open files of the mount, which waits for the server");
+    let output = second.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains(&server.to_string()), "{text}");
+    drop(file);
+    cluster.finish();
+}
