@@ -1,0 +1,58 @@
+//! The commands of the workshop: `cargo xtask ci`, the whole gate.
+//!
+//! Invariants:
+//! - the gate never writes to the tree: everything it makes is under `target`
+//!   or the system's temporary directory;
+//! - whatever fails, the last lines name it: the step, and each failing test;
+//! - every step has a bound on its time and is killed, with its children, at it.
+// The workshop is above the seam: it runs programs and reads the clock.
+#![allow(clippy::disallowed_methods)]
+
+mod ci;
+mod documents;
+mod prerequisites;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  ci             the whole gate: prerequisites, formatting, lints, build, tests, documentation
+  documents      brings FORMAT.md and PROTOCOLS.md up to date with the code that they quote
+  prerequisites  only looks for what the gate needs, and installs what it can
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["ci"] => ci::run(),
+        ["documents"] => done(documents::write(&root())),
+        ["prerequisites"] => done(prerequisites::ensure()),
+        ["help" | "-h" | "--help"] => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprint!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn done(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
