@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import time
+import traceback
 
 SECONDS, STALL = float(sys.argv[1]), float(sys.argv[2])
 WORKERS, MOUNTS = int(sys.argv[3]), sys.argv[4:]
@@ -93,6 +94,8 @@ def main():
             code = 1
             try:
                 code = worker(number)
+            except BaseException:
+                print(f"worker {number}:", traceback.format_exc(), file=sys.stderr, flush=True)
             finally:
                 os._exit(code)
         children.append(pid)
