@@ -14,13 +14,16 @@ use std::rc::Rc;
 
 use proto::lease_client::Lease;
 use proto::mds::Leased;
-use types::{Attr, FileKind, HashMap, Ino, Rights};
+use types::{Attr, Duration, FileKind, HashMap, Ino, Instant, Rights};
 
 use crate::names::Names;
 use crate::uses::Content;
 
 /// Rights to cache what replies tell in passing.
 const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
+
+/// How long after a lookup the kernel may still be on its way to what it looked up.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// What is known of an inode's extended attributes, under `ATTR` or `DATA_X`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +50,8 @@ struct State {
     /// Requests made before this number know nothing of the last loss of `ATTR` or `NAMES`.
     lost_at: u64,
     lookups: u64,
+    /// When the kernel was last told of it by name.
+    found: Instant,
     /// It waits in the queue of idle inodes.
     cooling: bool,
     /// It was in use since it came to the front of that queue last.
@@ -77,6 +82,7 @@ impl Inode {
             lease: Lease::default(),
             lost_at: 0,
             lookups: 0,
+            found: Instant::default(),
             cooling: false,
             warm: false,
             opens: 0,
@@ -295,6 +301,16 @@ impl Inode {
         state.warm = true;
     }
 
+    /// The kernel is told of it by name: it may open it next.
+    pub fn found_at(&self, now: Instant) {
+        self.state.borrow_mut().found = now;
+    }
+
+    /// Until when the kernel may be on its way to open what it found by name.
+    pub fn awaited_until(&self) -> Instant {
+        self.state.borrow().found + ON_ITS_WAY
+    }
+
     /// The kernel forgot; how often it is still known there.
     pub fn forgotten(&self, count: u64) -> u64 {
         let mut state = self.state.borrow_mut();
@@ -333,7 +349,7 @@ impl Inode {
         state.opens
     }
 
-    /// `OPEN` was recalled while handles were open.
+    /// `OPEN` was recalled while handles were open, or about to be.
     pub fn owe_open(&self) {
         self.state.borrow_mut().owes_open = true;
     }

@@ -5,7 +5,9 @@
 //!   kernel is told; data stop at the end of the drain;
 //! - nothing here waits for an ordinary slot, a FUSE request or another recall, except
 //!   for the one that drains the same file;
-//! - every recall is answered, also of what is not held (any more).
+//! - every recall is answered, also of what is not held (any more);
+//! - `OPEN` is kept for a second after the kernel found the inode by name, so that an open
+//!   that follows finds the file, as it does between processes of one machine.
 //!
 //! The rounds by which data drain:
 //!
@@ -69,10 +71,17 @@ impl Core {
         if !data.is_empty() && inode.kind() == FileKind::Regular {
             self.drain(&inode, data).await;
         }
-        let still_open = take.contains(Rights::OPEN) && inode.opens() > 0;
+        let awaited = inode.awaited_until();
+        let expected = known && self.env.now() < awaited && inode.holds(Rights::OPEN);
+        let still_open = take.contains(Rights::OPEN) && (inode.opens() > 0 || expected);
         let give = if still_open { take - Rights::OPEN } else { take };
         if still_open {
             inode.owe_open();
+            let (core, inode) = (self.clone(), inode.clone());
+            self.env.spawn(async move {
+                core.env.sleep_until(awaited).await;
+                core.settle_open(&inode).await;
+            });
         }
         inode.give(give & Rights::OPEN, self.session.order());
         self.give_back(ino, seq, give, still_open).await;

@@ -37,6 +37,7 @@ impl Client {
             match dir.names(|names| names.find(name)) {
                 Known::Leads(ino) => {
                     if let Some(inode) = core.inodes.get(ino).filter(|inode| inode.attr_holds()) {
+                        inode.found_at(core.env.now());
                         return Ok(Ok(core.entry(&inode, dir.ino)));
                     }
                 }
@@ -56,6 +57,7 @@ impl Client {
         };
         let Some(leased) = entry else { return Ok(Err(core.name_ttl(dir))) };
         let inode = core.inodes.make(&leased.attr);
+        inode.found_at(core.env.now());
         let found = core.entry(&inode, dir);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
@@ -97,7 +99,11 @@ impl Client {
         let known = core.inodes.get(ino);
         let inode = match known.filter(|inode| inode.attr_holds() || inode.is_removed_directory()) {
             Some(inode) => inode,
-            None => core.fetch_attr(ino).await?,
+            None => match core.fetch_attr(ino).await {
+                // The kernel found it by a name that another client has taken away since.
+                Err(Fault::Stale) => return core.inodes.get(ino).map_or(Err(Fault::Stale), gone),
+                fetched => fetched?,
+            },
         };
         Ok((inode.attr(), core.attr_ttl(&inode)))
     }
@@ -119,6 +125,12 @@ impl Client {
         inode.set_target(&bytes.0);
         Ok(bytes.0.clone())
     }
+}
+
+/// What is told of a file that is no more: on one machine, too, `stat` may come to a file
+/// between whose finding and whose asking the last name went.
+fn gone(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
+    Ok((Attr { nlink: 0, ..inode.attr() }, Duration::ZERO))
 }
 
 impl Core {

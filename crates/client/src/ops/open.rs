@@ -201,14 +201,30 @@ impl Core {
         }
         let buffered = flags.read_write() && !is_direct(flags);
         let mut counted = Counted::new(inode, buffered);
-        if buffered || flags.writes() && !inode.holds(Rights::OPEN) {
+        let got = self.rights_to_open(inode, flags, buffered).await;
+        counted.kept = got.is_ok();
+        drop(counted);
+        if let Err(fault) = got {
+            self.settle_open(inode).await;
+            return Err(fault);
+        }
+        Ok(self.handle(inode, flags))
+    }
+
+    async fn rights_to_open(
+        &self,
+        inode: &Rc<Inode>,
+        flags: OpenFlags,
+        buffered: bool,
+    ) -> Result<(), Fault> {
+        let held = inode.holds(Rights::OPEN);
+        if buffered || flags.writes() && !held {
             drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
-        } else if !inode.holds(Rights::OPEN) {
+        } else if !held {
             // Reading follows, as a rule.
             self.acquire_open(inode).await?;
         }
-        counted.kept = true;
-        Ok(self.handle(inode, flags))
+        Ok(())
     }
 
     /// A file that was just made is open.
@@ -225,6 +241,13 @@ impl Core {
             handle: self.handles.add_file(file),
             keep_cache: inode.keep_data() && !direct,
             direct_io: direct,
+        }
+    }
+
+    /// Gives back an `OPEN` that is owed, unless the file is open.
+    pub async fn settle_open(&self, inode: &Rc<Inode>) {
+        if inode.opens() == 0 && inode.take_owed_open() {
+            self.last_close(inode).await;
         }
     }
 

@@ -35,6 +35,38 @@ fn names_made_and_removed_by_one_client_are_seen_by_another() {
 }
 
 #[test]
+fn what_was_just_found_can_be_opened_though_another_client_removes_it() {
+    check(21, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let free = a.client.statfs().await.unwrap().blocks_free;
+        let ino = b.put("f", &[7; 100_000]).await;
+        assert_eq!(a.ino("f").await, ino);
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        assert_eq!(a.client.getattr(ino).await.unwrap().0.nlink, 0);
+        let opened = a.open(ino, RDONLY).await;
+        assert_eq!(a.read(opened, 99_000, 4096).await, [7; 1000]);
+        cluster.env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(a.read(opened, 99_000, 4096).await, [7; 1000]);
+        a.close(opened).await;
+
+        let ino = b.put("g", b"y").await;
+        assert_eq!(a.ino("g").await, ino);
+        b.unlink(Ino::ROOT, "g").await.unwrap();
+        cluster.env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(a.client.open(&ROOT, ino, RDONLY).await.err(), Some(Fault::Stale));
+        assert_eq!(a.client.getattr(ino).await.unwrap().0.nlink, 0);
+        b.client.unmount().await;
+        for _ in 0..100 {
+            if a.client.statfs().await.unwrap().blocks_free == free {
+                return;
+            }
+            cluster.env.sleep(Duration::from_secs(1)).await;
+        }
+        panic!("{} blocks free, {free} before", a.client.statfs().await.unwrap().blocks_free);
+    });
+}
+
+#[test]
 fn data_written_by_one_client_is_read_by_another_at_once() {
     check(2, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
