@@ -265,7 +265,7 @@ impl Core {
             }
             (
                 Op::Rename { name, new_name, flags, unused, .. },
-                OpReply::Renamed { moved, replaced, from, to },
+                OpReply::Renamed { moved, replaced, from, to, .. },
             ) => {
                 self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
                 if let Some(attr) = replaced {

@@ -132,6 +132,11 @@ impl Cx<'_> {
             || self.server.leases.borrow().others(self.client, ino).intersects(take);
     }
 
+    /// Has another client the file open?
+    pub fn open_elsewhere(&self, ino: Ino) -> bool {
+        self.server.leases.borrow().others(self.client, ino).contains(Rights::OPEN)
+    }
+
     /// Other holders of `OPEN` on `ino` must have been asked whether they have it open.
     pub fn need_open_answers(&mut self, ino: Ino) {
         if !self.replay && !self.waited.open_asked.contains(&ino) {

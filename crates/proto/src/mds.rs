@@ -332,8 +332,8 @@ wire_enum! {
         CreateUnnamed = 5 { dir: InoRef, node: NewNode, want: Rights, },
         /// A further name. Reply `Linked`.
         Link = 6 { ino: InoRef, dir: InoRef, name: Name, },
-        /// Takes a name away. `unused`: the client gives up all rights on the inode `ino` if the name
-        /// still leads there: it has no handle open and no I/O in flight. Reply `Removed`.
+        /// Takes a name away. `unused`: the client gives up all rights on this inode if it was the last
+        /// name and no other client has the file open: it has no handle open and no I/O in flight. Reply `Removed`.
         Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
         /// Removes an empty directory. Reply `Removed`.
         Rmdir = 8 { dir: InoRef, name: Name, },
@@ -409,9 +409,10 @@ wire_enum! {
         /// The inode and the directory.
         Linked = 6 { leased: Leased, dir: Leased, },
         /// The inode that lost the name: its attributes (nlink 0: its last name went), the directory.
-        Removed = 7 { ino: Ino, attr: Attr, dir: Leased, },
-        /// The moved inode, a replaced one (attributes after), both directories.
-        Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, },
+        /// `kept`: another client has it open, so that no rights were given up.
+        Removed = 7 { ino: Ino, attr: Attr, dir: Leased, kept: bool, },
+        /// The moved inode, a replaced one (attributes after), both directories. `kept` as in `Removed`.
+        Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, },
         /// Rights are held; layout if a `DATA` right was asked for.
         Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, },
         /// A stretch of the layout.

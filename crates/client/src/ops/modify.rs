@@ -93,11 +93,11 @@ impl Client {
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
         let reply = self.core.session.call(Call::one(caller, op)).await?;
-        let OpReply::Removed { attr, .. } = result(&reply, 0)? else {
+        let &OpReply::Removed { ref attr, kept, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
         match removal {
-            Some(removal) if removal.inode.ino == attr.ino => removal.done(attr.nlink),
+            Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
             _ => self.core.lost_name(attr),
         }
         Ok(())
@@ -134,7 +134,7 @@ impl Client {
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
         let reply = self.core.session.call(Call::one(caller, op)).await?;
-        let OpReply::Renamed { moved, replaced, .. } = result(&reply, 0)? else {
+        let &OpReply::Renamed { ref moved, ref replaced, kept, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
         self.core.origins.note(moved.attr.ino, to.dir, to.name);
@@ -142,7 +142,7 @@ impl Client {
             && flags & EXCHANGE == 0
         {
             match removal {
-                Some(removal) if removal.inode.ino == attr.ino => removal.done(attr.nlink),
+                Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
                 _ => self.core.lost_name(attr),
             }
         }
@@ -158,9 +158,12 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    /// The name went; the inode has `nlink` others.
-    fn done(self, nlink: u32) {
-        if nlink == 0
+    /// The name went; `attr` are the inode's attributes since. `kept`: another client has the
+    /// file open, which thereby must get what is dirty here.
+    fn done(self, attr: &Attr, kept: bool) {
+        if kept {
+            self.core.lost_name(attr);
+        } else if attr.nlink == 0
             && let Some(content) = self.inode.content()
         {
             content.set_loaded(false);

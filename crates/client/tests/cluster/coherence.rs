@@ -67,6 +67,34 @@ fn what_was_just_found_can_be_opened_though_another_client_removes_it() {
 }
 
 #[test]
+fn who_opens_a_file_while_its_writer_removes_it_reads_all_of_it() {
+    check(22, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (a, b) = (Rc::new(a), Rc::new(b));
+        let mut opened = 0;
+        for round in 0..200u64 {
+            let ino = a.put("f", &[7; 10_000]).await;
+            let (remover, env) = (a.clone(), cluster.env.clone());
+            let removal = cluster.env.spawn_join(async move {
+                env.sleep(Duration::from_micros(round * 5)).await;
+                remover.unlink(Ino::ROOT, "f").await.unwrap();
+            });
+            if let Some(entry) = b.find(Ino::ROOT, "f").await {
+                assert_eq!(entry.attr.ino, ino);
+                if let Ok(file) = b.client.open(&ROOT, ino, RDONLY).await {
+                    opened += 1;
+                    let read = b.read(file.handle, 0, 20_000).await;
+                    assert!(read == [7; 10_000], "round {round}: {} bytes", read.len());
+                    b.close(file.handle).await;
+                }
+            }
+            removal.await;
+        }
+        assert!(opened > 10, "{opened}");
+    });
+}
+
+#[test]
 fn data_written_by_one_client_is_read_by_another_at_once() {
     check(2, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);

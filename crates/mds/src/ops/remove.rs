@@ -30,7 +30,7 @@ pub fn unlink(
     let attr = unname(cx, txn, attr, unused)?;
     cx.touch_dir(txn, &mut dir_attr)?;
     finish(cx, dir, name, ino);
-    Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr) })
+    Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
 }
 
 pub fn rmdir(
@@ -56,7 +56,7 @@ pub fn rmdir(
     dir_attr.nlink = dir_attr.nlink.saturating_sub(1);
     cx.touch_dir(txn, &mut dir_attr)?;
     finish(cx, dir, name, ino);
-    Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr) })
+    Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
 }
 
 fn finish(cx: &mut Cx<'_>, dir: Ino, name: &Name, ino: Ino) {
@@ -89,7 +89,7 @@ pub fn unname(
     txn.set_attr(&attr)?;
     if attr.nlink == 0 {
         cx.effects.nameless.push(attr.ino);
-        if unused == Some(attr.ino) {
+        if unused == Some(attr.ino) && !cx.open_elsewhere(attr.ino) {
             cx.effects.drops.push((cx.client, attr.ino));
         }
     }

@@ -61,7 +61,7 @@ pub fn rename(
             let source = cx.seen(source);
             cx.ready()?;
             let moved = cx.leased(source);
-            return Ok(OpReply::Renamed { moved, replaced: None, from, to });
+            return Ok(OpReply::Renamed { moved, replaced: None, from, to, kept: true });
         }
         if !exchange {
             check_replace(cx, txn, &source, target)?;
@@ -92,7 +92,8 @@ pub fn rename(
     cx.effects.outcome = Some(Outcome::Moved(source.ino, over));
     let moved = Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..moved };
     let (moved, from, to) = (cx.leased(moved), cx.leased(from_attr), cx.leased(to_attr));
-    Ok(OpReply::Renamed { moved, replaced, from, to })
+    let kept = cx.open_elsewhere(over);
+    Ok(OpReply::Renamed { moved, replaced, from, to, kept })
 }
 
 /// A directory must not come to lie inside itself, nor be replaced by what lies in it.

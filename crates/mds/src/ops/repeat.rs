@@ -35,7 +35,8 @@ pub fn reply(
         }
         Op::Unlink { dir, .. } | Op::Rmdir { dir, .. } => {
             let (ino, dir) = (inode(outcome)?, cx.resolve(dir)?);
-            OpReply::Removed { ino, attr: find(txn, ino)?, dir: cx.leased(find(txn, dir)?) }
+            let (attr, dir) = (find(txn, ino)?, cx.leased(find(txn, dir)?));
+            OpReply::Removed { ino, attr, dir, kept: true }
         }
         Op::Rename { from, to, .. } => {
             let Outcome::Moved(moved, over) = outcome else { return Err(protocol) };
@@ -46,6 +47,7 @@ pub fn reply(
                 replaced,
                 from: cx.leased(find(txn, from)?),
                 to: cx.leased(find(txn, to)?),
+                kept: true,
             }
         }
         Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {
