@@ -9,7 +9,7 @@ use crate::harness::{Scratch, describe, eventually, redbud, signal, wait_child};
 fn left(scratch: &Scratch) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = table.lines().filter_map(|line| line.split(' ').nth(4));
-    let root = scratch.path().display().to_string();
+    let root = format!("{}/", scratch.path().display());
     let mounts = mounts.filter(|mount| mount.starts_with(&root)).map(str::to_owned);
     let files = std::fs::read_dir(scratch.path()).unwrap();
     mounts.chain(files.map(|file| file.unwrap().path().display().to_string())).collect()
