@@ -3,6 +3,7 @@
 //! Nothing stalls.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::harness::{Cluster, Spec, describe};
 
@@ -15,8 +16,9 @@ const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
 fn nothing_stalls(options: &[&str], workers: &str) {
     let seconds = std::env::var("REDBUD_E2E_CROSS_SECONDS").unwrap_or_else(|_| "60".into());
-    let limit = seconds.parse::<u32>().expect("whole seconds") + 180;
-    let mut cluster = Cluster::start(&Spec::default());
+    let limit = seconds.parse::<u64>().expect("whole seconds") + 180;
+    let spec = Spec { limit: Duration::from_secs(limit + 60), ..Spec::default() };
+    let mut cluster = Cluster::start(&spec);
     cluster.mount_with(options);
     cluster.mount_with(options);
     let root = cluster.path(0);

@@ -13,7 +13,8 @@ pub use scratch::{Ext4, Scratch};
 
 /// No wait of a test is longer; a working system needs a fraction of it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// A test that is not done by now is stuck: its processes are killed, so that it fails.
+/// A test that is not done by now is stuck, unless it said that it takes longer: its processes are
+/// killed, so that it fails.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
 
 /// The binary under test.
@@ -34,6 +35,8 @@ pub struct Spec {
     pub lease: Duration,
     /// Address at which the server listens.
     pub host: String,
+    /// When the test is stuck.
+    pub limit: Duration,
 }
 
 impl Default for Spec {
@@ -43,6 +46,7 @@ impl Default for Spec {
             metadata: 512 << 20,
             lease: Duration::from_secs(30),
             host: "127.0.0.1".to_owned(),
+            limit: TEST_LIMIT,
         }
     }
 }
@@ -106,7 +110,7 @@ impl Cluster {
             source: format!("{}:{port}:/test", spec.host),
             server: None,
             mounts: Vec::new(),
-            _watchdog: process::Watchdog::start(TEST_LIMIT, pids.clone()),
+            _watchdog: process::Watchdog::start(spec.limit, pids.clone()),
             pids,
             dir,
             config,
