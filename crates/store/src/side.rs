@@ -55,7 +55,7 @@ pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop
         slot.store(block, place.index());
     }
     let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
-    let run = Run { first: 0, start, len: 1 };
+    let run = Run::present(0, start, 1);
     CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
     CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
     plant(txn)?;

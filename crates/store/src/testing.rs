@@ -15,6 +15,11 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
 
 /// An empty file system in memory, with two data zones of 10,000 blocks.
 pub fn formatted() -> crate::mfs::Mfs {
+    formatted_in(200_000)
+}
+
+/// The same, on `blocks` metadata blocks.
+pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
     let pag = |id: u16| PagFormat {
         id: types::PagId(id),
@@ -28,7 +33,7 @@ pub fn formatted() -> crate::mfs::Mfs {
         pags: vec![pag(0), pag(1)],
         force: false,
     };
-    let mfs = crate::mfs::Mfs::volatile(200_000);
+    let mfs = crate::mfs::Mfs::volatile(blocks);
     now(mfs.run(crate::mfs::Cost::STEP, |txn| crate::side::initialise(txn, &options))).unwrap();
     mfs
 }

@@ -5,7 +5,9 @@
 //!   contiguous content blocks (key ⟨chunk, index of the run's first block⟩);
 //! - runs cover `[0, allocated)` without gaps; blocks `[0, used)` are
 //!   initialised, the rest was never read or written;
-//! - a run whose slots are all retired may have given its blocks back (start 0).
+//! - a run below `used` whose slots were all empty may have given its blocks back (start 0).
+//!   It remembers the reuse number with which its slots go on when it gets blocks again, so that
+//!   no inode number is issued twice; with none left (0) it gets no blocks any more.
 //!
 //! Key: 8 bytes big-endian, chunk in bits 16..56, index in the low 16.
 //!
@@ -14,11 +16,12 @@
 //! | 0 | 8 | owner (`Ino`; 0: the system) | start: first metadata block, 0: given back |
 //! | 8 | 8 | next chunk of the owner, 0: the last | reserved |
 //! | 16 | 4 | index of the chunk in its directory | length in blocks |
-//! | 20 | 4 | used: initialised blocks | reserved |
+//! | 20 | 4 | used: initialised blocks | given back: next reuse number of its slots, 0: all are retired; else 0 |
 
 use types::{DirNo, Ino, MetaBlock};
 
 use super::number::{CHUNK_BLOCKS, DIRNO_MAX};
+use super::slot::RETIRED;
 use crate::block::{get_u32, get_u64, put_u32, put_u64};
 
 /// Bytes of a key.
@@ -39,6 +42,8 @@ pub struct Run {
     pub start: MetaBlock,
     /// Length in blocks.
     pub len: u32,
+    /// Given back: the next reuse number of its slots, at most [`RETIRED`]; else 0.
+    pub reuse: u16,
 }
 
 /// What the descriptor says.
@@ -66,17 +71,72 @@ pub fn decode_key(key: &[u8; CHUNK_KEY]) -> Option<(DirNo, u32)> {
 }
 
 impl Run {
+    /// Blocks `first..first + len` of a chunk, which lie from `start` on.
+    pub fn present(first: u32, start: MetaBlock, len: u32) -> Run {
+        Run { first, start, len, reuse: 0 }
+    }
+
+    /// Blocks that were given back; their slots go on with `reuse`.
+    pub fn gone(first: u32, len: u32, reuse: u16) -> Run {
+        Run { first, start: MetaBlock(0), len, reuse: reuse.clamp(1, RETIRED) }
+    }
+
+    /// Has it blocks?
+    pub fn is_present(&self) -> bool {
+        self.start.0 != 0
+    }
+
+    /// One past its last block.
+    pub fn end(&self) -> u32 {
+        self.first + self.len
+    }
+
+    /// Where block `block` of the chunk lies, which is one of this run, if it has blocks.
+    pub fn home(&self, block: u32) -> MetaBlock {
+        MetaBlock(self.start.0 + u64::from(block - self.first))
+    }
+
+    /// Its part `first..end`, if that is not empty.
+    pub fn part(&self, first: u32, end: u32) -> Option<Run> {
+        let (first, end) = (first.max(self.first), end.min(self.end()));
+        if first >= end {
+            return None;
+        }
+        let start = if self.is_present() { self.home(first) } else { self.start };
+        Some(Run { first, start, len: end - first, ..*self })
+    }
+
+    /// This run and the next one as one, if they are of one piece.
+    pub fn joined(&self, next: &Run) -> Option<Run> {
+        let fits = match (self.is_present(), next.is_present()) {
+            (true, true) => self.start.0 + u64::from(self.len) == next.start.0,
+            (false, false) => self.reuse == next.reuse,
+            _ => false,
+        };
+        (fits && self.end() == next.first).then_some(Run { len: self.len + next.len, ..*self })
+    }
+
     /// Its value.
     pub fn encode(&self) -> [u8; CHUNK_VALUE] {
         let mut out = [0; CHUNK_VALUE];
         put_u64(&mut out, 0, self.start.0);
         put_u32(&mut out, 16, self.len);
+        if !self.is_present() && self.reuse < RETIRED {
+            put_u32(&mut out, 20, u32::from(self.reuse));
+        }
         out
     }
 
     /// The run that a value under index `first` means.
     pub fn decode(first: u32, value: &[u8; CHUNK_VALUE]) -> Option<Run> {
-        let run = Run { first, start: MetaBlock(get_u64(value, 0)), len: get_u32(value, 16) };
+        let start = MetaBlock(get_u64(value, 0));
+        let reuse = match (start.0, get_u32(value, 20)) {
+            (0, 0) => RETIRED,
+            (0, reuse) => u16::try_from(reuse).ok().filter(|&reuse| reuse < RETIRED)?,
+            (_, 0) => 0,
+            _ => return None,
+        };
+        let run = Run { first, start, len: get_u32(value, 16), reuse };
         let sound = run.len > 0
             && run.len <= CHUNK_BLOCKS
             && first + run.len <= CHUNK_BLOCKS
@@ -114,12 +174,37 @@ mod tests {
 
     #[test]
     fn runs_and_descriptors_survive() {
-        let run = Run { first: 8, start: MetaBlock(1 << 50), len: 8 };
+        let run = Run::present(8, MetaBlock(1 << 50), 8);
         assert_eq!(Run::decode(8, &run.encode()), Some(run));
         assert_eq!(Run::decode(CHUNK_BLOCKS - 1, &run.encode()), None, "past the chunk");
+        for reuse in [1, 255, RETIRED] {
+            let run = Run::gone(8, 8, reuse);
+            assert_eq!(Run::decode(8, &run.encode()), Some(run));
+        }
+        let mut value = run.encode();
+        put_u32(&mut value, 20, 1);
+        assert_eq!(Run::decode(8, &value), None, "a reuse number of blocks that are there");
+        let mut value = Run::gone(8, 8, 1).encode();
+        put_u32(&mut value, 20, u32::from(RETIRED));
+        assert_eq!(Run::decode(8, &value), None, "no such reuse number");
         let descriptor = Descriptor { owner: Ino(9), next: DirNo(DIRNO_MAX), index: 3, used: 17 };
         assert_eq!(Descriptor::decode(&descriptor.encode()), Some(descriptor));
         assert_eq!(decode_key(&chunk_key(DirNo(5), DESCRIPTOR)), Some((DirNo(5), DESCRIPTOR)));
         assert_eq!(decode_key(&[0xff; 8]), None);
+    }
+
+    #[test]
+    fn runs_are_cut_and_joined_where_they_are_of_one_piece() {
+        let run = Run::present(8, MetaBlock(100), 8);
+        assert_eq!(run.part(10, 99), Some(Run::present(10, MetaBlock(102), 6)));
+        assert_eq!(run.part(0, 9), Some(Run::present(8, MetaBlock(100), 1)));
+        assert_eq!(run.part(0, 8), None);
+        assert_eq!(Run::gone(8, 8, 3).part(9, 10), Some(Run::gone(9, 1, 3)));
+        let next = Run::present(16, MetaBlock(108), 1);
+        assert_eq!(run.joined(&next), Some(Run::present(8, MetaBlock(100), 9)));
+        assert_eq!(run.joined(&Run::present(16, MetaBlock(109), 1)), None);
+        assert_eq!(run.joined(&Run::gone(16, 1, 3)), None);
+        assert_eq!(Run::gone(8, 8, 3).joined(&Run::gone(16, 1, 3)), Some(Run::gone(8, 9, 3)));
+        assert_eq!(Run::gone(8, 8, 3).joined(&Run::gone(16, 1, 4)), None);
     }
 }

@@ -99,6 +99,11 @@ impl Check {
             }
             match Descriptor::decode(value).filter(|descriptor| descriptor.used <= end) {
                 Some(descriptor) => {
+                    let given_back = runs.iter().filter(|run| !run.is_present()).map(Run::end);
+                    if given_back.max().is_some_and(|end| end > descriptor.used) {
+                        let detail = "blocks given back that were never used";
+                        check.found(ProblemKind::BadChunk, subject, detail);
+                    }
                     check.tree.chunks.insert(number, (Chunk { descriptor, runs }, false));
                 }
                 None => check.found(ProblemKind::BadChunk, subject, "bad descriptor"),
@@ -309,6 +314,14 @@ impl Check {
         } else if moved != Some(place) {
             let detail = format!("chunk {}, slot {}", place.chunk, place.slot);
             self.found(ProblemKind::MisplacedInode, subject, detail);
+        }
+        let home = home_of(ino);
+        let chunk = self.tree.chunks.get(&home.chunk).map(|(chunk, _)| chunk);
+        let run =
+            chunk.and_then(|chunk| chunk.run_of(home.block())).filter(|run| !run.is_present());
+        if run.is_some_and(|run| u16::from(reuse_of(ino)) >= run.reuse) {
+            let detail = "its home gave its blocks back and would issue its number again";
+            self.found(ProblemKind::BadChunk, subject, detail);
         }
     }
 

@@ -4,14 +4,16 @@
 //! - content grows in contiguous runs that double up to [`RUN_MAX`] blocks, each next to
 //!   the one before where there is room; its blocks are initialised one by one, when
 //!   their first slot is needed;
-//! - the lowest free slot is used first, and a released slot may be used at once;
-//! - a slot that has issued 256 numbers is retired; a run of only such slots gives
-//!   its blocks back, so that churn does not grow a directory without end.
+//! - the lowest free slot is used first; a released one when its release is durable;
+//! - a slot that has issued 256 numbers is retired;
+//! - a unit of [`UNIT_BLOCKS`] blocks without a slot in use gives its blocks back, but for one while
+//!   the directory has no other free slots. They come again before content grows at its end, and
+//!   their slots go on with the highest number that was next in any of them.
 
 use types::{DirNo, Fault, Ino, MetaBlock};
 
 use super::find::Spot;
-use super::index::{Chunk, Position};
+use super::index::{Chunk, Gone, Position, UNIT_BLOCKS, Unit, mask_of};
 use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
@@ -132,6 +134,7 @@ impl Txn<'_> {
         while self.chunk(place.chunk)?.descriptor.used <= place.block() {
             self.grow_chunk(dir, place.chunk)?;
         }
+        self.grow_again(dir, place.chunk, place.block(), 1)?;
         let at = Position::new(index as u32, place.slot);
         if !self.side().names.slot_is_free(&self.pending.names, dir, at) {
             return Err(Stop::Fault(Fault::Stale));
@@ -139,8 +142,17 @@ impl Txn<'_> {
         self.claim(dir, at)
     }
 
-    /// One more content block for `dir`.
+    /// More content blocks for `dir`.
     fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
+        let durable = self.durable();
+        let gone = self.side().names.gone_unit(&self.pending.names, dir, durable);
+        if let Some((unit, mask)) = gone
+            && let Some(number) = self.chunk_at(dir, unit)?
+        {
+            let (_, slot) = self.locate_live(dir)?;
+            let block = unit.first_block() + mask.trailing_zeros();
+            return self.grow_again(dir, number, block, slot.blocks());
+        }
         let chunks = self.side().names.chunks_of(&self.pending.names, dir);
         let last = match chunks.last() {
             Some(&last) => self.ensure_chunk(last)?.then_some(last),
@@ -155,6 +167,15 @@ impl Txn<'_> {
             }
         };
         self.grow_chunk(dir, last)
+    }
+
+    /// The chunk of a unit.
+    fn chunk_at(&mut self, dir: Ino, unit: Unit) -> Result<Option<DirNo>, Stop> {
+        let index = unit.start().chunk();
+        match self.side().names.chunk_number(&self.pending.names, dir, index) {
+            Some(number) if self.ensure_chunk(number)? => Ok(Some(number)),
+            _ => Ok(None),
+        }
     }
 
     fn add_chunk(&mut self, dir: Ino, chunks: &[DirNo], number: DirNo) -> Result<(), Stop> {
@@ -202,8 +223,7 @@ impl Txn<'_> {
             self.add_run(number, &mut chunk, home.block)?;
         }
         let run = chunk.run_of(block).copied().ok_or(Stop::Fault(Fault::Corrupt))?;
-        let at = MetaBlock(run.start.0 + u64::from(block - run.first));
-        self.init(at, BlockType::Directory)?;
+        self.init(run.home(block), BlockType::Directory)?;
         chunk.descriptor.used += 1;
         let index = chunk.descriptor.index;
         self.set_chunk(number, chunk)?;
@@ -220,28 +240,75 @@ impl Txn<'_> {
     fn add_run(&mut self, number: DirNo, chunk: &mut Chunk, near: MetaBlock) -> Result<(), Stop> {
         let allocated = chunk.allocated();
         let wanted = if chunk.descriptor.index > 0 { RUN_MAX } else { allocated.clamp(1, RUN_MAX) };
-        let mut len = wanted.min(CHUNK_BLOCKS - allocated);
-        let last = chunk.runs.last().copied();
-        let goal = match last {
-            Some(run) if run.start.0 != 0 => MetaBlock(run.start.0 + u64::from(run.len)),
-            _ => near,
-        };
-        let start = loop {
+        let last = chunk.runs.last().filter(|run| run.is_present());
+        let goal = last.map_or(near, |run| run.home(run.end()));
+        let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
+        let old = chunk.runs.clone();
+        chunk.put(Run::present(allocated, start, len));
+        self.set_runs(number, &old, chunk.clone())
+    }
+
+    /// Allocates `len` contiguous blocks, or half of that, or a quarter ….
+    fn alloc_run(&mut self, mut len: u32, goal: MetaBlock) -> Result<(MetaBlock, u32), Stop> {
+        loop {
             match self.alloc_meta(len, Some(goal)) {
                 Err(Stop::Fault(Fault::NoSpace)) if len > 1 => len /= 2,
-                other => break other?,
+                other => return Ok((other?, len)),
             }
+        }
+    }
+
+    /// Writes the items of a chunk's runs that are not as they were, and remembers the map.
+    fn set_runs(&mut self, number: DirNo, old: &[Run], chunk: Chunk) -> Result<(), Stop> {
+        let same = |list: &[Run], run: &Run| {
+            let at = list.binary_search_by_key(&run.first, |run| run.first);
+            at.ok().map(|at| list[at] == *run)
         };
-        let run = match last {
-            Some(last) if start == goal && last.start.0 != 0 => {
-                chunk.runs.pop();
-                Run { len: last.len + len, ..last }
-            }
-            _ => Run { first: allocated, start, len },
-        };
-        chunk.runs.push(run);
-        CHUNKS.insert(self, &chunk_key(number, run.first), &run.encode())?;
+        for run in old.iter().filter(|run| same(&chunk.runs, run).is_none()) {
+            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+        }
+        for run in chunk.runs.iter().filter(|run| same(old, run) != Some(true)) {
+            CHUNKS.insert(self, &chunk_key(number, run.first), &run.encode())?;
+        }
+        self.pending.names.set_chunk(number, Some(chunk));
         Ok(())
+    }
+
+    /// Gets blocks for part of a unit that gave its own back: at most `most` from `block` on.
+    fn grow_again(&mut self, dir: Ino, number: DirNo, block: u32, most: u64) -> Result<(), Stop> {
+        let mut chunk = self.chunk(number)?.clone();
+        let Some(gone) = chunk.run_of(block).copied().filter(|run| !run.is_present()) else {
+            return Ok(());
+        };
+        if gone.reuse >= RETIRED {
+            return Err(Stop::Fault(Fault::Stale));
+        }
+        let (home, mut slot) = self.locate_live(dir)?;
+        let unit = Position::new(chunk.descriptor.index, block * SLOTS_PER_BLOCK).unit();
+        let end = gone.end().min(unit.first_block() + UNIT_BLOCKS);
+        let wanted = most.clamp(1, u64::from(end - block)) as u32;
+        let before = block.checked_sub(1).and_then(|block| Some((block, chunk.run_of(block)?)));
+        let before = before.filter(|(_, run)| run.is_present());
+        let goal = before.map_or(home.block, |(block, run)| MetaBlock(run.home(block).0 + 1));
+        let (start, len) = self.alloc_run(wanted, goal)?;
+        for n in 0..len {
+            let data = self.init(MetaBlock(start.0 + u64::from(n)), BlockType::Directory)?;
+            let mut empty = Slot::default();
+            empty.set_next_reuse(gone.reuse);
+            (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
+        }
+        let old = chunk.runs.clone();
+        chunk.put(Run::present(block, start, len));
+        let index = chunk.descriptor.index;
+        self.set_runs(number, &old, chunk)?;
+        let mask = mask_of(unit.first_block(), block, block + len);
+        self.pending.names.come_back(dir, unit, mask);
+        for at in block * SLOTS_PER_BLOCK..(block + len) * SLOTS_PER_BLOCK {
+            self.pending.names.free(dir, Position::new(index, at));
+        }
+        slot.set_blocks(slot.blocks() + u64::from(len));
+        slot.set_size(slot.blocks() * BLOCK_U64);
+        self.store(&home, &slot)
     }
 
     /// Empties a slot. It can be used again when that is durable, unless it is retired.
@@ -252,44 +319,94 @@ impl Txn<'_> {
         self.store(spot, &slot)?;
         if slot.next_reuse() < RETIRED {
             self.pending.names.rest(spot.dir, spot.at);
-            return Ok(());
+        } else {
+            self.pending.names.retire(spot.dir, spot.at);
         }
-        self.give_back_run(spot)
+        self.give_back_unit(spot)
     }
 
-    /// If every slot of the run is retired and empty, its blocks are freed.
-    fn give_back_run(&mut self, spot: &Spot) -> Result<(), Stop> {
-        let number = spot.place.chunk;
-        let chunk = self.chunk(number)?;
-        let Some(run) = chunk.run_of(spot.place.block()).copied() else { return Ok(()) };
-        if run.first + run.len > chunk.descriptor.used || !self.block_is_dead(spot.block)? {
+    /// If no slot of the unit is in use, its blocks are freed. (Not while clients replay: a replay may
+    /// name any slot that was empty at its first execution, with the number that was next there.)
+    fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
+        let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
+        let names = &self.side().names;
+        if names.apart.is_some() || names.live(&self.pending.names, dir, unit) > 0 {
             return Ok(());
         }
-        self.want(run.start, run.len)?;
-        for n in 0..u64::from(run.len) {
-            if !self.block_is_dead(MetaBlock(run.start.0 + n))? {
-                return Ok(());
-            }
-        }
-        self.free_meta(run.start, run.len)?;
-        let gone = Run { start: MetaBlock(0), ..run };
-        CHUNKS.insert(self, &chunk_key(number, run.first), &gone.encode())?;
+        let idle = names.idle(&self.pending.names, dir);
+        let empty = self.empty_blocks(number, unit, idle)?;
+        let Some(reuse) = empty.iter().map(|block| block.reuse).max() else { return Ok(()) };
         let mut chunk = self.chunk(number)?.clone();
-        if let Some(run) = chunk.runs.iter_mut().find(|run| run.first == gone.first) {
-            *run = gone;
+        let old = chunk.runs.clone();
+        let mut gone = Gone { mask: 0, idle: 0, reusable: reuse < RETIRED };
+        for block in &empty {
+            self.free_meta(block.home, 1)?;
+            chunk.put(Run::gone(block.at, 1, reuse));
+            gone.mask |= mask_of(unit.first_block(), block.at, block.at + 1);
+            gone.idle += block.usable;
         }
-        self.pending.names.set_chunk(number, Some(chunk));
-        let (home, mut slot) = self.locate_live(spot.dir)?;
-        slot.set_blocks(slot.blocks().saturating_sub(u64::from(run.len)));
+        let used = chunk.descriptor.used;
+        if used <= unit.first_block() + UNIT_BLOCKS {
+            let unused = old.iter().filter_map(|run| run.part(used, CHUNK_BLOCKS));
+            for run in unused.filter(Run::is_present) {
+                self.free_meta(run.start, run.len)?;
+            }
+            chunk.cut(used);
+        }
+        self.set_runs(number, &old, chunk)?;
+        self.pending.names.give_back(dir, unit, gone);
+        let (home, mut slot) = self.locate_live(dir)?;
+        slot.set_blocks(slot.blocks().saturating_sub(empty.len() as u64));
         slot.set_size(slot.blocks() * BLOCK_U64);
         self.store(&home, &slot)
     }
 
-    fn block_is_dead(&self, block: MetaBlock) -> Result<bool, Stop> {
-        let data = self.read_as(block, BlockType::Directory)?;
-        Ok((0..SLOTS_PER_BLOCK).all(|n| {
-            let slot = Slot::load(data, n);
-            slot.state() == SlotState::Empty && slot.next_reuse() >= RETIRED
-        }))
+    /// The blocks of an empty unit that can be given back: all, but for one as long as its slots are
+    /// all that the directory has left of the `idle` ones, or a file that comes and goes would cost a block each time.
+    fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<Empty>, Stop> {
+        let chunk = self.chunk(number)?;
+        let first = unit.first_block();
+        let end = chunk.descriptor.used.min(first + UNIT_BLOCKS);
+        let parts = chunk.runs.iter().filter_map(|run| run.part(first, end));
+        let mut out = Vec::new();
+        for run in parts.filter(Run::is_present) {
+            self.want(run.start, run.len)?;
+            for at in run.first..run.end() {
+                out.push(self.empty_block(at, run.home(at))?);
+            }
+        }
+        let here: u64 = out.iter().map(|block| u64::from(block.usable)).sum();
+        if idle.saturating_sub(here) < u64::from(SLOTS_PER_BLOCK)
+            && let Some(kept) = out.iter().position(|block| block.usable > 0)
+        {
+            out.remove(kept);
+        }
+        Ok(out)
     }
+
+    fn empty_block(&self, at: u32, home: MetaBlock) -> Result<Empty, Stop> {
+        let data = self.read_as(home, BlockType::Directory)?;
+        let mut block = Empty { at, home, reuse: 0, usable: 0 };
+        for n in 0..SLOTS_PER_BLOCK {
+            let slot = Slot::load(data, n);
+            if slot.state() != SlotState::Empty {
+                return Err(Stop::Corrupt(home, "a slot in use was not counted"));
+            }
+            block.reuse = block.reuse.max(slot.next_reuse());
+            block.usable += u32::from(slot.next_reuse() < RETIRED);
+        }
+        Ok(block)
+    }
+}
+
+/// A content block without a slot in use.
+struct Empty {
+    /// Its index in its chunk.
+    at: u32,
+    /// Where it lies.
+    home: MetaBlock,
+    /// The highest next reuse number of its slots.
+    reuse: u16,
+    /// Slots that are not retired.
+    usable: u32,
 }

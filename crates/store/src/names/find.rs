@@ -222,6 +222,8 @@ impl Txn<'_> {
                     let home = MetaBlock(start.0 + u64::from(n));
                     self.index_block(index, home, chunk as u32, block + n)?;
                 }
+            } else if let Some(gone) = run.part(block, end) {
+                index.add_gone(chunk as u32, &gone);
             }
             index.unread = Some((chunk, end));
         }
@@ -240,6 +242,9 @@ impl Txn<'_> {
             let slot = Slot::load(data, n);
             slot.check().map_err(|what| Stop::Corrupt(home, what))?;
             let at = Position::new(chunk, block * SLOTS_PER_BLOCK + n);
+            if slot.state() != SlotState::Empty {
+                index.add_live(at);
+            }
             match slot.state() {
                 SlotState::Empty if slot.next_reuse() < RETIRED => index.add_free(at),
                 SlotState::Empty => {}

@@ -10,7 +10,8 @@
 //!   half-built index cannot become wrong;
 //! - a slot that was given up is taken again only when that is durable: a number or a place that
 //!   a client was told must be free when the client's request is replayed after a restart, whatever
-//!   others do meanwhile (an index that is built anew forgets which slots these are);
+//!   others do meanwhile (an index that is built anew forgets which slots these are). The same
+//!   holds for blocks that were given back;
 //! - all indexes together hold at most [`ENTRIES_MAX`] entries; beyond that whole
 //!   directories are dropped, least recently used first.
 
@@ -21,11 +22,19 @@ use types::map::FixedHasher;
 use types::{DirNo, HashMap, Ino, Transno};
 
 use crate::format::chunk::{Descriptor, Run};
+use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK};
 
 /// Entries that all indexes together hold, about 16 bytes each.
 pub const ENTRIES_MAX: usize = 8 << 20;
+/// Units with blocks that were given back that are looked at for one that can come again.
+const GONE_LOOKS: usize = 64;
 /// Chunk maps that are kept.
 const CHUNKS_MAX: usize = 64 << 10;
+/// Blocks of a *unit*, which are given back together; a mask has a bit for each.
+pub const UNIT_BLOCKS: u32 = 8;
+/// Slots of a unit.
+const UNIT_SLOTS: u32 = UNIT_BLOCKS * SLOTS_PER_BLOCK;
+const _: () = assert!(UNIT_BLOCKS == u8::BITS && (1 << 16) % UNIT_SLOTS == 0);
 
 /// A slot of a directory: index of its chunk in the high 16 bits, slot in the low.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -46,6 +55,44 @@ impl Position {
     pub fn slot(self) -> u32 {
         self.0 & 0xffff
     }
+
+    /// The unit that it belongs to.
+    pub fn unit(self) -> Unit {
+        Unit(self.0 / UNIT_SLOTS)
+    }
+
+    /// The bit of its block in the mask of its unit.
+    fn bit(self) -> u8 {
+        1 << (self.0 / SLOTS_PER_BLOCK % UNIT_BLOCKS)
+    }
+}
+
+/// [`UNIT_BLOCKS`] content blocks of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Unit(u32);
+
+impl Unit {
+    /// Its first slot.
+    pub fn start(self) -> Position {
+        Position(self.0 * UNIT_SLOTS)
+    }
+
+    /// Its first block in its chunk.
+    pub fn first_block(self) -> u32 {
+        self.start().slot() / SLOTS_PER_BLOCK
+    }
+
+    /// Its slots in the blocks of `mask`.
+    fn slots(self, mask: u8) -> impl Iterator<Item = Position> {
+        let all = (0..UNIT_SLOTS).map(move |n| Position(self.0 * UNIT_SLOTS + n));
+        all.filter(move |at| at.bit() & mask != 0)
+    }
+}
+
+/// The blocks `first..end` of a chunk that lie in the unit that begins with block `of`, as a mask.
+pub fn mask_of(of: u32, first: u32, end: u32) -> u8 {
+    let bits = (0..UNIT_BLOCKS).filter(|bit| (first..end).contains(&(of + bit)));
+    bits.fold(0, |mask, bit| mask | 1 << bit)
 }
 
 /// The hash under which a name is indexed.
@@ -78,7 +125,26 @@ impl Chunk {
 
     /// Blocks allocated, initialised or not.
     pub fn allocated(&self) -> u32 {
-        self.runs.last().map_or(0, |run| run.first + run.len)
+        self.runs.last().map_or(0, Run::end)
+    }
+
+    /// Puts `piece` in the place of what is there.
+    pub fn put(&mut self, piece: Run) {
+        let mut runs = Vec::with_capacity(self.runs.len() + 2);
+        let before = self.runs.iter().filter_map(|run| run.part(0, piece.first));
+        let after = self.runs.iter().filter_map(|run| run.part(piece.end(), u32::MAX));
+        for run in before.chain(std::iter::once(piece)).chain(after) {
+            match runs.last().and_then(|last: &Run| last.joined(&run)) {
+                Some(joined) => *runs.last_mut().expect("a last run") = joined,
+                None => runs.push(run),
+            }
+        }
+        self.runs = runs;
+    }
+
+    /// Forgets the blocks from `end` on.
+    pub fn cut(&mut self, end: u32) {
+        self.runs = self.runs.iter().filter_map(|run| run.part(0, end)).collect();
     }
 }
 
@@ -89,6 +155,12 @@ pub struct DirIndex {
     free: BTreeSet<Position>,
     /// Slots given up by transactions that were not known to be durable, oldest first.
     resting: VecDeque<(Transno, Position)>,
+    /// Slots in use, of each unit that has any.
+    live: BTreeMap<Unit, u32>,
+    /// Empty slots that can be used, at once or when they have rested.
+    idle: u64,
+    /// Which blocks of a unit were given back and can come again, and by which transaction.
+    gone: BTreeMap<Unit, (u8, Transno)>,
     /// The directory's chunks, in order.
     pub chunks: Vec<DirNo>,
     /// The next block to read while it is built; `None` when complete.
@@ -111,11 +183,79 @@ impl DirIndex {
     /// Notes a free slot.
     pub fn add_free(&mut self, at: Position) {
         self.free.insert(at);
+        self.idle += 1;
+    }
+
+    /// Notes a slot in use.
+    pub fn add_live(&mut self, at: Position) {
+        *self.live.entry(at.unit()).or_insert(0) += 1;
+    }
+
+    /// Notes blocks of the `chunk`-th chunk that were given back.
+    pub fn add_gone(&mut self, chunk: u32, run: &Run) {
+        if run.is_present() || run.reuse >= RETIRED {
+            return;
+        }
+        let mut block = run.first;
+        while block < run.end() {
+            let unit = Position::new(chunk, block * SLOTS_PER_BLOCK).unit();
+            let of = unit.first_block();
+            let mask = mask_of(of, run.first, run.end());
+            self.gone.entry(unit).or_insert((0, Transno::ZERO)).0 |= mask;
+            block = of + UNIT_BLOCKS;
+        }
     }
 
     fn entries(&self) -> usize {
-        self.names.len() + self.free.len() + self.resting.len() + 8
+        let (slots, units) =
+            (self.free.len() + self.resting.len(), self.live.len() + self.gone.len());
+        self.names.len() + slots + units + 8
     }
+}
+
+impl DirIndex {
+    fn sub_live(&mut self, at: Position) {
+        if let Some(count) = self.live.get_mut(&at.unit()) {
+            *count -= 1;
+            if *count == 0 {
+                self.live.remove(&at.unit());
+            }
+        }
+    }
+
+    fn give_back(&mut self, unit: Unit, gone: Gone, transno: Transno) {
+        for at in unit.slots(gone.mask) {
+            self.free.remove(&at);
+        }
+        self.idle = self.idle.saturating_sub(u64::from(gone.idle));
+        if gone.reusable {
+            let (mask, since) = self.gone.entry(unit).or_default();
+            *mask |= gone.mask;
+            *since = transno;
+        } else {
+            self.resting.retain(|(_, at)| at.unit() != unit || at.bit() & gone.mask == 0);
+        }
+    }
+
+    fn come_back(&mut self, unit: Unit, mask: u8) {
+        if let Some((left, _)) = self.gone.get_mut(&unit) {
+            *left &= !mask;
+            if *left == 0 {
+                self.gone.remove(&unit);
+            }
+        }
+    }
+}
+
+/// Blocks of one unit that a transaction gave back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gone {
+    /// Which.
+    pub mask: u8,
+    /// How many of their slots could have been used.
+    pub idle: u32,
+    /// Can they come again?
+    pub reusable: bool,
 }
 
 /// One change of a directory's index by the running transaction.
@@ -126,6 +266,9 @@ enum Change {
     Take(Position),
     Free(Position),
     Rest(Position),
+    Retire(Position),
+    Gone(Unit, Gone),
+    Back(Unit, u8),
     Chunk(DirNo),
     New,
     Forget,
@@ -300,6 +443,46 @@ impl Names {
         base.into_iter().chain(freed).min()
     }
 
+    /// Slots in use of a unit of `dir`. The index must be complete.
+    pub fn live(&self, pending: &Pending, dir: Ino, unit: Unit) -> u32 {
+        let mut count = self.dirs.get(&dir).and_then(|index| index.live.get(&unit)).copied();
+        for change in pending.of(dir) {
+            let count = count.get_or_insert(0);
+            match change {
+                Change::Take(at) if at.unit() == unit => *count += 1,
+                Change::Rest(at) | Change::Retire(at) if at.unit() == unit => *count -= 1,
+                Change::Forget => *count = 0,
+                _ => {}
+            }
+        }
+        count.unwrap_or(0)
+    }
+
+    /// Empty slots of `dir` that can be used now or soon. The index must be complete.
+    pub fn idle(&self, pending: &Pending, dir: Ino) -> u64 {
+        let mut count = self.dirs.get(&dir).map_or(0, |index| index.idle);
+        for change in pending.of(dir) {
+            match change {
+                Change::Take(_) => count -= 1,
+                Change::Free(_) | Change::Rest(_) => count += 1,
+                Change::Gone(_, gone) => count -= u64::from(gone.idle),
+                Change::Forget => count = 0,
+                _ => {}
+            }
+        }
+        count
+    }
+
+    /// The first unit of `dir` with blocks that were given back, durably, and can come again,
+    /// and which they are. The index must be complete.
+    pub fn gone_unit(&self, pending: &Pending, dir: Ino, durable: Transno) -> Option<(Unit, u8)> {
+        let gone = &self.dirs.get(&dir)?.gone;
+        let known = gone.iter().take(GONE_LOOKS).filter(|(_, (_, transno))| *transno <= durable);
+        known
+            .map(|(&unit, &(mask, _))| (unit, pending.gone_mask(dir, unit, mask)))
+            .find(|g| g.1 != 0)
+    }
+
     /// Is this slot free? The index must be complete.
     pub fn slot_is_free(&self, pending: &Pending, dir: Ino, at: Position) -> bool {
         let base = || {
@@ -314,7 +497,9 @@ impl Names {
     pub fn wake(&mut self, dir: Ino, durable: Transno) {
         let Some(index) = self.dirs.get_mut(&dir) else { return };
         while index.resting.front().is_some_and(|&(transno, _)| transno <= durable) {
-            if let Some((_, at)) = index.resting.pop_front() {
+            if let Some((_, at)) = index.resting.pop_front()
+                && index.gone.get(&at.unit()).is_none_or(|(mask, _)| mask & at.bit() == 0)
+            {
                 index.free.insert(at);
             }
         }
@@ -354,11 +539,18 @@ impl Names {
                 if !index.free.remove(&at) {
                     index.resting.retain(|&(_, slot)| slot != at);
                 }
+                index.add_live(at);
+                index.idle = index.idle.saturating_sub(1);
             }
-            Change::Free(at) => {
-                index.free.insert(at);
+            Change::Free(at) => index.add_free(at),
+            Change::Rest(at) => {
+                index.resting.push_back((transno, at));
+                index.sub_live(at);
+                index.idle += 1;
             }
-            Change::Rest(at) => index.resting.push_back((transno, at)),
+            Change::Retire(at) => index.sub_live(at),
+            Change::Gone(unit, gone) => index.give_back(unit, gone, transno),
+            Change::Back(unit, mask) => index.come_back(unit, mask),
             Change::Chunk(number) => index.chunks.push(number),
             Change::New | Change::Forget => {}
         }
@@ -376,8 +568,19 @@ impl Pending {
             Change::Take(taken) if taken == at => Some(false),
             Change::Free(freed) if freed == at => Some(true),
             Change::Rest(freed) if freed == at => Some(false),
+            Change::Gone(unit, gone) if unit == at.unit() && gone.mask & at.bit() != 0 => {
+                Some(false)
+            }
             Change::Forget => Some(false),
             _ => None,
+        })
+    }
+
+    /// Which of the blocks `mask` of a unit, gone before this transaction, still are.
+    fn gone_mask(&self, dir: Ino, unit: Unit, mask: u8) -> u8 {
+        self.of(dir).fold(mask, |mask, change| match change {
+            Change::Back(of, back) if of == unit => mask & !back,
+            _ => mask,
         })
     }
 
@@ -391,7 +594,7 @@ impl Pending {
         self.changes.push((dir, Change::RemoveName(entry(hash_name(name), at))));
     }
 
-    /// A slot is used, or retired.
+    /// A slot is used.
     pub fn take(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Take(at)));
     }
@@ -404,6 +607,21 @@ impl Pending {
     /// A slot was given up: it is free when that is durable.
     pub fn rest(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Rest(at)));
+    }
+
+    /// A slot was given up and is never used again.
+    pub fn retire(&mut self, dir: Ino, at: Position) {
+        self.changes.push((dir, Change::Retire(at)));
+    }
+
+    /// Blocks of a unit were given back.
+    pub fn give_back(&mut self, dir: Ino, unit: Unit, gone: Gone) {
+        self.changes.push((dir, Change::Gone(unit, gone)));
+    }
+
+    /// The blocks `mask` of a unit, given back earlier, are there again.
+    pub fn come_back(&mut self, dir: Ino, unit: Unit, mask: u8) {
+        self.changes.push((dir, Change::Back(unit, mask)));
     }
 
     /// The directory has one more chunk.
@@ -485,19 +703,67 @@ mod tests {
         pending.take(DIR, Position(2));
         pending.take(DIR, Position(2));
         names.apply(pending, Transno::ZERO);
-        assert_eq!(names.entries, 2 + 1 + 8);
+        assert_eq!(names.entries, 2 + 1 + 1 + 8);
         names.forget(DIR);
         assert_eq!(names.entries, 0);
     }
 
     #[test]
     fn a_chunk_finds_the_run_of_a_block() {
-        let run = |first, len| Run { first, start: types::MetaBlock(100 + u64::from(first)), len };
+        let run = |first, len| Run::present(first, types::MetaBlock(100 + u64::from(first)), len);
         let descriptor = Descriptor { owner: DIR, next: DirNo(0), index: 0, used: 2 };
         let chunk = Chunk { descriptor, runs: vec![run(0, 1), run(1, 1), run(2, 2)] };
         assert_eq!(chunk.run_of(0).map(|r| r.first), Some(0));
         assert_eq!(chunk.run_of(3).map(|r| r.first), Some(2));
         assert_eq!(chunk.run_of(4), None);
         assert_eq!(chunk.allocated(), 4);
+    }
+
+    #[test]
+    fn pieces_of_a_chunk_are_replaced_and_joined() {
+        let descriptor = Descriptor { owner: DIR, next: DirNo(0), index: 0, used: 20 };
+        let start = types::MetaBlock(100);
+        let mut chunk = Chunk { descriptor, runs: vec![Run::present(0, start, 20)] };
+        chunk.put(Run::gone(8, 8, 3));
+        let (head, tail) = (start, types::MetaBlock(116));
+        let runs = |gone: Run| vec![Run::present(0, head, 8), gone, Run::present(16, tail, 4)];
+        assert_eq!(chunk.runs, runs(Run::gone(8, 8, 3)));
+        chunk.put(Run::gone(0, 8, 3));
+        assert_eq!(chunk.runs, [Run::gone(0, 16, 3), Run::present(16, tail, 4)]);
+        chunk.put(Run::present(0, head, 16));
+        assert_eq!(chunk.runs, [Run::present(0, head, 20)], "all of one piece again");
+        chunk.cut(18);
+        chunk.put(Run::present(18, types::MetaBlock(118), 2));
+        assert_eq!(chunk.runs, [Run::present(0, head, 20)]);
+    }
+
+    #[test]
+    fn blocks_given_back_come_again_only_when_that_is_durable() {
+        let transno = |lsn| Transno { epoch: types::Epoch(1), lsn: types::Lsn(lsn) };
+        let mut names = names();
+        let mut pending = Pending::default();
+        let unit = Position(0).unit();
+        assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (0, 2));
+        pending.take(DIR, Position(1));
+        assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (1, 1));
+        pending.rest(DIR, Position(1));
+        pending.give_back(DIR, unit, Gone { mask: 1, idle: 2, reusable: true });
+        assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (0, 0));
+        assert_eq!(names.lowest_free(&pending, DIR, None), None);
+        assert_eq!(names.gone_unit(&pending, DIR, transno(9)), None, "not in the same transaction");
+        names.apply(pending, transno(5));
+        let none = Pending::default();
+        assert_eq!(names.idle(&none, DIR), 0);
+        assert_eq!(names.gone_unit(&none, DIR, transno(4)), None);
+        names.wake(DIR, transno(5));
+        assert_eq!(names.lowest_free(&none, DIR, None), None, "a slot without a block");
+        assert_eq!(names.gone_unit(&none, DIR, transno(5)), Some((unit, 1)));
+        let mut pending = Pending::default();
+        pending.come_back(DIR, unit, 1);
+        pending.free(DIR, Position(0));
+        assert_eq!(names.gone_unit(&pending, DIR, transno(5)), None);
+        names.apply(pending, transno(6));
+        assert_eq!(names.lowest_free(&none, DIR, None), Some(Position(0)));
+        assert_eq!(names.gone_unit(&none, DIR, transno(6)), None);
     }
 }

@@ -8,7 +8,7 @@ use types::{Attr, Fault, FileKind, Ino, Name, Timestamp};
 use super::NewInode;
 use crate::error::{Stop, StoreError};
 use crate::mfs::{Cost, Mfs};
-use crate::testing::{formatted, now, random};
+use crate::testing::{formatted, formatted_in, now, random};
 use crate::txn::Txn;
 
 fn name(text: impl AsRef<[u8]>) -> Name {
@@ -385,9 +385,15 @@ fn a_removed_directory_has_no_names_and_is_freed_in_steps() {
         create(&mfs, dir, &format!("{n}"), FileKind::Fifo);
         create(&mfs, other, &format!("{n}"), FileKind::Fifo);
     }
+    // While clients replay, an emptied directory keeps its blocks.
+    run(&mfs, |txn| txn.begin_replays());
     for n in 0..3000 {
         run(&mfs, |txn| unlink(txn, dir, &name(format!("{n}"))));
     }
+    run(&mfs, |txn| {
+        txn.end_replays();
+        Ok(())
+    });
     let free = run(&mfs, |txn| Ok(txn.meta_space().1));
     run(&mfs, |txn| {
         txn.remove_name(Ino::ROOT, &name("dir"))?;
@@ -455,4 +461,153 @@ fn a_large_directory_is_found_by_every_name_after_its_index_was_dropped() {
         assert!(run(&mfs, |txn| txn.lookup(dir, &name(format!("{n:x}")))).is_some());
     }
     assert_eq!(list(&mfs, dir, 4096).len(), 70_000);
+}
+
+fn free_blocks(mfs: &Mfs) -> u64 {
+    run(mfs, |txn| Ok(txn.meta_space().1))
+}
+
+fn remove(mfs: &Mfs, dir: Ino, text: &str) {
+    run(mfs, |txn| unlink(txn, dir, &name(text)));
+}
+
+/// Makes files with names of their own until there is no room; gives how many.
+fn fill(mfs: &Mfs, dir: Ino, round: u32) -> u32 {
+    for n in 0.. {
+        let text = name(format!("{round}-{n}"));
+        let made =
+            mfs.run(Cost::SMALL, |txn| txn.create(dir, &text, &new(FileKind::Regular), None));
+        match now(made) {
+            Ok(_) => {}
+            Err(StoreError::Fault(Fault::NoSpace)) => return n,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_small_zone_that_was_filled_with_names_can_be_filled_again_elsewhere() {
+    let mfs = formatted_in(3000);
+    let dirs: Vec<Ino> =
+        (0..20).map(|n| create(&mfs, Ino::ROOT, &format!("d{n}"), FileKind::Directory)).collect();
+    let before = free_blocks(&mfs);
+    let mut made = Vec::new();
+    for round in 0..6u32 {
+        // All in one directory, then most in another, spread over all, and so on.
+        let first = dirs[round as usize];
+        for (n, &dir) in dirs.iter().enumerate().filter(|_| round % 2 == 1) {
+            for file in 0..20 * n as u32 {
+                create(&mfs, dir, &format!("{round}-{file}-few"), FileKind::Regular);
+            }
+        }
+        let count = fill(&mfs, first, round);
+        made.push(count);
+        let mut order: Vec<u32> = (0..count).collect();
+        match round % 3 {
+            0 => {}
+            1 => order.reverse(),
+            _ => order.sort_by_key(|n| n.wrapping_mul(0x9e37_79b9)),
+        }
+        for n in order {
+            remove(&mfs, first, &format!("{round}-{n}"));
+        }
+        for (n, &dir) in dirs.iter().enumerate().filter(|_| round % 2 == 1) {
+            for file in 0..20 * n as u32 {
+                remove(&mfs, dir, &format!("{round}-{file}-few"));
+            }
+        }
+        let after = free_blocks(&mfs);
+        // A block for each directory that had files, one for the attic; the tables keep a few.
+        assert!(before - after <= 2 * dirs.len() as u64 + 8, "round {round}: {before} {after}");
+    }
+    // What is missing in later rounds is what the other directories kept, a block of 8 slots each.
+    let kept = 8 * (dirs.len() as u32 + 8);
+    assert!(made[2] + kept >= made[0] && made[4] + kept >= made[0], "{made:?}");
+    for n in 0..dirs.len() {
+        remove(&mfs, Ino::ROOT, &format!("d{n}"));
+    }
+    let after = free_blocks(&mfs);
+    assert!(after + 8 >= before, "{before} {after}");
+}
+
+#[test]
+fn blocks_that_come_again_issue_no_number_twice() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    let (mut issued, mut seed) = (std::collections::BTreeSet::new(), 7);
+    for round in 0..700u32 {
+        let count = 1 + random(&mut seed, if round % 50 == 0 { 1000 } else { 120 });
+        for n in 0..count {
+            assert!(issued.insert(create(&mfs, dir, &format!("{n}"), FileKind::Regular)));
+        }
+        if round % 7 == 0 {
+            mfs.forget_indexes();
+        }
+        assert_eq!(list(&mfs, dir, 100).len() as u64, count);
+        for n in 0..count {
+            let n = if round % 2 == 0 { n } else { count - 1 - n };
+            remove(&mfs, dir, &format!("{n}"));
+        }
+        let attr = run(&mfs, |txn| txn.attr(dir)).unwrap();
+        assert!(attr.blocks <= 2, "{} blocks of an empty directory", attr.blocks);
+    }
+}
+
+#[test]
+fn a_file_that_comes_and_goes_keeps_its_block() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    for n in 0..8 {
+        create(&mfs, dir, &format!("{n}"), FileKind::Regular);
+    }
+    create(&mfs, dir, "x", FileKind::Regular);
+    remove(&mfs, dir, "x");
+    let free = free_blocks(&mfs);
+    for _ in 0..100 {
+        create(&mfs, dir, "x", FileKind::Regular);
+        assert_eq!(free_blocks(&mfs), free);
+        remove(&mfs, dir, "x");
+        assert_eq!(free_blocks(&mfs), free);
+    }
+}
+
+#[test]
+fn a_replay_finds_its_place_in_blocks_that_were_given_back() {
+    let mfs = formatted();
+    let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
+    for n in 0..200 {
+        create(&mfs, dir, &format!("{n}"), FileKind::Regular);
+    }
+    for n in 0..200 {
+        remove(&mfs, dir, &format!("{n}"));
+    }
+    // What is lost: files made in blocks that came again, and an emptied unit.
+    let first = run(&mfs, |txn| txn.attr(dir)).unwrap().blocks;
+    let made: Vec<Ino> =
+        (0..100).map(|n| create(&mfs, dir, &format!("{n}"), FileKind::Regular)).collect();
+    for n in 0..100 {
+        remove(&mfs, dir, &format!("{n}"));
+    }
+    assert_eq!(run(&mfs, |txn| txn.attr(dir)).unwrap().blocks, first);
+    let second = formatted();
+    assert_eq!(create(&second, Ino::ROOT, "dir", FileKind::Directory), dir);
+    for n in 0..200 {
+        create(&second, dir, &format!("{n}"), FileKind::Regular);
+    }
+    for n in 0..200 {
+        remove(&second, dir, &format!("{n}"));
+    }
+    run(&second, |txn| txn.begin_replays());
+    for (n, &ino) in made.iter().enumerate().rev() {
+        let text = name(format!("{n}"));
+        let kind = FileKind::Regular;
+        assert_eq!(run(&second, |txn| txn.create(dir, &text, &new(kind), Some(ino))), ino);
+        // Removed at once: nothing may go that another replay names.
+        run(&second, |txn| unlink(txn, dir, &text));
+    }
+    run(&second, |txn| {
+        txn.end_replays();
+        Ok(())
+    });
 }
