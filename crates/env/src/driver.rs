@@ -130,6 +130,18 @@ pub(crate) trait Driver {
     /// Takes or tests; a test tells whether the lock could be taken.
     fn lock(&mut self, node: NodeId, disk: &Handle, lock: ByteLock) -> io::Result<bool>;
     fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(Handle, String)>;
+    /// Listens beside `address`, as `listen` gave it, for peers on the same host. `None`: TCP it is.
+    fn listen_near(&mut self, _address: &str) -> Option<Handle> {
+        None
+    }
+    /// Connects to one who listens so; at once or not at all.
+    fn connect_near(&mut self, _target: &Target) -> Option<(Handle, String)> {
+        None
+    }
+    /// Sends what the socket takes without waiting; where the driver cannot tell, nothing.
+    fn send_now(&mut self, _socket: &Handle, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
     /// Ends traffic in both directions.
     fn shutdown(&mut self, socket: &Handle);
     fn submit(&mut self, node: NodeId, token: Token, op: Op);

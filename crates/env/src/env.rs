@@ -146,10 +146,16 @@ impl Env {
         }
     }
 
-    /// Connects by TCP. `address` is "host:port"; TCP_NODELAY is set.
+    /// Connects by TCP, or to a [`Listener`] on this host by a Unix socket. `address` is "host:port";
+    /// TCP_NODELAY is set.
     pub async fn connect(&self, address: &str) -> io::Result<Stream> {
         let mut failure = None;
         for target in self.resolve(address).await? {
+            if let Some((handle, peer)) =
+                self.core.with_driver(|driver| driver.connect_near(&target))
+            {
+                return Ok(Stream::new(self.clone(), handle, peer));
+            }
             match self.submit(Op::Connect { target }).await {
                 (Ok(_), Payload::Socket(handle, peer)) => {
                     return Ok(Stream::new(self.clone(), handle, peer));
@@ -177,13 +183,15 @@ impl Env {
         Ok(found.into_iter().map(Target::Ip).collect())
     }
 
-    /// Listens for TCP connections on "host:port"; port 0 takes a free one.
+    /// Listens for connections by TCP on "host:port" (port 0 takes a free one), and for those of
+    /// this host by a Unix socket beside it, if its name is free.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
         let (handle, local) =
             self.core.with_driver(|driver| driver.listen(self.node, address)).map_err(|error| {
                 io::Error::new(error.kind(), format!("listen on {address}: {error}"))
             })?;
-        Ok(Listener::new(self.clone(), handle, local))
+        let near = self.core.with_driver(|driver| driver.listen_near(&local));
+        Ok(Listener::new(self.clone(), handle, near, local))
     }
 
     /// Opens a block device or file with O_DIRECT. Errors name the path.

@@ -1,19 +1,23 @@
-//! TCP streams and listeners.
+//! Streams and listeners: TCP, and Unix sockets between processes of one host.
 //!
 //! Invariants:
 //! - bytes that arrive are delivered once and in order, also when the future
 //!   that read them was dropped: the next read takes them up;
-//! - at most one read and one write of a stream are in flight.
+//! - at most one read and one write of a stream are in flight;
+//! - a connection that was accepted is given out, also when the future that waited was dropped.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use crate::driver::{Handle, Op, Payload};
 use crate::env::Env;
 use crate::executor::OpFuture;
 
-/// A connected TCP stream. Reading and writing may go on at once, one of each.
+/// A connected stream. Reading and writing may go on at once, one of each.
 /// Clones are the same stream.
 #[derive(Clone)]
 pub struct Stream(Rc<Shared>);
@@ -95,6 +99,13 @@ impl Stream {
     pub async fn write_all(&self, mut bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let mut start = 0;
         while start < bytes.len() {
+            // As a rule the socket takes it: that costs no turn of the executor.
+            let now =
+                self.0.env.core().with_driver(|d| d.send_now(&self.0.handle, &bytes[start..]));
+            if let Ok(sent @ 1..) = now {
+                start += sent;
+                continue;
+            }
             let op = self.0.env.submit(Op::Send { socket: self.0.handle.clone(), bytes, start });
             let (result, payload) = op.await;
             bytes = bytes_of(payload);
@@ -125,21 +136,46 @@ impl Stream {
     }
 }
 
-/// Takes TCP connections.
+/// Takes connections.
 pub struct Listener {
     env: Env,
-    handle: Handle,
+    /// The TCP socket, and the one for peers of this host.
+    sources: Vec<Source>,
     local: String,
 }
 
+struct Source {
+    handle: Handle,
+    /// The accept in flight; kept between calls of `accept`.
+    accepting: RefCell<Option<OpFuture>>,
+}
+
 impl Listener {
-    pub(crate) fn new(env: Env, handle: Handle, local: String) -> Listener {
-        Listener { env, handle, local }
+    pub(crate) fn new(env: Env, tcp: Handle, near: Option<Handle>, local: String) -> Listener {
+        let source = |handle| Source { handle, accepting: RefCell::new(None) };
+        Listener {
+            env,
+            sources: [Some(tcp), near].into_iter().flatten().map(source).collect(),
+            local,
+        }
     }
 
-    /// The next connection.
+    /// The next connection. One task at a time may wait here.
     pub async fn accept(&self) -> io::Result<Stream> {
-        let (result, payload) = self.env.submit(Op::Accept { listener: self.handle.clone() }).await;
+        let (result, payload) = poll_fn(|cx| {
+            for source in &self.sources {
+                let mut accepting = source.accepting.borrow_mut();
+                let op = accepting.get_or_insert_with(|| {
+                    self.env.submit(Op::Accept { listener: source.handle.clone() })
+                });
+                if let Poll::Ready(accepted) = Pin::new(op).poll(cx) {
+                    *accepting = None;
+                    return Poll::Ready(accepted);
+                }
+            }
+            Poll::Pending
+        })
+        .await;
         result?;
         match payload {
             Payload::Socket(handle, peer) => Ok(Stream::new(self.env.clone(), handle, peer)),

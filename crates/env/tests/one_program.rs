@@ -214,6 +214,63 @@ fn a_discarded_range_may_be_given_up_and_the_rest_stays() {
 }
 
 #[test]
+fn peers_on_one_host_meet_by_a_unix_socket_and_by_tcp_where_nobody_listens_on_one() {
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        env::run(kind, |env| async move {
+            for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+                let listener = env.listen(address).await.unwrap();
+                let port = listener.local_address().rsplit_once(':').unwrap().1.to_owned();
+                let target = format!("127.0.0.1:{port}");
+                let near = env.connect(&target).await.unwrap();
+                let far = listener.accept().await.unwrap();
+                let me = format!("process {} of this host", std::process::id());
+                assert_eq!((near.peer(), far.peer()), (me.clone(), me));
+                // More than the socket takes at once.
+                let sent = env.spawn_join(async move {
+                    near.write_all(vec![7; 3 << 20]).await.0.unwrap();
+                    near
+                });
+                let mut left = 3 << 20;
+                while left > 0 {
+                    left -= far.read(Vec::new(), 1 << 20).await.0.unwrap();
+                }
+                drop(sent.await);
+                assert_eq!(far.read(Vec::new(), 1).await.0.unwrap(), 0);
+                // By the protocol itself, as from another host.
+                let tcp = std::net::TcpStream::connect(&target).unwrap();
+                let far = listener.accept().await.unwrap();
+                let port = tcp.local_addr().unwrap().port();
+                assert!(far.peer().ends_with(&format!(":{port}")), "{}", far.peer());
+            }
+            let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = plain.local_addr().unwrap().to_string();
+            let near = env.connect(&address).await.unwrap();
+            assert_eq!(near.peer(), address);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_connection_that_came_while_nobody_waited_is_not_lost() {
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        env::run(kind, |env| async move {
+            let listener = env.listen("127.0.0.1:0").await.unwrap();
+            for _ in 0..3 {
+                let none = env.timeout(Duration::from_micros(100), listener.accept()).await;
+                assert!(none.is_none(), "nobody has connected yet");
+                let near = env.connect(&listener.local_address()).await.unwrap();
+                near.write_all(vec![1]).await.0.unwrap();
+                env.sleep(Duration::from_millis(1)).await;
+                let far = listener.accept().await.unwrap();
+                assert_eq!(read_exact(&far, 1).await, [1]);
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn a_dropped_read_loses_no_bytes() {
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
         env::run(kind, |env| async move {

@@ -1,6 +1,6 @@
 //! Messages between a client and a metadata server.
 //!
-//! One TCP connection carries frames both ways: the client's [`Hello`] and
+//! One connection carries frames both ways: the client's [`Hello`] and
 //! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
 //! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
 //! order, the first failure ends it, and an operation may name the inode that an

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use types::{HashMap, Instant, Timestamp};
 
 use super::sys::RawAddress;
-use super::{device, pool, raw, sys};
+use super::{device, near, pool, raw, sys};
 use crate::disk::DiskOptions;
 use crate::driver::{
     ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
@@ -58,16 +58,10 @@ impl Parked {
                     }
                 }
             }
-            Parked::Send { bytes, start } => {
-                let rest = &bytes[start..];
-                let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-                // SAFETY: reads a live slice.
-                let sent = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), flags) };
-                match sys::check_len(sent) {
-                    Err(error) if would_block(&error) => Err(Parked::Send { bytes, start }),
-                    result => Ok((result, Payload::Bytes(bytes))),
-                }
-            }
+            Parked::Send { bytes, start } => match sys::send_now(fd, &bytes[start..]) {
+                Err(error) if would_block(&error) => Err(Parked::Send { bytes, start }),
+                result => Ok((result, Payload::Bytes(bytes))),
+            },
             Parked::Accept => {
                 let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
                 // SAFETY: null pointers ask for no address.
@@ -283,6 +277,21 @@ impl Driver for Fallback {
     fn listen(&mut self, _node: NodeId, address: &str) -> io::Result<(Handle, String)> {
         let (socket, local) = sys::tcp_listen(address, true)?;
         Ok((Handle::Fd(Arc::new(socket)), local))
+    }
+
+    fn listen_near(&mut self, address: &str) -> Option<Handle> {
+        near::listen(address, true).ok().map(|socket| Handle::Fd(Arc::new(socket)))
+    }
+
+    fn connect_near(&mut self, target: &Target) -> Option<(Handle, String)> {
+        let Target::Ip(address) = target else { return None };
+        let socket = near::connect(address, true)?;
+        let peer = sys::peer_name(&socket);
+        Some((Handle::Fd(Arc::new(socket)), peer))
+    }
+
+    fn send_now(&mut self, socket: &Handle, bytes: &[u8]) -> io::Result<usize> {
+        sys::send_now(raw(socket), bytes)
     }
 
     fn shutdown(&mut self, socket: &Handle) {

@@ -15,7 +15,7 @@ const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 
 /// Makes reads of the channel return at once.
 pub(crate) fn prepare(fd: &OwnedFd) -> io::Result<()> {
-    sys::set_nonblocking(fd.as_raw_fd())
+    sys::set_nonblocking(fd.as_raw_fd(), true)
 }
 
 /// A further channel of the same mount.

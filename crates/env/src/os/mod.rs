@@ -12,6 +12,7 @@ pub(crate) mod fallback;
 pub(crate) mod fuse_dev;
 pub(crate) mod fuse_ring;
 pub(crate) mod lock;
+pub(crate) mod near;
 pub(crate) mod pool;
 pub(crate) mod ring;
 pub(crate) mod signal;

@@ -17,7 +17,7 @@ use types::{Duration, Instant, Timestamp};
 
 use super::fuse_ring::FuseEntry;
 use super::sys::RawAddress;
-use super::{device, pool, raw, sys};
+use super::{device, near, pool, raw, sys};
 use crate::buffer::IoBuf;
 use crate::disk::DiskOptions;
 use crate::driver::{
@@ -297,6 +297,21 @@ impl Driver for Ring {
     fn listen(&mut self, _node: NodeId, address: &str) -> io::Result<(Handle, String)> {
         let (socket, local) = sys::tcp_listen(address, false)?;
         Ok((Handle::Fd(Arc::new(socket)), local))
+    }
+
+    fn listen_near(&mut self, address: &str) -> Option<Handle> {
+        near::listen(address, false).ok().map(|socket| Handle::Fd(Arc::new(socket)))
+    }
+
+    fn connect_near(&mut self, target: &Target) -> Option<(Handle, String)> {
+        let Target::Ip(address) = target else { return None };
+        let socket = near::connect(address, false)?;
+        let peer = sys::peer_name(&socket);
+        Some((Handle::Fd(Arc::new(socket)), peer))
+    }
+
+    fn send_now(&mut self, socket: &Handle, bytes: &[u8]) -> io::Result<usize> {
+        sys::send_now(raw(socket), bytes)
     }
 
     fn shutdown(&mut self, socket: &Handle) {

@@ -43,7 +43,7 @@ fn install() {
     made.expect("a pipe for signals can be made");
     let reader: OwnedFd = sys::owned(ends[0]).expect("pipe2 gave a descriptor");
     // A full pipe must not block the handler; a signal more or less does not matter then.
-    sys::set_nonblocking(ends[1]).expect("a pipe can be non-blocking");
+    sys::set_nonblocking(ends[1], true).expect("a pipe can be non-blocking");
     PIPE.store(ends[1].as_raw_fd(), Ordering::Relaxed);
     std::thread::Builder::new()
         .name("redbud-signals".to_owned())

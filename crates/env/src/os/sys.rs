@@ -167,9 +167,70 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends small messages at once.
+/// Sends small messages at once, as sockets other than TCP's do anyway.
 pub(crate) fn set_nodelay(fd: &OwnedFd) -> io::Result<()> {
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)
+    match set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        result => result,
+    }
+}
+
+/// A Unix stream socket.
+pub(crate) fn unix_socket(nonblocking: bool) -> io::Result<OwnedFd> {
+    let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
+    // SAFETY: takes no pointers.
+    owned(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0) })
+}
+
+/// A name in the abstract namespace, in the form the kernel takes.
+pub(crate) struct AbstractName {
+    address: libc::sockaddr_un,
+    pub(crate) len: libc::socklen_t,
+}
+
+impl AbstractName {
+    pub(crate) fn new(name: &str) -> io::Result<AbstractName> {
+        // SAFETY: all-zero is a valid sockaddr_un.
+        let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        // The first byte is zero: that makes it abstract.
+        let place = address.sun_path.get_mut(1..1 + name.len());
+        let place = place.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        for (to, from) in place.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+        Ok(AbstractName { address, len: len as libc::socklen_t })
+    }
+
+    pub(crate) fn pointer(&self) -> *const libc::sockaddr {
+        (&raw const self.address).cast()
+    }
+}
+
+/// The process at the other end of a Unix socket, as it was when it connected or began to listen.
+pub(crate) fn peer_process(socket: &OwnedFd) -> Option<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: both pointers are to live memory of the length given.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    // Sockets of other families tell of nobody.
+    (got == 0 && peer.uid != libc::uid_t::MAX).then_some(peer)
+}
+
+/// Sends what the socket takes at once.
+pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: reads a live slice.
+    check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
 /// The error that ended an asynchronous connect.
@@ -229,7 +290,12 @@ pub(crate) fn peer_name(socket: &OwnedFd) -> String {
     };
     match (got, raw.decode()) {
         (0, Some(address)) => address.to_string(),
-        _ => "unknown".to_owned(),
+        _ => match peer_process(socket) {
+            // In another PID namespace: without a number here.
+            Some(peer) if peer.pid == 0 => "a process of this host".to_owned(),
+            Some(peer) => format!("process {} of this host", peer.pid),
+            None => "unknown".to_owned(),
+        },
     }
 }
 
@@ -247,11 +313,12 @@ pub(crate) fn is_readable(fd: RawFd) -> bool {
 }
 
 /// Sets or clears O_NONBLOCK.
-pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     // SAFETY: takes no pointers.
-    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })?;
     Ok(())
 }
 
