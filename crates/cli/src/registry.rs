@@ -5,6 +5,7 @@
 //! as the client; files that nobody holds are left-overs and are swept away.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -23,17 +24,25 @@ pub struct Registration {
     pub mount: PathBuf,
     /// Where it logs; none: its standard error.
     pub log: Option<PathBuf>,
+    /// Written at its end: what it could not save.
+    #[serde(default)]
+    pub lost: Option<String>,
 }
 
 /// A registration that holds while the value lives.
 #[derive(Debug)]
 pub struct Registered {
     lock: LockFile,
+    registration: Registration,
 }
 
 impl Registered {
-    /// Ends the registration.
-    pub fn end(self) -> std::io::Result<()> {
+    /// Ends the registration. Who has the file open still reads what was lost.
+    pub fn end(mut self, lost: Option<String>) -> std::io::Result<()> {
+        if lost.is_some() {
+            self.registration.lost = lost;
+            self.lock.rewrite(&serde_json::to_string(&self.registration)?)?;
+        }
         self.lock.remove()
     }
 }
@@ -46,7 +55,7 @@ pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     let path = dir.join(format!("client-{}.json", registration.pid));
     let text = serde_json::to_string(registration).map_err(|error| failed(error.to_string()))?;
     match LockFile::take(&path, &text) {
-        Ok(lock) => Ok(Registered { lock }),
+        Ok(lock) => Ok(Registered { lock, registration: registration.clone() }),
         Err(LockError::Held(holder)) => {
             Err(failed(format!("{} is held: {holder}", path.display())))
         }
@@ -80,6 +89,13 @@ pub fn running() -> Vec<(PathBuf, Registration)> {
 /// The client behind the mount at `path`.
 pub fn behind(path: &Path) -> Option<(PathBuf, Registration)> {
     running().into_iter().rfind(|(_, registration)| registration.mount == path)
+}
+
+/// What the client of an open registration, which has ended, could not save.
+pub fn lost(mut file: fs::File) -> Option<String> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str::<Registration>(&text).ok()?.lost
 }
 
 fn directory() -> PathBuf {

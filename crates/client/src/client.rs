@@ -1,19 +1,22 @@
 //! The client: one object whose methods are the operations of a mounted file system.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use env::Env;
-use types::{Duration, Fault, Ino};
+use types::{Duration, Ino};
 
-use crate::api::{ClientConfig, ClientStatus, ConnectError, Kernel};
+use crate::api::{ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::rpc::{ContentRpc, Events, Session};
 
 /// How often the inode table's bound is looked after.
 const TRIM: Duration = Duration::from_secs(1);
-/// How long an unmount waits for a server that does not answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an unmount waits for a server that is away; longer if two leases are longer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client of one file system. Clones are the same client; it lives on one executor.
 #[derive(Clone)]
@@ -64,20 +67,76 @@ impl Client {
         Ok(Client { core })
     }
 
-    /// Everything is written, the pool given back, the session ended. What could not be
-    /// written is said in the log.
-    pub async fn unmount(&self) {
+    /// Everything is written, the pool given back, the session ended; waits for a server that
+    /// is away as [`Client::gone`] does. Tells, and logs, what could not be written.
+    pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
-        let text = match core.env.timeout(PATIENCE, self.syncfs()).await {
-            Some(Ok(())) => None,
-            Some(Err(fault)) => Some(fault.text()),
-            None => Some(Fault::Unreachable.text()),
-        };
-        if let Some(text) = text {
-            core.session.log(&format!("not everything could be written at unmount: {text}"));
+        if !core.session.is_connected() {
+            let limit = self.patience().as_nanos() / 1_000_000_000;
+            core.session.log(&format!(
+                "unmounting while the metadata server is away: what is not written waits {limit} s for it"
+            ));
         }
-        let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
+        let lost = match first(self.syncfs(), self.gone()).await {
+            Some(Ok(())) => None,
+            Some(Err(fault)) => Some(self.losses(fault.text())),
+            None => Some(self.losses("the metadata server is away")),
+        };
+        if let Some(text) = &lost {
+            core.session.log(text);
+        }
+        if core.session.is_connected() {
+            let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
+        }
         core.session.close().await;
+        lost
+    }
+
+    /// Ends when the server has been away for so long that an unmount waits no longer.
+    pub fn gone(&self) -> LocalFuture<'static, ()> {
+        let (session, patience) = (self.core.session.clone(), self.patience());
+        Box::pin(async move { session.away(patience).await })
+    }
+
+    fn patience(&self) -> Duration {
+        (self.core.session.lease() * 2).max(PATIENCE)
+    }
+
+    /// What is lost if this client ends now, for people.
+    pub fn losses(&self, why: &str) -> String {
+        const NAMED: usize = 10;
+        let core = &self.core;
+        let files = core.data().unsaved();
+        let mut named: Vec<String> =
+            files.iter().take(NAMED).map(|ino| core.origins.describe(*ino)).collect();
+        if files.len() > NAMED {
+            named.push("…".into());
+        }
+        let named =
+            if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
+        format!(
+            "not everything could be written at unmount, {why}: unsaved data of {} files{named} is \
+             lost, and {} requests may be undone by the server's restart",
+            files.len(),
+            core.session.unconfirmed(),
+        )
+    }
+
+    /// Polls a part of `operation`, a number other than 0, so that it can be given up.
+    pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
+        self.core.session.step(operation, poll)
+    }
+
+    /// The caller of `operation` is gone. What the operation has not yet asked of the server it
+    /// does not ask, and fails [`Fault::Interrupted`]; what is under way it brings to its end.
+    /// The kernel is told to forget what that changes.
+    pub fn give_up(&self, operation: u64) {
+        self.core.session.give_up(operation);
+    }
+
+    /// `operation`, which was given up, has ended.
+    pub fn over(&self, operation: u64) {
+        self.core.session.over(operation);
     }
 
     /// What it is doing.
@@ -94,6 +153,16 @@ impl Client {
         core.session.status(&mut status);
         status
     }
+}
+
+/// What `future` gives, unless `end` comes first.
+async fn first<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+    let (mut future, mut end) = (pin!(future), pin!(end));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => end.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 impl Drop for Core {

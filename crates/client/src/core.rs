@@ -140,6 +140,17 @@ impl Core {
         }
     }
 
+    /// The content of an inode was changed. If nobody waits for the answer any more, the
+    /// kernel does not hear of it, and may have read what was before.
+    pub async fn content_changed(&self, inode: &Inode) {
+        if self.session.caller_is_gone() {
+            self.kernel.inval_attr(inode.ino).await;
+            if inode.has_pages() {
+                self.kernel.inval_pages(inode.ino, 0, 0).await;
+            }
+        }
+    }
+
     /// Fails if nothing may be changed.
     pub fn writable(&self) -> Result<(), Fault> {
         if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
@@ -410,6 +421,23 @@ impl Core {
     }
 }
 
+/// The inodes that an operation changed, by its result.
+fn told_of(result: &OpReply) -> Vec<Ino> {
+    let of = |leased: &Leased| leased.attr.ino;
+    match result {
+        OpReply::Attr { leased } => vec![of(leased)],
+        OpReply::Made { leased, dir } | OpReply::Linked { leased, dir } => {
+            vec![of(leased), of(dir)]
+        }
+        OpReply::Removed { attr, dir, .. } => vec![attr.ino, of(dir)],
+        OpReply::Renamed { moved, replaced, from, to, .. } => {
+            let replaced = replaced.as_ref().map(|attr| attr.ino);
+            [of(moved), of(from), of(to)].into_iter().chain(replaced).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 impl Events for Core {
     fn absorb(&self, request: &Request, reply: &Reply, order: u64) {
         self.absorbing.set(order);
@@ -418,6 +446,21 @@ impl Events for Core {
                 self.absorb_op(op, result);
             }
         }
+    }
+
+    fn untold(&self, _: &Request, reply: &Reply) {
+        let changed: Vec<Ino> = reply.results.iter().flatten().flat_map(told_of).collect();
+        if changed.is_empty() {
+            return;
+        }
+        // The kernel was told that the call failed, so it may believe what was before.
+        let kernel = self.kernel.clone();
+        self.env.spawn(async move {
+            kernel.inc_epoch().await;
+            for ino in changed {
+                kernel.inval_attr(ino).await;
+            }
+        });
     }
 
     fn push(&self, push: Push) {

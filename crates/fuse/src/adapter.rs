@@ -4,11 +4,24 @@ use client::Client;
 use types::{Attr, Duration, Fault, Ino, LockOwner};
 
 use crate::fs::{
-    Caller, CopyRange, Entry, Filesystem, Handle, Listed, LockRequest, Looked, NodeSpec, OpenFlags,
-    Opened, Place, ReadData, SetAttrRequest, SetXattr, Statfs, Whence, WriteData, WriteFlags,
+    Caller, CopyRange, Entry, Filesystem, Handle, Listed, LocalFuture, LockRequest, Looked,
+    NodeSpec, OpenFlags, Opened, Place, ReadData, SetAttrRequest, SetXattr, Statfs, Whence,
+    WriteData, WriteFlags,
 };
 
 impl Filesystem for Client {
+    fn step<T>(&self, unique: u64, poll: impl FnOnce() -> T) -> T {
+        Client::step(self, unique, poll)
+    }
+    fn give_up(&self, unique: u64) {
+        Client::give_up(self, unique);
+    }
+    fn gone(&self) -> LocalFuture<'static, ()> {
+        Client::gone(self)
+    }
+    fn over(&self, unique: u64) {
+        Client::over(self, unique);
+    }
     async fn lookup(&self, caller: &Caller, place: Place<'_>) -> Result<Looked, Fault> {
         Client::lookup(self, caller, place.dir, place.name).await
     }

@@ -6,7 +6,7 @@ use crate::abi::{CopyFileRangeOut, FileLock, GetxattrOut, LkIn, LseekOut, OpenOu
 use crate::counters::REQUESTS_XATTR;
 use crate::decode::{Header, Operation};
 use crate::errno::Errno;
-use crate::fs::{Filesystem, Handle, LockRequest, Place, SetXattr, WriteData};
+use crate::fs::{Entry, Filesystem, Handle, LockRequest, Opened, Place, SetXattr, WriteData};
 use crate::reply::{self, Answer};
 use crate::session::Session;
 
@@ -38,7 +38,15 @@ async fn serve<F: Filesystem>(
     let fs = &session.fs;
     let names = session.caches_names();
     let (ino, caller) = (header.ino, &header.caller);
-    let entry = |entry| Answer::fixed(&reply::entry_out(&entry, names));
+    // Whom nobody waits for any more gives back what the answer would have given.
+    let untold = || session.interrupts.let_go(header.unique);
+    let entry = |entry: Entry| {
+        if untold() {
+            fs.forget(entry.attr.ino, 1);
+            return DONE;
+        }
+        Answer::fixed(&reply::entry_out(&entry, names))
+    };
     Ok(match operation {
         Operation::Lookup { name } => match fs.lookup(caller, place(ino, &name)).await? {
             Ok(found) => entry(found),
@@ -80,14 +88,24 @@ async fn serve<F: Filesystem>(
         Operation::Open { flags } => {
             let opened = fs.open(caller, ino, flags).await?;
             session.notifier.opening(ino).await;
+            if untold() {
+                fs.release(opened.handle, None).await;
+                return Ok(DONE);
+            }
             Answer::fixed(&reply::open_out(&opened))
         }
         Operation::Create { name, mode, umask, flags } => {
             let made = fs.create(caller, place(ino, &name), mode, umask, flags).await?;
+            if untold() {
+                return Ok(give_back(fs, made).await);
+            }
             Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
         }
         Operation::Tmpfile { mode, umask, flags } => {
             let made = fs.tmpfile(caller, ino, mode, umask, flags).await?;
+            if untold() {
+                return Ok(give_back(fs, made).await);
+            }
             Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
         }
         Operation::Read { handle, offset, len, page_filling } => {
@@ -142,11 +160,20 @@ async fn serve<F: Filesystem>(
         Operation::Opendir => {
             let Handle(fh) = fs.opendir(ino).await?;
             session.notifier.opening(ino).await;
+            if untold() {
+                fs.releasedir(Handle(fh));
+                return Ok(DONE);
+            }
             Answer::fixed(&OpenOut { fh, ..OpenOut::default() })
         }
         Operation::Readdir { handle, cookie, size, plus } => {
             let size = size as usize;
             let listed = fs.readdir(handle, cookie, size, plus).await?;
+            if untold() {
+                let given = listed.iter().filter_map(|listed| listed.entry);
+                given.for_each(|entry| fs.forget(entry.attr.ino, 1));
+                return Ok(DONE);
+            }
             let bytes = reply::entries(&listed, size, plus, names, |ino| fs.forget(ino, 1));
             if plus && !bytes.is_empty() {
                 session.notifier.listed(caller.pid);
@@ -166,13 +193,13 @@ async fn serve<F: Filesystem>(
             Answer::fixed(&file_lock(held.unwrap_or(LockRequest { exclusive: None, ..lock })))
         }
         Operation::Setlk { handle, lock, wait } => {
-            let taken = fs.setlk(handle, lock, wait);
-            if wait {
-                session.interrupts.run(header.unique, taken).await?;
-            } else {
-                taken.await?;
+            let done = fs.setlk(handle, lock, wait);
+            if lock.exclusive.is_none() {
+                done.await?;
+                return Ok(DONE);
             }
-            if !lock.flock && lock.exclusive.is_some() {
+            session.interrupts.take(header, wait, done).await?;
+            if !lock.flock {
                 session.range_owners.took(ino, handle, lock.owner);
             }
             DONE
@@ -204,6 +231,13 @@ async fn serve<F: Filesystem>(
         | Operation::Interrupt { .. }
         | Operation::Init => Answer::None,
     })
+}
+
+/// Closes and forgets a file that was made for nobody.
+async fn give_back<F: Filesystem>(fs: &F, (entry, opened): (Entry, Opened)) -> Answer {
+    fs.release(opened.handle, None).await;
+    fs.forget(entry.attr.ino, 1);
+    DONE
 }
 
 const DONE: Answer = Answer::Status(Ok(()));

@@ -8,13 +8,13 @@
 //!   gives the kernel one reference to it, which comes back by
 //!   [`Filesystem::forget`];
 //! - a method may wait for as long as it needs to; any number run at once; an
-//!   operation always runs to its end, only a waiting `setlk` may be dropped.
+//!   operation always runs to its end, only a `setlk` that takes a lock may be dropped.
 
 use std::future::Future;
 
 pub use client::{
-    Caller, Entry, Handle, Listed, LockRequest, Looked, NodeSpec, OpenFlags, Opened, Place,
-    ReadData, ReadPart, SetAttrRequest, Statfs, TimeSpec, Whence, WriteFlags,
+    Caller, Entry, Handle, Listed, LocalFuture, LockRequest, Looked, NodeSpec, OpenFlags, Opened,
+    Place, ReadData, ReadPart, SetAttrRequest, Statfs, TimeSpec, Whence, WriteFlags,
 };
 use env::IoBuf;
 use types::{Attr, Duration, Fault, Ino, LockOwner};
@@ -62,6 +62,28 @@ pub trait Filesystem: 'static {
     /// The kernel and the mount have agreed; requests follow.
     fn start(&self, negotiated: &Negotiated) {
         let _ = negotiated;
+    }
+
+    /// Polls a part of request `unique`, by which [`Filesystem::give_up`] may name it.
+    fn step<T>(&self, unique: u64, poll: impl FnOnce() -> T) -> T {
+        let _ = unique;
+        poll()
+    }
+
+    /// The caller of request `unique` was killed, and has its answer. The request runs to its
+    /// end, which may be soon: by failing, if it has changed nothing yet.
+    fn give_up(&self, unique: u64) {
+        let _ = unique;
+    }
+
+    /// Ends when nothing will be answered in a time that one would wait for after an unmount.
+    fn gone(&self) -> LocalFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Request `unique`, which was given up, has ended.
+    fn over(&self, unique: u64) {
+        let _ = unique;
     }
 
     /// Finds a name.
@@ -265,8 +287,9 @@ pub trait Filesystem: 'static {
         lock: LockRequest,
     ) -> impl Future<Output = Result<Option<LockRequest>, Fault>>;
 
-    /// Takes or releases a lock. With `wait` until it can: the future is dropped
-    /// when the caller is interrupted. Without it fails [`Fault::WouldBlock`].
+    /// Takes or releases a lock. With `wait` until it can, without it fails
+    /// [`Fault::WouldBlock`]. The future of a lock to be taken is dropped when the caller is
+    /// interrupted; a lock that is granted all the same is freed.
     fn setlk(
         &self,
         handle: Handle,

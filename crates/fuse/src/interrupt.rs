@@ -1,43 +1,216 @@
-//! Requests that a signal to their caller ends: waits for locks.
+//! Requests whose callers do not wait for their end.
 //!
-//! Invariant: an INTERRUPT is read after the request it names, so either the
-//! request waits here, or it runs to its end, or it is answered already; the
-//! last two need no answer.
+//! A signal that a process handles ends only waits for locks, as on a local file system.
+//! A process that is being killed is let go from everything: it is answered EINTR, which
+//! it does not live to see, and its request runs to its end without it.
+//!
+//! Invariants:
+//! - an INTERRUPT is read after the request it names, so either the request is known here,
+//!   or it is answered already and needs no answer;
+//! - the kernel tells of the first signal only, and of none when a process closes its
+//!   files while it ends: whoever may be killed later is looked at again until it is
+//!   answered;
+//! - a request that was let go is answered once, and gives back itself what its answer
+//!   would have given to the kernel.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 
+use env::Env;
 use env::sync::{OneReceiver, OneSender, oneshot};
-use types::{Fault, HashMap};
+use types::{Duration, Fault, HashMap};
 
-/// The waits that can be interrupted, by the request's unique number.
+use crate::abi::Opcode;
+use crate::decode::{Header, Operation};
+use crate::fs::{Filesystem, LockRequest};
+use crate::session::Session;
+
+/// How often is looked whether someone is being killed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What becomes of a request whose caller is being killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// Nobody waits for it, or it ends by itself.
+    Itself,
+    /// It goes on.
+    GoesOn,
+    /// It goes on as far as it must.
+    GivenUp,
+}
+
+impl Ending {
+    pub(crate) fn of(operation: &Operation) -> Ending {
+        match operation {
+            Operation::Release { .. } | Operation::Releasedir { .. } | Operation::Destroy => {
+                Ending::Itself
+            }
+            Operation::Setlk { lock: LockRequest { exclusive: Some(_), .. }, .. } => Ending::Itself,
+            // Other processes wait for locks that it frees.
+            Operation::Setlk { .. } | Operation::Flush { .. } => Ending::GoesOn,
+            _ => Ending::GivenUp,
+        }
+    }
+}
+
+/// A request that waits.
+struct Waiting {
+    pid: u32,
+    ending: Ending,
+    /// Is its caller looked at?
+    watched: bool,
+    let_go: bool,
+}
+
+/// A lock that is being taken.
+struct Taking {
+    pid: u32,
+    /// Any signal ends it.
+    any: bool,
+    watched: bool,
+    drop: OneSender<()>,
+}
+
+/// The requests that wait, by their unique numbers.
 #[derive(Default)]
 pub(crate) struct Interrupts {
-    waiting: RefCell<HashMap<u64, OneSender<()>>>,
+    waiting: RefCell<HashMap<u64, Waiting>>,
+    taking: RefCell<HashMap<u64, Taking>>,
+    watching: Cell<bool>,
 }
 
 impl Interrupts {
-    /// Ends the wait of request `unique`, if it waits.
-    pub(crate) fn interrupt(&self, unique: u64) {
-        let waiting = self.waiting.borrow_mut().remove(&unique);
-        if let Some(sender) = waiting {
-            sender.send(());
+    /// Was the caller of request `unique` let go?
+    pub(crate) fn let_go(&self, unique: u64) -> bool {
+        self.waiting.borrow().get(&unique).is_some_and(|waiting| waiting.let_go)
+    }
+
+    /// The result of `taking` a lock, or [`Fault::Interrupted`] if the caller is interrupted
+    /// first (`any`: by any signal); `taking` is then dropped.
+    pub(crate) async fn take<T>(
+        &self,
+        header: &Header,
+        any: bool,
+        taking: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let (drop, dropped) = oneshot();
+        let entry = Taking { pid: header.caller.pid, any, watched: false, drop };
+        self.taking.borrow_mut().insert(header.unique, entry);
+        let _registered = Registered { interrupts: self, unique: header.unique };
+        first(taking, dropped).await
+    }
+
+    fn watched(&self) -> Vec<(u64, u32)> {
+        let waiting = self.waiting.borrow();
+        let waiting = waiting.iter().filter(|(_, waiting)| waiting.watched && !waiting.let_go);
+        let taking = self.taking.borrow();
+        let taking = taking.iter().filter(|(_, taking)| taking.watched);
+        let mut all: Vec<_> = waiting.map(|(unique, waiting)| (*unique, waiting.pid)).collect();
+        all.extend(taking.map(|(unique, taking)| (*unique, taking.pid)));
+        all.sort_unstable();
+        all
+    }
+}
+
+impl<F: Filesystem> Session<F> {
+    /// A request did not end at once.
+    pub(crate) fn waits(self: &Rc<Self>, env: &Env, header: &Header, ending: Ending) {
+        if ending == Ending::Itself {
+            return;
+        }
+        // Of a process that ends while it closes its files nothing is told.
+        let watched = header.opcode == Opcode::Flush as u32;
+        let waiting = Waiting { pid: header.caller.pid, ending, watched, let_go: false };
+        self.interrupts.waiting.borrow_mut().insert(header.unique, waiting);
+        if watched {
+            self.watch(env);
         }
     }
 
-    /// The result of `future`, or [`Fault::Interrupted`] if request `unique` is
-    /// interrupted first; `future` is then dropped.
-    pub(crate) async fn run<T>(
-        &self,
-        unique: u64,
-        future: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let (sender, receiver) = oneshot();
-        self.waiting.borrow_mut().insert(unique, sender);
-        let _registered = Registered { interrupts: self, unique };
-        first(future, receiver).await
+    /// A request that waited ends now.
+    pub(crate) fn ends(&self, unique: u64) {
+        let waited = self.interrupts.waiting.borrow_mut().remove(&unique);
+        if waited.is_some_and(|waiting| waiting.let_go && waiting.ending == Ending::GivenUp) {
+            self.fs.over(unique);
+        }
+    }
+
+    /// The caller of request `unique` got a signal.
+    pub(crate) fn interrupt(self: &Rc<Self>, env: &Env, unique: u64) {
+        let mut taking = self.interrupts.taking.borrow_mut();
+        let pid = if let Some(taken) = taking.get_mut(&unique) {
+            taken.watched = true;
+            if taken.any {
+                let taken = taking.remove(&unique);
+                drop(taking);
+                taken.into_iter().for_each(|taken| taken.drop.send(()));
+                return;
+            }
+            taken.pid
+        } else if let Some(waiting) = self.interrupts.waiting.borrow_mut().get_mut(&unique) {
+            waiting.watched = true;
+            waiting.pid
+        } else {
+            return;
+        };
+        drop(taking);
+        if is_ending(pid) {
+            self.release(unique);
+        } else {
+            self.watch(env);
+        }
+    }
+
+    /// Lets the caller of a request go, which is being killed.
+    fn release(&self, unique: u64) {
+        let taken = self.interrupts.taking.borrow_mut().remove(&unique);
+        if let Some(taken) = taken {
+            taken.drop.send(());
+            return;
+        }
+        let mut waiting = self.interrupts.waiting.borrow_mut();
+        let Some(entry) = waiting.get_mut(&unique).filter(|entry| !entry.let_go) else { return };
+        entry.let_go = true;
+        let ending = entry.ending;
+        drop(waiting);
+        self.answer_interrupted(unique);
+        if ending == Ending::GivenUp {
+            self.fs.give_up(unique);
+        }
+    }
+
+    /// Lets all callers go.
+    pub(crate) fn release_all(&self) {
+        let mut all: Vec<u64> = self.interrupts.waiting.borrow().keys().copied().collect();
+        all.extend(self.interrupts.taking.borrow().keys());
+        all.sort_unstable();
+        all.into_iter().for_each(|unique| self.release(unique));
+    }
+
+    /// Looks at those who got a signal, or close a file, until they have their answers.
+    fn watch(self: &Rc<Self>, env: &Env) {
+        if self.interrupts.watching.replace(true) {
+            return;
+        }
+        let (session, env) = (self.clone(), env.clone());
+        env.clone().spawn(async move {
+            loop {
+                env.sleep(LOOK).await;
+                let watched = session.interrupts.watched();
+                if watched.is_empty() {
+                    session.interrupts.watching.set(false);
+                    return;
+                }
+                for (unique, pid) in watched {
+                    if is_ending(pid) {
+                        session.release(unique);
+                    }
+                }
+            }
+        });
     }
 }
 
@@ -49,7 +222,7 @@ struct Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.interrupts.waiting.borrow_mut().remove(&self.unique);
+        self.interrupts.taking.borrow_mut().remove(&self.unique);
     }
 }
 
@@ -69,4 +242,44 @@ async fn first<T>(
         }
     })
     .await
+}
+
+/// Is thread `pid` being killed, or at its end? Not as far as is known for threads that this
+/// process cannot see, those of other containers.
+#[allow(clippy::disallowed_methods, reason = "/proc is asked, which does not wait")]
+fn is_ending(pid: u32) -> bool {
+    pid != 0 && std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| says_ending(&stat))
+}
+
+/// What proc_pid_stat(5) tells: flags in field 9, pending signals in field 31.
+fn says_ending(stat: &[u8]) -> bool {
+    const EXITING: u64 = 0x4;
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    // The name, in parentheses, may hold anything.
+    let Some(name_end) = stat.iter().rposition(|&byte| byte == b')') else { return false };
+    let rest = String::from_utf8_lossy(&stat[name_end + 1..]);
+    let field = |number: usize| -> u64 {
+        rest.split_ascii_whitespace().nth(number - 3).and_then(|f| f.parse().ok()).unwrap_or(0)
+    };
+    field(9) & EXITING != 0 || field(31) & KILL != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(flags: u64, pending: u64) -> Vec<u8> {
+        let zeros = |count: usize| vec!["0"; count].join(" ");
+        format!("12 (a) b (c) S 1 2 3 4 5 {flags} {} {pending} {}", zeros(21), zeros(21)).into()
+    }
+
+    #[test]
+    fn who_is_killed_or_exits_is_told_from_who_only_got_a_signal() {
+        assert!(!says_ending(&stat(0x40_0000, 0)));
+        assert!(!says_ending(&stat(0x40_0000, 1 << (libc::SIGUSR1 - 1))));
+        assert!(says_ending(&stat(0x40_0000, 1 << (libc::SIGKILL - 1))));
+        assert!(says_ending(&stat(0x40_0004, 0)));
+        assert!(!says_ending(b"") && !says_ending(b"1 (x)"));
+        assert!(!is_ending(std::process::id()) && !is_ending(0));
+    }
 }

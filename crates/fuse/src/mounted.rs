@@ -1,5 +1,6 @@
 //! A mounted client, from the first hello to the last goodbye.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::task::Poll;
 use client::{Client, ClientConfig, ConnectError};
 use env::{Env, FuseChannel};
 
-use crate::fs::Filesystem;
+use crate::fs::{Filesystem, LocalFuture};
 use crate::init::{InitOptions, Negotiated};
 use crate::mount::{MountOptions, become_io_flusher, mount, tune, unmount};
 use crate::notify::Notifier;
@@ -38,6 +39,8 @@ pub enum MountError {
     Mount(io::Error),
     /// The channel to the kernel failed.
     Serve(io::Error),
+    /// It was mounted and served, but at its end not everything could be written: what.
+    Lost(String),
 }
 
 impl fmt::Display for MountError {
@@ -45,6 +48,7 @@ impl fmt::Display for MountError {
         match self {
             MountError::Connect(error) => error.fmt(f),
             MountError::Mount(error) => error.fmt(f),
+            MountError::Lost(text) => f.write_str(text),
             MountError::Serve(error) => write!(f, "the channel to the kernel failed: {error}"),
         }
     }
@@ -54,10 +58,10 @@ impl std::error::Error for MountError {}
 
 /// Connects, mounts, calls `ready` when the mount can be used, and serves until it
 /// is unmounted; then everything is written and the session ended. Signals as in
-/// [`mount_and_serve`].
+/// [`mount_and_serve`]; while it writes, a signal that is not the first gives up.
 ///
 /// # Errors
-/// Why it could not be mounted or served, for people.
+/// Why it could not be mounted or served, or what was lost, for people.
 pub async fn mount_client(
     env: &Env,
     what: ClientMount,
@@ -71,9 +75,30 @@ pub async fn mount_client(
         .await
         .map_err(MountError::Connect)?;
     let mounting = Mounting { target, options, init, notifier, log };
-    let served = mount_and_serve(env, mounting, client.clone(), ready).await;
-    client.unmount().await;
-    served
+    let served = serve_mounted(env, mounting, client.clone(), ready).await;
+    let signals = served.as_ref().map_or(0, |signals| *signals);
+    let mut given_up = pin!(async {
+        if signals == 0 {
+            env.stop_signal().await;
+            log("what is left is being written; a further signal gives up");
+        }
+        env.stop_signal().await;
+    });
+    let mut writing = pin!(client.unmount());
+    let lost = std::future::poll_fn(|cx| match writing.as_mut().poll(cx) {
+        Poll::Ready(lost) => Poll::Ready(lost),
+        Poll::Pending => given_up.as_mut().poll(cx).map(|()| {
+            let text = client.losses("a signal ended it");
+            log(&text);
+            Some(text)
+        }),
+    })
+    .await;
+    match (served, lost) {
+        (Err(error), _) => Err(error),
+        (Ok(_), Some(text)) => Err(MountError::Lost(text)),
+        (Ok(_), None) => Ok(()),
+    }
 }
 
 /// What is mounted, besides the file system itself.
@@ -92,7 +117,7 @@ pub struct Mounting {
 
 /// Mounts `fs`, calls `ready` when it can be used, and serves until it is unmounted.
 /// SIGINT and SIGTERM unmount (lazily if the mount is in use); a second one ends
-/// serving at once.
+/// serving at once, as does a server that stays away.
 ///
 /// # Errors
 /// Why it could not be mounted or served, for people.
@@ -102,6 +127,16 @@ pub async fn mount_and_serve<F: Filesystem>(
     fs: F,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
+    serve_mounted(env, what, fs, ready).await.map(|_| ())
+}
+
+/// As [`mount_and_serve`]; gives the number of signals that arrived.
+async fn serve_mounted<F: Filesystem>(
+    env: &Env,
+    what: Mounting,
+    fs: F,
+    ready: impl FnOnce() + 'static,
+) -> Result<u32, MountError> {
     let Mounting { target, options, init, notifier, log } = what;
     let channel = mount(&target, &options)
         .and_then(|fd| FuseChannel::new(env, fd))
@@ -113,37 +148,52 @@ pub async fn mount_and_serve<F: Filesystem>(
         ready();
     };
     let options = ServeOptions { init, notifier, ready: Some(Box::new(ready)) };
-    let served = until_stopped(env, serve(env, channel, fs, options), target, log).await;
-    served.map_err(MountError::Serve)
+    let gone = fs.gone();
+    let signals = Cell::new(0);
+    let serving = serve(env, channel, fs, options);
+    let stopping = stop(env, &signals, target, gone, log);
+    until(serving, stopping).await.map_err(MountError::Serve)?;
+    Ok(signals.get())
 }
 
-/// Runs `serving` to its end, unmounting at the first signal and giving up at the second.
-async fn until_stopped(
+/// Unmounts at the first signal; ends at the second, or when who uses the mount still is
+/// answered no more.
+async fn stop(
     env: &Env,
-    serving: impl Future<Output = io::Result<()>>,
+    signals: &Cell<u32>,
     target: PathBuf,
+    gone: LocalFuture<'static, ()>,
     log: fn(&str),
-) -> io::Result<()> {
-    let mut serving = pin!(serving);
-    let stopping = async {
+) {
+    env.stop_signal().await;
+    signals.set(1);
+    let left = env.offload(move || {
+        unmount(&target, false).or_else(|error| {
+            let busy = error.kind() == io::ErrorKind::ResourceBusy;
+            if busy { unmount(&target, true) } else { Err(error) }
+        })
+    });
+    if let Err(error) = left.await {
+        log(&error.to_string());
+    }
+    let second = async {
         env.stop_signal().await;
-        let left = env.offload(move || {
-            unmount(&target, false).or_else(|error| {
-                let busy = error.kind() == io::ErrorKind::ResourceBusy;
-                if busy { unmount(&target, true) } else { Err(error) }
-            })
-        });
-        if let Err(error) = left.await {
-            log(&error.to_string());
-        }
-        env.stop_signal().await;
+        signals.set(2);
+        Ok(())
     };
-    let mut stopping = pin!(stopping);
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(served) = serving.as_mut().poll(cx) {
-            return Poll::Ready(served);
-        }
-        stopping.as_mut().poll(cx).map(|()| Ok(()))
+    // Neither fails.
+    let _ = until(second, gone).await;
+}
+
+/// Runs `serving` to its end or to that of `stopping`.
+async fn until(
+    serving: impl Future<Output = io::Result<()>>,
+    stopping: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let (mut serving, mut stopping) = (pin!(serving), pin!(stopping));
+    std::future::poll_fn(|cx| match serving.as_mut().poll(cx) {
+        Poll::Ready(served) => Poll::Ready(served),
+        Poll::Pending => stopping.as_mut().poll(cx).map(Ok),
     })
     .await
 }

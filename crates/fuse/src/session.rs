@@ -3,12 +3,14 @@
 //! Invariants:
 //! - a request runs at once until it first waits; only then does it become a task
 //!   of the executor;
-//! - a started request runs to its end, whatever becomes of its caller;
-//! - `serve` ends when the file system was unmounted and every request has ended.
+//! - a started request runs to its end, whatever becomes of its caller, and is answered once;
+//! - `serve` ends when the file system was unmounted and every request has ended, or
+//!   none can be expected to end.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -23,7 +25,7 @@ use crate::dispatch::dispatch;
 use crate::errno::Errno;
 use crate::fs::Filesystem;
 use crate::init::{InitOptions, Negotiated, negotiate};
-use crate::interrupt::Interrupts;
+use crate::interrupt::{Ending, Interrupts};
 use crate::locks::RangeOwners;
 use crate::notify::Notifier;
 use crate::reply::Answer;
@@ -63,6 +65,11 @@ impl<F> Session<F> {
 }
 
 impl<F: Filesystem> Session<F> {
+    /// Answers a request whose caller is let go.
+    pub(crate) fn answer_interrupted(&self, unique: u64) {
+        answer(self, unique, Answer::Status(Err(Errno(libc::EINTR))));
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         self.notifier.forgotten(ino);
         self.fs.forget(ino, count);
@@ -106,9 +113,19 @@ pub async fn serve<F: Filesystem>(
             Err(error) => break Err(error),
         }
     };
-    while session.running.get() > 0 {
-        session.idle.notified().await;
-    }
+    // Who asked is gone with the mount.
+    session.release_all();
+    let mut gone = session.fs.gone();
+    let mut ending = pin!(async {
+        while session.running.get() > 0 {
+            session.idle.notified().await;
+        }
+    });
+    poll_fn(|cx| match ending.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => gone.as_mut().poll(cx),
+    })
+    .await;
     ended
 }
 
@@ -192,7 +209,7 @@ async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: Fuse
                 session.forget(ino, count);
             }
         }
-        Operation::Interrupt { unique } => session.interrupts.interrupt(unique),
+        Operation::Interrupt { unique } => session.interrupt(env, unique),
         operation => run(env, session, header, operation, body).await,
     }
 }
@@ -231,18 +248,24 @@ async fn run<F: Filesystem>(
     body: IoBuf,
 ) {
     let here = Rc::clone(session);
+    let (unique, ending) = (header.unique, Ending::of(&operation));
     let mut task = Box::pin(async move {
         let result = dispatch(&here, &header, operation, body).await;
-        answer(&here, header.unique, result);
+        if !here.interrupts.let_go(unique) {
+            answer(&here, unique, result);
+        }
     });
-    let polled = std::future::poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await;
+    let polled =
+        poll_fn(|cx| Poll::Ready(session.fs.step(unique, || task.as_mut().poll(cx)))).await;
     if polled.is_ready() {
         return;
     }
     session.running.set(session.running.get() + 1);
+    session.waits(env, &header, ending);
     let here = Rc::clone(session);
     env.spawn(async move {
-        task.await;
+        poll_fn(|cx| here.fs.step(unique, || task.as_mut().poll(cx))).await;
+        here.ends(unique);
         here.running.set(here.running.get() - 1);
         if here.running.get() == 0 {
             here.idle.notify_all();

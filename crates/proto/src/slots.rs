@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a slot carries at most one request at a time;
-//! - a slot's sequence rises by one with each request, never otherwise, and a
-//!   resend keeps it;
+//! - a slot's sequence rises by one with each request that is sent, never
+//!   otherwise, and a resend keeps it;
 //! - ordinary slots are those below the number the server granted; the reserved
 //!   ones above them are never used for a request that a recall could have to wait for;
 //! - the last reserved slot is not in the table: recovery uses it.
@@ -82,6 +82,14 @@ impl SlotTable {
         Some(Ticket { slot, seq: entry.seq })
     }
 
+    /// The request with this ticket is not made after all. It must never have been sent.
+    pub fn withdraw(&mut self, ticket: Ticket) {
+        if self.answered(ticket) {
+            let entry = &mut self.slots[usize::from(ticket.slot)];
+            entry.seq = entry.seq.wrapping_sub(1);
+        }
+    }
+
     /// A reply with this ticket came. True if it answers the slot's request, which is then free;
     /// false if it answers an older one (a reply to a resend).
     pub fn answered(&mut self, ticket: Ticket) -> bool {
@@ -130,6 +138,19 @@ mod tests {
         assert!(!table.answered(first), "an older answer is for nobody");
         assert!(!table.answered(Ticket { slot: 900, seq: 1 }));
         table.validate();
+    }
+
+    #[test]
+    fn a_request_that_was_never_sent_leaves_no_gap() {
+        let mut table = SlotTable::new(1);
+        let first = table.take(SlotClass::Ordinary).unwrap();
+        table.withdraw(first);
+        table.validate();
+        assert_eq!(table.take(SlotClass::Ordinary), Some(first));
+        assert!(table.answered(first));
+        table.withdraw(first);
+        let next = table.take(SlotClass::Ordinary).unwrap();
+        assert_eq!(next.seq, first.seq + 1, "what was answered cannot be withdrawn");
     }
 
     #[test]

@@ -85,6 +85,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         source: source.to_string(),
         mount: mount.to_owned(),
         log: options.log.clone(),
+        lost: None,
     };
     let registered =
         registry::register(&registration).map_err(|failure| failure.with_code(code::SYSTEM))?;
@@ -103,8 +104,15 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
             DriverKind::Auto,
             |env| async move { fuse::mount_client(&env, what, ready).await },
         );
-    drop(registered.end());
+    let lost = match &served {
+        Ok(Err(MountError::Lost(text))) => Some(text.clone()),
+        _ => None,
+    };
+    drop(registered.end(lost));
     match served {
+        Ok(Err(MountError::Lost(text))) => {
+            Err(Failure::failed("RB-CLIENT-LOST", text).with_code(code::SYSTEM))
+        }
         Ok(Ok(())) => Ok(0),
         Ok(Err(MountError::Connect(error))) => {
             Err(Failure::failed("RB-MOUNT-CONNECT", error.text).with_code(code::FAILED))

@@ -1,5 +1,6 @@
 //! `redbud umount`: unmounts, and waits until the client has written everything.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,10 +22,18 @@ pub fn run(args: &UmountArgs) -> Ended {
         return Err(failed("no Redbud file system is mounted there".into()));
     }
     let client = registry::behind(&path);
+    // Opened now: it is removed at the client's end, after it has said there what is lost.
+    let registered = client.as_ref().and_then(|(file, _)| File::open(file).ok());
     fuse::unmount(&path, args.lazy).map_err(|error| refusal(&path, &error))?;
     let Some((file, client)) = client.filter(|_| !args.lazy) else { return Ok(0) };
     match lockfile::wait_released(&file, PATIENCE) {
-        Ok(true) => Ok(0),
+        Ok(true) => match registered.and_then(registry::lost) {
+            None => Ok(0),
+            Some(lost) => {
+                let text = format!("{}: unmounted, but {lost}", path.display());
+                Err(Failure::failed("RB-CLIENT-LOST", text))
+            }
+        },
         Ok(false) => {
             let text = format!(
                 "{}: unmounted, but its client, pid {}, has not written everything after {} s",

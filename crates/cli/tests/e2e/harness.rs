@@ -199,6 +199,11 @@ impl Cluster {
         clean::detach(&mounted.path);
     }
 
+    /// Waits until client `index` ends by itself.
+    pub fn wait_client(&mut self, index: usize) -> std::process::ExitStatus {
+        self.mounts[index].take().expect("the mount stands").process.wait()
+    }
+
     /// Process of client `index`.
     pub fn client_pid(&self, index: usize) -> i32 {
         self.mounts[index].as_ref().expect("the mount stands").process.pid()

@@ -10,6 +10,7 @@
 // Tests run programs, read clocks and files: they are above the seam.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod away;
 mod bench;
 mod coherence;
 mod commands;

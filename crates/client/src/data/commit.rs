@@ -171,6 +171,12 @@ impl DataContext {
         self.budget.used()
     }
 
+    /// Files of which something is dirty, in flight or uncommitted.
+    pub fn unsaved(&self) -> Vec<Ino> {
+        let active = self.active.borrow();
+        active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
+    }
+
     /// A writer waits for room: what is dirty is launched, unless writes are under way that will make room.
     pub(super) fn press(&self) {
         if self.flights.get() > 0 {

@@ -83,6 +83,7 @@ impl Client {
         if file.direct && !flags.write_back_cache && inode.has_pages() {
             core.kernel.inval_pages(inode.ino, at, u64::from(written)).await;
         }
+        core.content_changed(inode).await;
         if flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC) {
             core.make_durable(inode, false).await?;
             file.report()?;
@@ -141,7 +142,10 @@ impl Client {
         }
         let in_use =
             core.use_data(&file.inode, Rights::DATA_X, Service::Plain, (offset, end)).await?;
-        in_use.file().fallocate(mode, offset, len).await
+        in_use.file().fallocate(mode, offset, len).await?;
+        drop(in_use);
+        core.content_changed(&file.inode).await;
+        Ok(())
     }
 
     /// SEEK_DATA, SEEK_HOLE.

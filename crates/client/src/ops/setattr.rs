@@ -75,7 +75,10 @@ impl Core {
         // An unlinked, closed file is no longer there; the kernel may still ask.
         let in_use =
             self.use_data(inode, Rights::DATA_X, Service::Always, (size, u64::MAX)).await?;
-        in_use.file().set_size(size).await
+        in_use.file().set_size(size).await?;
+        drop(in_use);
+        self.content_changed(inode).await;
+        Ok(())
     }
 
     /// Changes attributes at the server.

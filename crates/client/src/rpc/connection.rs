@@ -258,15 +258,17 @@ impl Session {
         let now = self.env.now();
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Up;
-        let requests: Vec<_> = state
+        let mut requests: Vec<_> = state
             .pending
             .values_mut()
             .map(|pending| {
                 pending.sent = now;
-                pending.request.clone()
+                pending.on_its_way = true;
+                (pending.order, pending.request.clone())
             })
             .collect();
-        for request in requests {
+        requests.sort_unstable_by_key(|(order, _)| *order);
+        for (_, request) in requests {
             self.put(&mut state, (*request).clone());
         }
         drop(state);
@@ -395,7 +397,7 @@ impl Session {
                 && quiet
                 && let Some(permit) = self.reserved.try_acquire(1)
             {
-                drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit));
+                drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0));
             }
         }
     }

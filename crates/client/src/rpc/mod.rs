@@ -7,8 +7,10 @@
 //! - an answered request that changed state is kept with its reply until the server
 //!   says that it is durable; after a restart it is replayed with that result;
 //! - the lease counts from the sending of the last request that was answered;
-//! - what completes a recall never waits for an ordinary slot.
+//! - what completes a recall never waits for an ordinary slot;
+//! - unanswered requests are resent in the order in which they were made.
 
+mod callers;
 mod connection;
 mod content;
 mod recovery;
@@ -35,6 +37,8 @@ pub(crate) use content::ContentRpc;
 pub(crate) trait Events {
     /// A reply came; `request`, the session's number `order`, has as many operations as ran, or more.
     fn absorb(&self, request: &Request, reply: &Reply, order: u64);
+    /// The reply that was just absorbed is told nobody: its caller is gone.
+    fn untold(&self, request: &Request, reply: &Reply);
     /// The server said something unasked (glimpses and evictions excepted).
     fn push(&self, push: Push);
     /// The answer to a glimpse.
@@ -85,6 +89,10 @@ struct Pending {
     /// Number of the request, in the order of making.
     order: u64,
     sent: Instant,
+    /// The server may have it.
+    on_its_way: bool,
+    /// For which operation; 0 if for none that could be given up.
+    operation: u64,
     answer: OneSender<Answer>,
     _permit: Permit,
 }
@@ -152,6 +160,7 @@ pub(crate) struct Session {
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
     sync_forced: Cell<bool>,
+    callers: callers::Callers,
 }
 
 impl Session {
@@ -191,6 +200,7 @@ impl Session {
     /// # Errors
     /// `Evicted`: the session was lost before the answer came, and nobody knows whether the request
     /// was executed; one that only asks is made again instead. `Unreachable`: the session is closed.
+    /// `Interrupted`: the operation that it is part of was given up before it was sent.
     pub async fn call(&self, call: Call) -> Answer {
         if !call.ops.iter().all(only_asks) {
             return self.call_once(call).await;
@@ -208,12 +218,21 @@ impl Session {
             SlotClass::Ordinary => &self.ordinary,
             SlotClass::Reserved => &self.reserved,
         };
+        let operation = self.callers.of(call.class);
         let permit = permits.acquire(1).await;
-        let receiver = self.submit(call, permit)?;
+        if self.callers.are_gone(operation) {
+            return Err(Fault::Interrupted);
+        }
+        let receiver = self.submit(call, permit, operation)?;
         receiver.await.unwrap_or(Err(Fault::Evicted))
     }
 
-    fn submit(&self, call: Call, permit: Permit) -> Result<OneReceiver<Answer>, Fault> {
+    fn submit(
+        &self,
+        call: Call,
+        permit: Permit,
+        operation: u64,
+    ) -> Result<OneReceiver<Answer>, Fault> {
         let mut state = self.state.borrow_mut();
         if state.phase == Phase::Closed {
             return Err(Fault::Unreachable);
@@ -230,14 +249,19 @@ impl Session {
         };
         let order = state.requests;
         state.requests += 1;
-        let request =
-            if state.phase == Phase::Up { self.put(&mut state, request) } else { request };
+        let on_its_way = state.phase == Phase::Up;
+        let request = if on_its_way { self.put(&mut state, request) } else { request };
         let (answer, receiver) = oneshot();
-        let sent = self.env.now();
-        let request = Rc::new(request);
-        state
-            .pending
-            .insert(ticket.slot, Pending { request, order, sent, answer, _permit: permit });
+        let pending = Pending {
+            request: Rc::new(request),
+            order,
+            sent: self.env.now(),
+            on_its_way,
+            operation,
+            answer,
+            _permit: permit,
+        };
+        state.pending.insert(ticket.slot, pending);
         Ok(receiver)
     }
 
@@ -282,6 +306,9 @@ impl Session {
         drop(state);
         if let Some(events) = self.events() {
             events.absorb(&pending.request, &reply, pending.order);
+            if self.callers.are_gone(pending.operation) {
+                events.untold(&pending.request, &reply);
+            }
         }
         pending.answer.send(Ok(reply));
         if crowded {
@@ -313,7 +340,7 @@ impl Session {
             return;
         };
         // The answer is of no interest: its `last_committed` prunes the list.
-        drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit));
+        drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit, 0));
     }
 
     fn pushed(&self, push: Push) {
@@ -407,7 +434,7 @@ impl Session {
     /// Ends when the lease is good. At once, as a rule.
     ///
     /// # Errors
-    /// `Unreachable` if the session is closed.
+    /// `Unreachable` if the session is closed, `Interrupted` if the current operation was given up.
     pub async fn live(&self) -> Result<(), Fault> {
         loop {
             let changed = self.changed.notified();
@@ -417,6 +444,9 @@ impl Session {
             };
             if phase == Phase::Closed {
                 return Err(Fault::Unreachable);
+            }
+            if self.caller_is_gone() {
+                return Err(Fault::Interrupted);
             }
             if good {
                 return Ok(());
@@ -449,9 +479,11 @@ impl Session {
 
     /// Leaves the server: it frees what this client held.
     pub async fn close(&self) {
-        let bound = self.lease().min(Duration::from_secs(10));
-        let goodbye = self.call(Call::reserved(vec![Op::Goodbye {}]));
-        let _ = self.env.timeout(bound, goodbye).await;
+        if self.is_connected() {
+            let bound = self.lease().min(Duration::from_secs(10));
+            let goodbye = self.call(Call::reserved(vec![Op::Goodbye {}]));
+            let _ = self.env.timeout(bound, goodbye).await;
+        }
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Closed;
         if let Some(stream) = state.stream.take() {
@@ -464,6 +496,34 @@ impl Session {
         }
         self.writable.notify_all();
         self.changed.notify_all();
+    }
+
+    /// Is there a connection on which the server said Welcome?
+    pub fn is_connected(&self) -> bool {
+        matches!(self.state.borrow().phase, Phase::Up | Phase::Recovering)
+    }
+
+    /// Ends when the server has been away for `patience` from now on, without a break.
+    pub async fn away(&self, patience: Duration) {
+        const LOOK: Duration = Duration::from_millis(250);
+        let mut since = None;
+        loop {
+            let now = self.env.now();
+            if self.is_connected() {
+                since = None;
+            } else if now.since(*since.get_or_insert(now)) >= patience {
+                return;
+            }
+            self.env.sleep(LOOK).await;
+        }
+    }
+
+    /// Requests of which nobody knows that they outlive a crash of the server.
+    pub fn unconfirmed(&self) -> usize {
+        let state = self.state.borrow();
+        let asked =
+            state.pending.values().filter(|pending| !pending.request.ops.iter().all(only_asks));
+        state.kept.len() + asked.count()
     }
 
     /// Has `close` been called?
@@ -526,6 +586,7 @@ impl Session {
             changed: Notify::new(),
             events: OnceCell::new(),
             sync_forced: Cell::new(false),
+            callers: callers::Callers::default(),
             env,
         }
     }

@@ -219,17 +219,21 @@ fn range_locks_and_whole_file_locks_exclude_but_do_not_meet() {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
-#[test]
-fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
-    if !can_mount() {
-        return;
-    }
+fn handle_usr1() {
     // SAFETY: all-zero bytes are a valid `sigaction`; the handler does nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
     }
+}
+
+#[test]
+fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
+    if !can_mount() {
+        return;
+    }
+    handle_usr1();
     let mount = TestMount::new("interrupt", LONG);
     let path = mount.path("f");
     fs::write(&path, b"x").unwrap();
@@ -253,6 +257,33 @@ fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
     ofd_lock(&holder, libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0).unwrap();
     freed.join().unwrap().unwrap();
     assert!(mount.requests().contains("\"interrupt\":"), "{}", mount.requests());
+}
+
+#[test]
+fn a_signal_fails_no_call_and_a_killed_process_does_not_wait_for_its_call() {
+    if !can_mount() {
+        return;
+    }
+    handle_usr1();
+    let mount = TestMount::new("killed", Duration::ZERO);
+    fs::write(mount.path("f"), b"x").unwrap();
+    mount.control.park_lookups.store(true, Ordering::SeqCst);
+    let path = mount.path("f");
+    let waiting = thread::spawn(move || fs::metadata(path));
+    let mut killed = std::process::Command::new("stat").arg(mount.path("f")).spawn().unwrap();
+    mount.control.wait_parked(2);
+    // SAFETY: the thread has not been joined yet.
+    unsafe { libc::pthread_kill(waiting.as_pthread_t(), libc::SIGUSR1) };
+    wait_for("the signal", || mount.counted("interrupt") == 1);
+    killed.kill().unwrap();
+    // It is gone while its request still waits.
+    assert!(!killed.wait().unwrap().success());
+    assert_eq!(mount.control.parked.load(Ordering::SeqCst), 2);
+    mount.control.park_lookups.store(false, Ordering::SeqCst);
+    waiting.join().unwrap().expect("a signal that is handled ends no call");
+    // What was found for the killed process is forgotten with the rest.
+    fs::remove_file(mount.path("f")).unwrap();
+    wait_for("the kernel to forget", || mount.control.referenced.load(Ordering::SeqCst) == 0);
 }
 
 #[test]
