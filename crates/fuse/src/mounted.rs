@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use client::{Client, ClientConfig, ConnectError};
 use env::{Env, FuseChannel};
+use types::Duration;
 
 use crate::fs::{Filesystem, LocalFuture};
 use crate::init::{InitOptions, Negotiated};
@@ -56,9 +57,14 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
+/// Signals that follow each other faster were sent at one time: a parent that dies with
+/// several threads sends several.
+const APART: Duration = Duration::from_secs(1);
+
 /// Connects, mounts, calls `ready` when the mount can be used, and serves until it
 /// is unmounted; then everything is written and the session ended. Signals as in
-/// [`mount_and_serve`]; while it writes, a signal that is not the first gives up.
+/// [`mount_and_serve`]; while what is left waits for a server that is away, a signal that is not
+/// the first gives it up.
 ///
 /// # Errors
 /// Why it could not be mounted or served, or what was lost, for people.
@@ -78,11 +84,17 @@ pub async fn mount_client(
     let served = serve_mounted(env, mounting, client.clone(), ready).await;
     let signals = served.as_ref().map_or(0, |signals| *signals);
     let mut given_up = pin!(async {
-        if signals == 0 {
+        let mut needed = if signals == 0 { 2 } else { 1 };
+        let mut last = env.now();
+        while needed > 0 {
             env.stop_signal().await;
-            log("what is left is being written; a further signal gives up");
+            let apart = env.now().since(last);
+            last = env.now();
+            if apart >= APART && !client.status().connected {
+                needed -= 1;
+                log("what is left waits for the metadata server; a further signal gives it up");
+            }
         }
-        env.stop_signal().await;
     });
     let mut writing = pin!(client.unmount());
     let lost = std::future::poll_fn(|cx| match writing.as_mut().poll(cx) {
