@@ -1,8 +1,8 @@
-//! What is mounted: `host[:port][,host[:port]…]:/fsname`, and addresses in general.
+//! What is mounted: `host[:port][,host[:port]…]:/fsname[/subdir]`, and addresses in general.
 
 use std::fmt;
 
-use types::check_fs_name;
+use types::{Name, check_fs_name};
 
 use crate::config::DEFAULT_PORT;
 
@@ -13,30 +13,43 @@ pub struct Source {
     pub servers: Vec<String>,
     /// Name of the file system.
     pub fs_name: String,
+    /// The directory of it that is meant; none: its root.
+    pub dir: Vec<Name>,
 }
 
 impl Source {
     /// Reads a mount source. IPv6 addresses stand in brackets; the default port may be left out.
     pub fn parse(text: &str) -> Result<Source, String> {
-        let shape =
-            || format!("`{text}` is no mount source: write host[:port][,host[:port]]:/fsname");
-        let (servers, fs_name) = text.rsplit_once(":/").ok_or_else(shape)?;
-        if let Some((name, _)) = fs_name.split_once('/') {
-            return Err(format!(
-                "`{text}`: subdirectories cannot be mounted; mount :/{name} and use the path"
-            ));
-        }
+        let shape = || {
+            format!("`{text}` is no mount source: write host[:port][,host[:port]]:/fsname[/subdir]")
+        };
+        // No address holds a slash, a directory may hold anything.
+        let (servers, path) = text.split_once(":/").ok_or_else(shape)?;
+        let (fs_name, dir) = path.split_once('/').unwrap_or((path, ""));
         if !check_fs_name(fs_name) {
             return Err(shape());
         }
+        let names = dir.split('/').filter(|name| !name.is_empty() && *name != ".");
+        let dir = names
+            .map(|name| match Name::new(name.as_bytes()) {
+                Ok(name) if name.as_bytes() != b".." => Ok(name),
+                _ => Err(format!("`{text}`: `{name}` cannot be the name of a directory")),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
         let servers = servers.split(',').map(check_address).collect::<Result<Vec<_>, _>>()?;
-        Ok(Source { servers, fs_name: fs_name.to_owned() })
+        Ok(Source { servers, fs_name: fs_name.to_owned(), dir })
+    }
+
+    /// The same file system from its root.
+    pub fn whole(self) -> Source {
+        Source { dir: Vec::new(), ..self }
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:/{}", self.servers.join(","), self.fs_name)
+        write!(f, "{}:/{}", self.servers.join(","), self.fs_name)?;
+        self.dir.iter().try_for_each(|name| write!(f, "/{name}"))
     }
 }
 
@@ -79,6 +92,15 @@ mod tests {
     }
 
     #[test]
+    fn a_source_may_be_a_directory_of_the_file_system() {
+        let source = Source::parse("[::1]:7:/home//a:/b/./c d/").unwrap();
+        assert_eq!(source.servers, ["[::1]:7"]);
+        assert_eq!(source.to_string(), "[::1]:7:/home/a:/b/c d");
+        assert_eq!(Source::parse(&source.to_string()), Ok(source.clone()));
+        assert_eq!(source.whole().to_string(), "[::1]:7:/home");
+    }
+
+    #[test]
     fn what_is_no_source_is_refused_with_the_right_shape() {
         for bad in [
             "",
@@ -94,6 +116,8 @@ mod tests {
         ] {
             assert!(Source::parse(bad).is_err(), "{bad}");
         }
-        assert!(Source::parse("host:/home/sub").unwrap_err().contains("mount :/home"));
+        for bad in ["host:/home/../x", "host:/home/a/..", "host:/../home"] {
+            assert!(Source::parse(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -17,11 +17,15 @@ pub fn source(text: &str) -> Result<Source, Failure> {
     if path.exists() || text.starts_with('/') {
         if let Some(file) = config_file(path) {
             let cluster = read_cluster(&file)?;
-            return Ok(Source { servers: vec![cluster.listen], fs_name: cluster.name });
+            return Ok(Source {
+                servers: vec![cluster.listen],
+                fs_name: cluster.name,
+                dir: Vec::new(),
+            });
         }
         return mounted(path);
     }
-    Source::parse(text).map_err(Failure::usage)
+    Source::parse(text).map(Source::whole).map_err(Failure::usage)
 }
 
 /// Every file system mounted on this host, each once.
@@ -31,6 +35,7 @@ pub fn all_mounted() -> Result<Vec<Source>, Failure> {
     })?;
     let mut sources: Vec<Source> = Vec::new();
     for source in mounts.iter().filter_map(|mount| Source::parse(&mount.source).ok()) {
+        let source = source.whole();
         if !sources.contains(&source) {
             sources.push(source);
         }
@@ -79,5 +84,5 @@ fn mounted(path: &Path) -> Result<Source, Failure> {
                 .into(),
         )
     })?;
-    Source::parse(&mount.source).map_err(wrong)
+    Source::parse(&mount.source).map(Source::whole).map_err(wrong)
 }

@@ -42,6 +42,8 @@ pub struct ClientConfig {
     pub server: Vec<String>,
     /// Name of the file system.
     pub fs_name: String,
+    /// The directory that is mounted: names from the root of the file system on.
+    pub dir: Vec<Name>,
     /// For people: "host, pid, mount point".
     pub description: String,
     /// Asked lease; `None`: the server's own.
@@ -65,6 +67,7 @@ impl Default for ClientConfig {
         ClientConfig {
             server: Vec::new(),
             fs_name: String::new(),
+            dir: Vec::new(),
             description: String::new(),
             lease: None,
             devices: Vec::new(),

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::Env;
-use types::{Duration, Ino};
+use types::{Duration, FileKind, Ino};
 
-use crate::api::{ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
+use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::rpc::{ContentRpc, Events, Session};
@@ -54,6 +54,11 @@ impl Client {
             session.close().await;
             return Err(ConnectError { text: format!("cannot read the root directory: {fault}") });
         }
+        let client = Client { core: core.clone() };
+        if let Err(text) = client.enter().await {
+            session.close().await;
+            return Err(ConnectError { text });
+        }
         let weak = Rc::downgrade(&core);
         env.clone().spawn(async move {
             loop {
@@ -64,7 +69,34 @@ impl Client {
                 }
             }
         });
-        Ok(Client { core })
+        Ok(client)
+    }
+
+    /// The directory that is mounted: what the kernel calls the root.
+    pub fn root(&self) -> Ino {
+        self.core.root.get()
+    }
+
+    /// Finds the directory that is to be mounted. The kernel never forgets it.
+    async fn enter(&self) -> Result<(), String> {
+        let core = &self.core;
+        let mut path = format!("{}:", core.config.fs_name);
+        for name in &core.config.dir {
+            let dir = self.root();
+            path = format!("{path}/{name}");
+            let found = self.lookup(&Caller::default(), dir, name).await;
+            let entry = found.map_err(|fault| format!("cannot look up {path}: {fault}"))?.map_err(
+                |_| format!("{path} does not exist: make it, or mount what is above it"),
+            )?;
+            if dir != Ino::ROOT {
+                self.forget(dir, 1);
+            }
+            core.root.set(entry.attr.ino);
+            if entry.attr.kind != FileKind::Directory {
+                return Err(format!("{path} is not a directory: only directories can be mounted"));
+            }
+        }
+        Ok(())
     }
 
     /// Everything is written, the pool given back, the session ended; waits for a server that

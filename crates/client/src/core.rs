@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub env: Env,
     pub config: ClientConfig,
     pub kernel: Rc<dyn Kernel>,
+    /// The directory that is mounted.
+    pub root: Cell<Ino>,
     pub session: Rc<Session>,
     data: OnceCell<Rc<DataContext>>,
     pub inodes: Inodes,
@@ -68,6 +70,7 @@ impl Core {
             env,
             config,
             kernel,
+            root: Cell::new(Ino::ROOT),
             session,
             data: OnceCell::new(),
             inodes: Inodes::default(),

@@ -10,6 +10,9 @@ use crate::fs::{
 };
 
 impl Filesystem for Client {
+    fn root(&self) -> Ino {
+        Client::root(self)
+    }
     fn step<T>(&self, unique: u64, poll: impl FnOnce() -> T) -> T {
         Client::step(self, unique, poll)
     }

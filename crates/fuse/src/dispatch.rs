@@ -144,7 +144,7 @@ async fn serve<F: Filesystem>(
             DONE
         }
         Operation::Getxattr { name, size } => {
-            if ino == Ino::ROOT && name == REQUESTS_XATTR {
+            if ino == fs.root() && name == REQUESTS_XATTR {
                 sized(session.counters.json().into_bytes(), size)?
             } else {
                 sized(fs.getxattr(ino, &name).await?, size)?

@@ -64,6 +64,11 @@ pub trait Filesystem: 'static {
         let _ = negotiated;
     }
 
+    /// The inode that the kernel knows as node 1. It is never forgotten.
+    fn root(&self) -> Ino {
+        Ino::ROOT
+    }
+
     /// Polls a part of request `unique`, by which [`Filesystem::give_up`] may name it.
     fn step<T>(&self, unique: u64, poll: impl FnOnce() -> T) -> T {
         let _ = unique;

@@ -45,6 +45,7 @@ pub struct Notifier {
 struct Inner {
     attached: RefCell<Option<(Env, FuseChannel)>>,
     inc_epoch: Cell<bool>,
+    root: Cell<Option<Ino>>,
     missed: RefCell<HashSet<Ino>>,
     /// Threads that were answered a listing and have not been heard of since.
     listings: RefCell<Vec<(u32, Instant)>>,
@@ -58,15 +59,17 @@ impl Notifier {
         Notifier::default()
     }
 
-    /// From now on notifications go to `channel`; `inc_epoch`: the kernel knows that one.
-    pub fn attach(&self, env: &Env, channel: FuseChannel, inc_epoch: bool) {
+    /// From now on notifications go to `channel`; `inc_epoch`: the kernel knows that one;
+    /// `root`: what it calls the root.
+    pub fn attach(&self, env: &Env, channel: FuseChannel, inc_epoch: bool, root: Ino) {
+        self.inner.root.set(Some(root));
         *self.inner.attached.borrow_mut() = Some((env.clone(), channel));
         self.inner.inc_epoch.set(inc_epoch);
     }
 
     /// A cached name is void. Waits for the directory's lock in the kernel.
     pub fn inval_entry(&self, dir: Ino, name: &Name) -> LocalFuture<'static, ()> {
-        Box::pin(self.clone().void(NotifyLane::Pages, inval_entry_message(dir, name)))
+        Box::pin(self.clone().void(NotifyLane::Pages, inval_entry_message(self.node(dir), name)))
     }
 
     /// An inode is being opened: attributes that arrived after they were voided go now.
@@ -83,6 +86,11 @@ impl Notifier {
         if !missed.is_empty() {
             missed.remove(&ino);
         }
+    }
+
+    /// What the kernel calls an inode.
+    fn node(&self, ino: Ino) -> Ino {
+        if self.inner.root.get() == Some(ino) { Ino::ROOT } else { ino }
     }
 
     /// Does the kernel know what the message names?
@@ -126,7 +134,7 @@ impl Notifier {
     }
 
     async fn inval_attr_now(&self, ino: Ino) -> bool {
-        let known = self.send(NotifyLane::Attrs, inval_inode_message(ino, -1, 0)).await;
+        let known = self.send(NotifyLane::Attrs, inval_inode_message(self.node(ino), -1, 0)).await;
         if !known {
             let mut missed = self.inner.missed.borrow_mut();
             if missed.len() >= MISSED_MAX {
@@ -203,7 +211,7 @@ impl Kernel for Notifier {
         let clip = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         // A range that reaches the largest offset is one to the end.
         let len = if offset.saturating_add(len) >= i64::MAX as u64 { 0 } else { len };
-        let message = inval_inode_message(ino, clip(offset), clip(len));
+        let message = inval_inode_message(self.node(ino), clip(offset), clip(len));
         Box::pin(self.clone().void(NotifyLane::Pages, message))
     }
 }

@@ -70,6 +70,11 @@ impl<F: Filesystem> Session<F> {
         answer(self, unique, Answer::Status(Err(Errno(libc::EINTR))));
     }
 
+    /// The inode behind a node of the kernel's.
+    fn inode(&self, node: Ino) -> Ino {
+        if node == NODE_ROOT { self.fs.root() } else { node }
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         self.notifier.forgotten(ino);
         self.fs.forget(ino, count);
@@ -89,7 +94,7 @@ pub async fn serve<F: Filesystem>(
     let Some(negotiated) = handshake(&channel, options.init).await? else {
         return Ok(());
     };
-    options.notifier.attach(env, channel.clone(), negotiated.inc_epoch());
+    options.notifier.attach(env, channel.clone(), negotiated.inc_epoch(), fs.root());
     fs.start(&negotiated);
     if let Some(ready) = options.ready {
         ready(&negotiated);
@@ -188,9 +193,10 @@ fn arguments(request: &FuseRequest) -> Vec<u8> {
 
 /// Serves a request, or starts the task that does.
 async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: FuseRequest) {
-    let Some(header) = Header::decode(&request.head[..request.head_len]) else {
+    let Some(mut header) = Header::decode(&request.head[..request.head_len]) else {
         return;
     };
+    header.ino = session.inode(header.ino);
     session.counters.count(header.opcode);
     session.notifier.heard(header.caller.pid);
     let (operation, body) = match decode_request(session, &header, request) {
@@ -210,6 +216,11 @@ async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: Fuse
             }
         }
         Operation::Interrupt { unique } => session.interrupt(env, unique),
+        Operation::Rename { name, to, new_name, flags } => {
+            let to = session.inode(to);
+            let operation = Operation::Rename { name, to, new_name, flags };
+            run(env, session, header, operation, body).await;
+        }
         operation => run(env, session, header, operation, body).await,
     }
 }
@@ -278,5 +289,10 @@ fn answer<F>(session: &Session<F>, unique: u64, answer: Answer) {
     let _ = answer.send(&session.channel, unique);
 }
 
-const _: () = assert!(Ino::ROOT.0 == 1, "FUSE's root is node 1");
+/// The kernel's name for the root of the mount, which may be any directory. All other nodes
+/// have the numbers of their inodes; none has this one, because the file system's own root
+/// is below nothing.
+const NODE_ROOT: Ino = Ino::ROOT;
+
+const _: () = assert!(NODE_ROOT.0 == 1, "FUSE's root is node 1");
 const _: () = assert!(IO_MAX <= 1 << 20, "env's receive buffers hold a request of 1 MiB");

@@ -36,7 +36,11 @@ pub fn run(args: &LocalArgs) -> Ended {
     lock.rewrite(&format!("pid {}, mounted at {}", std::process::id(), mount.display()))
         .map_err(|error| io(&dir, error))?;
     let cluster = files::open_or_make(&dir, args)?;
-    let source = Source { servers: vec![cluster.listen.clone()], fs_name: cluster.name.clone() };
+    let source = Source {
+        servers: vec![cluster.listen.clone()],
+        fs_name: cluster.name.clone(),
+        dir: Vec::new(),
+    };
     supervisor::run(supervisor::Plan {
         cluster: cluster.file,
         source,

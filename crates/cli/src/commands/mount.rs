@@ -135,6 +135,7 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
     client::ClientConfig {
         server: source.servers.clone(),
         fs_name: source.fs_name.clone(),
+        dir: source.dir.clone(),
         description: format!("{host}, pid {}, {}", std::process::id(), mount.display()),
         lease: options.lease,
         devices: options

@@ -58,7 +58,8 @@ impl Client {
         if cookie == 0 {
             dir.fetched.borrow_mut().take();
         }
-        let parent = dir.inode.names(|names| names.parent).unwrap_or(Ino::ROOT);
+        let parent = dir.inode.names(|names| names.parent).filter(|_| dir.inode.ino != self.root());
+        let parent = parent.unwrap_or(self.root());
         for (offset, name, ino) in [(1, &b"."[..], dir.inode.ino), (2, b"..", parent)] {
             if cookie < offset {
                 page.put(name, ino, FileKind::Directory, offset, || None);

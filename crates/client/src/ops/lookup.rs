@@ -78,7 +78,7 @@ impl Client {
         if inode.kind() != FileKind::Directory {
             return Err(Fault::NotDirectory);
         }
-        let parent = if dir == Ino::ROOT { Some(dir) } else { inode.names(|names| names.parent) };
+        let parent = if dir == self.root() { Some(dir) } else { inode.names(|names| names.parent) };
         let parent = core.inode(parent.ok_or(Fault::Stale)?).await?;
         Ok(core.entry(&parent, parent.ino))
     }
