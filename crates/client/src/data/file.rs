@@ -113,6 +113,8 @@ pub(super) struct State {
     pub queued: bool,
     /// Raised when everything was dropped or rights went: what began before means nothing now.
     pub generation: u64,
+    /// The session was lost, and nothing was accepted since.
+    pub loss_told: bool,
 }
 
 /// The content of one regular file.
@@ -218,6 +220,7 @@ impl State {
 
     /// The content changed now.
     pub fn touch(&mut self, now: Timestamp) {
+        self.loss_told = false;
         self.mtime = Some(now);
         self.ctime = Some(self.ctime.map_or(now, |ctime| ctime.max(now)));
     }
@@ -320,6 +323,7 @@ impl File {
                 paused: false,
                 queued: false,
                 generation: 0,
+                loss_told: false,
             }),
             changed: Notify::new(),
             append: AsyncMutex::new(),
@@ -478,8 +482,7 @@ impl File {
     /// as an error if something was not yet the server's.
     pub fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
-        let clean = state.is_clean();
-        if lost && !clean {
+        if lost && !state.loss_told && !state.is_clean() {
             self.errors.set(self.errors.get() + 1);
             self.ctx.rpc.log(&format!(
                 "{}: the session was lost; what was written and not yet committed is lost",
@@ -493,6 +496,8 @@ impl File {
             self.ctx.pool.release_window(self.ino);
         }
         state.abandon();
+        // What is still in flight belongs to the same loss.
+        state.loss_told = lost;
         state.rights = Rights::empty();
         state.paused = false;
         drop(state);

@@ -210,6 +210,11 @@ impl Session {
             if state.phase == Phase::Closed {
                 return;
             }
+            if self.leaving.get() {
+                drop(state);
+                self.end();
+                return;
+            }
             state.phase = Phase::Down;
             state.recovery = None;
             if let Some(stream) = state.stream.take() {
@@ -336,7 +341,10 @@ impl Session {
                     Err(_) => {}
                 }
             }
-            self.env.sleep(pause).await;
+            // Clients that lost the server at one moment do not all come back at one moment.
+            let half = pause / 2;
+            let more = self.env.random_u64() % (half.as_nanos() as u64).max(1);
+            self.env.sleep(half + Duration::from_nanos(more)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

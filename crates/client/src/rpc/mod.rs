@@ -160,6 +160,8 @@ pub(crate) struct Session {
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
     sync_forced: Cell<bool>,
+    /// A goodbye was said: a connection that ends now is the last.
+    leaving: Cell<bool>,
     callers: callers::Callers,
 }
 
@@ -479,11 +481,17 @@ impl Session {
 
     /// Leaves the server: it frees what this client held.
     pub async fn close(&self) {
+        self.leaving.set(true);
         if self.is_connected() {
             let bound = self.lease().min(Duration::from_secs(10));
             let goodbye = self.call(Call::reserved(vec![Op::Goodbye {}]));
             let _ = self.env.timeout(bound, goodbye).await;
         }
+        self.end();
+    }
+
+    /// Nothing is asked or answered any more.
+    fn end(&self) {
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Closed;
         if let Some(stream) = state.stream.take() {
@@ -586,6 +594,7 @@ impl Session {
             changed: Notify::new(),
             events: OnceCell::new(),
             sync_forced: Cell::new(false),
+            leaving: Cell::new(false),
             callers: callers::Callers::default(),
             env,
         }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use client::{
-    Caller, Client, ClientConfig, Entry, Handle, Kernel, LocalFuture, OpenFlags, Opened, Place,
-    WriteFlags,
+    Caller, Client, ClientConfig, ConnectError, Entry, Handle, Kernel, LocalFuture, OpenFlags,
+    Opened, Place, WriteFlags,
 };
 use env::sim::{SimOptions, SimWorld};
 use env::{DiskOptions, Env};
@@ -138,6 +138,12 @@ impl Cluster {
 
     /// Mounts on the node `name`.
     pub async fn mount(&self, name: &str) -> Mount {
+        let mounted = self.try_mount(name, ClientConfig::default()).await;
+        mounted.unwrap_or_else(|error| panic!("{name} cannot mount: {error}"))
+    }
+
+    /// Mounts on the node `name`, which may fail.
+    pub async fn try_mount(&self, name: &str, config: ClientConfig) -> Result<Mount, ConnectError> {
         let kernel = Rc::new(TestKernel::new(self.world.node(name)));
         let env = self.world.node(name);
         let config = ClientConfig {
@@ -146,11 +152,10 @@ impl Cluster {
             description: name.into(),
             connect_timeout: Duration::from_secs(60),
             log: |line| log(line),
-            ..ClientConfig::default()
+            ..config
         };
-        let client = Client::connect(env.clone(), config, kernel.clone()).await;
-        let client = client.unwrap_or_else(|error| panic!("{name} cannot mount: {error}"));
-        Mount { client, kernel, env }
+        let client = Client::connect(env.clone(), config, kernel.clone()).await?;
+        Ok(Mount { client, kernel, env })
     }
 }
 

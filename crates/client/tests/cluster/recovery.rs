@@ -1,9 +1,12 @@
 //! Connections break and servers restart; the applications notice nothing.
 
-use client::{NodeSpec, Place};
-use types::{Duration, FileKind, Ino};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 
-use crate::harness::{RDWR, ROOT, WRONLY, check, name};
+use client::{ClientConfig, NodeSpec, Place};
+use types::{Duration, Fault, FileKind, Ino, PagId};
+
+use crate::harness::{Mount, RDWR, ROOT, Told, WRONLY, check, logged, name};
 
 #[test]
 fn what_was_not_durable_is_replayed_after_a_restart() {
@@ -132,4 +135,69 @@ fn an_open_file_without_a_name_survives_a_restart_of_the_server() {
         a.client.fsync(opened.handle, false).await.unwrap();
         a.close(opened.handle).await;
     });
+}
+
+#[test]
+fn a_mount_that_is_refused_says_goodbye_and_does_not_come_back() {
+    check(21, |cluster| async move {
+        let devices = vec![(PagId(0), "none".to_owned())];
+        let config = ClientConfig { devices, ..ClientConfig::default() };
+        let refused = cluster.try_mount("a", config).await;
+        assert!(refused.is_err_and(|error| error.text.contains("none")));
+        cluster.env.sleep(Duration::from_secs(3)).await;
+        let came = logged().iter().filter(|line| line.contains("has come")).count();
+        assert_eq!(came, 1, "{:?}", logged());
+        assert!(!logged().iter().any(|line| line.contains("reconnecting")), "{:?}", logged());
+    });
+}
+
+/// Runs `work` as operation `number` of the mount.
+async fn operation<T>(mount: &Mount, number: u64, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|cx| mount.client.step(number, || work.as_mut().poll(cx))).await
+}
+
+#[test]
+fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_the_kernel() {
+    for (seed, sent) in [(22, false), (23, true), (24, false), (25, true)] {
+        check(seed, |cluster| async move {
+            let a = cluster.mount("a").await;
+            let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+            a.client.syncfs().await.unwrap();
+            if sent {
+                // It leaves, and its answer does not come.
+                cluster.world.isolate("mds");
+            } else {
+                cluster.world.kill("mds");
+                cluster.env.sleep(Duration::from_millis(50)).await;
+            }
+            let worker = a.clone();
+            let made = cluster.env.spawn_join(async move {
+                let text = name("f");
+                let node = NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+                let place = Place { dir, name: &text };
+                operation(&worker, 7, worker.client.mknod(&ROOT, place, node)).await.map(|_| ())
+            });
+            cluster.env.sleep(Duration::from_millis(20)).await;
+            a.kernel.told.borrow_mut().clear();
+            a.client.give_up(7);
+            if sent {
+                cluster.world.heal();
+            } else {
+                cluster.start_server().await;
+            }
+            let result = made.await;
+            a.client.over(7);
+            assert_eq!(result, if sent { Ok(()) } else { Err(Fault::Interrupted) });
+            // The slot is as good as any, and the session goes on.
+            for index in 0..20 {
+                a.put(&format!("g{index}"), b"x").await;
+            }
+            a.client.syncfs().await.unwrap();
+            assert_eq!(a.find(dir, "f").await.is_some(), sent);
+            let told = a.kernel.told.borrow().clone();
+            let kernel_knows = told.contains(&Told::Epoch) && told.contains(&Told::Attr(dir));
+            assert_eq!(kernel_knows, sent, "{told:?}");
+        });
+    }
 }
