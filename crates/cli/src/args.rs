@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::units::parse_size;
 
@@ -26,12 +26,31 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// How tables are printed.
+/// How results are printed.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Output {
     /// Print JSON instead of a table; it carries a `version`, sizes are bytes
     #[arg(long)]
     pub json: bool,
+    /// Print a table, or JSON on one line, or on many
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", conflicts_with = "json")]
+    pub format: Option<Format>,
+}
+
+/// Ways to print a result.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "their names are shown as they are")]
+pub enum Format {
+    Table,
+    Json,
+    JsonPretty,
+}
+
+impl Output {
+    /// The way that was asked for.
+    pub fn format(self) -> Format {
+        self.format.unwrap_or(if self.json { Format::Json } else { Format::Table })
+    }
 }
 
 /// The verbs.
@@ -154,8 +173,9 @@ pub struct MdsArgs {
 /// Arguments of `mount`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-SOURCE is host[:port][,host[:port]]:/fsname; the port is 10821 if left out; IPv6 in brackets.
-As root no helper is needed; as a user fusermount3 (package fuse3) is.
+SOURCE is host[:port][,host[:port]]:/fsname[/subdir]; the port is 10821 if left out; IPv6 in
+brackets. As root no helper is needed; as a user fusermount3 (package fuse3) is, and a /dev/fuse
+of mode 0666.
 
 Options (-o, separated by commas):
   ro, nosuid, nodev, noexec, noatime, sync, dirsync    as in mount(8)

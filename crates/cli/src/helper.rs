@@ -68,7 +68,8 @@ fn split(words: &[String], with_value: &str) -> Option<Words> {
 
 fn mount(words: &[String]) -> Result<Run, Failure> {
     let usage = || {
-        let text = "usage: mount.redbud host[:port][,host[:port]]:/fsname DIR [-o OPTIONS]";
+        let text =
+            "usage: mount.redbud host[:port][,host[:port]]:/fsname[/subdir] DIR [-o OPTIONS]";
         Failure::usage(text).with_code(exit::mount::USAGE)
     };
     let words = split(words, "oNt").ok_or_else(usage)?;
@@ -99,7 +100,7 @@ fn fsck(words: &[String]) -> Result<Run, Failure> {
     let words = split(words, "C").ok_or_else(usage)?;
     let [target] = words.rest.as_slice() else { return Err(usage()) };
     let ignored = 0;
-    Ok(Run::Fsck(FsckArgs { target: target.into(), ignored, output: Output { json: false } }))
+    Ok(Run::Fsck(FsckArgs { target: target.into(), ignored, output: Output::default() }))
 }
 
 #[cfg(test)]

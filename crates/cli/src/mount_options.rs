@@ -128,6 +128,9 @@ impl MountOptions {
             "soft" => return Err(
                 "option `soft` is not offered: requests wait for the server (`hard`) and can be killed".into(),
             ),
+            "remount" => return Err(
+                "option `remount` is not offered: unmount, and mount again with the options wanted".into(),
+            ),
             "strictatime" | "mand" | "nolock" | "noflock" | "localflock" => return Err(format!("option `{option}` is not offered")),
             _ if option.starts_with("x-") => {}
             _ => return Err(unknown(option)),

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use crate::args::{Format, Output};
 use crate::exit::Failure;
 
 /// Prints `text` as it is. A reader that left early (`| head`) ends the process quietly.
@@ -20,10 +21,19 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints `value` as one line of JSON. `value` has a field `version`.
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value)
-        .map_err(|error| Failure::failed("RB-OUTPUT", format!("cannot make JSON: {error}")))?;
+/// Prints `value`, which has a field `version`, as `output` asks; `table`: as a table.
+pub fn print_report<T: Serialize>(
+    output: Output,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    let text = match output.format() {
+        Format::Table => return print(&table(value)),
+        Format::Json => serde_json::to_string(value),
+        Format::JsonPretty => serde_json::to_string_pretty(value),
+    };
+    let text =
+        text.map_err(|error| Failure::failed("RB-OUTPUT", format!("cannot make JSON: {error}")))?;
     print(&format!("{text}\n"))
 }
 

@@ -204,8 +204,20 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<OwnedFd>
         Ok(fd) if output.status.success() => Ok(fd),
         _ => {
             let said = String::from_utf8_lossy(&output.stderr);
-            Err(io::Error::other(format!("mounting on {}: {}", target.display(), said.trim())))
+            let (said, hint) = (said.trim(), helper_hint(&said));
+            Err(io::Error::other(format!("mounting on {}: {said}{hint}", target.display())))
         }
+    }
+}
+
+/// What to do about a complaint of `fusermount3`.
+fn helper_hint(said: &str) -> &'static str {
+    if said.contains("/dev/fuse") && said.contains("ermission") {
+        " (users may mount only where /dev/fuse is open to them, as root: chmod 0666 /dev/fuse)"
+    } else if said.contains("user_allow_other") {
+        " (or mount with -o noallow_other)"
+    } else {
+        ""
     }
 }
 
@@ -371,6 +383,15 @@ mod tests {
         options.apply("nodev");
         let text = options.helper_text();
         assert!(text.ends_with("fsname=a\\,b:/fs,nodev"), "{text}");
+    }
+
+    #[test]
+    fn what_a_user_lacks_to_mount_is_told_with_its_remedy() {
+        let denied = "fusermount3: failed to open /dev/fuse: Permission denied";
+        assert!(helper_hint(denied).contains("chmod 0666 /dev/fuse"));
+        let others = "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf";
+        assert!(helper_hint(others).contains("noallow_other"));
+        assert_eq!(helper_hint("fusermount3: bad mount point /x: No such file"), "");
     }
 
     #[test]

@@ -44,13 +44,9 @@ pub fn run(args: &DfArgs) -> Ended {
         return Err(Failure::usage("no Redbud file system is mounted here: name one"));
     }
     let filesystems: Vec<Space> = sources.iter().map(space).collect::<Result<_, _>>()?;
-    if args.output.json {
-        output::print_json(&Report { version: 1, filesystems })?;
-        return Ok(0);
-    }
-    for space in &filesystems {
-        output::print(&describe(space, args.human))?;
-    }
+    output::print_report(args.output, &Report { version: 1, filesystems }, |report| {
+        report.filesystems.iter().map(|space| describe(space, args.human)).collect()
+    })?;
     Ok(0)
 }
 

@@ -55,10 +55,7 @@ pub fn run(args: &FsckArgs) -> Ended {
     .flatten();
     let (cluster, findings) = found?;
     let report = report(&cluster, findings);
-    match args.output.json {
-        true => output::print_json(&report)?,
-        false => output::print(&describe(&report))?,
-    }
+    output::print_report(args.output, &report, describe)?;
     Ok(if report.clean { 0 } else { code::UNCORRECTED })
 }
 

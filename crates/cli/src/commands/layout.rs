@@ -39,13 +39,9 @@ struct Report {
 pub fn run(args: &LayoutArgs) -> Ended {
     let files: Vec<FileLayout> =
         args.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
-    if args.output.json {
-        output::print_json(&Report { version: 1, files })?;
-        return Ok(0);
-    }
-    for file in &files {
-        output::print(&describe(file))?;
-    }
+    output::print_report(args.output, &Report { version: 1, files }, |report| {
+        report.files.iter().map(describe).collect()
+    })?;
     Ok(0)
 }
 

@@ -49,10 +49,7 @@ struct FormattedZone {
 pub fn run(args: &MkfsArgs) -> Ended {
     let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
     let made = format(&cluster, args.force)?;
-    match args.output.json {
-        true => output::print_json(&made)?,
-        false => output::print(&describe(&made))?,
-    }
+    output::print_report(args.output, &made, describe)?;
     Ok(0)
 }
 

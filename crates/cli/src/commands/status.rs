@@ -55,10 +55,7 @@ pub fn run(args: &StatusArgs) -> Ended {
         filesystems: asked.into_iter().map(file_system).collect(),
         mounts: mounts.iter().map(|mount| describe_mount(mount, &running)).collect(),
     };
-    match args.output.json {
-        true => output::print_json(&report)?,
-        false => output::print(&describe(&report))?,
-    }
+    output::print_report(args.output, &report, describe)?;
     Ok(worst.unwrap_or(0))
 }
 

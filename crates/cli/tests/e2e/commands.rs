@@ -1,14 +1,15 @@
 //! What the commands print and how they end.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::Signal;
 
 use crate::harness::{
-    Cluster, PATIENCE, Scratch, Spec, describe, eventually, redbud, signal, success, wait_child,
+    Cluster, PATIENCE, Scratch, Spec, describe, eventually, redbud, shell, signal, success,
+    wait_child,
 };
 
 fn run(command: &mut Command) -> (i32, String) {
@@ -125,7 +126,7 @@ fn status_df_and_layout_tell_what_is_there_also_as_json() {
         let server = &status["filesystems"][0]["server"];
         assert!(server["epoch"].as_u64().unwrap() >= 1, "{status}");
         assert_eq!(server["clients"].as_array().unwrap().len(), 1, "{status}");
-        let df = json(&success(redbud().args(["df", "--json", target])));
+        let df = json(&success(redbud().args(["df", "-o", "json", target])));
         let space = &df["filesystems"][0];
         assert_eq!(space["zones"].as_array().unwrap().len(), 2, "{df}");
         assert!(space["bytes"].as_u64().unwrap() > 7 << 30, "{df}");
@@ -133,12 +134,12 @@ fn status_df_and_layout_tell_what_is_there_also_as_json() {
     assert!(success(redbud().arg("status")).contains(&root));
     assert!(success(redbud().args(["df", "-h", &root])).contains("total"));
 
-    let layout = json(&success(redbud().args(["layout", "--json"]).arg(&file)));
+    let layout = json(&success(redbud().args(["layout", "--output=json-pretty"]).arg(&file)));
     let segments = layout["files"][0]["segments"].as_array().unwrap();
     let bytes: u64 = segments.iter().map(|segment| segment["length"].as_u64().unwrap()).sum();
     assert_eq!(layout["files"][0]["size"], 300_000);
     assert!((300_000..310_000).contains(&bytes), "{layout}");
-    assert!(success(redbud().arg("layout").arg(&file)).contains("written"));
+    assert!(success(redbud().args(["layout", "-otable"]).arg(&file)).contains("written"));
     let (code, said) = run(redbud().arg("layout").arg("/etc/passwd"));
     assert!(code == 1 && said.contains("not lie in a Redbud mount"), "{said}");
     cluster.finish();
@@ -181,8 +182,9 @@ fn a_mount_that_cannot_be_says_why_with_the_status_of_mount_8() {
     let mut cluster = Cluster::start(&Spec::default());
     let mnt = cluster.dir.join("mnt");
     fs::create_dir(&mnt).unwrap();
+    let log = format!("log={}", cluster.dir.join("refused.log").display());
     let mount = |source: &str, options: &str, path: &Path| {
-        run(redbud().args(["mount", "-o", options, source]).arg(path))
+        run(redbud().args(["mount", "-o", &log, "-o", options, source]).arg(path))
     };
     let wrong = cluster.source.replace(":/test", ":/other");
     let (code, said) = mount(&wrong, "timeo=20,retrans=1", &mnt);
@@ -228,11 +230,171 @@ fn the_mount_helper_mounts_in_the_background_and_umount_waits_for_its_end() {
     assert!(!is_mounted(&mnt));
 
     // Read-only, as fstab would have it.
-    success(Command::new(&helper).arg(&cluster.source).arg(&mnt).args(["-o", "ro"]));
+    let options = format!("ro,log={}", cluster.dir.join("bg.log").display());
+    success(Command::new(&helper).arg(&cluster.source).arg(&mnt).args(["-o", &options]));
     assert_eq!(fs::read(mnt.join("f")).unwrap(), b"content");
     let error = fs::write(mnt.join("g"), b"x").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     success(redbud().arg("umount").arg(&mnt));
+    cluster.finish();
+}
+
+/// A link in /sbin by which mount(8) and umount(8) find the binary; taken away at the end.
+struct Helper(PathBuf);
+
+impl Helper {
+    fn install(name: &str) -> Helper {
+        let link = Path::new("/sbin").join(name);
+        if fs::read_link(&link).is_ok_and(|target| target.ends_with("target/debug/redbud")) {
+            fs::remove_file(&link).unwrap();
+        }
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_redbud"), &link)
+            .unwrap_or_else(|error| panic!("{}: {error}", link.display()));
+        Helper(link)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Clients that have something mounted at `mnt`, or had.
+fn clients_of(mnt: &Path) -> usize {
+    let wanted = format!("{}\0", mnt.display());
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let is_client = |line: &Vec<u8>| {
+        let line = String::from_utf8_lossy(line);
+        line.contains("\0--daemon\0") && line.ends_with(&wanted)
+    };
+    lines.filter(is_client).count()
+}
+
+#[test]
+fn mount_8_umount_8_and_fstab_work_as_for_other_file_systems() {
+    let cluster = Cluster::start(&Spec::default());
+    let _mount = Helper::install("mount.redbud");
+    let mnt = cluster.dir.join("m8");
+    fs::create_dir(&mnt).unwrap();
+    let log = format!("log={}", cluster.dir.join("m8.log").display());
+    let program = |name: &str| {
+        let mut command = Command::new(name);
+        command.stdin(Stdio::null());
+        command
+    };
+
+    let options = format!("noatime,nosuid,_netdev,{log}");
+    let mut mount = program("mount");
+    success(mount.args(["-t", "redbud", &cluster.source]).arg(&mnt).args(["-o", &options]));
+    fs::write(mnt.join("f"), b"content").unwrap();
+    let found = success(
+        program("findmnt").args(["-no", "SOURCE,FSTYPE,OPTIONS", "--mountpoint"]).arg(&mnt),
+    );
+    let fields: Vec<&str> = found.split_whitespace().collect();
+    assert_eq!(fields[..2], [cluster.source.as_str(), "fuse.redbud"], "{found}");
+    assert!(fields[2].contains("noatime") && fields[2].contains("nosuid"), "{found}");
+    let df = success(program("df").args(["-B1", "--output=source,fstype,size"]).arg(&mnt));
+    let fields: Vec<&str> = df.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(fields[..2], [cluster.source.as_str(), "fuse.redbud"], "{df}");
+    assert!(fields[2].parse::<u64>().unwrap() > 7 << 30, "{df}");
+
+    let _remount = Helper::install("mount.fuse.redbud");
+    let (code, said) = run(program("mount").args(["-o", "remount,ro"]).arg(&mnt));
+    assert!(code != 0 && said.contains("unmount, and mount again"), "{said}");
+    fs::write(mnt.join("g"), b"still writable").unwrap();
+
+    // Without a helper the kernel unmounts at once, and the client writes the rest.
+    success(program("umount").arg(&mnt));
+    assert!(!is_mounted(&mnt));
+    eventually("the client has written everything and ended", || clients_of(&mnt) == 0);
+
+    let fstab = cluster.dir.join("fstab");
+    let usual = format!("ro,noauto,user,_netdev,x-systemd.automount,nofail,noatime,{log}");
+    let line = format!("{} {} redbud {usual} 0 0\n", cluster.source, mnt.display());
+    fs::write(&fstab, line).unwrap();
+    success(program("mount").arg("-T").arg(&fstab).arg(&mnt));
+    assert_eq!(fs::read(mnt.join("g")).unwrap(), b"still writable");
+    let error = fs::write(mnt.join("f"), b"x").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let found = success(program("findmnt").args(["-no", "OPTIONS", "--mountpoint"]).arg(&mnt));
+    for option in ["ro", "nosuid", "nodev", "noexec", "noatime"] {
+        assert!(found.trim().split(',').any(|one| one == option), "{option} in {found}");
+    }
+    // With the helper, umount(8) waits for the client.
+    let _umount = Helper::install("umount.fuse.redbud");
+    success(program("umount").arg(&mnt));
+    assert_eq!(clients_of(&mnt), 0);
+    assert!(!is_mounted(&mnt));
+    cluster.finish();
+}
+
+#[test]
+fn a_directory_can_be_mounted_as_a_root_of_its_own() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    fs::create_dir_all(root.join("projects/one/deep")).unwrap();
+    fs::write(root.join("projects/file"), b"no directory").unwrap();
+    fs::write(root.join("projects/one/old"), b"old").unwrap();
+    let whole = cluster.source.clone();
+    let mnt = cluster.dir.join("mnt");
+    fs::create_dir(&mnt).unwrap();
+    let log = format!("log={}", cluster.dir.join("refused.log").display());
+    for (wrong, why) in [
+        ("projects/two", "/projects/two does not exist"),
+        ("projects/file", "/projects/file is not a directory"),
+        ("projects/file/x", "/projects/file is not a directory"),
+        ("projects/../projects", "`..` cannot be"),
+    ] {
+        let source = format!("{whole}/{wrong}");
+        let (code, said) = run(redbud().args(["mount", "-o", &log, &source]).arg(&mnt));
+        assert!(matches!(code, 1 | 32) && said.contains(why), "{wrong}: {said}");
+    }
+
+    cluster.source = format!("{whole}/projects/one");
+    let index = cluster.mount();
+    let inner = cluster.path(index);
+    let outer = root.join("projects/one");
+    assert_eq!(fs::read(inner.join("old")).unwrap(), b"old");
+    let (seen, is) = (fs::metadata(&inner).unwrap(), fs::metadata(&outer).unwrap());
+    assert_eq!((seen.ino(), seen.nlink()), (is.ino(), is.nlink()));
+    // Each sees the other's changes, also those of the root itself.
+    for round in 0..20 {
+        let name = format!("f{round}");
+        fs::write(inner.join(&name), name.as_bytes()).unwrap();
+        assert_eq!(fs::read(outer.join(&name)).unwrap(), name.as_bytes());
+        fs::rename(outer.join(&name), outer.join("deep").join(&name)).unwrap();
+        assert!(!inner.join(&name).exists());
+        fs::rename(inner.join("deep").join(&name), inner.join(&name)).unwrap();
+        fs::remove_file(outer.join(&name)).unwrap();
+        assert!(!inner.join(&name).exists());
+        let count = |dir: &Path| fs::read_dir(dir).unwrap().count();
+        assert_eq!((count(&inner), count(&outer)), (2, 2));
+        fs::create_dir(outer.join("d")).unwrap();
+        assert_eq!(fs::metadata(&inner).unwrap().nlink(), 4);
+        fs::remove_dir(inner.join("d")).unwrap();
+        assert_eq!(fs::metadata(&outer).unwrap().nlink(), 3);
+    }
+    fs::set_permissions(&inner, fs::Permissions::from_mode(0o750)).unwrap();
+    assert_eq!(fs::metadata(&outer).unwrap().mode() & 0o777, 0o750);
+    let shown = shell(&inner.join("deep"), "pwd -P; cd ..; pwd -P; cd ..; pwd -P; ls -di mnt1/..");
+    let mut lines = shown.lines();
+    for expected in [inner.join("deep"), inner.clone(), cluster.dir.clone()] {
+        assert_eq!(lines.next(), Some(expected.to_str().unwrap()), "{shown}");
+    }
+    let found =
+        success(Command::new("findmnt").args(["-no", "SOURCE", "--mountpoint"]).arg(&inner));
+    assert_eq!(found.trim(), cluster.source);
+    let inner_text = inner.display().to_string();
+    let status = json(&success(redbud().args(["status", "--json", &inner_text])));
+    assert_eq!(status["filesystems"][0]["source"], whole, "{status}");
+    assert!(success(redbud().args(["df", &cluster.source])).contains("total"));
+
+    // Removed while it is mounted: gone, not damaged.
+    fs::remove_dir_all(&outer).unwrap();
+    assert!(fs::write(inner.join("late"), b"x").is_err());
+    assert!(fs::read_dir(&inner).map_or(true, |mut entries| entries.next().is_none()));
     cluster.finish();
 }
 

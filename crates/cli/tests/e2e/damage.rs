@@ -74,7 +74,8 @@ fn a_data_device_of_another_file_system_is_refused_by_server_and_client() {
     fs::create_dir(&mount).unwrap();
     let metadata = cluster.dir.join("metadata.img");
     for (wrong, why) in [(&foreign, "foreign.img"), (&metadata, "metadata")] {
-        let option = format!("data0={}", wrong.display());
+        let log = cluster.dir.join("refused.log");
+        let option = format!("data0={},log={}", wrong.display(), log.display());
         let mut command = redbud();
         command.args(["mount", "-o", &option]).arg(&cluster.source).arg(&mount);
         let output = run(&mut command);
