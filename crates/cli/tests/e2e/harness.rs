@@ -35,6 +35,10 @@ pub struct Spec {
     pub lease: Duration,
     /// Address at which the server listens.
     pub host: String,
+    /// Where the first data zone lies, if not in a file of the cluster's.
+    pub data_path: Option<PathBuf>,
+    /// Where metadata lies, if not in a file of the cluster's.
+    pub metadata_path: Option<PathBuf>,
     /// When the test is stuck.
     pub limit: Duration,
 }
@@ -46,6 +50,8 @@ impl Default for Spec {
             metadata: 512 << 20,
             lease: Duration::from_secs(30),
             host: "127.0.0.1".to_owned(),
+            data_path: None,
+            metadata_path: None,
             limit: TEST_LIMIT,
         }
     }
@@ -93,15 +99,20 @@ impl Cluster {
         let dir = scratch::directory();
         let config = dir.join("cluster.toml");
         let port = scratch::free_port();
+        let zone = |device: Option<&PathBuf>, file: &str, size: u64| match device {
+            Some(path) => format!("path = \"{}\"\n", path.display()),
+            None => format!("path = \"{file}\"\nsize = \"{size}\"\n"),
+        };
         let mut text = format!(
             "name = \"test\"\n[server]\nlisten = \"{}:{port}\"\nlease = \"{}ms\"\ncache = \"64M\"\n\
-             [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\nlog = \"16M\"\n",
+             [metadata]\n{}log = \"16M\"\n",
             spec.host,
             spec.lease.as_millis(),
-            spec.metadata
+            zone(spec.metadata_path.as_ref(), "metadata.img", spec.metadata),
         );
         for (index, size) in spec.data.iter().enumerate() {
-            text += &format!("[[data]]\npath = \"data{index}.img\"\nsize = \"{size}\"\n");
+            let device = spec.data_path.as_ref().filter(|_| index == 0);
+            text += &format!("[[data]]\n{}", zone(device, &format!("data{index}.img"), *size));
         }
         std::fs::write(&config, text).unwrap();
         success(redbud().arg("mkfs").arg(&config));
@@ -212,6 +223,11 @@ impl Cluster {
     /// Process of the server.
     pub fn server_pid(&self) -> i32 {
         self.server.as_ref().expect("the server runs").pid()
+    }
+
+    /// Waits until the server ends by itself.
+    pub fn wait_server(&mut self) -> std::process::ExitStatus {
+        self.server.take().expect("the server runs").wait()
     }
 
     /// Kills the server (SIGKILL).

@@ -12,6 +12,7 @@
 
 mod away;
 mod bench;
+mod broken;
 mod coherence;
 mod commands;
 mod damage;

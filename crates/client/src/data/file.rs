@@ -617,8 +617,29 @@ impl File {
                 other => state.log.push_back(Logged { seq, edit: other }),
             }
         }
+        self.reserve_again(state, from, to);
         state.mark_stale(from, to);
         state.tail = None;
+    }
+
+    /// Blocks that lost their place may be dirty anew, by writes that found them placed:
+    /// they need another place. Without space for it they are lost with the rest.
+    fn reserve_again(&self, state: &mut State, from: u64, to: u64) {
+        let mut at = from;
+        while let Some((start, run)) = state.dirty_from(at, to) {
+            at = start + run.blocks();
+            let lack = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
+            if lack == 0 {
+                continue;
+            }
+            match self.ctx.pool.reserve(lack) {
+                Some(more) => {
+                    let run = state.dirty.get_mut(&start).expect("found");
+                    run.reserved.merge(more);
+                }
+                None => drop(state.dirty.remove(&start)),
+            }
+        }
     }
 
     fn unmap_failed(&self, state: &mut State, gone: &Extent) {

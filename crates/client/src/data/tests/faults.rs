@@ -189,3 +189,23 @@ fn a_paused_file_goes_on_where_it_was() {
         rig.finish(512).await;
     });
 }
+
+#[test]
+fn a_write_that_follows_in_the_block_of_a_failed_one_is_not_lost_with_it() {
+    run(406, one_disk(2048), |rig| async move {
+        let file = rig.file(1);
+        let seam = (1 << 20) - 50;
+        rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
+        rig.write(&file, 0, &vec![1; seam]).await.unwrap();
+        // The first is on its way, and has a place that it is about to lose.
+        rig.write(&file, seam as u64, &[2; 5000]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Err(Fault::Io));
+        file.fsync(false).await.unwrap();
+        assert_eq!(file.error_seq(), 1);
+        rig.finish(2048).await;
+        let now = rig.server.now.borrow();
+        let seen = Server::content(&now, &rig.server.disks, Ino(1));
+        assert!(seen[..255 * 4096].iter().all(|&byte| byte == 0));
+        assert!(seen[seam..].len() == 5000 && seen[seam..].iter().all(|&byte| byte == 2));
+    });
+}

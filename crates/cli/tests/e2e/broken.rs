@@ -1,0 +1,184 @@
+//! Devices that fail: the application is told, the log names the file, and nothing is
+//! acknowledged that is not there.
+//!
+//! A broken device is a loop device whose sparse backing file lies on a small file system
+//! that fills up: writes to blocks without room fail with EIO, all else works. It heals
+//! when there is room again.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Cluster, Spec, eventually, pattern, success};
+
+const EIO: i32 = 5;
+
+/// A loop device of `size` bytes with `room` bytes behind it.
+struct Fragile {
+    small: PathBuf,
+    device: PathBuf,
+}
+
+impl Fragile {
+    fn new(dir: &Path, size: u64, room: u64) -> Fragile {
+        let small = dir.join("small");
+        fs::create_dir(&small).unwrap();
+        let options = format!("size={room}");
+        let mut mount = Command::new("mount");
+        success(mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(&small));
+        let image = small.join("image");
+        File::create(&image).unwrap().set_len(size).unwrap();
+        let device = success(Command::new("losetup").args(["--find", "--show"]).arg(&image));
+        Fragile { small, device: device.trim().into() }
+    }
+
+    /// Uses up the room but for `left` bytes; ends with the value.
+    fn fill(&self, left: u64) -> Filler {
+        let path = self.small.join("filler");
+        let stat = rustix::fs::statvfs(&self.small).unwrap();
+        let bytes = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
+        success(Command::new("fallocate").arg("-l").arg(bytes.to_string()).arg(&path));
+        Filler(path)
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        for command in [
+            Command::new("losetup").arg("-d").arg(&self.device),
+            Command::new("umount").arg("-l").arg(&self.small),
+        ] {
+            if !command.status().is_ok_and(|status| status.success()) {
+                eprintln!("{command:?} failed");
+            }
+        }
+    }
+}
+
+struct Filler(PathBuf);
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Writes and syncs a file; the first error.
+fn write_synced(path: &Path, seed: u64, len: usize) -> io::Result<()> {
+    let file = File::create(path)?;
+    for (index, piece) in pattern(seed, len).chunks(1 << 20).enumerate() {
+        file.write_all_at(piece, (index << 20) as u64)?;
+    }
+    file.sync_all()
+}
+
+#[test]
+fn a_failing_data_device_is_told_to_the_application_and_named_in_the_log() {
+    let dir = crate::harness::Scratch::new();
+    let device = Fragile::new(dir.path(), 1 << 30, 48 << 20);
+    let mut cluster = Cluster::start(&Spec {
+        data: vec![1 << 30],
+        data_path: Some(device.device.clone()),
+        ..Spec::default()
+    });
+    cluster.mount();
+    let root = cluster.root();
+    write_synced(&root.join("before"), 1, 4 << 20).unwrap();
+    let filler = device.fill(4 << 20);
+
+    // At the latest fsync says it, once for each open file; later descriptors start afresh.
+    let victim = File::create(root.join("victim")).unwrap();
+    let content = pattern(2, 32 << 20);
+    let pieces = content.chunks(1 << 20).enumerate();
+    let failed = pieces
+        .map(|(index, piece)| victim.write_all_at(piece, (index << 20) as u64))
+        .find_map(Result::err)
+        .map_or_else(|| victim.sync_all(), Err);
+    let error = failed.expect_err("32 MiB do not fit into 4");
+    assert_eq!(error.raw_os_error(), Some(EIO), "{error}");
+    eventually("the log names the file", || cluster.client_log(0).contains("/victim"));
+    // What was there before is unharmed, and names still work.
+    assert!(fs::read(root.join("before")).unwrap() == pattern(1, 4 << 20));
+    fs::rename(root.join("victim"), root.join("renamed")).unwrap();
+    drop(victim);
+
+    // The device has recovered: what is written from now on is kept.
+    drop(filler);
+    write_synced(&root.join("after"), 3, 8 << 20).unwrap();
+    let again = fs::OpenOptions::new().write(true).open(root.join("renamed")).unwrap();
+    again.write_all_at(&content[..1 << 20], 0).unwrap();
+    again.sync_all().unwrap();
+    drop(again);
+    cluster.unmount(0);
+    let second = cluster.mount();
+    let root = cluster.path(second);
+    assert!(fs::read(root.join("before")).unwrap() == pattern(1, 4 << 20));
+    assert!(fs::read(root.join("after")).unwrap() == pattern(3, 8 << 20));
+    let renamed = fs::read(root.join("renamed")).unwrap();
+    assert!(renamed[..1 << 20] == content[..1 << 20]);
+    // Lost pieces are older (holes), never something else.
+    for (block, expected) in renamed.chunks(4096).zip(content.chunks(4096)) {
+        let hole = block.iter().all(|&byte| byte == 0);
+        assert!(hole || block == &expected[..block.len()]);
+    }
+    cluster.finish();
+}
+
+#[test]
+fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false() {
+    let dir = crate::harness::Scratch::new();
+    let device = Fragile::new(dir.path(), 512 << 20, 64 << 20);
+    let mut cluster =
+        Cluster::start(&Spec { metadata_path: Some(device.device.clone()), ..Spec::default() });
+    cluster.mount();
+    let root = cluster.root();
+    fs::create_dir(root.join("d")).unwrap();
+    write_synced(&root.join("d/first"), 1, 100_000).unwrap();
+    let filler = device.fill(1 << 20);
+    // Names until the log is full and has to be written home, where there is no room.
+    let maker = std::thread::spawn({
+        let root = root.clone();
+        move || {
+            let target = "t".repeat(3000);
+            let mut synced = 0;
+            for number in 0..40_000u32 {
+                std::os::unix::fs::symlink(&target, root.join(format!("d/l{number}")))?;
+                if number % 100 == 0 {
+                    File::open(root.join("d"))?.sync_all()?;
+                    synced = number;
+                }
+                if number > 20_000 {
+                    break;
+                }
+            }
+            Ok::<u32, io::Error>(synced)
+        }
+    });
+    let status = cluster.wait_server();
+    assert!(!status.success(), "{status}");
+    let said = cluster.server_log();
+    assert!(said.contains(device.device.to_str().unwrap()), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+
+    // Clients wait. With the device well again, another server goes on where it was.
+    assert!(!maker.is_finished(), "no application sees an error");
+    drop(filler);
+    let more = Command::new("mount")
+        .args(["-o", "remount,size=512m"])
+        .arg(&device.small)
+        .status()
+        .unwrap();
+    assert!(more.success());
+    cluster.start_server();
+    let synced = maker.join().unwrap().expect("no application sees an error");
+    assert!(synced >= 20_000, "{synced}");
+    cluster.kill_client(0);
+    let second = cluster.mount();
+    let root = cluster.path(second);
+    assert!(fs::read(root.join("d/first")).unwrap() == pattern(1, 100_000));
+    let names = fs::read_dir(root.join("d")).unwrap().count();
+    assert!(names > synced as usize, "{names} of {synced}");
+    cluster.finish();
+}
