@@ -203,9 +203,10 @@ async fn until(
     stopping: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (mut serving, mut stopping) = (pin!(serving), pin!(stopping));
-    std::future::poll_fn(|cx| match serving.as_mut().poll(cx) {
-        Poll::Ready(served) => Poll::Ready(served),
-        Poll::Pending => stopping.as_mut().poll(cx).map(Ok),
+    // Signals are asked for before the mount is said to stand.
+    std::future::poll_fn(|cx| match stopping.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(Ok(())),
+        Poll::Pending => serving.as_mut().poll(cx),
     })
     .await
 }

@@ -1,7 +1,10 @@
 //! `redbud mds`: the metadata server, until it is told to stop.
 
+use std::future::{Future, poll_fn};
 use std::io::Read;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use env::{DriverKind, Env};
 use mds::{Config, Mds, PagPlace};
@@ -68,9 +71,15 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         server.address(),
         identity.epoch
     ));
+    // Asked for once, so that who is told next can stop it.
+    let mut signal = pin!(env.stop_signal());
+    let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
     notify::tell(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
     let stop = async {
-        let signal = env.stop_signal().await;
+        let signal = match early {
+            Poll::Ready(signal) => signal,
+            Poll::Pending => signal.await,
+        };
         log::line(&format!("stopping (signal {signal})"));
         notify::tell("STOPPING=1\n");
     };

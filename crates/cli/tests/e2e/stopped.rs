@@ -61,6 +61,22 @@ fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
 }
 
 #[test]
+fn who_says_that_it_is_ready_can_be_stopped_cleanly_at_once() {
+    let mut cluster = Cluster::start(&Spec::default());
+    for _ in 0..20 {
+        cluster.stop_server();
+        cluster.start_server();
+    }
+    for index in 0..10 {
+        cluster.mount();
+        signal(cluster.client_pid(index), Signal::TERM);
+        let status = cluster.wait_client(index);
+        assert!(status.success(), "{status}\n{}", cluster.client_log(index));
+    }
+    cluster.finish();
+}
+
+#[test]
 fn a_short_stop_within_the_lease_loses_nothing() {
     let cluster = two_mounts();
     let file = File::create(cluster.path(0).join("f")).unwrap();
