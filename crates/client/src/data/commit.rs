@@ -26,6 +26,7 @@ use super::disks::{DataConfig, Disks, Stable};
 use super::file::{File, Logged};
 use super::pool::Pool;
 use super::space::Space;
+use super::sync::Syncs;
 use crate::boundary::{Commit, Rpc};
 
 /// From acceptance to the start of the commit.
@@ -41,7 +42,7 @@ const BATCH: usize = 256;
 /// Batches at a time.
 const BATCHES: usize = 4;
 /// Operations of one compound of commits; the rest is for what the sender adds.
-const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
+pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 
 /// What a commit is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +71,7 @@ pub struct DataContext {
     pub(super) pool: Rc<Pool>,
     pub(super) budget: Rc<Budget>,
     pub(super) space: Space,
+    pub(super) syncs: Syncs,
     /// Device writes in flight.
     pub(super) flights: Cell<usize>,
     /// Sessions lost so far: what was launched in an earlier one is not submitted.
@@ -88,7 +90,7 @@ impl std::fmt::Debug for DataContext {
 }
 
 /// A file's state at the moment of sealing.
-struct Sealed {
+pub(super) struct Sealed {
     edits_below: u64,
     size: Option<u64>,
     shrinks: bool,
@@ -116,6 +118,7 @@ impl DataContext {
             pool: Rc::default(),
             budget: Budget::new(config.dirty_max as u64),
             space: Space::default(),
+            syncs: Syncs::default(),
             flights: Cell::new(0),
             session: Cell::new(0),
             dirty_max: config.dirty_max as u64,
@@ -245,6 +248,17 @@ impl DataContext {
         files: &[Rc<File>],
         purpose: Purpose,
     ) -> Vec<Result<(), Fault>> {
+        let sealed = self.prepare(files, purpose).await;
+        self.tell(files, &sealed, purpose).await
+    }
+
+    /// The first half of a commit: what was accepted so far is on the devices, stable if its
+    /// edits speak of data.
+    pub(super) async fn prepare(
+        self: &Rc<Self>,
+        files: &[Rc<File>],
+        purpose: Purpose,
+    ) -> Vec<Option<Sealed>> {
         let errors: Vec<u64> = files.iter().map(|file| file.errors.get()).collect();
         let marks: Vec<u64> = files.iter().map(|file| file.launch_all()).collect();
         let mut sealed = Vec::with_capacity(files.len());
@@ -255,12 +269,23 @@ impl DataContext {
             file.landed_below_seal().await;
         }
         self.stabilise(files, &sealed, purpose).await;
-        let results = self.send(files, &sealed, purpose).await;
+        sealed
+    }
+
+    /// The second half: the server has it.
+    pub(super) async fn tell(
+        self: &Rc<Self>,
+        files: &[Rc<File>],
+        sealed: &[Option<Sealed>],
+        purpose: Purpose,
+    ) -> Vec<Result<(), Fault>> {
+        let results = self.send(files, sealed, purpose).await;
         for file in files {
             let state = &mut *file.state.borrow_mut();
             state.committing = false;
             let settled = state.is_clean() && !state.queued;
             if settled {
+                state.writes = 0;
                 if purpose == Purpose::Background {
                     state.tail = None;
                 }
@@ -466,7 +491,7 @@ impl File {
     }
 
     /// Waits for a commit under way and marks the next one as ours.
-    async fn claim_commit(&self) {
+    pub(super) async fn claim_commit(&self) {
         loop {
             let changed = self.changed.notified();
             {
@@ -503,21 +528,6 @@ impl File {
             }
         }
         result
-    }
-
-    /// Everything accepted before the call is durable when it ends. `true`: a synchronous
-    /// compound was answered during the call.
-    pub async fn fsync(self: &Rc<Self>, _datasync: bool) -> Result<bool, Fault> {
-        loop {
-            self.claim_commit().await;
-            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Sync).await;
-            match outcomes.into_iter().next() {
-                // Paused meanwhile: once more.
-                Some(Err(Fault::Interrupted)) => {}
-                Some(Err(fault)) => return Err(fault),
-                _ => return Ok(true),
-            }
-        }
     }
 
     /// Waits until everything dirty with a sequence below `mark` is launched, and fixes what

@@ -106,6 +106,8 @@ pub(super) struct State {
     /// Lowest and highest completion stamp per device of writes that are not known to be stable.
     pub stamps: BTreeMap<PagId, (u64, u64)>,
     pub committing: bool,
+    /// Writes accepted since the last fsync, or since it was clean.
+    pub writes: u32,
     /// A commit in company failed: the next is sent alone, so that its fault is its own.
     pub alone: bool,
     pub paused: bool,
@@ -319,6 +321,7 @@ impl File {
                 sealed_flights: 0,
                 stamps: BTreeMap::new(),
                 committing: false,
+                writes: 0,
                 alone: false,
                 paused: false,
                 queued: false,

@@ -25,6 +25,7 @@ mod pool;
 mod read;
 mod resize;
 mod space;
+mod sync;
 mod write;
 
 #[cfg(test)]

@@ -260,8 +260,11 @@ impl File {
         state.mark_stale(first, last);
         self.grow(state, end);
         state.touch(self.ctx.rpc.time());
+        state.writes = state.writes.saturating_add(1);
+        let soon = self.fsync_expected(state);
         let run = state.dirty.get_mut(&start).expect("put in above");
-        if run.blocks() >= RUN_BLOCKS || (adopt && len >= DIRECT_MIN) || self.ctx.budget.pressed() {
+        let large = run.blocks() >= RUN_BLOCKS || (adopt && len >= DIRECT_MIN);
+        if large || soon || self.ctx.budget.pressed() {
             run.wanted = true;
             self.launch(state, start);
         }

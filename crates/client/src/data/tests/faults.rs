@@ -128,6 +128,7 @@ fn an_eviction_drops_what_was_not_committed_and_reports_it() {
         rig.write(&file, 0, &[1; 100_000]).await.unwrap();
         // The server forgets the client's pool, as after a quarantine.
         rig.ctx.evicted(ClientId(6));
+        rig.env.sleep(Duration::from_secs(1)).await;
         {
             let mut now = rig.server.now.borrow_mut();
             let pool = std::mem::take(&mut now.pool);
