@@ -55,6 +55,21 @@ pub struct Commit {
     pub ctime: Option<Timestamp>,
 }
 
+/// Why a commit was not taken, or not whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// What came in the way.
+    pub fault: Fault,
+    /// So many edits, the first ones, took effect all the same, with a size that grows if there are any.
+    pub done: usize,
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Refusal {
+        Refusal { fault, done: 0 }
+    }
+}
+
 /// What the content half asks of the metadata server. All calls travel in
 /// reserved slots and may be made while a recall is under way. They wait through
 /// restarts of the server; `Fault::Evicted` means that the session is gone.
@@ -70,12 +85,13 @@ pub trait Rpc {
     /// More of a layout, under a `DATA` right.
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>>;
     /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything
-    /// of the session so far, when it is answered. One result for each.
+    /// of the session so far, when it is answered. One result for each; after one that is not
+    /// taken, later ones of the same inode are not sent.
     fn commit(
         &self,
         commits: Vec<Commit>,
         sync: bool,
-    ) -> LocalFuture<'_, Vec<Result<Leased, Fault>>>;
+    ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>>;
     /// Until when the session's lease is good, as far as this client knows: nothing new
     /// is submitted to a device after it.
     fn lease_ends(&self) -> Instant;

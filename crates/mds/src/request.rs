@@ -99,7 +99,8 @@ pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpR
             | OpReply::Space { .. }
             | OpReply::Statfs { .. }
             | OpReply::Locked { .. }
-            | OpReply::Text { .. } => {}
+            | OpReply::Text { .. }
+            | OpReply::Part { .. } => {}
         }
     }
 }
@@ -158,9 +159,10 @@ impl Work {
                 || ops::cost(op).is_some_and(|cost| cost != READ)
         };
         let mut done = self.request.ops.iter().zip(&replay.results).enumerate();
-        done.all(|(index, (op, result))| match self.kept_outcome(index) {
-            Some(outcome) => !matches!(outcome, Outcome::Edits(_)),
-            None => result.is_err() || !changes(op),
+        done.all(|(index, (op, result))| match (self.kept_outcome(index), result) {
+            (Some(Outcome::Edits(kept)), Ok(OpReply::Part { done, .. })) => kept >= done,
+            (Some(outcome), _) => !matches!(outcome, Outcome::Edits(_)),
+            (None, result) => result.is_err() || !changes(op),
         })
     }
 
@@ -189,7 +191,7 @@ impl Work {
         }
         for index in 0..count {
             let result = self.one(index).await;
-            let failed = result.is_err();
+            let failed = matches!(result, Err(_) | Ok(OpReply::Part { .. }));
             self.results.push(result);
             if failed {
                 return;
@@ -214,6 +216,10 @@ impl Work {
     }
 
     async fn one(&mut self, index: usize) -> Result<OpReply, Fault> {
+        if let Some(Err(fault)) = self.replayed(index) {
+            // It changed nothing then: the client went on from there.
+            return Err(*fault);
+        }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
         let result = match ops::cost(&op) {
             Some(cost) if self.client() != ClientId(0) => {
@@ -318,15 +324,32 @@ impl Work {
             }
             None => 0,
         };
+        // A replay takes effect as far as it did then, and no further: the rest came anew.
+        let part = match self.replayed(index) {
+            Some(Ok(OpReply::Part { done, fault })) => Some((*done as usize, *fault)),
+            _ => None,
+        };
+        let until = part.map_or(commit.edits.len(), |(until, _)| until);
+        if until > commit.edits.len() {
+            return Err(Fault::Protocol);
+        }
         loop {
+            if let Some((until, fault)) = part
+                && done >= until
+            {
+                return Ok(OpReply::Part { done: until as u32, fault });
+            }
             let step = self.attempt(Cost::STEP, index, |cx, txn| {
-                let step = commit::step(cx, txn, commit, done)?;
+                let step = commit::step(cx, txn, commit, done..until)?;
                 cx.finish(index);
                 Ok(step)
             });
-            match step.await? {
-                (Some(reply), _) => return Ok(reply),
-                (None, at) => done = at,
+            match step.await {
+                Ok((Some(reply), _)) => return Ok(reply),
+                Ok((None, at)) => done = at,
+                Err(Fault::Evicted) => return Err(Fault::Evicted),
+                Err(fault) if done > 0 => return Ok(OpReply::Part { done: done as u32, fault }),
+                Err(fault) => return Err(fault),
             }
         }
     }
@@ -428,6 +451,11 @@ impl Work {
                 format!("client {} claims a lock of inode {ino}, another has it", self.client());
             self.server.log(&text);
         }
+    }
+
+    /// The result that an operation of a replay had.
+    fn replayed(&self, index: usize) -> Option<&Result<OpReply, Fault>> {
+        self.request.replay.as_ref().and_then(|replay| replay.results.get(index))
     }
 
     fn kept_outcome(&self, index: usize) -> Option<&Outcome> {

@@ -356,7 +356,7 @@ wire_enum! {
         /// More of a layout, under a `DATA` right. Reply `Layout`.
         Layout = 17 { ino: InoRef, from: FileBlock, },
         /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`. `mtime` only if
-        /// it was written since times were last set explicitly. Passes gates. Reply `Attr`.
+        /// it was written since times were last set explicitly. Passes gates. Reply `Attr`, or `Part`.
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, },
         /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, },
@@ -427,6 +427,9 @@ wire_enum! {
         Locked = 14 { lock: Option<Lock>, },
         /// Text.
         Text = 15 { text: String, },
+        /// Of a commit the first `done` edits took effect (one or more), then `fault` came in the way. A size that
+        /// grows is set, one that shrinks and the times are not. Ends the compound, as a failure does.
+        Part = 16 { done: u32, fault: Fault, },
     }
 }
 

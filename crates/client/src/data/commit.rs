@@ -9,7 +9,7 @@
 //! - a file is in at most one commit at a time (`committing`), and at most once in
 //!   the queue (`queued`); every file that is not clean is in `active`;
 //! - an edit leaves the log only to be sent, and returns to its front if the server
-//!   can take it later.
+//!   can take it later; one that took effect is not sent again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,7 @@ use super::file::{File, Logged};
 use super::pool::Pool;
 use super::space::Space;
 use super::sync::Syncs;
-use crate::boundary::{Commit, Rpc};
+use crate::boundary::{Commit, Refusal, Rpc};
 
 /// From acceptance to the start of the commit.
 const AGE: Duration = Duration::from_secs(1);
@@ -404,12 +404,12 @@ impl DataContext {
             let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
             let mut answers = self.rpc.commit(bodies, sync && last).await.into_iter();
             for (index, commit) in group {
-                let answer = answers.next().unwrap_or(Err(Fault::Protocol));
+                let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
                 match (answer, kept.get_mut(&index)) {
                     (_, Some((_, edits))) => edits.extend(commit.edits),
                     (Ok(_), None) => answered.push(index),
-                    (Err(fault), None) => {
-                        kept.insert(index, (fault, commit.edits));
+                    (Err(Refusal { fault, done }), None) => {
+                        kept.insert(index, (fault, files[index].rest(commit, done)));
                     }
                 }
             }
@@ -626,6 +626,17 @@ impl File {
         if state.ctime == sealed.ctime {
             state.ctime = None;
         }
+    }
+
+    /// What of a commit the server did not take, `done` edits of it.
+    fn rest(&self, commit: Commit, done: usize) -> Vec<Edit> {
+        let Commit { mut edits, size, .. } = commit;
+        edits.drain(..done.min(edits.len()));
+        if done > 0 {
+            let mut state = self.state.borrow_mut();
+            state.server_size = state.server_size.max(size.unwrap_or(0));
+        }
+        edits
     }
 
     /// The server did not take what was sealed, or not all.

@@ -5,7 +5,7 @@ use types::limits::COMPOUND_OPS_MAX;
 use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
 use super::{Call, result};
-use crate::boundary::{Commit, LocalFuture, Rpc};
+use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 use crate::core::Core;
 
 /// [`Rpc`] of a client that may be gone already.
@@ -55,38 +55,42 @@ impl Rpc for ContentRpc {
         &self,
         commits: Vec<Commit>,
         sync: bool,
-    ) -> LocalFuture<'_, Vec<Result<Leased, Fault>>> {
+    ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
         assert!(commits.len() <= COMPOUND_OPS_MAX, "a compound has a limit");
         Box::pin(async move {
-            let count = commits.len();
-            let mut results = Vec::with_capacity(count);
-            let mut rest: Vec<Op> = commits.into_iter().map(commit_op).collect();
-            let core = match self.core() {
-                Ok(core) => core,
-                Err(fault) => return vec![Err(fault); count],
+            let Ok(core) = self.core() else {
+                return vec![Err(Fault::Unreachable.into()); commits.len()];
             };
-            // A commit that fails ends its compound: the others go again without it.
-            while !rest.is_empty() {
-                let call = Call { sync, ..Call::reserved(rest.clone()) };
-                let reply = match core.session.call(call).await {
-                    Ok(reply) => reply,
-                    Err(fault) => {
-                        results.resize(count, Err(fault));
-                        break;
-                    }
-                };
-                if reply.results.is_empty() {
-                    results.resize(count, Err(Fault::Protocol));
-                    break;
-                }
-                rest.drain(..reply.results.len().min(rest.len()));
-                results.extend(reply.results.iter().map(|result| match result {
-                    Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
-                    Ok(_) => Err(Fault::Protocol),
-                    Err(fault) => Err(*fault),
-                }));
+            if commits.is_empty() {
+                // Of interest is only that it is answered.
+                let _ = core.session.call(Call { sync, ..Call::reserved(Vec::new()) }).await;
+                return Vec::new();
             }
-            results
+            let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
+            // A commit that fails ends its compound: those of other files go again without it.
+            loop {
+                let open: Vec<usize> =
+                    (0..commits.len()).filter(|&i| results[i].is_none()).collect();
+                if open.is_empty() {
+                    return results.into_iter().flatten().collect();
+                }
+                let ops = open.iter().map(|&index| commit_op(commits[index].clone())).collect();
+                let call = Call { sync, ..Call::reserved(ops) };
+                let answers: Vec<_> = match core.session.call(call).await {
+                    Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
+                    Ok(reply) => reply.results.iter().map(taken).collect(),
+                    Err(fault) => vec![Err(fault.into()); open.len()],
+                };
+                for (&index, answer) in open.iter().zip(answers) {
+                    if let Err(Refusal { fault, .. }) = answer {
+                        let later = commits.iter().enumerate().skip(index + 1);
+                        for (later, _) in later.filter(|(_, c)| c.ino == commits[index].ino) {
+                            results[later] = Some(Err(fault.into()));
+                        }
+                    }
+                    results[index] = Some(answer);
+                }
+            }
         })
     }
 
@@ -120,6 +124,16 @@ impl Rpc for ContentRpc {
     fn attr(&self, ino: Ino) -> Option<Attr> {
         let core = self.core().ok()?;
         core.inodes.get(ino).map(|inode| inode.server_attr())
+    }
+}
+
+/// How a commit was answered.
+fn taken(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
+    match result {
+        Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
+        Ok(OpReply::Part { done, fault }) => Err(Refusal { fault: *fault, done: *done as usize }),
+        Ok(_) => Err(Fault::Protocol.into()),
+        Err(fault) => Err((*fault).into()),
     }
 }
 

@@ -5,7 +5,9 @@
 //!   several, and each leaves a file that a crash may show: a growing size is set
 //!   first (holes read as zeros), a shrinking one and the times last;
 //! - how far it came is kept with each transaction, so a commit sent again after a
-//!   restart goes on where it was.
+//!   restart goes on where it was; and the client is told, if it can go no further.
+
+use std::ops::Range;
 
 use proto::mds::{Edit, OpReply};
 use store::{Stop, Txn};
@@ -29,12 +31,12 @@ pub struct Commit<'a> {
     pub ctime: Option<Timestamp>,
 }
 
-/// Applies edits from number `done` on. Yields how many are done, and with the last of them the reply.
+/// Applies edits of a range. Yields how many are done, and with the last of the commit the reply.
 pub fn step(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
     commit: Commit<'_>,
-    done: usize,
+    range: Range<usize>,
 ) -> Result<(Option<OpReply>, usize), Stop> {
     let ino = commit.ino;
     let mut attr = cx.attr(txn, ino)?;
@@ -45,8 +47,8 @@ pub fn step(
     if !writer && !cx.replay {
         return Err(Fault::Stale.into());
     }
-    let (edits, mut at, mut work) = (commit.edits, done, EDITS);
-    while at < edits.len() && work > 0 {
+    let (edits, mut at, mut work) = (commit.edits, range.start, EDITS);
+    while at < range.end && work > 0 {
         work -= 1;
         match &edits[at] {
             Edit::Map { extent } => match txn.map(ino, cx.client, *extent) {

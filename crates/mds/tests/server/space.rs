@@ -71,6 +71,54 @@ fn a_commit_of_many_edits_is_whole() {
 }
 
 #[test]
+fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        let run = c.space(1000).await.unwrap().remove(0);
+        let part = |index: u64| PagRun { addr: PagBlock(run.addr.0 + index), ..run.clone() };
+        let map = |i: u64| Edit::Map { extent: extent(i * 2, 1, &part(i)) };
+        let mut edits: Vec<Edit> = (0..100).map(map).collect();
+        edits[70] = Edit::Unmap { from: FileBlock(9), to: 9 };
+        let size = Some(1 << 20);
+        let op = |edits| Op::Commit { ino, edits, size, mtime: None, ctime: None };
+        let request = c.request(3, vec![op(edits.clone()), op(Vec::new())]);
+        let reply = c.exchange(request.clone()).await.unwrap();
+        let [Ok(OpReply::Part { done, fault: Fault::Invalid })] = reply.results[..] else {
+            panic!("{:?}", reply.results)
+        };
+        assert!((1..=70).contains(&done), "{done}");
+        // The rest can be sent by itself; what is done cannot be done again.
+        edits[70] = map(70);
+        let again = c.commit(ino, edits.clone(), size).await;
+        assert_eq!(again, Err(Fault::Invalid));
+        let rest = c.request(4, vec![op(edits[done as usize..].to_vec())]);
+        let rest_reply = c.exchange(rest.clone()).await.unwrap();
+        assert!(rest_reply.results[0].is_ok(), "{rest_reply:?}");
+        // Both are replayed as they were, and no further.
+        let sent = [(&request, &reply), (&rest, &rest_reply)];
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        for (request, reply) in sent {
+            let replay = Replay { transno: reply.transno, results: reply.results.clone() };
+            let replay = Request { replay: Some(replay), ..request.clone() };
+            let again = c.exchange(replay).await.unwrap();
+            assert_eq!(again.results.len(), 1);
+            match (&again.results[0], &reply.results[0]) {
+                (Ok(OpReply::Part { .. }), part) => assert_eq!(&again.results[0], part),
+                (result, _) => assert!(result.is_ok(), "{again:?}"),
+            }
+        }
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        let OpReply::Attr { leased } = rest_reply.results[0].clone().unwrap() else { panic!() };
+        assert_eq!((leased.attr.blocks, leased.attr.size), (100, 1 << 20));
+        let (now, layout) = c.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert_eq!((now.attr.blocks, now.attr.size), (100, 1 << 20));
+        assert_eq!(layout.unwrap().extents[70], extent(140, 1, &part(70)));
+    });
+}
+
+#[test]
 fn a_full_device_says_so_deletes_still_work_and_space_comes_back() {
     with_blocks(2000, |bed| async move {
         let c = bed.client("c").await;

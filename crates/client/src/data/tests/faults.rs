@@ -3,6 +3,7 @@
 use env::sim::{DiskAction, DiskFault};
 
 use super::*;
+use crate::boundary::Refusal;
 
 fn one_disk(blocks: u64) -> Setup {
     Setup { disks: 1, blocks, ..Setup::default() }
@@ -88,7 +89,7 @@ fn a_full_device_refuses_at_write_and_loses_nothing_accepted() {
 fn commits_that_the_server_cannot_take_now_are_made_later() {
     run(404, one_disk(512), |rig| async move {
         let file = rig.file(1);
-        rig.server.refusals.borrow_mut().extend([Fault::Overloaded; 5]);
+        rig.server.refusals.borrow_mut().extend([Refusal::from(Fault::Overloaded); 5]);
         rig.write(&file, 0, &[1; 10_000]).await.unwrap();
         file.flush().await.unwrap_err();
         assert!(file.is_clean());
@@ -100,6 +101,59 @@ fn commits_that_the_server_cannot_take_now_are_made_later() {
 }
 
 #[test]
+fn of_a_commit_that_the_server_took_in_part_only_the_rest_is_sent_again() {
+    run(414, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        let refusal = Refusal { fault: Fault::NoSpace, done: 2 };
+        rig.server.refusals.borrow_mut().extend([refusal, refusal]);
+        // Holes between the blocks: each is an edit of its own.
+        for block in 0..6u64 {
+            rig.write(&file, block * 8192, &[1 + block as u8; 4096]).await.unwrap();
+        }
+        rig.env.sleep(Duration::from_secs(5)).await;
+        assert!(file.is_clean() && rig.server.refusals.borrow().is_empty());
+        assert_eq!(file.error_seq(), 0);
+        rig.finish(512).await;
+        let now = rig.server.now.borrow();
+        let content = Server::content(&now, &rig.server.disks, Ino(1));
+        assert_eq!(content.len(), 11 * 4096);
+        for block in 0..6 {
+            let bytes = &content[block * 8192..block * 8192 + 4096];
+            assert!(bytes.iter().all(|&byte| usize::from(byte) == 1 + block), "block {block}");
+        }
+    });
+}
+
+#[test]
+fn an_fsync_that_failed_in_company_goes_again_alone() {
+    run(417, one_disk(512), |rig| async move {
+        let rig = Rc::new(rig);
+        let files: Vec<_> = (1..6).map(|ino| rig.file(ino)).collect();
+        for file in &files {
+            rig.write(file, 0, &[1; 10_000]).await.unwrap();
+        }
+        let mut syncs = Vec::new();
+        for file in &files {
+            let file = file.clone();
+            syncs.push(rig.env.spawn_join(async move { file.fsync(false).await }));
+            // The first is under way when the others come and gather.
+            rig.env.sleep(Duration::from_nanos(1)).await;
+        }
+        while rig.server.commits.get() == 0 {
+            rig.env.sleep(Duration::from_micros(10)).await;
+        }
+        rig.server.refusals.borrow_mut().push_back(Fault::Invalid.into());
+        for sync in syncs {
+            sync.await.unwrap();
+        }
+        assert!(rig.server.refusals.borrow().is_empty());
+        assert_eq!(rig.server.commits.get(), 3, "the first, the others, one of them alone");
+        assert!(files.iter().all(|file| file.error_seq() == 0 && file.is_clean()));
+        assert_eq!(rig.server.durable.borrow().files.len(), 5);
+    });
+}
+
+#[test]
 fn a_commit_refused_for_good_is_an_error_of_its_file_alone() {
     run(405, one_disk(512), |rig| async move {
         let files: Vec<_> = (1..5).map(|ino| rig.file(ino)).collect();
@@ -107,11 +161,11 @@ fn a_commit_refused_for_good_is_an_error_of_its_file_alone() {
             rig.write(file, 0, &[1; 10_000]).await.unwrap();
         }
         // In company the fault is not blamed on anyone; alone it is.
-        rig.server.refusals.borrow_mut().push_back(Fault::Invalid);
+        rig.server.refusals.borrow_mut().push_back(Fault::Invalid.into());
         rig.env.sleep(Duration::from_secs(5)).await;
         assert!(files.iter().all(|file| file.error_seq() == 0 && file.is_clean()));
         rig.write(&files[0], 0, &[2; 10_000]).await.unwrap();
-        rig.server.refusals.borrow_mut().push_back(Fault::Invalid);
+        rig.server.refusals.borrow_mut().push_back(Fault::Invalid.into());
         assert_eq!(files[0].fsync(false).await, Err(Fault::Invalid));
         assert_eq!(files[0].error_seq(), 1);
         assert!(files[1..].iter().all(|file| file.error_seq() == 0));

@@ -23,7 +23,7 @@ use types::{
 
 use super::extents::{ExtentMap, from_extent};
 use super::{DataConfig, DataContext, File};
-use crate::boundary::{Commit, LocalFuture, Rpc};
+use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 
 /// What free blocks are full of; writers in these tests never write it.
 pub const GARBAGE: u8 = 0xee;
@@ -55,7 +55,7 @@ pub struct Server {
     pub rng: RefCell<SimRng>,
     pub grant_max: Cell<u64>,
     /// Faults of the next commits.
-    pub refusals: RefCell<VecDeque<Fault>>,
+    pub refusals: RefCell<VecDeque<Refusal>>,
     pub frozen: Cell<bool>,
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
@@ -201,14 +201,19 @@ impl Rpc for Server {
         &self,
         commits: Vec<Commit>,
         sync: bool,
-    ) -> LocalFuture<'_, Vec<Result<Leased, Fault>>> {
+    ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
         Box::pin(async move {
             self.delay().await;
             self.commits.set(self.commits.get() + 1);
             let mut results = Vec::new();
             for commit in &commits {
-                if let Some(fault) = self.refusals.borrow_mut().pop_front() {
-                    results.push(Err(fault));
+                if let Some(refusal) = self.refusals.borrow_mut().pop_front() {
+                    if refusal.done > 0 {
+                        let edits = commit.edits[..refusal.done].to_vec();
+                        let size = commit.size.max(Some(self.attr(commit.ino).size));
+                        self.apply(&Commit { edits, size, mtime: None, ctime: None, ..*commit });
+                    }
+                    results.push(Err(refusal));
                     continue;
                 }
                 self.apply(commit);

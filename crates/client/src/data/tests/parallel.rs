@@ -111,7 +111,46 @@ fn eight_files_synced_at_once_share_flushes() {
             task.await;
         }
         let after: u64 = rig.server.disks.iter().map(|disk| disk.counts().flushes).sum();
-        assert!(after - before <= 16, "{} flushes", after - before);
+        assert!(after - before <= 8, "{} flushes", after - before);
+        assert!(rig.server.commits.get() <= 4, "{} compounds", rig.server.commits.get());
         assert_eq!(rig.server.durable.borrow().files.len(), 64);
+    });
+}
+
+#[test]
+fn a_write_goes_out_at_once_where_each_had_an_fsync_of_its_own() {
+    run(342, Setup::default(), |rig| async move {
+        let writes =
+            |rig: &Rig| rig.server.disks.iter().map(|disk| disk.counts().writes).sum::<u64>();
+        for ino in 0..3 {
+            let file = rig.file(100 + ino);
+            rig.write(&file, 0, &[5; 32 << 10]).await.unwrap();
+            file.fsync(false).await.unwrap();
+        }
+        let file = rig.file(1);
+        let before = writes(&rig);
+        rig.write(&file, 0, &[6; 5000]).await.unwrap();
+        rig.env.sleep(Duration::from_micros(1)).await;
+        assert_eq!(writes(&rig) - before, 1);
+        // What follows it waits for company.
+        rig.write(&file, 5000, &[7; 5000]).await.unwrap();
+        rig.write(&file, 100_000, &[8; 5000]).await.unwrap();
+        rig.env.sleep(Duration::from_micros(1)).await;
+        assert_eq!(writes(&rig) - before, 1);
+        file.fsync(false).await.unwrap();
+        // Several writes had one fsync: nothing is expected any more.
+        let file = rig.file(2);
+        let before = writes(&rig);
+        rig.write(&file, 0, &[9; 5000]).await.unwrap();
+        rig.env.sleep(Duration::from_micros(1)).await;
+        assert_eq!(writes(&rig), before);
+        rig.finish(2048).await;
+        let now = rig.server.now.borrow();
+        let content = Server::content(&now, &rig.server.disks, Ino(1));
+        let mut whole = vec![0; 105_000];
+        whole[..5000].fill(6);
+        whole[5000..10_000].fill(7);
+        whole[100_000..].fill(8);
+        assert!(content == whole);
     });
 }
