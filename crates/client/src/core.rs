@@ -271,19 +271,19 @@ impl Core {
             }
             (
                 Op::Unlink { name, .. } | Op::Rmdir { name, .. },
-                OpReply::Removed { attr, dir, .. },
+                OpReply::Removed { attr, dir, kept, .. },
             ) => {
                 self.changed_dir(dir, |names| names.remove(name));
                 let unused = matches!(op, Op::Unlink { unused: Some(ino), .. } if *ino == attr.ino);
-                self.unnamed(attr, unused || attr.kind == FileKind::Directory);
+                self.unnamed(attr, unused && !kept || attr.kind == FileKind::Directory);
             }
             (
                 Op::Rename { name, new_name, flags, unused, .. },
-                OpReply::Renamed { moved, replaced, from, to, .. },
+                OpReply::Renamed { moved, replaced, from, to, kept },
             ) => {
                 self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
                 if let Some(attr) = replaced {
-                    self.unnamed(attr, *unused == Some(attr.ino));
+                    self.unnamed(attr, *unused == Some(attr.ino) && !kept);
                 }
             }
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout }) => {

@@ -444,7 +444,7 @@ fn work_together(seed: u64, disturb: bool) {
 
 #[test]
 fn two_clients_that_work_in_the_same_directories_agree_in_the_end() {
-    for seed in 10..14 {
+    for seed in 10..40 {
         work_together(seed, false);
     }
 }
