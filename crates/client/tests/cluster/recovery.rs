@@ -122,6 +122,29 @@ fn what_fsync_acknowledged_survives_the_death_of_everything() {
 }
 
 #[test]
+fn an_fsync_that_finds_nothing_to_commit_still_waits_for_the_log() {
+    check(14, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (_, empty) = a.create(Ino::ROOT, "empty", WRONLY).await;
+        a.client.fsync(empty.handle, false).await.unwrap();
+        cluster.world.kill("a");
+        cluster.restart_server().await;
+        let b = cluster.mount("b").await;
+        assert_eq!(b.get("empty").await, []);
+        let (_, told) = b.create(Ino::ROOT, "told", WRONLY).await;
+        b.write(told.handle, 0, &[1; 9000]).await;
+        // The commit is answered, and not yet in the log.
+        cluster.env.sleep(Duration::from_millis(1200)).await;
+        assert_eq!(b.client.status().dirty_bytes, 0);
+        b.client.fsync(told.handle, false).await.unwrap();
+        cluster.world.kill("b");
+        cluster.restart_server().await;
+        let c = cluster.mount("c").await;
+        assert_eq!(c.get("told").await, [1; 9000]);
+    });
+}
+
+#[test]
 fn an_open_file_without_a_name_survives_a_restart_of_the_server() {
     check(8, |cluster| async move {
         let a = cluster.mount("a").await;
