@@ -224,3 +224,72 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
         });
     }
 }
+
+#[test]
+fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
+    for seed in 30..38 {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+            assert_eq!(b.ino("d").await, dir);
+            let mut tasks = Vec::new();
+            for (worker, mount) in [a.clone(), b.clone(), a.clone()].into_iter().enumerate() {
+                let env = cluster.env.clone();
+                tasks.push(cluster.env.spawn_join(async move {
+                    let mut expected = Vec::new();
+                    let mut given_up = 0;
+                    for index in 0..80u64 {
+                        let text = format!("w{worker}-{index}");
+                        let number = 1000 * (worker as u64 + 1) + index;
+                        let (client, late) = (mount.client.clone(), env.clone());
+                        let wait = Duration::from_micros(env.random_u64() % 3000);
+                        let killer = env.spawn_join(async move {
+                            late.sleep(wait).await;
+                            client.give_up(number);
+                        });
+                        let made = name(&text);
+                        let place = Place { dir, name: &made };
+                        let node =
+                            NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+                        let work = mount.client.mknod(&ROOT, place, node);
+                        match operation(&mount, number, work).await {
+                            Ok(_) => expected.push(text),
+                            Err(Fault::Interrupted) => given_up += 1,
+                            Err(fault) => panic!("{text}: {fault}"),
+                        }
+                        killer.await;
+                        mount.client.over(number);
+                    }
+                    (expected, given_up)
+                }));
+            }
+            for round in 0..6 {
+                cluster.env.sleep(Duration::from_millis(9 + round)).await;
+                match round % 3 {
+                    0 => cluster.world.cut("a", "mds"),
+                    1 => cluster.world.cut("b", "mds"),
+                    _ => cluster.restart_server().await,
+                }
+            }
+            let (mut expected, mut given_up) = (Vec::new(), 0);
+            for task in tasks {
+                let ended = cluster.env.timeout(Duration::from_secs(120), task).await;
+                let (names, number) = ended.expect("no worker is stuck");
+                expected.extend(names);
+                given_up += number;
+            }
+            assert!(given_up > 0 && !expected.is_empty(), "{given_up}");
+            expected.sort();
+            for mount in [&a, &b] {
+                let mut names = mount.list(dir, true).await;
+                names.retain(|name| !name.starts_with('.'));
+                names.sort();
+                assert_eq!(names, expected);
+                mount.client.syncfs().await.unwrap();
+                let status = mount.client.status();
+                assert_eq!((status.evictions, status.in_flight), (0, 0));
+            }
+            assert!(!logged().iter().any(|line| line.contains("could not be repeated")));
+        });
+    }
+}
