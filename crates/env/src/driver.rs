@@ -130,9 +130,9 @@ pub(crate) trait Driver {
     /// Takes or tests; a test tells whether the lock could be taken.
     fn lock(&mut self, node: NodeId, disk: &Handle, lock: ByteLock) -> io::Result<bool>;
     fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(Handle, String)>;
-    /// Listens beside `address`, as `listen` gave it, for peers on the same host. `None`: TCP it is.
-    fn listen_near(&mut self, _address: &str) -> Option<Handle> {
-        None
+    /// Listens beside `address`, as `listen` gave it, for peers on the same host; `None` where there are none.
+    fn listen_near(&mut self, _address: &str) -> io::Result<Option<Handle>> {
+        Ok(None)
     }
     /// Connects to one who listens so; at once or not at all.
     fn connect_near(&mut self, _target: &Target) -> Option<(Handle, String)> {

@@ -17,6 +17,10 @@ use crate::driver::{NodeId, Op, Payload, Target};
 use crate::executor::{Core, OpFuture};
 use crate::net::{Listener, Stream};
 
+/// How long [`Env::listen`] waits for an address in use, and how often it looks.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
+const LISTEN_PAUSE: Duration = Duration::from_millis(10);
+
 /// A handle on the executor of this thread. Cheap to clone, `!Send`.
 #[derive(Clone)]
 pub struct Env {
@@ -184,14 +188,32 @@ impl Env {
     }
 
     /// Listens for connections by TCP on "host:port" (port 0 takes a free one), and for those of
-    /// this host by a Unix socket beside it, if its name is free.
+    /// this host by a Unix socket beside it, if its name is free. Waits a little for addresses in use: the
+    /// kernel takes down the io_uring of a process that was killed, and what it holds, after the process.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
-        let (handle, local) =
-            self.core.with_driver(|driver| driver.listen(self.node, address)).map_err(|error| {
-                io::Error::new(error.kind(), format!("listen on {address}: {error}"))
-            })?;
-        let near = self.core.with_driver(|driver| driver.listen_near(&local));
+        let until = self.now() + LISTEN_PATIENCE;
+        let tcp = || self.core.with_driver(|driver| driver.listen(self.node, address));
+        let (handle, local) = self.when_free(until, tcp).await.map_err(|error| {
+            io::Error::new(error.kind(), format!("listen on {address}: {error}"))
+        })?;
+        let near = || self.core.with_driver(|driver| driver.listen_near(&local));
+        let near = self.when_free(until, near).await.unwrap_or_default();
         Ok(Listener::new(self.clone(), handle, near, local))
+    }
+
+    async fn when_free<T>(
+        &self,
+        until: Instant,
+        mut listen: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match listen() {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.now() < until => {
+                    self.sleep(LISTEN_PAUSE).await;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Opens a block device or file with O_DIRECT. Errors name the path.

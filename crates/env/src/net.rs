@@ -125,6 +125,13 @@ impl Stream {
         (Ok(()), bytes)
     }
 
+    /// Writes what the socket takes without waiting, and says how much that was: perhaps nothing,
+    /// as when the connection is broken. Not while [`Stream::write_all`] is under way.
+    pub fn write_now(&self, bytes: &[u8]) -> usize {
+        let sent = self.0.env.core().with_driver(|driver| driver.send_now(&self.0.handle, bytes));
+        sent.unwrap_or(0)
+    }
+
     /// Ends reads and writes in flight, and closes.
     pub fn shutdown(&self) {
         self.0.env.core().with_driver(|driver| driver.shutdown(&self.0.handle));

@@ -225,6 +225,15 @@ fn peers_on_one_host_meet_by_a_unix_socket_and_by_tcp_where_nobody_listens_on_on
                 let far = listener.accept().await.unwrap();
                 let me = format!("process {} of this host", std::process::id());
                 assert_eq!((near.peer(), far.peer()), (me.clone(), me));
+                assert_eq!(near.write_now(&[4, 5, 6]), 3);
+                assert_eq!(read_exact(&far, 3).await, [4, 5, 6]);
+                let taken = near.write_now(&vec![7; 3 << 20]);
+                assert!(0 < taken && taken < 3 << 20, "the socket took {taken} bytes");
+                assert_eq!(near.write_now(&[7]), 0, "it takes no more");
+                let mut left = taken;
+                while left > 0 {
+                    left -= far.read(Vec::new(), 1 << 20).await.0.unwrap();
+                }
                 // More than the socket takes at once.
                 let sent = env.spawn_join(async move {
                     near.write_all(vec![7; 3 << 20]).await.0.unwrap();
@@ -246,6 +255,28 @@ fn peers_on_one_host_meet_by_a_unix_socket_and_by_tcp_where_nobody_listens_on_on
             let address = plain.local_addr().unwrap().to_string();
             let near = env.connect(&address).await.unwrap();
             assert_eq!(near.peer(), address);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn an_address_that_its_last_owner_is_about_to_leave_is_waited_for() {
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        env::run(kind, |env| async move {
+            let first = env.listen("127.0.0.1:0").await.unwrap();
+            let address = first.local_address();
+            env.spawn({
+                let env = env.clone();
+                async move {
+                    env.sleep(Duration::from_millis(50)).await;
+                    drop(first);
+                }
+            });
+            let second = env.listen(&address).await.unwrap();
+            let near = env.connect(&address).await.unwrap();
+            assert!(near.peer().contains("process"), "the Unix socket is there too");
+            second.accept().await.unwrap();
         })
         .unwrap();
     }

@@ -299,8 +299,8 @@ impl Driver for Ring {
         Ok((Handle::Fd(Arc::new(socket)), local))
     }
 
-    fn listen_near(&mut self, address: &str) -> Option<Handle> {
-        near::listen(address, false).ok().map(|socket| Handle::Fd(Arc::new(socket)))
+    fn listen_near(&mut self, address: &str) -> io::Result<Option<Handle>> {
+        near::listen(address, false).map(|socket| Some(Handle::Fd(Arc::new(socket))))
     }
 
     fn connect_near(&mut self, target: &Target) -> Option<(Handle, String)> {
