@@ -3,6 +3,8 @@
 //! Invariants:
 //! - everything sent on a connection leaves in the order it was sent; what is ready
 //!   when the socket is, leaves in one write;
+//! - the answers to what was read at once leave together, written by the reader before it reads on; it
+//!   never waits in between. The writer takes what does not fit, and what is sent at other times;
 //! - a connection whose peer does not read is not read from either, so that what
 //!   waits to be written stays bounded.
 
@@ -37,6 +39,10 @@ pub struct Connection {
     written: Notify,
     closed: Cell<bool>,
     finishing: Cell<bool>,
+    /// The reader is at work on what it has read.
+    reading: Cell<bool>,
+    /// The writer waits for the socket.
+    writing: Cell<bool>,
 }
 
 impl Connection {
@@ -48,6 +54,8 @@ impl Connection {
             written: Notify::new(),
             closed: Cell::new(false),
             finishing: Cell::new(false),
+            reading: Cell::new(false),
+            writing: Cell::new(false),
         }
     }
 
@@ -60,8 +68,27 @@ impl Connection {
         let idle = out.is_empty();
         encode(message, &mut out);
         drop(out);
-        if idle {
+        if idle && !self.reading.get() {
             self.ready.notify_all();
+        }
+    }
+
+    /// The reader has done what there was: writes what was queued meanwhile.
+    fn flush(&self) {
+        self.reading.set(false);
+        let mut out = self.out.borrow_mut();
+        if out.is_empty() || self.writing.get() || self.closed.get() {
+            return;
+        }
+        let written = self.stream.write_now(&out);
+        if written < out.len() {
+            out.drain(..written);
+            drop(out);
+            self.ready.notify_all();
+        } else if out.capacity() > SPARE_MAX {
+            *out = Vec::new();
+        } else {
+            out.clear();
         }
     }
 
@@ -120,7 +147,9 @@ async fn write(env: Env, connection: Rc<Connection>) {
             continue;
         }
         // A peer that reads nothing for so long is as good as gone.
+        connection.writing.set(true);
         let sent = env.timeout(WRITE_PATIENCE, connection.stream.write_all(taken)).await;
+        connection.writing.set(false);
         let Some((Ok(()), bytes)) = sent else { break };
         spare = if bytes.capacity() > SPARE_MAX { Vec::new() } else { bytes };
         connection.written.notify_all();
@@ -141,6 +170,7 @@ pub async fn receive(
             Ok(None) => {}
             Err(malformed) => return Err(malformed.to_string()),
         }
+        connection.flush();
         loop {
             let written = connection.written.notified();
             if connection.closed.get() {
@@ -172,6 +202,7 @@ async fn read(
             Ok(None) => return None,
             Err(text) => return Some(text),
         };
+        connection.reading.set(true);
         session.heard.set(server.env.now());
         if session.is_over() {
             return None;

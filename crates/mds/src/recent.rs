@@ -3,9 +3,11 @@
 //!
 //! Invariants:
 //! - every change since [`Recent::forget`] last ran is here, removed names too;
-//! - a client's own changes never make it wait.
+//! - a client's own changes never make it wait;
+//! - each unit is queued once: at its oldest change that the queue still has to see durable.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use types::{ClientId, HashMap, Ino, Name, Transno};
 
@@ -40,13 +42,20 @@ pub struct Recent {
 impl Recent {
     /// `client` changed `unit` in transaction `at`.
     pub fn note(&mut self, unit: Unit, client: ClientId, at: Transno) {
-        self.order.push_back((at, unit.clone()));
-        let change = self.units.entry(unit).or_insert(Change { client, at, others: Transno::ZERO });
-        if change.client != client {
-            change.others = change.at;
-            change.client = client;
+        match self.units.entry(unit) {
+            Entry::Vacant(vacant) => {
+                self.order.push_back((at, vacant.key().clone()));
+                vacant.insert(Change { client, at, others: Transno::ZERO });
+            }
+            Entry::Occupied(mut occupied) => {
+                let change = occupied.get_mut();
+                if change.client != client {
+                    change.others = change.at;
+                    change.client = client;
+                }
+                change.at = at;
+            }
         }
-        change.at = at;
     }
 
     /// What must be durable before `client` is told of `unit`.
@@ -62,8 +71,12 @@ impl Recent {
     pub fn forget(&mut self, durable: Transno) {
         while self.order.front().is_some_and(|(at, _)| *at <= durable) {
             let Some((_, unit)) = self.order.pop_front() else { return };
-            if self.units.get(&unit).is_some_and(|change| change.at <= durable) {
+            let Some(change) = self.units.get(&unit) else { continue };
+            if change.at <= durable {
                 self.units.remove(&unit);
+            } else {
+                // Behind younger ones, perhaps: it is then kept for longer, which makes nobody wait.
+                self.order.push_back((change.at, unit));
             }
         }
     }
@@ -98,5 +111,23 @@ mod tests {
         assert_eq!(recent.rests_on(&unit, a), at(8));
         recent.forget(at(8));
         assert!(recent.is_empty());
+    }
+
+    #[test]
+    fn a_unit_that_changes_again_and_again_is_queued_once_and_forgotten_at_its_last_change() {
+        let (a, b, hot, cold) = (ClientId(1), ClientId(2), Unit::Attr(Ino(1)), Unit::Attr(Ino(2)));
+        let mut recent = Recent::default();
+        recent.note(cold.clone(), a, at(1));
+        for lsn in 2..100 {
+            recent.note(hot.clone(), a, at(lsn));
+            recent.forget(at(lsn / 2));
+            assert!(recent.order.len() <= 2);
+            assert_eq!(recent.rests_on(&hot, b), at(lsn));
+        }
+        assert_eq!(recent.rests_on(&cold, b), Transno::ZERO);
+        recent.forget(at(98));
+        assert_eq!(recent.rests_on(&hot, b), at(99));
+        recent.forget(at(99));
+        assert!(recent.is_empty() && recent.order.is_empty());
     }
 }

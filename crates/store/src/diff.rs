@@ -12,6 +12,8 @@ use crate::block::{Block, HEADER, get_u16, get_u64};
 /// A run ends before a word that is equal: fewer equal bytes cost less inside it than a new run does.
 const WORD: usize = 8;
 const STRIDE: usize = 32;
+/// Most of a block is equal: it is compared in few, long steps.
+const LEAP: usize = 512;
 
 /// Appends the runs by which `new` differs from `old` (`None`: from zeros) to `out`:
 /// offset u16, length u16, bytes. Returns how many there are.
@@ -33,16 +35,23 @@ pub fn encode(old: Option<&Block>, new: &Block, out: &mut Vec<u8>) -> u16 {
 }
 
 fn first_difference(old: &Block, new: &Block, from: usize) -> Option<usize> {
+    let leap = first_step(old, new, from, LEAP)?;
+    let mut at = first_step(old, new, leap, STRIDE)?;
+    while difference(old, new, at) == 0 {
+        at += WORD;
+    }
+    Some(at + difference(old, new, at).trailing_zeros() as usize / 8)
+}
+
+/// The first step of `step` bytes (less up to the first multiple) with a difference.
+fn first_step(old: &Block, new: &Block, from: usize, step: usize) -> Option<usize> {
     let mut at = from;
     while at < BLOCK {
-        let stride = STRIDE - at % STRIDE;
-        if old[at..at + stride] != new[at..at + stride] {
-            while difference(old, new, at) == 0 {
-                at += WORD;
-            }
-            return Some(at + difference(old, new, at).trailing_zeros() as usize / 8);
+        let end = at + step - at % step;
+        if old[at..end] != new[at..end] {
+            return Some(at);
         }
-        at += stride;
+        at = end;
     }
     None
 }
