@@ -337,7 +337,7 @@ wire_enum! {
         Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
         /// Removes an empty directory. Reply `Removed`.
         Rmdir = 8 { dir: InoRef, name: Name, },
-        /// Renames. Flags as renameat2: 1 no replace, 2 exchange. `unused` as for `Unlink`, for a replaced file. Reply `Renamed`.
+        /// Renames. Flags as renameat2: 1 no replace, 2 exchange. `unused` as for `Unlink`, for a replaced file. Reply `Renamed`; `replaced` is `moved` itself if both names lead to it, and nothing has changed then.
         Rename = 9 { from: InoRef, name: Name, to: InoRef, new_name: Name, flags: u32, unused: Option<Ino>, },
         /// Changes attributes. Reply `Attr`.
         SetAttr = 10 { ino: InoRef, set: SetAttr, },

@@ -255,3 +255,23 @@ fn copies_and_seeks_see_holes_and_data() {
         assert_eq!(a.read(to.handle, (1 << 20) + 4094, 4).await, [0, 0, 9, 9]);
     });
 }
+
+#[test]
+fn a_rename_between_two_names_of_one_file_forgets_neither() {
+    check(3, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("one", b"x").await;
+        let (one, two) = (name("one"), name("two"));
+        let (from, to) =
+            (Place { dir: Ino::ROOT, name: &one }, Place { dir: Ino::ROOT, name: &two });
+        a.client.link(&ROOT, ino, to).await.unwrap();
+        for flags in [0, 2] {
+            assert!(a.find(Ino::ROOT, "none").await.is_none(), "the names are cached");
+            a.client.rename(&ROOT, from, to, flags).await.unwrap();
+            for mount in [&a, &b] {
+                assert_eq!([mount.ino("one").await, mount.ino("two").await], [ino, ino]);
+                assert_eq!(mount.list(Ino::ROOT, false).await, ["one", "two"]);
+            }
+        }
+    });
+}

@@ -61,7 +61,7 @@ pub fn rename(
             let source = cx.seen(source);
             cx.ready()?;
             let moved = cx.leased(source);
-            return Ok(OpReply::Renamed { moved, replaced: None, from, to, kept: true });
+            return Ok(OpReply::Renamed { moved, replaced: Some(source), from, to, kept: true });
         }
         if !exchange {
             check_replace(cx, txn, &source, target)?;
