@@ -168,6 +168,11 @@ impl Session {
             i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
         };
         let mut state = self.state.borrow_mut();
+        if welcome.state != mds::RECOVERED || welcome.epoch != state.epoch {
+            // What a server of before did not answer of its recovery is not for this one,
+            // where all begins anew: to say first that all is done would be the end of it.
+            state.recovery_unanswered = None;
+        }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
         state.fs = welcome.fs_uuid;
@@ -180,9 +185,6 @@ impl Session {
         state.stream = Some(connection.stream.clone());
         state.connection += 1;
         state.recovery = None;
-        if welcome.state != mds::RECOVERED {
-            state.recovery_unanswered = None;
-        }
         if welcome.state == mds::NEW {
             // Nothing of an older session means anything to the server.
             state.slots = SlotTable::new(welcome.slots);

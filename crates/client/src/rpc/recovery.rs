@@ -31,8 +31,13 @@ impl Session {
     async fn try_recover(&self, number: u64, survived: Transno) -> Result<(), Broken> {
         let unanswered = self.state.borrow_mut().recovery_unanswered.take();
         if let Some(request) = unanswered {
-            // Of the recovery that broke off: its slot must not pass over it.
+            // Of the recovery that broke off with this server: its slot must not pass over it.
+            let last = request.ops == [Op::ReclaimDone {}];
             self.recovery_request(number, request).await?;
+            if last {
+                self.renumber();
+                return Ok(());
+            }
         }
         self.reclaim_held(number).await?;
         let epoch = {
