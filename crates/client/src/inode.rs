@@ -65,6 +65,8 @@ struct State {
     data_kept: bool,
     /// A recall of `OPEN` was answered "still open": it is owed at the last close.
     owes_open: bool,
+    /// This client made it without a name, and has not given it one yet.
+    unnamed: bool,
     xattrs: Xattrs,
     special: Special,
 }
@@ -90,6 +92,7 @@ impl Inode {
             pages: false,
             data_kept: false,
             owes_open: false,
+            unnamed: false,
             xattrs: Xattrs::Unknown,
             special: Special::None,
         };
@@ -275,6 +278,17 @@ impl Inode {
             Special::Target(target) => Some(target.to_vec()),
             _ => None,
         }
+    }
+
+    /// Was it made here without a name, and has none yet? Only such a file comes back from
+    /// having no name; one that lost its last name stays without.
+    pub fn is_unnamed(&self) -> bool {
+        self.state.borrow().unnamed
+    }
+
+    /// See [`Inode::is_unnamed`].
+    pub fn set_unnamed(&self, unnamed: bool) {
+        self.state.borrow_mut().unnamed = unnamed;
     }
 
     /// Keeps the target: it never changes.

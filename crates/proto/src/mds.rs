@@ -330,8 +330,9 @@ wire_enum! {
         Create = 4 { dir: InoRef, name: Name, node: NewNode, want: Rights, },
         /// Makes a nameless regular file (O_TMPFILE). Reply `Made`.
         CreateUnnamed = 5 { dir: InoRef, node: NewNode, want: Rights, },
-        /// A further name. Reply `Linked`.
-        Link = 6 { ino: InoRef, dir: InoRef, name: Name, },
+        /// A further name. `unnamed`: it is the first one of an inode that this client made by
+        /// `CreateUnnamed`; any other inode without a name stays so (`NotFound`). Reply `Linked`.
+        Link = 6 { ino: InoRef, dir: InoRef, name: Name, unnamed: bool, },
         /// Takes a name away. `unused`: the client gives up all rights on this inode if it was the last
         /// name and no other client has the file open: it has no handle open and no I/O in flight. Reply `Removed`.
         Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },

@@ -74,12 +74,14 @@ impl Client {
             ino: InoRef::Is { ino },
             dir: InoRef::Is { ino: place.dir },
             name: place.name.clone(),
+            unnamed: self.core.inodes.get(ino).is_some_and(|inode| inode.is_unnamed()),
         };
         let reply = self.core.session.call(Call::one(caller, op)).await?;
         let OpReply::Linked { leased, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
         let inode = self.core.inodes.make(&leased.attr);
+        inode.set_unnamed(false);
         Ok(self.core.entry(&inode, place.dir))
     }
 

@@ -142,6 +142,7 @@ impl Client {
             return Err(Fault::Protocol);
         };
         let inode = core.inodes.make(&leased.attr);
+        inode.set_unnamed(true);
         let opened = core.opened(&inode, flags);
         Ok((core.entry(&inode, dir), opened))
     }

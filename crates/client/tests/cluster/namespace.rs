@@ -275,3 +275,24 @@ fn a_rename_between_two_names_of_one_file_forgets_neither() {
         }
     });
 }
+
+#[test]
+fn a_file_that_lost_its_last_name_gets_no_new_one() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"x").await;
+        let handle = b.open(b.ino("f").await, RDONLY).await;
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        let back = name("back");
+        let place = Place { dir: Ino::ROOT, name: &back };
+        // Its kernel may not know yet that the file has lost its name.
+        assert_eq!(b.client.link(&ROOT, ino, place).await.err(), Some(Fault::NotFound));
+        b.close(handle).await;
+        let flags = OpenFlags(OpenFlags::READ_WRITE);
+        let (entry, opened) = a.client.tmpfile(&ROOT, Ino::ROOT, 0o600, 0, flags).await.unwrap();
+        assert_eq!(a.client.link(&ROOT, entry.attr.ino, place).await.unwrap().attr.nlink, 1);
+        a.unlink(Ino::ROOT, "back").await.unwrap();
+        assert_eq!(a.client.link(&ROOT, entry.attr.ino, place).await.err(), Some(Fault::NotFound));
+        a.close(opened.handle).await;
+    });
+}

@@ -13,8 +13,8 @@ pub fn link(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
-    dir: &InoRef,
-    name: &Name,
+    (dir, name): (&InoRef, &Name),
+    unnamed: bool,
 ) -> Result<OpReply, Stop> {
     let (ino, dir) = (cx.resolve(ino)?, cx.resolve(dir)?);
     let mut attr = cx.attr(txn, ino)?;
@@ -29,12 +29,16 @@ pub fn link(
     if attr.nlink >= LINK_MAX {
         return Err(Fault::TooManyLinks.into());
     }
+    if attr.nlink == 0 && !unnamed {
+        // Who asks does not know yet that the last name went, perhaps with unwritten content.
+        cx.effects.reads.push(Unit::Attr(ino));
+        return Err(Fault::NotFound.into());
+    }
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.need(ino, Rights::ATTR);
     let seen = cx.seen(attr);
     cx.ready()?;
     txn.link(dir, name, ino)?;
-    // The kernel lets only O_TMPFILE's inodes come back from having no name.
     if attr.nlink == 0 {
         cx.effects.named.push(ino);
     }

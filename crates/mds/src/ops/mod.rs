@@ -69,7 +69,7 @@ pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, S
         Op::ReadLink { ino } => find::read_link(cx, txn, ino),
         Op::Create { dir, name, node, want } => create::create(cx, txn, dir, name, node, *want),
         Op::CreateUnnamed { dir, node, want } => create::unnamed(cx, txn, dir, node, *want),
-        Op::Link { ino, dir, name } => link::link(cx, txn, ino, dir, name),
+        Op::Link { ino, dir, name, unnamed } => link::link(cx, txn, ino, (dir, name), *unnamed),
         Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, dir, name, *unused),
         Op::Rmdir { dir, name } => remove::rmdir(cx, txn, dir, name),
         Op::Rename { from, name, to, new_name, flags, unused } => {

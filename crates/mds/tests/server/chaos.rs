@@ -183,7 +183,7 @@ async fn in_shared(w: &mut Worker, dir: Ino) {
             let find = Op::Lookup { dir: at(dir), name: text, want: none, want_dir: none };
             let Ok(OpReply::Entry { entry, .. }) = w.call(find).await else { panic!() };
             let Some(found) = entry else { return };
-            Op::Link { ino: at(found.attr.ino), dir: at(dir), name: other }
+            Op::Link { ino: at(found.attr.ino), dir: at(dir), name: other, unnamed: false }
         }
         _ => return,
     };
@@ -234,7 +234,9 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         }
         (6, Some(ino)) => {
             let to = format!("n{}", w.rng.below(12));
-            let made = w.call(Op::Link { ino: at(ino), dir: at(dir), name: name(&to) }).await;
+            let made = w
+                .call(Op::Link { ino: at(ino), dir: at(dir), name: name(&to), unnamed: false })
+                .await;
             assert_eq!(made.is_err(), model.names.contains_key(&to));
             if made.is_ok() {
                 model.names.insert(to, ino);

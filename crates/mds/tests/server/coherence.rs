@@ -120,7 +120,9 @@ fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
         let Ok(OpReply::Made { leased, .. }) = a.call(made).await else { panic!() };
         assert_eq!((leased.attr.nlink, leased.rights), (0, X | S | O));
         let ino = leased.attr.ino;
-        a.call(Op::Link { ino: at(ino), dir: at(ROOT), name: name("t") }).await.unwrap();
+        let link = |unnamed| Op::Link { ino: at(ino), dir: at(ROOT), name: name("t"), unnamed };
+        assert_eq!(b.call(link(false)).await, Err(Fault::NotFound), "only its maker may name it");
+        a.call(link(true)).await.unwrap();
         assert_eq!(b.lookup(ROOT, "t").await.unwrap().nlink, 1);
     });
 }

@@ -73,12 +73,13 @@ fn links_share_an_inode_until_the_last_name_goes() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.file(ROOT, "a").await;
-        let link = |text: &str| Op::Link { ino: at(ino), dir: at(ROOT), name: name(text) };
+        let link =
+            |text: &str| Op::Link { ino: at(ino), dir: at(ROOT), name: name(text), unnamed: false };
         let Ok(OpReply::Linked { leased, .. }) = c.call(link("b")).await else { panic!() };
         assert_eq!((leased.attr.ino, leased.attr.nlink), (ino, 2));
         assert_eq!(c.call(link("b")).await, Err(Fault::Exists));
         let dir = c.dir(ROOT, "d").await;
-        let op = Op::Link { ino: at(dir), dir: at(ROOT), name: name("e") };
+        let op = Op::Link { ino: at(dir), dir: at(ROOT), name: name("e"), unnamed: false };
         assert_eq!(c.call(op).await, Err(Fault::NotPermitted));
         assert_eq!(c.unlink(ROOT, "a").await.unwrap().nlink, 1);
         assert_eq!(c.lookup(ROOT, "b").await.unwrap().ino, ino);
