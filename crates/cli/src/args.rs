@@ -77,6 +77,8 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Measure it beside other file systems on the same disk
     Bench(BenchArgs),
+    /// Run the whole cluster on virtual time with faults, and judge what clients saw
+    Sim(SimArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write manual pages
@@ -274,6 +276,42 @@ pub struct FsckArgs {
     #[arg(short = 'a', short_aliases = ['p', 'n', 'y', 'f'], action = clap::ArgAction::Count, hide = true)]
     pub ignored: u8,
     /// How to print the report
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `sim`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Real clients and a real metadata server run in this process, on a simulated network and simulated
+disks. Everything random follows from the seed: the same seed, options and version of Redbud give
+the same run and the same trace, on every machine. What every application saw is compared with a
+model of a POSIX file system; afterwards everything must finish and the metadata must be whole.
+A violation is told with the command that repeats it; the exit status is then 1.
+
+Faults: cut (a connection breaks), partition (nothing passes, for less than a lease), server-kill
+(the server's process dies, also during recovery), server-power (its host loses power: of what its
+disk had not flushed a part survives, sectors torn), stall (a disk answers nothing for a while).")]
+pub struct SimArgs {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Seeds to run, one after the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub count: u64,
+    /// Clients; else 1 to 3, by the seed
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub clients: Option<u16>,
+    /// Processes of each client; else 1 or 2, by the seed
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub processes: Option<u16>,
+    /// Operations of all processes together, about
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub operations: u64,
+    /// Kinds of faults, separated by commas, or "none"; else all
+    #[arg(long, value_delimiter = ',')]
+    pub faults: Option<Vec<String>>,
+    /// How to print
     #[command(flatten)]
     pub output: Output,
 }

@@ -9,5 +9,6 @@ pub mod local;
 pub mod mds;
 pub mod mkfs;
 pub mod mount;
+pub mod sim;
 pub mod status;
 pub mod umount;

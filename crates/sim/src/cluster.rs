@@ -1,0 +1,214 @@
+//! A metadata server, its disks and the nodes of clients in a simulated world.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use client::{Client, ClientConfig, NoKernel};
+use env::sim::{SimDisk, SimOptions, SimWorld};
+use env::{DiskOptions, Env};
+use store::fsck::FsckOptions;
+use store::{FormatOptions, Mfs, OpenOptions, PagFormat};
+use types::label::{Label, LabelKind};
+use types::limits::BLOCK_U64;
+use types::{Duration, Epoch, PagId, Uuid};
+
+use crate::log;
+
+const MIB: u64 = 1 << 20;
+const DATA_BYTES: u64 = 512 * MIB;
+const META_BYTES: u64 = 64 * MIB;
+const LOG_BYTES: u64 = 4 * MIB;
+const CACHE_BYTES: usize = 8 << 20;
+const ADDRESS: &str = "mds:7000";
+const FS: &str = "sim";
+/// The server's lease.
+pub const LEASE: Duration = Duration::from_secs(5);
+
+/// Node and disk names.
+pub const SERVER: &str = "mds";
+const META: &str = "meta";
+const DATA: &str = "data0";
+
+fn fs_uuid() -> Uuid {
+    Uuid([7; 16])
+}
+
+fn pag_uuid() -> Uuid {
+    Uuid([8; 16])
+}
+
+/// A cluster that runs.
+#[derive(Clone)]
+pub struct Cluster {
+    /// The world.
+    pub world: SimWorld,
+    /// The node of the test.
+    pub env: Env,
+    disks: Rc<RefCell<Disks>>,
+    /// Starts of the server.
+    pub starts: Rc<Cell<u64>>,
+}
+
+/// The disks as they are attached now.
+pub struct Disks {
+    /// The metadata zone.
+    pub meta: SimDisk,
+    /// The data zone.
+    pub data: SimDisk,
+}
+
+/// A freshly formatted metadata zone: made once, since it is the same for all.
+fn formatted() -> SimDisk {
+    static FORMATTED: OnceLock<SimDisk> = OnceLock::new();
+    let disk = FORMATTED.get_or_init(|| {
+        let world = SimWorld::new(1);
+        let disk = world.disk(META, META_BYTES);
+        world.run(|env| async move {
+            let options = DiskOptions { write: true, exclusive: true };
+            let disk = env.open_disk(META, options).await.expect("the disk is there");
+            let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: DATA_BYTES / BLOCK_U64 };
+            let format = FormatOptions {
+                name: FS.into(),
+                uuid: fs_uuid(),
+                log_bytes: LOG_BYTES,
+                pags: vec![pag],
+                force: false,
+            };
+            Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");
+        });
+        disk
+    });
+    disk.fork()
+}
+
+fn labelled() -> SimDisk {
+    let disk = SimDisk::new(DATA_BYTES);
+    let label = Label {
+        kind: LabelKind::Data,
+        fs_uuid: fs_uuid(),
+        pag_uuid: pag_uuid(),
+        pag: PagId(0),
+        fencing_epoch: Epoch(0),
+        blocks: DATA_BYTES / BLOCK_U64,
+        fs_name: FS.into(),
+    };
+    disk.poke(0, &label.encode());
+    disk
+}
+
+/// A world with fresh disks.
+pub fn world(seed: u64) -> (SimWorld, Disks) {
+    let options = SimOptions {
+        shuffle_tasks: seed % 2 == 1,
+        time_limit: Duration::from_secs(24 * 3600),
+        ..SimOptions::default()
+    };
+    let world = SimWorld::with_options(seed, options);
+    let disks = Disks { meta: formatted(), data: labelled() };
+    world.attach(META, &disks.meta);
+    world.attach(DATA, &disks.data);
+    (world, disks)
+}
+
+impl Cluster {
+    /// The cluster of a world whose run has begun.
+    pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
+        Cluster { world, env, disks: Rc::new(RefCell::new(disks)), starts }
+    }
+
+    /// The metadata zone as it is attached.
+    pub fn meta(&self) -> SimDisk {
+        self.disks.borrow().meta.clone()
+    }
+
+    /// The data zone as it is attached.
+    pub fn data(&self) -> SimDisk {
+        self.disks.borrow().data.clone()
+    }
+
+    /// From now on these are the disks that are opened.
+    pub fn replace(&self, meta: Option<SimDisk>, data: Option<SimDisk>) {
+        let mut disks = self.disks.borrow_mut();
+        if let Some(meta) = meta {
+            self.world.attach(META, &meta);
+            disks.meta = meta;
+        }
+        if let Some(data) = data {
+            self.world.attach(DATA, &data);
+            disks.data = data;
+        }
+    }
+
+    /// Starts the server on its node; it is up some time later, or has ended again.
+    pub fn start_server(&self) {
+        self.starts.set(self.starts.get() + 1);
+        let env = self.world.node(SERVER);
+        let config = mds::Config {
+            lease: LEASE,
+            pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: DATA.into() }],
+            log: Rc::new(|text| log::line(&format!("mds: {text}"))),
+            ..mds::Config::new(FS, ADDRESS)
+        };
+        env.clone().spawn(async move {
+            if let Err(error) = serve(env, config).await {
+                log::line(&format!("mds ended: {error}"));
+                log::violation(&format!("the server ended by itself: {error}"));
+            }
+        });
+    }
+
+    /// Connects a client on the node `name`.
+    pub async fn connect(&self, name: &str) -> Result<Client, String> {
+        let env = self.world.node(name);
+        let config = ClientConfig {
+            server: vec![ADDRESS.into()],
+            fs_name: FS.into(),
+            description: name.into(),
+            connect_timeout: Duration::from_secs(120),
+            log: |text| log::line(text),
+            ..ClientConfig::default()
+        };
+        let client = Client::connect(env, config, Rc::new(NoKernel)).await;
+        client.map_err(|error| format!("{name} cannot mount: {error}"))
+    }
+}
+
+async fn serve(env: Env, config: mds::Config) -> Result<(), String> {
+    let options = DiskOptions { write: true, exclusive: true };
+    // What a killed server had under way holds its file for a moment.
+    let disk = loop {
+        match env.open_disk(META, options).await {
+            Ok(disk) => break disk,
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                env.sleep(Duration::from_millis(1)).await;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
+    let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
+    server.run(std::future::pending()).await.map_err(|error| error.to_string())
+}
+
+/// Recovers an image of the metadata zone in a world of its own, and checks it.
+pub fn fsck(image: SimDisk, seed: u64) -> Result<(), String> {
+    let world = SimWorld::new(seed);
+    world.attach(META, &image);
+    world.run(|env| async move {
+        let disk = env
+            .open_disk(META, DiskOptions { write: false, exclusive: false })
+            .await
+            .map_err(|error| error.to_string())?;
+        let options = FsckOptions { cache_bytes: CACHE_BYTES };
+        let report =
+            store::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())?;
+        if report.is_clean() {
+            return Ok(());
+        }
+        let lines: Vec<String> =
+            report.problems.iter().take(8).map(|problem| format!("{problem:?}")).collect();
+        Err(lines.join("\n  "))
+    })
+}

@@ -1,0 +1,23 @@
+//! The whole cluster in a simulated world: real clients and a real metadata server on virtual
+//! time, on one thread, from a seed, with faults; and a judge who knows what was to be seen.
+//!
+//! Invariants:
+//! - the same plan and the same code give the same run: [`Report::trace`] tells;
+//! - the judge never accuses wrongly: where SEMANTICS.md leaves a choice, every choice is
+//!   allowed;
+//! - a run ends: once the faults have stopped everything must finish within a bound of
+//!   virtual time, else that is the violation.
+
+pub mod call;
+pub mod cluster;
+pub mod faults;
+mod history;
+pub mod judge;
+mod log;
+pub mod model;
+mod mount;
+mod run;
+mod workload;
+
+pub use faults::Fault;
+pub use run::{Plan, Report, Violation, run};

@@ -1,0 +1,45 @@
+//! Lines that clients and servers log, and violations that are seen on the way. Both belong
+//! to the run of this thread: a client's log is a plain function.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// Lines kept.
+const LINES: usize = 200;
+
+thread_local! {
+    static LOG: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
+    static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A new run begins.
+pub fn clear() {
+    LOG.with(|log| log.borrow_mut().clear());
+    VIOLATIONS.with(|found| found.borrow_mut().clear());
+}
+
+/// One line.
+pub fn line(text: &str) {
+    LOG.with(|log| {
+        let mut log = log.borrow_mut();
+        if log.len() == LINES {
+            log.pop_front();
+        }
+        log.push_back(text.to_owned());
+    });
+}
+
+/// The newest lines.
+pub fn lines() -> Vec<String> {
+    LOG.with(|log| log.borrow().iter().cloned().collect())
+}
+
+/// Something that must not be.
+pub fn violation(text: &str) {
+    VIOLATIONS.with(|found| found.borrow_mut().push(text.to_owned()));
+}
+
+/// The first of them.
+pub fn first_violation() -> Option<String> {
+    VIOLATIONS.with(|found| found.borrow().first().cloned())
+}

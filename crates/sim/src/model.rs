@@ -1,0 +1,751 @@
+//! The reference: a POSIX file system in memory, as one process on one machine sees it.
+//!
+//! [`State::step`] says whether an operation may have had the outcome that was seen, and
+//! what follows from it. Where POSIX or SEMANTICS.md leave a choice, every choice is allowed.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use types::{Fault, FileKind, Ino};
+
+use crate::call::{At, Call, NameNo, Op, Outcome, Seen, pattern};
+
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+/// FALLOC_FL_KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
+const KEEP_SIZE: u32 = 1;
+const PUNCH: u32 = 2;
+const ZERO: u32 = 16;
+/// Inodes without names and handles that are remembered.
+const GONE_MAX: usize = 8;
+
+/// What an inode holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Bytes.
+    File(Rc<Vec<u8>>),
+    /// Names.
+    Dir(BTreeMap<NameNo, Ino>),
+    /// A symbolic link, pipe or the like.
+    Other(FileKind),
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// Content.
+    pub body: Body,
+    /// Names that lead here; of a directory also its subdirectories and its dot.
+    pub nlink: u32,
+    /// Permission bits; `None`: not seen yet.
+    pub mode: Option<u16>,
+    /// Directory that holds a directory.
+    pub parent: Ino,
+    /// The extended attribute.
+    pub xattr: Option<u32>,
+    /// Holders of flocks.
+    pub flocks: Vec<(u64, bool)>,
+    /// Made by O_TMPFILE and without a name so far.
+    pub unnamed: bool,
+}
+
+impl Node {
+    fn kind(&self) -> FileKind {
+        match &self.body {
+            Body::File(_) => FileKind::Regular,
+            Body::Dir(_) => FileKind::Directory,
+            Body::Other(kind) => *kind,
+        }
+    }
+
+    fn new(kind: FileKind, parent: Ino) -> Node {
+        let (body, nlink) = match kind {
+            FileKind::Regular => (Body::File(Rc::default()), 1),
+            FileKind::Directory => (Body::Dir(BTreeMap::new()), 2),
+            other => (Body::Other(other), 1),
+        };
+        Node { body, nlink, mode: None, parent, xattr: None, flocks: Vec::new(), unnamed: false }
+    }
+}
+
+/// What may follow from an operation with the outcome that was seen.
+pub enum Step {
+    /// It cannot have had this outcome here; what it would have had.
+    Impossible(String),
+    /// Nothing changes.
+    Same,
+    /// This follows.
+    Next(State),
+}
+
+/// The file system at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    /// All inodes that have a name or are open.
+    pub nodes: BTreeMap<Ino, Rc<Node>>,
+    /// How often each client has each inode open.
+    pub opens: BTreeMap<(usize, Ino), u32>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        let root = Node::new(FileKind::Directory, Ino::ROOT);
+        State { nodes: BTreeMap::from([(Ino::ROOT, Rc::new(root))]), opens: BTreeMap::new() }
+    }
+}
+
+/// A part of the state that operations may share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Key {
+    Name(At),
+    /// Does the directory exist?
+    Alive(Ino),
+    /// Which names has it?
+    Names(Ino),
+    Node(Ino),
+    /// Which directory lies in which.
+    Tree,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Read,
+    /// Changes that do not see each other.
+    Add,
+    Write,
+}
+
+/// What an operation reads and writes.
+#[derive(Default)]
+pub struct Footprint(Vec<(Key, Mode)>);
+
+impl Footprint {
+    /// May the order of the two matter?
+    pub fn meets(&self, other: &Footprint) -> bool {
+        self.0.iter().any(|(key, mode)| {
+            other.0.iter().any(|(its, how)| {
+                key == its
+                    && !matches!((mode, how), (Mode::Read, Mode::Read) | (Mode::Add, Mode::Add))
+            })
+        })
+    }
+
+    fn add(&mut self, key: Key, mode: Mode) {
+        self.0.push((key, mode));
+    }
+
+    fn changes_name(&mut self, at: At) {
+        self.add(Key::Name(at), Mode::Write);
+        self.add(Key::Alive(at.dir), Mode::Read);
+        self.add(Key::Names(at.dir), Mode::Add);
+    }
+
+    fn loses_name(&mut self, state: &State, ino: Option<Ino>) {
+        let Some(ino) = ino else { return };
+        self.add(Key::Node(ino), Mode::Write);
+        if state.is_dir(ino) {
+            self.add(Key::Alive(ino), Mode::Write);
+            self.add(Key::Names(ino), Mode::Write);
+        }
+    }
+}
+
+fn impossible(text: impl Into<String>) -> Step {
+    Step::Impossible(text.into())
+}
+
+/// `true`: nothing changes.
+fn same_if(possible: bool, text: impl FnOnce() -> String) -> Step {
+    if possible { Step::Same } else { impossible(text()) }
+}
+
+impl State {
+    /// Where a name leads.
+    pub fn find(&self, at: At) -> Option<Ino> {
+        match &self.nodes.get(&at.dir)?.body {
+            Body::Dir(names) => names.get(&at.name).copied(),
+            _ => None,
+        }
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| matches!(node.body, Body::Dir(_)))
+    }
+
+    fn names(&self, dir: Ino) -> Option<&BTreeMap<NameNo, Ino>> {
+        match &self.nodes.get(&dir)?.body {
+            Body::Dir(names) => Some(names),
+            _ => None,
+        }
+    }
+
+    /// Is `dir` the directory `of`, or inside it?
+    fn is_inside(&self, mut dir: Ino, of: Ino) -> bool {
+        for _ in 0..1000 {
+            if dir == of {
+                return true;
+            }
+            match self.nodes.get(&dir) {
+                Some(node) if dir != Ino::ROOT => dir = node.parent,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn node(&mut self, ino: Ino) -> &mut Node {
+        Rc::make_mut(self.nodes.get_mut(&ino).expect("the caller has found it"))
+    }
+
+    fn is_open(&self, ino: Ino) -> bool {
+        self.opens.range((0, Ino(0))..).any(|((_, open), _)| *open == ino)
+    }
+
+    /// Changes what a name leads to, and the link counts of its old and new inode.
+    fn bind(&mut self, at: At, ino: Option<Ino>) {
+        let Body::Dir(names) = &mut self.node(at.dir).body else { return };
+        let old = match ino {
+            Some(ino) => names.insert(at.name, ino),
+            None => names.remove(&at.name),
+        };
+        if let Some(old) = old {
+            if self.is_dir(old) {
+                self.node(at.dir).nlink -= 1;
+            } else {
+                self.node(old).nlink -= 1;
+            }
+        }
+        if let Some(ino) = ino {
+            if self.is_dir(ino) {
+                self.node(at.dir).nlink += 1;
+                self.node(ino).parent = at.dir;
+            } else {
+                self.node(ino).nlink += 1;
+            }
+        }
+    }
+
+    /// An inode lost a name, or was closed. Who had found it before may open it still, so
+    /// the last ones are remembered.
+    fn perhaps_gone(&mut self) {
+        let gone: Vec<Ino> = self
+            .nodes
+            .iter()
+            .filter(|(ino, node)| node.nlink == 0 && !self.is_open(**ino))
+            .map(|(ino, _)| *ino)
+            .collect();
+        for ino in gone.iter().rev().skip(GONE_MAX) {
+            self.nodes.remove(ino);
+        }
+    }
+
+    /// The node `made` comes to be under `at`.
+    fn make(&self, at: At, kind: FileKind, made: Ino) -> State {
+        let mut next = self.clone();
+        let mut node = Node::new(kind, at.dir);
+        if kind != FileKind::Directory {
+            node.nlink = 0;
+        }
+        next.nodes.insert(made, Rc::new(node));
+        next.bind(at, Some(made));
+        next
+    }
+
+    fn open(&mut self, client: usize, ino: Ino) {
+        *self.opens.entry((client, ino)).or_insert(0) += 1;
+    }
+
+    /// What `call` may read and write here.
+    pub fn footprint(&self, call: &Call) -> Footprint {
+        let mut all = Footprint::default();
+        match &call.op {
+            Op::Lookup(at) => {
+                all.add(Key::Name(*at), Mode::Read);
+                all.add(Key::Alive(at.dir), Mode::Read);
+            }
+            Op::Make(at, kind) => {
+                all.changes_name(*at);
+                if *kind == FileKind::Directory {
+                    all.add(Key::Node(at.dir), Mode::Write);
+                }
+                self.made(call, &mut all);
+            }
+            Op::Create { at, .. } => {
+                all.changes_name(*at);
+                self.made(call, &mut all);
+            }
+            Op::TmpFile(dir) => {
+                all.add(Key::Alive(*dir), Mode::Read);
+                self.made(call, &mut all);
+            }
+            Op::Link(ino, at) => {
+                all.changes_name(*at);
+                all.add(Key::Node(*ino), Mode::Write);
+            }
+            Op::Unlink(at) => {
+                all.changes_name(*at);
+                all.loses_name(self, self.find(*at));
+            }
+            Op::Rmdir(at) => {
+                all.changes_name(*at);
+                all.add(Key::Node(at.dir), Mode::Write);
+                all.loses_name(self, self.find(*at));
+            }
+            Op::Rename { from, to, .. } => {
+                all.changes_name(*from);
+                all.changes_name(*to);
+                let (moved, over) = (self.find(*from), self.find(*to));
+                if moved.into_iter().chain(over).any(|ino| self.is_dir(ino)) {
+                    all.add(Key::Tree, Mode::Write);
+                    all.add(Key::Node(from.dir), Mode::Write);
+                    all.add(Key::Node(to.dir), Mode::Write);
+                }
+                all.loses_name(self, over);
+                if let Some(moved) = moved {
+                    all.add(Key::Node(moved), Mode::Write);
+                }
+            }
+            Op::GetAttr(ino) | Op::Read { ino, .. } | Op::GetXattr(ino) => {
+                all.add(Key::Node(*ino), Mode::Read);
+            }
+            Op::Open(ino)
+            | Op::Close(ino)
+            | Op::Write { ino, .. }
+            | Op::Truncate(ino, _)
+            | Op::Allocate { ino, .. }
+            | Op::SetMode(ino, _)
+            | Op::SetXattr(ino, _)
+            | Op::Flock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            Op::Fsync(_) | Op::SyncAll => {}
+        }
+        all
+    }
+
+    fn made(&self, call: &Call, all: &mut Footprint) {
+        if let Some(Outcome::Found(Some(ino))) = &call.outcome {
+            all.add(Key::Node(*ino), Mode::Write);
+            all.add(Key::Alive(*ino), Mode::Write);
+        }
+    }
+
+    /// May `call` have had its outcome here, and what follows?
+    pub fn step(&self, call: &Call) -> Step {
+        let Some(outcome) = &call.outcome else { return impossible("an answer") };
+        match &call.op {
+            Op::Lookup(at) => self.lookup(*at, outcome),
+            Op::GetAttr(ino) => self.getattr(*ino, outcome),
+            Op::Make(at, kind) => self.step_make(*at, *kind, outcome),
+            Op::Create { at, exclusive } => self.create(call.client, *at, *exclusive, outcome),
+            Op::TmpFile(dir) => self.tmpfile(call.client, *dir, outcome),
+            Op::Link(ino, at) => self.link(*ino, *at, outcome),
+            Op::Unlink(at) => self.unlink(*at, outcome),
+            Op::Rmdir(at) => self.rmdir(*at, outcome),
+            Op::Rename { from, to, flags } => self.rename(*from, *to, *flags, outcome),
+            Op::Open(ino) => self.step_open(call.client, *ino, outcome),
+            Op::Close(ino) => self.close(call.client, *ino),
+            Op::Fsync(_) | Op::SyncAll => {
+                same_if(*outcome == Outcome::Done, || "durable".to_owned())
+            }
+            _ => self.step_content(call, outcome),
+        }
+    }
+
+    /// The answer `Stale` or `NotFound`, right where the directory is gone.
+    fn dir_gone(&self, dir: Ino, outcome: &Outcome) -> Option<Step> {
+        if self.names(dir).is_some() {
+            return None;
+        }
+        let fits = matches!(
+            outcome,
+            Outcome::Failed(Fault::Stale | Fault::NotFound) | Outcome::Found(None)
+        );
+        Some(same_if(fits, || format!("directory {dir} is gone")))
+    }
+
+    fn lookup(&self, at: At, outcome: &Outcome) -> Step {
+        if let Some(step) = self.dir_gone(at.dir, outcome) {
+            return step;
+        }
+        let found = self.find(at);
+        same_if(*outcome == Outcome::Found(found), || format!("{:?}", Outcome::Found(found)))
+    }
+
+    fn getattr(&self, ino: Ino, outcome: &Outcome) -> Step {
+        let Some(node) = self.nodes.get(&ino) else {
+            let fits = match outcome {
+                Outcome::Failed(Fault::Stale | Fault::NotFound) => true,
+                Outcome::Attr(seen) => seen.nlink == 0,
+                _ => false,
+            };
+            return same_if(fits, || "the inode is gone".to_owned());
+        };
+        let size = match &node.body {
+            Body::File(bytes) => bytes.len() as u64,
+            _ => 0,
+        };
+        let nameless = node.nlink == 0;
+        let Outcome::Attr(seen) = outcome else {
+            let fits =
+                nameless && matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
+            return same_if(fits, || format!("attributes of {ino}, {} links", node.nlink));
+        };
+        let mode = node.mode.unwrap_or(seen.mode);
+        let want = Seen { kind: node.kind(), mode, nlink: node.nlink, size };
+        // Without a name or handle of one's own an inode may be seen as it was.
+        let fits = *seen == want || nameless && seen.nlink == 0;
+        if fits && node.mode.is_none() {
+            let mut next = self.clone();
+            next.node(ino).mode = Some(seen.mode);
+            return Step::Next(next);
+        }
+        same_if(fits, || format!("{:?}", Outcome::Attr(want)))
+    }
+
+    fn step_make(&self, at: At, kind: FileKind, outcome: &Outcome) -> Step {
+        if let Some(step) = self.dir_gone(at.dir, outcome) {
+            return step;
+        }
+        match (self.find(at), outcome) {
+            (Some(_), Outcome::Failed(Fault::Exists)) => Step::Same,
+            (None, Outcome::Found(Some(made))) if !self.nodes.contains_key(made) => {
+                Step::Next(self.make(at, kind, *made))
+            }
+            (Some(ino), _) => impossible(format!("the name exists and leads to {ino}")),
+            (None, _) => impossible("a new inode"),
+        }
+    }
+
+    fn create(&self, client: usize, at: At, exclusive: bool, outcome: &Outcome) -> Step {
+        if let Some(step) = self.dir_gone(at.dir, outcome) {
+            return step;
+        }
+        match (self.find(at), outcome) {
+            (Some(_), Outcome::Failed(Fault::Exists)) if exclusive => Step::Same,
+            // The kernel looks the name up again.
+            (_, Outcome::Failed(Fault::Stale)) if !exclusive => Step::Same,
+            (Some(ino), Outcome::Found(Some(opened)))
+                if !exclusive && ino == *opened && !self.is_dir(ino) =>
+            {
+                let mut next = self.clone();
+                next.open(client, ino);
+                Step::Next(next)
+            }
+            (Some(ino), Outcome::Failed(Fault::IsDirectory)) if self.is_dir(ino) => Step::Same,
+            (None, Outcome::Found(Some(made))) if !self.nodes.contains_key(made) => {
+                let mut next = self.make(at, FileKind::Regular, *made);
+                next.open(client, *made);
+                Step::Next(next)
+            }
+            (Some(ino), _) => impossible(format!("the name exists and leads to {ino}")),
+            (None, _) => impossible("a new file"),
+        }
+    }
+
+    fn tmpfile(&self, client: usize, dir: Ino, outcome: &Outcome) -> Step {
+        if let Some(step) = self.dir_gone(dir, outcome) {
+            return step;
+        }
+        let Outcome::Found(Some(made)) = outcome else { return impossible("a new file") };
+        if self.nodes.contains_key(made) {
+            return impossible("a new number");
+        }
+        let mut next = self.clone();
+        let node = Node { nlink: 0, unnamed: true, ..Node::new(FileKind::Regular, dir) };
+        next.nodes.insert(*made, Rc::new(node));
+        next.open(client, *made);
+        Step::Next(next)
+    }
+
+    fn link(&self, ino: Ino, at: At, outcome: &Outcome) -> Step {
+        let gone = matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
+        let nameless = self.nodes.get(&ino).is_none_or(|node| node.nlink == 0);
+        if gone {
+            let fits = nameless || self.names(at.dir).is_none();
+            return same_if(fits, || "both are there".to_owned());
+        }
+        if self.names(at.dir).is_none() {
+            return impossible("the directory is gone");
+        }
+        match (self.find(at), outcome) {
+            (Some(_), Outcome::Failed(Fault::Exists)) => Step::Same,
+            _ if nameless && !self.is_unnamed(ino) => impossible("it is gone"),
+            (None, Outcome::Failed(Fault::NotPermitted)) if self.is_dir(ino) => Step::Same,
+            (None, Outcome::Done) if !self.is_dir(ino) => {
+                let mut next = self.clone();
+                next.bind(at, Some(ino));
+                next.node(ino).unnamed = false;
+                Step::Next(next)
+            }
+            (found, _) => impossible(format!("the name leads to {found:?}")),
+        }
+    }
+
+    /// Was it made without a name, and has not had one yet?
+    fn is_unnamed(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.unnamed)
+    }
+
+    fn unlink(&self, at: At, outcome: &Outcome) -> Step {
+        if let Some(step) = self.dir_gone(at.dir, outcome) {
+            return step;
+        }
+        match (self.find(at), outcome) {
+            (None, Outcome::Failed(Fault::NotFound)) => Step::Same,
+            (Some(ino), Outcome::Failed(Fault::IsDirectory)) if self.is_dir(ino) => Step::Same,
+            (Some(ino), Outcome::Done) if !self.is_dir(ino) => {
+                let mut next = self.clone();
+                next.bind(at, None);
+                next.perhaps_gone();
+                Step::Next(next)
+            }
+            (found, _) => impossible(format!("the name leads to {found:?}")),
+        }
+    }
+
+    fn rmdir(&self, at: At, outcome: &Outcome) -> Step {
+        if let Some(step) = self.dir_gone(at.dir, outcome) {
+            return step;
+        }
+        let Some(ino) = self.find(at) else {
+            let fits = *outcome == Outcome::Failed(Fault::NotFound);
+            return same_if(fits, || "no such name".to_owned());
+        };
+        let Some(names) = self.names(ino) else {
+            let fits = *outcome == Outcome::Failed(Fault::NotDirectory);
+            return same_if(fits, || "no directory".to_owned());
+        };
+        match outcome {
+            Outcome::Failed(Fault::NotEmpty) if !names.is_empty() => Step::Same,
+            Outcome::Done if names.is_empty() => {
+                let mut next = self.clone();
+                next.bind(at, None);
+                next.nodes.remove(&ino);
+                Step::Next(next)
+            }
+            _ => impossible(format!("directory {ino} has {} names", names.len())),
+        }
+    }
+
+    /// Every error that POSIX lets a rename give here.
+    fn rename_errors(&self, from: At, to: At, flags: u32) -> Vec<Fault> {
+        let mut errors = Vec::new();
+        if self.names(from.dir).is_none() || self.names(to.dir).is_none() {
+            errors.extend([Fault::Stale, Fault::NotFound]);
+        }
+        let (Some(moved), over) = (self.find(from), self.find(to)) else {
+            errors.push(Fault::NotFound);
+            return errors;
+        };
+        let exchange = flags & EXCHANGE != 0;
+        match over {
+            None if exchange => errors.push(Fault::NotFound),
+            Some(_) if flags & NO_REPLACE != 0 => errors.push(Fault::Exists),
+            _ => {}
+        }
+        if self.is_dir(moved) && self.is_inside(to.dir, moved) {
+            errors.push(Fault::Invalid);
+        }
+        let Some(over) = over.filter(|over| *over != moved) else { return errors };
+        if self.is_dir(over) && self.is_inside(from.dir, over) {
+            errors.extend([if exchange { Fault::Invalid } else { Fault::NotEmpty }]);
+        }
+        if !exchange {
+            match (self.is_dir(moved), self.is_dir(over)) {
+                (true, false) => errors.push(Fault::NotDirectory),
+                (false, true) => errors.push(Fault::IsDirectory),
+                _ => {}
+            }
+            if self.names(over).is_some_and(|names| !names.is_empty()) {
+                errors.push(Fault::NotEmpty);
+            }
+        }
+        errors
+    }
+
+    fn rename(&self, from: At, to: At, flags: u32, outcome: &Outcome) -> Step {
+        let errors = self.rename_errors(from, to, flags);
+        let (moved, over) = (self.find(from), self.find(to));
+        // A directory that moves onto itself stays where it is.
+        let onto_itself = moved.is_some() && moved == over;
+        match outcome {
+            Outcome::Failed(fault) => {
+                same_if(errors.contains(fault), || format!("one of {errors:?}, or done"))
+            }
+            Outcome::Done if onto_itself && flags & NO_REPLACE == 0 => Step::Same,
+            Outcome::Done if errors.is_empty() => {
+                let mut next = self.clone();
+                if flags & EXCHANGE != 0 {
+                    // Bound anew one after the other, so that the counts stay right.
+                    next.bind(from, None);
+                    next.bind(to, None);
+                    next.bind(from, over);
+                } else {
+                    next.bind(from, None);
+                    next.bind(to, None);
+                }
+                next.bind(to, moved);
+                if let Some(over) = over.filter(|_| flags & EXCHANGE == 0) {
+                    if next.is_dir(over) {
+                        next.nodes.remove(&over);
+                    } else {
+                        next.perhaps_gone();
+                    }
+                }
+                Step::Next(next)
+            }
+            _ => impossible(format!("one of {errors:?}")),
+        }
+    }
+
+    fn step_open(&self, client: usize, ino: Ino, outcome: &Outcome) -> Step {
+        let node = self.nodes.get(&ino);
+        let nameless = node.is_none_or(|node| node.nlink == 0);
+        match outcome {
+            Outcome::Failed(Fault::Stale | Fault::NotFound) => {
+                same_if(nameless, || format!("inode {ino} has a name and can be opened"))
+            }
+            Outcome::Failed(Fault::IsDirectory) if self.is_dir(ino) => Step::Same,
+            Outcome::Found(Some(_)) if node.is_some() => {
+                let mut next = self.clone();
+                next.open(client, ino);
+                Step::Next(next)
+            }
+            // Long gone, yet somebody kept it.
+            Outcome::Found(Some(_)) => impossible(format!("inode {ino} is gone")),
+            _ => impossible("an open file"),
+        }
+    }
+
+    fn close(&self, client: usize, ino: Ino) -> Step {
+        let mut next = self.clone();
+        if let Some(count) = next.opens.get_mut(&(client, ino)) {
+            *count -= 1;
+            if *count == 0 {
+                next.opens.remove(&(client, ino));
+            }
+        }
+        next.perhaps_gone();
+        Step::Next(next)
+    }
+
+    /// What is done to one inode.
+    fn step_content(&self, call: &Call, outcome: &Outcome) -> Step {
+        let ino = match &call.op {
+            Op::Read { ino, .. }
+            | Op::Write { ino, .. }
+            | Op::Truncate(ino, _)
+            | Op::Allocate { ino, .. }
+            | Op::SetMode(ino, _)
+            | Op::SetXattr(ino, _)
+            | Op::GetXattr(ino)
+            | Op::Flock { ino, .. } => *ino,
+            _ => return impossible("an operation on one inode"),
+        };
+        let node = self.nodes.get(&ino);
+        let nameless = node.is_none_or(|node| node.nlink == 0);
+        let mine = self.opens.contains_key(&(call.client, ino));
+        if matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound)) {
+            return same_if(nameless && !mine, || format!("inode {ino} is there"));
+        }
+        let Some(node) = node else { return impossible(format!("inode {ino} is gone")) };
+        let change = |change: &dyn Fn(&mut Node)| {
+            let mut next = self.clone();
+            change(next.node(ino));
+            Step::Next(next)
+        };
+        match (&call.op, outcome) {
+            (Op::SetMode(_, mode), Outcome::Done) => change(&|node| node.mode = Some(*mode)),
+            (Op::SetXattr(_, value), Outcome::Done) if value.is_some() || node.xattr.is_some() => {
+                change(&|node| node.xattr = *value)
+            }
+            (Op::SetXattr(_, None), Outcome::Failed(Fault::NoAttribute)) => {
+                same_if(node.xattr.is_none(), || "the attribute is there".to_owned())
+            }
+            (Op::GetXattr(_), Outcome::Xattr(seen)) => {
+                same_if(*seen == node.xattr, || format!("attribute {:?}", node.xattr))
+            }
+            (Op::Flock { owner, exclusive, .. }, _) => {
+                flock(node, *owner, *exclusive, outcome, &change)
+            }
+            _ => match &node.body {
+                Body::File(bytes) => content(bytes, &call.op, outcome, &change),
+                _ => impossible("no regular file"),
+            },
+        }
+    }
+}
+
+fn flock(
+    node: &Node,
+    owner: u64,
+    exclusive: Option<bool>,
+    outcome: &Outcome,
+    change: &dyn Fn(&dyn Fn(&mut Node)) -> Step,
+) -> Step {
+    let Some(exclusive) = exclusive else {
+        return match outcome {
+            Outcome::Done => change(&|node| node.flocks.retain(|(holder, _)| *holder != owner)),
+            _ => impossible("freed"),
+        };
+    };
+    let conflict = node.flocks.iter().any(|(holder, its)| *holder != owner && (*its || exclusive));
+    match outcome {
+        Outcome::Failed(Fault::WouldBlock) if conflict => Step::Same,
+        Outcome::Done if !conflict => change(&|node| {
+            node.flocks.retain(|(holder, _)| *holder != owner);
+            node.flocks.push((owner, exclusive));
+            node.flocks.sort_unstable();
+        }),
+        _ => impossible(format!("held by {:?}", node.flocks)),
+    }
+}
+
+fn content(
+    bytes: &Rc<Vec<u8>>,
+    op: &Op,
+    outcome: &Outcome,
+    change: &dyn Fn(&dyn Fn(&mut Node)) -> Step,
+) -> Step {
+    let size = bytes.len() as u64;
+    if let Op::Read { offset, len, .. } = op {
+        let from = (*offset).min(size) as usize;
+        let to = (*offset + u64::from(*len)).min(size) as usize;
+        let want = &bytes[from..to];
+        let fits = matches!(outcome, Outcome::Bytes(read) if read.as_slice() == want);
+        return same_if(fits, || crate::call::describe(want));
+    }
+    if *outcome != Outcome::Done {
+        return impossible("done");
+    }
+    let set = |new: Vec<u8>| {
+        let new = Rc::new(new);
+        change(&|node| node.body = Body::File(new.clone()))
+    };
+    let mut new = bytes.to_vec();
+    match op {
+        Op::Write { offset, len, tag, .. } => {
+            let at = offset.unwrap_or(size);
+            let end = (at + u64::from(*len)) as usize;
+            new.resize(new.len().max(end), 0);
+            new[at as usize..end].copy_from_slice(&pattern(*tag, 0, *len as usize));
+            set(new)
+        }
+        Op::Truncate(_, to) => {
+            new.resize(*to as usize, 0);
+            set(new)
+        }
+        Op::Allocate { mode, offset, len, .. } => {
+            let end = offset + len;
+            if mode & KEEP_SIZE == 0 {
+                new.resize(new.len().max(end as usize), 0);
+            }
+            if mode & (PUNCH | ZERO) != 0 {
+                let stop = (new.len() as u64).min(end) as usize;
+                let start = (*offset as usize).min(stop);
+                new[start..stop].fill(0);
+            }
+            set(new)
+        }
+        _ => impossible("an operation on content"),
+    }
+}

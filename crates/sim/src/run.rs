@@ -1,0 +1,290 @@
+//! One run: a world, its clients, its faults, and the verdict.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use env::sim::SimRng;
+use types::{Duration, Ino};
+
+use crate::call::{At, Call};
+use crate::cluster::{self, Cluster};
+use crate::faults::{Fault, Injector};
+use crate::history::History;
+use crate::judge::Judge;
+use crate::log;
+use crate::model::State;
+use crate::mount::{Mount, OpenFile};
+use crate::workload::Process;
+
+/// Within this virtual time everything ends once the faults have stopped.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Everything that is random follows from it.
+    pub seed: u64,
+    /// Clients.
+    pub clients: usize,
+    /// Processes of each client.
+    pub processes: usize,
+    /// Operations, about, of all processes together.
+    pub operations: u64,
+    /// Kinds of faults.
+    pub faults: Vec<Fault>,
+}
+
+impl Plan {
+    /// The usual run of a seed, with all faults.
+    pub fn new(seed: u64) -> Plan {
+        let mut rng = SimRng::new(seed ^ 0x5eed);
+        Plan {
+            seed,
+            clients: rng.between(1, 3) as usize,
+            processes: rng.between(1, 2) as usize,
+            operations: 300,
+            faults: Fault::ALL.to_vec(),
+        }
+    }
+
+    /// The command that runs it.
+    pub fn command(&self) -> String {
+        let faults: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
+        let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
+        format!(
+            "redbud sim --seed {} --clients {} --processes {} --operations {} --faults {faults}",
+            self.seed, self.clients, self.processes, self.operations
+        )
+    }
+}
+
+/// What must not be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which promise is broken.
+    pub invariant: &'static str,
+    /// How, for people.
+    pub text: String,
+    /// The newest lines of the log.
+    pub log: Vec<String>,
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// What was run.
+    pub plan: Plan,
+    /// Equal for equal plans and code.
+    pub trace: u64,
+    /// Operations that ended.
+    pub operations: u64,
+    /// Faults made.
+    pub faults: u64,
+    /// Restarts of the server.
+    pub restarts: u64,
+    /// Virtual time.
+    pub time: Duration,
+    /// Searches of the judge that were given up.
+    pub unjudged: u64,
+    /// The first violation, if any.
+    pub violation: Option<Violation>,
+}
+
+/// What the run's task leaves behind.
+struct Ended {
+    history: History,
+    starts: Rc<Cell<u64>>,
+    made: Rc<Cell<u64>>,
+}
+
+/// Runs a plan to its end.
+pub fn run(plan: &Plan) -> Report {
+    log::clear();
+    let (world, disks) = cluster::world(plan.seed);
+    let begun = world.now();
+    let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
+    let mut unjudged = 0;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let inner = world.clone();
+        let (history, starts, made) =
+            (ended.history.clone(), ended.starts.clone(), ended.made.clone());
+        world.run(|env| async move {
+            let cluster = Cluster::new(inner, env, disks, starts);
+            safety_and_healing(plan, cluster, history, made).await
+        })
+    }));
+    let violation = match outcome {
+        Err(panic) => Some(("no part of the system panics", panic_text(&*panic))),
+        Ok(Err((invariant, text))) => Some((invariant, text)),
+        Ok(Ok(())) => judge(ended.history.take(), &mut unjudged)
+            .err()
+            .map(|text| ("9: views are linearizable", text)),
+    };
+    let violation =
+        violation.or_else(|| log::first_violation().map(|text| ("seen on the way", text)));
+    Report {
+        plan: plan.clone(),
+        trace: world.trace() ^ ended.history.hash(),
+        operations: ended.history.count(),
+        faults: ended.made.get(),
+        restarts: ended.starts.get().saturating_sub(1),
+        time: world.now().since(begun),
+        unjudged,
+        violation: violation.map(|(invariant, text)| Violation {
+            invariant,
+            text,
+            log: log::lines(),
+        }),
+    }
+}
+
+fn judge(calls: Vec<Call>, unjudged: &mut u64) -> Result<(), String> {
+    let mut judge = Judge::new(State::default());
+    let settled = judge.settle(&calls);
+    *unjudged += judge.given_up;
+    settled.map_err(|unexplained| unexplained.text)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+type Broken = (&'static str, String);
+
+async fn safety_and_healing(
+    plan: &Plan,
+    cluster: Cluster,
+    history: History,
+    made: Rc<Cell<u64>>,
+) -> Result<(), Broken> {
+    cluster.start_server();
+    let tags = Rc::new(Cell::new(0));
+    let mut rng = SimRng::new(plan.seed.wrapping_mul(0x9e37_79b9) ^ 0x0dd5);
+    let mut mounts = Vec::new();
+    let clients: Vec<String> = (0..plan.clients).map(|index| format!("c{index}")).collect();
+    for (index, name) in clients.iter().enumerate() {
+        let client =
+            cluster.connect(name).await.map_err(|text| ("every client can mount", text))?;
+        let env = cluster.world.node(name);
+        mounts.push(Mount::new(index, client, env, history.clone(), tags.clone()));
+    }
+    let mut processes = Vec::new();
+    let each = plan.operations.div_ceil((plan.clients * plan.processes) as u64);
+    for mount in &mounts {
+        for number in 0..plan.processes {
+            let rng = SimRng::new(rng.next_u64());
+            let lone = plan.processes == 1;
+            let mut process = Process::new(mount.clone(), number as u64, lone, rng);
+            processes.push(mount.env.spawn_join(async move { process.run(each).await }));
+        }
+    }
+    let ended = Rc::new(Cell::new(false));
+    let injector = Injector {
+        cluster: cluster.clone(),
+        clients,
+        kinds: plan.faults.clone(),
+        rng: SimRng::new(rng.next_u64()),
+        ended: ended.clone(),
+        made,
+        seed: plan.seed,
+    };
+    let injector = cluster.env.spawn_join(injector.run());
+    // Faults go on for as long as most of the work does; then everything must finish.
+    let mut quiet = 0;
+    loop {
+        let before = history.count();
+        cluster.env.sleep(Duration::from_secs(1)).await;
+        quiet = if history.count() == before { quiet + 1 } else { 0 };
+        if history.waiting().is_empty() && quiet > 0 || quiet > 60 {
+            break;
+        }
+    }
+    ended.set(true);
+    injector.await;
+    let patience = cluster.env.now() + PATIENCE;
+    for process in processes {
+        let left = patience.since(cluster.env.now());
+        if cluster.env.timeout(left, process).await.is_none() {
+            return Err(("everything ends once faults have stopped", stuck(&history, &mounts)));
+        }
+    }
+    audit(&cluster, &history, &mounts, tags).await
+}
+
+/// Who waits for what.
+fn stuck(history: &History, mounts: &[Mount]) -> String {
+    let mut text = "after the faults had stopped these still wait:".to_owned();
+    for waiting in history.waiting() {
+        text += &format!("\n  c{} {:?} [{}]", waiting.client, waiting.op, waiting.begun);
+    }
+    for mount in mounts {
+        text += &format!("\n  c{}: {:?}", mount.index, mount.client.status());
+    }
+    text
+}
+
+/// All clients, and a fresh one after them, read the whole tree; then the metadata is checked.
+async fn audit(
+    cluster: &Cluster,
+    history: &History,
+    mounts: &[Mount],
+    tags: Rc<Cell<u32>>,
+) -> Result<(), Broken> {
+    let expected = expected(history);
+    for mount in mounts {
+        let evictions = mount.client.status().evictions;
+        if evictions > 0 {
+            let text = format!("c{} was evicted {evictions} times", mount.index);
+            return Err(("a client that is heard within its lease is not evicted", text));
+        }
+        walk(mount, &expected).await;
+    }
+    for mount in mounts {
+        let unmounted = cluster.env.timeout(PATIENCE, mount.client.unmount()).await;
+        unmounted.ok_or(("everything ends once faults have stopped", "an unmount".to_owned()))?;
+    }
+    let client =
+        cluster.connect("auditor").await.map_err(|text| ("every client can mount", text))?;
+    let env = cluster.world.node("auditor");
+    let auditor = Mount::new(mounts.len(), client, env, history.clone(), tags);
+    walk(&auditor, &expected).await;
+    auditor.client.unmount().await;
+    let image = cluster.meta().fork();
+    cluster::fsck(image, 1).map_err(|text| ("1, 2, 5: the metadata are whole", text))
+}
+
+/// Which directories and files there are, as any explanation has it; the walk finds out.
+fn expected(_: &History) -> Vec<Ino> {
+    vec![Ino::ROOT]
+}
+
+async fn walk(mount: &Mount, roots: &[Ino]) {
+    let mut dirs = roots.to_vec();
+    let mut seen = Vec::new();
+    while let Some(dir) = dirs.pop() {
+        let _ = mount.list(dir, true, 4096).await;
+        for name in crate::workload::NAMES {
+            let Ok(Some(target)) = mount.lookup(At { dir, name }).await else { continue };
+            match target.kind {
+                types::FileKind::Directory => dirs.push(target.ino),
+                types::FileKind::Regular if !seen.contains(&target.ino) => {
+                    seen.push(target.ino);
+                    let _ = mount.getattr(target.ino).await;
+                    let _ = mount.get_xattr(target.ino).await;
+                    if let Ok(file) = mount.open(target.ino, 0).await {
+                        read_all(mount, file).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+async fn read_all(mount: &Mount, file: OpenFile) {
+    let _ = mount.read(file, 0, 1 << 20).await;
+    mount.close(file, 0).await;
+}

@@ -1,0 +1,275 @@
+//! What the applications do: weighted random operations over a small, contended tree.
+
+use std::ops::RangeInclusive;
+
+use client::OpenFlags;
+use env::sim::SimRng;
+use types::{Duration, Fault, FileKind, Ino};
+
+use crate::call::{At, NameNo};
+use crate::mount::{Mount, OpenFile, Target};
+
+/// The names of every directory.
+pub const NAMES: RangeInclusive<NameNo> = 0..=5;
+/// Most open files of a process.
+const FILES_MAX: usize = 3;
+
+/// A process: it does one thing after another.
+pub struct Process {
+    mount: Mount,
+    number: u64,
+    /// No other process of its client.
+    lone: bool,
+    rng: SimRng,
+    files: Vec<OpenFile>,
+}
+
+impl Process {
+    /// A process on a mount; `number` tells it from others of the same client.
+    pub fn new(mount: Mount, number: u64, lone: bool, rng: SimRng) -> Process {
+        Process { mount, number, lone, rng, files: Vec::new() }
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.rng.one_in(n)
+    }
+
+    fn name(&mut self) -> NameNo {
+        self.rng.between(u64::from(*NAMES.start()), u64::from(*NAMES.end())) as NameNo
+    }
+
+    /// Does this many operations, then closes its files.
+    pub async fn run(&mut self, operations: u64) {
+        for _ in 0..operations {
+            // Failures are in the history, where they are judged.
+            let _ = self.operation().await;
+            if self.one_in(8) {
+                let pause = self.rng.below(2000);
+                self.mount.env.sleep(Duration::from_micros(pause)).await;
+            }
+        }
+        for file in std::mem::take(&mut self.files) {
+            self.mount.close(file, self.number).await;
+        }
+    }
+
+    /// A directory, mostly near the root.
+    async fn dir(&mut self) -> Result<Ino, Fault> {
+        let mut dir = Ino::ROOT;
+        while !self.one_in(3) {
+            let name = self.name();
+            match self.mount.lookup(At { dir, name }).await? {
+                Some(Target { ino, kind: FileKind::Directory }) => dir = ino,
+                _ => break,
+            }
+        }
+        Ok(dir)
+    }
+
+    async fn place(&mut self) -> Result<At, Fault> {
+        let dir = self.dir().await?;
+        Ok(At { dir, name: self.name() })
+    }
+
+    /// Something that is there.
+    async fn found(&mut self, kind: Option<FileKind>) -> Result<Option<Target>, Fault> {
+        for _ in 0..3 {
+            let at = self.place().await?;
+            let found = self.mount.lookup(at).await?;
+            if let Some(found) = found.filter(|found| kind.is_none_or(|kind| found.kind == kind)) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn operation(&mut self) -> Result<(), Fault> {
+        match self.rng.below(100) {
+            0..8 => self.make().await,
+            8..16 => self.create().await,
+            16..24 => {
+                let at = self.place().await?;
+                self.mount.unlink(at).await
+            }
+            24..28 => {
+                let at = self.place().await?;
+                self.mount.rmdir(at).await
+            }
+            28..36 => self.rename().await,
+            36..40 => self.link().await,
+            40..46 => {
+                let dir = self.dir().await?;
+                let (plus, small) = (self.one_in(2), self.one_in(3));
+                self.mount.list(dir, plus, if small { 400 } else { 4096 }).await
+            }
+            46..52 => match self.found(None).await? {
+                Some(found) => self.mount.getattr(found.ino).await.map(|_| ()),
+                None => Ok(()),
+            },
+            52..56 => self.attributes().await,
+            56..62 => self.open().await,
+            62..64 => self.forget(),
+            _ => self.content().await,
+        }
+    }
+
+    async fn make(&mut self) -> Result<(), Fault> {
+        let at = self.place().await?;
+        let kind = match self.rng.below(8) {
+            0..4 => FileKind::Directory,
+            4..7 => FileKind::Regular,
+            _ => FileKind::Symlink,
+        };
+        self.mount.make(at, kind).await.map(|_| ())
+    }
+
+    fn flags(&mut self) -> u32 {
+        match self.rng.below(5) {
+            0 => 0,
+            1 => OpenFlags::WRITE_ONLY,
+            2 => OpenFlags::WRITE_ONLY | OpenFlags::APPEND,
+            _ => OpenFlags::READ_WRITE,
+        }
+    }
+
+    async fn create(&mut self) -> Result<(), Fault> {
+        self.make_room().await;
+        let at = self.place().await?;
+        let flags = self.flags();
+        let file = if self.one_in(10) {
+            self.mount.tmpfile(at.dir, OpenFlags::READ_WRITE).await?
+        } else {
+            let exclusive = self.one_in(2);
+            self.mount.create(at, exclusive, flags).await?
+        };
+        self.files.push(file);
+        Ok(())
+    }
+
+    async fn open(&mut self) -> Result<(), Fault> {
+        self.make_room().await;
+        if let Some(found) = self.found(Some(FileKind::Regular)).await? {
+            let flags = self.flags();
+            let file = self.mount.open(found.ino, flags).await?;
+            self.files.push(file);
+        }
+        Ok(())
+    }
+
+    async fn make_room(&mut self) {
+        if self.files.len() >= FILES_MAX {
+            let file = self.files.remove(0);
+            self.mount.close(file, self.number).await;
+        }
+    }
+
+    async fn rename(&mut self) -> Result<(), Fault> {
+        let from = self.place().await?;
+        let to =
+            if self.one_in(2) { At { name: self.name(), ..from } } else { self.place().await? };
+        let flags = match self.rng.below(8) {
+            0 => 1,
+            1 => 2,
+            _ => 0,
+        };
+        // The kernel itself answers this.
+        if from == to {
+            return Ok(());
+        }
+        self.mount.rename(from, to, flags).await
+    }
+
+    async fn link(&mut self) -> Result<(), Fault> {
+        let Some(found) = self.found(Some(FileKind::Regular)).await? else { return Ok(()) };
+        let at = self.place().await?;
+        self.mount.link(found.ino, at).await
+    }
+
+    async fn attributes(&mut self) -> Result<(), Fault> {
+        let Some(found) = self.found(None).await? else { return Ok(()) };
+        match self.rng.below(4) {
+            0 => {
+                let mode = 0o400 + self.rng.below(0o400) as u16;
+                self.mount.chmod(found.ino, mode).await
+            }
+            1 if found.kind == FileKind::Regular => {
+                let value = (!self.one_in(4)).then(|| self.rng.below(1000) as u32);
+                self.mount.set_xattr(found.ino, value).await
+            }
+            2 if found.kind == FileKind::Regular => self.mount.get_xattr(found.ino).await,
+            _ => self.mount.fsync_dir(Ino::ROOT).await,
+        }
+    }
+
+    /// The kernel is short of memory.
+    fn forget(&mut self) -> Result<(), Fault> {
+        let mut used: Vec<Ino> = self.files.iter().map(|file| file.ino).collect();
+        used.push(Ino::ROOT);
+        // Only a lone process knows all that its kernel uses.
+        if self.lone {
+            self.mount.forget(&used);
+        }
+        Ok(())
+    }
+
+    fn range(&mut self) -> (u64, u32) {
+        let len = match self.rng.below(4) {
+            0 => self.rng.between(1, 100),
+            1 => 4096,
+            2 => self.rng.between(1, 5000),
+            _ => self.rng.between(4096, 20_000),
+        };
+        let offset = match self.rng.below(3) {
+            0 => 0,
+            1 => 4096 * self.rng.below(6),
+            _ => self.rng.below(24_000),
+        };
+        (offset, len as u32)
+    }
+
+    async fn content(&mut self) -> Result<(), Fault> {
+        if self.files.is_empty() {
+            return self.open().await;
+        }
+        let file = self.files[self.rng.below(self.files.len() as u64) as usize];
+        let writes = file.flags.writes();
+        let reads = file.flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
+        let (offset, len) = self.range();
+        match self.rng.below(20) {
+            0..6 if reads => self.mount.read(file, offset, len.max(3000)).await,
+            6..12 if writes => self.mount.write(file, Some(offset), len).await,
+            12..14 if writes => self.mount.truncate(file.ino, offset, Some(file.handle)).await,
+            14 if writes => {
+                let mode = [0, 1, 3, 16, 17][self.rng.below(5) as usize];
+                self.mount.fallocate(file, mode, offset, u64::from(len)).await
+            }
+            15 | 16 => {
+                let datasync = self.one_in(2);
+                self.mount.fsync(file, datasync).await
+            }
+            17 => self.mount.getattr(file.ino).await.map(|_| ()),
+            18 => {
+                let exclusive = match self.rng.below(3) {
+                    0 => None,
+                    1 => Some(false),
+                    _ => Some(true),
+                };
+                // An owner that is gone frees its locks; these live until they are freed.
+                let result = self.mount.flock(file, self.number, exclusive).await;
+                if result.is_ok() && exclusive.is_some() {
+                    self.mount.env.sleep(Duration::from_micros(300)).await;
+                    return self.mount.flock(file, self.number, None).await;
+                }
+                result
+            }
+            _ => {
+                let at = self.files.iter().position(|other| other.handle == file.handle);
+                if let Some(at) = at {
+                    self.files.remove(at);
+                    self.mount.close(file, self.number).await;
+                }
+                Ok(())
+            }
+        }
+    }
+}
