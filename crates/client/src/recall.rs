@@ -144,7 +144,7 @@ impl Core {
                 changed.await;
                 continue;
             }
-            if content.file.is_clean() {
+            if content.file.is_settled() {
                 return;
             }
             // A removal that holds the file back waits for the gate that this recall keeps shut.

@@ -100,7 +100,7 @@ impl Content {
             && !self.acquiring.get()
             && !self.is_draining()
             && self.parked.borrow().is_empty()
-            && self.file.is_clean()
+            && self.file.is_settled()
     }
 
     /// Requests in service.

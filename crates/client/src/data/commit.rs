@@ -47,7 +47,7 @@ pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 /// What a commit is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// Age: only edits that speak of data need a flush.
+    /// Age: only edits that speak of data need a flush at once; writes in place get theirs by age.
     Background,
     /// A right goes back: the data is stable, the server knows all.
     Flush,
@@ -157,7 +157,7 @@ impl DataContext {
             let mut claimed = Vec::with_capacity(batch.len());
             // In the order of their numbers, so that two calls cannot wait for each other.
             for file in batch {
-                if !file.is_clean() {
+                if !file.is_settled() {
                     file.claim_commit().await;
                     claimed.push(file.clone());
                 }
@@ -217,7 +217,7 @@ impl DataContext {
             if state.committing || state.paused {
                 drop(state);
                 later.push(file);
-            } else if state.is_clean() {
+            } else if state.is_settled() {
                 state.queued = false;
                 state.tail = None;
                 drop(state);
@@ -283,7 +283,7 @@ impl DataContext {
         for file in files {
             let state = &mut *file.state.borrow_mut();
             state.committing = false;
-            let settled = state.is_clean() && !state.queued;
+            let settled = state.is_settled() && !state.queued;
             if settled {
                 state.writes = 0;
                 if purpose == Purpose::Background {
@@ -294,7 +294,7 @@ impl DataContext {
         }
         for file in files {
             file.changed.notify_all();
-            if !file.is_clean() {
+            if !file.is_settled() {
                 file.enqueue();
             }
         }
@@ -318,7 +318,8 @@ impl DataContext {
                 .iter()
                 .take_while(|logged| logged.seq < sealed.edits_below)
                 .any(|logged| speaks_of_data(&logged.edit));
-            if purpose == Purpose::Background && !speaks_of_data {
+            // What was written in place is made stable when there is nothing else to tell.
+            if purpose == Purpose::Background && !speaks_of_data && state.has_uncommitted() {
                 continue;
             }
             for (&pag, &(low, high)) in &state.stamps {
@@ -511,7 +512,7 @@ impl File {
         for tries in 0.. {
             {
                 let state = self.state.borrow();
-                if state.is_clean() && state.stamps.is_empty() {
+                if state.is_settled() {
                     break;
                 }
             }

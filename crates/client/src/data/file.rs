@@ -204,6 +204,11 @@ impl State {
             && !self.has_uncommitted()
     }
 
+    /// Clean, and what was written in place is stable, too?
+    pub fn is_settled(&self) -> bool {
+        self.is_clean() && self.stamps.is_empty()
+    }
+
     /// Does the server lack something that a commit would tell?
     pub fn has_uncommitted(&self) -> bool {
         !self.log.is_empty()
@@ -447,6 +452,11 @@ impl File {
     /// Nothing dirty, in flight or uncommitted?
     pub fn is_clean(&self) -> bool {
         self.state.borrow().is_clean()
+    }
+
+    /// Clean, and what was written in place is stable, too?
+    pub fn is_settled(&self) -> bool {
+        self.state.borrow().is_settled()
     }
 
     /// Rises with every failure of what was accepted before; a handle reports it once per rise.

@@ -31,3 +31,27 @@ fn a_power_cut_leaves_what_was_promised_and_nothing_foreign() {
         });
     }
 }
+
+/// A background commit of bytes written in place tells the server a time and nothing else.
+#[test]
+fn bytes_written_in_place_are_stable_after_a_sync_of_everything_a_recall_or_a_while() {
+    for seed in 230..236 {
+        run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[1; 10_000]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            rig.write(&file, 5000, &[2; 10]).await.unwrap();
+            while !file.is_clean() {
+                rig.env.sleep(Duration::from_millis(10)).await;
+            }
+            match seed % 3 {
+                0 => rig.ctx.sync_all().await.unwrap(),
+                1 => file.flush().await.unwrap(),
+                _ => rig.env.sleep(Duration::from_secs(4)).await,
+            }
+            let left = [rig.server.disks[0].stable_only()];
+            let content = Server::content(&rig.server.now.borrow(), &left, Ino(1));
+            assert!(content[5000..5010] == [2; 10], "the bytes are lost");
+        });
+    }
+}
