@@ -125,6 +125,11 @@ impl Core {
         Entry { attr: inode.attr(), attr_ttl: self.attr_ttl(inode), entry_ttl: self.name_ttl(dir) }
     }
 
+    /// As [`Core::entry`], from the reply to this lookup.
+    pub fn entry_as_told(&self, inode: &Inode, dir: Ino, told: &Attr) -> Entry {
+        Entry { attr: inode.attr_as_told(told), ..self.entry(inode, dir) }
+    }
+
     /// The inode, asked from the server if it is not known.
     pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
         if let Some(inode) = self.inodes.get(ino) {
@@ -135,10 +140,19 @@ impl Core {
 
     /// Asks the server for the attributes.
     pub async fn fetch_attr(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
+        Ok(self.ask_attr(ino).await?.0)
+    }
+
+    /// Asks the server for the attributes; with them as it told them to this question.
+    pub async fn ask_attr(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
         let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
         let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0)? {
-            OpReply::Attr { leased } => Ok(self.inodes.make(&leased.attr)),
+            OpReply::Attr { leased } => {
+                let inode = self.inodes.make(&leased.attr);
+                let attr = inode.attr_as_told(&leased.attr);
+                Ok((inode, attr))
+            }
             _ => Err(Fault::Protocol),
         }
     }
@@ -233,7 +247,7 @@ impl Core {
     /// An inode lost a name; `given_up`: with it this client's rights, if it was the last.
     fn unnamed(&self, attr: &Attr, given_up: bool) {
         let Some(inode) = self.inodes.get(attr.ino) else { return };
-        inode.told_attr(attr);
+        inode.told_removal(attr);
         if given_up {
             inode.give(Rights::all(), self.session.order());
         }

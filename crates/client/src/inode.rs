@@ -47,6 +47,8 @@ enum Special {
 struct State {
     attr: Attr,
     lease: Lease,
+    /// `attr` may lack size and times that another client's writing gave the file.
+    lacks_data: bool,
     /// Requests made before this number know nothing of the last loss of `ATTR` or `NAMES`.
     lost_at: u64,
     lookups: u64,
@@ -82,6 +84,7 @@ impl Inode {
         let state = State {
             attr: *attr,
             lease: Lease::default(),
+            lacks_data: false,
             lost_at: 0,
             lookups: 0,
             found: Instant::default(),
@@ -111,8 +114,31 @@ impl Inode {
 
     /// Attributes with what this client knows better.
     pub fn attr(&self) -> Attr {
+        self.overlaid(self.server_attr())
+    }
+
+    /// Attributes for who asked for them and was told `told`. A newer reply about a removal may
+    /// have overtaken that one: it does not know the size that a writer elsewhere knows.
+    pub fn attr_as_told(&self, told: &Attr) -> Attr {
+        let newest = self.server_attr();
+        let lacks_data = self.state.borrow().lacks_data;
+        if self.attr_holds() || !lacks_data || told.version >= newest.version {
+            return self.attr();
+        }
+        let Attr { size, blocks, mtime, .. } = *told;
+        self.overlaid(Attr { size, blocks, mtime, ..newest })
+    }
+
+    /// The reply to a removal told attributes: size and times as the server has them, though
+    /// another client may be writing.
+    pub fn told_removal(&self, attr: &Attr) {
+        self.told_attr(attr);
+        let mut state = self.state.borrow_mut();
+        state.lacks_data = state.attr.version == attr.version;
+    }
+
+    fn overlaid(&self, mut attr: Attr) -> Attr {
         let state = self.state.borrow();
-        let mut attr = state.attr;
         if state.lease.holds(Rights::DATA_X)
             && let Special::Content(content) = &state.special
             && content.is_loaded()
@@ -160,6 +186,7 @@ impl Inode {
                 return;
             }
             state.attr = *attr;
+            state.lacks_data = false;
             match &state.special {
                 Special::Content(content) => Some(content.clone()),
                 _ => None,

@@ -58,7 +58,7 @@ impl Client {
         let Some(leased) = entry else { return Ok(Err(core.name_ttl(dir))) };
         let inode = core.inodes.make(&leased.attr);
         inode.found_at(core.env.now());
-        let found = core.entry(&inode, dir);
+        let found = core.entry_as_told(&inode, dir, &leased.attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && dir.names(|names| names.missed())
@@ -97,15 +97,20 @@ impl Client {
         let core = &self.core;
         core.live().await?;
         let known = core.inodes.get(ino);
-        let inode = match known.filter(|inode| inode.attr_holds() || inode.is_removed_directory()) {
-            Some(inode) => inode,
-            None => match core.fetch_attr(ino).await {
+        let (inode, attr) = match known
+            .filter(|inode| inode.attr_holds() || inode.is_removed_directory())
+        {
+            Some(inode) => {
+                let attr = inode.attr();
+                (inode, attr)
+            }
+            None => match core.ask_attr(ino).await {
                 // The kernel found it by a name that another client has taken away since.
                 Err(Fault::Stale) => return core.inodes.get(ino).map_or(Err(Fault::Stale), gone),
                 fetched => fetched?,
             },
         };
-        Ok((inode.attr(), core.attr_ttl(&inode)))
+        Ok((attr, core.attr_ttl(&inode)))
     }
 
     /// Target of a symbolic link.

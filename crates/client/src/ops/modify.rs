@@ -82,7 +82,7 @@ impl Client {
         };
         let inode = self.core.inodes.make(&leased.attr);
         inode.set_unnamed(false);
-        Ok(self.core.entry(&inode, place.dir))
+        Ok(self.core.entry_as_told(&inode, place.dir, &leased.attr))
     }
 
     /// Takes a name away.

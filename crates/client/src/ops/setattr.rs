@@ -54,10 +54,8 @@ impl Client {
         if explicit || kill_setid {
             core.set_attr(caller, &inode, change).await?;
         }
-        if !inode.attr_holds() {
-            core.fetch_attr(ino).await?;
-        }
-        Ok((inode.attr(), core.attr_ttl(&inode)))
+        let attr = if inode.attr_holds() { inode.attr() } else { core.ask_attr(ino).await?.1 };
+        Ok((attr, core.attr_ttl(&inode)))
     }
 }
 
