@@ -291,7 +291,8 @@ A violation is told with the command that repeats it; the exit status is then 1.
 
 Faults: cut (a connection breaks), partition (nothing passes, for less than a lease), server-kill
 (the server's process dies, also during recovery), server-power (its host loses power: of what its
-disk had not flushed a part survives, sectors torn), stall (a disk answers nothing for a while).")]
+disk had not flushed a part survives, sectors torn), stall (a disk answers nothing for a while),
+cluster-power (at the end, when all is synced, all hosts and disks lose power).")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]

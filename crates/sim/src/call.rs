@@ -208,3 +208,12 @@ pub struct Call {
     /// Position of the end; `u64::MAX` without an answer.
     pub ended: u64,
 }
+
+impl Call {
+    /// For people.
+    pub fn line(&self) -> String {
+        let outcome = self.outcome.as_ref().map(|outcome| format!("{outcome:?}"));
+        let outcome = outcome.unwrap_or_else(|| "no answer".to_owned());
+        format!("c{} {:?} -> {outcome} [{}, {}]", self.client, self.op, self.begun, self.ended)
+    }
+}

@@ -24,12 +24,20 @@ pub enum Fault {
     ServerPower,
     /// A disk answers nothing for a while.
     Stall,
+    /// Once everything is synced all hosts and disks lose power at once.
+    ClusterPower,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 5] =
-        [Fault::Cut, Fault::Partition, Fault::ServerKill, Fault::ServerPower, Fault::Stall];
+    pub const ALL: [Fault; 6] = [
+        Fault::Cut,
+        Fault::Partition,
+        Fault::ServerKill,
+        Fault::ServerPower,
+        Fault::Stall,
+        Fault::ClusterPower,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -39,6 +47,7 @@ impl Fault {
             Fault::ServerKill => "server-kill",
             Fault::ServerPower => "server-power",
             Fault::Stall => "stall",
+            Fault::ClusterPower => "cluster-power",
         }
     }
 }
@@ -131,6 +140,8 @@ impl Injector {
                 self.pause(1500).await;
                 disk.stall(false);
             }
+            // Comes at the end, see `run`.
+            Fault::ClusterPower => {}
         }
     }
 

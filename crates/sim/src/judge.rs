@@ -16,7 +16,7 @@ use crate::model::{Footprint, State, Step};
 /// Candidates kept; beyond it the search gives up, and says so.
 const CANDIDATES_MAX: usize = 2000;
 /// Steps tried for one end.
-const TRIES_MAX: usize = 200_000;
+const TRIES_MAX: usize = 20_000;
 
 /// A state that explains everything so far.
 #[derive(Clone)]
@@ -207,15 +207,10 @@ fn unexplained(
     expected: Option<String>,
 ) -> Unexplained {
     let call = &calls[target];
-    let line = |call: &Call| {
-        let outcome = call.outcome.as_ref().map(|outcome| format!("{outcome:?}"));
-        let outcome = outcome.unwrap_or_else(|| "no answer".to_owned());
-        format!("c{} {:?} -> {outcome} [{}, {}]", call.client, call.op, call.begun, call.ended)
-    };
-    let mut text = format!("{}\n  the model expects: ", line(call));
+    let mut text = format!("{}\n  the model expects: ", call.line());
     text += expected.as_deref().unwrap_or("something else");
     for &index in running {
-        text += &format!("\n  running: {}", line(&calls[index]));
+        text += &format!("\n  running: {}", calls[index].line());
     }
     // What touched the same objects before, newest last.
     let state = State::default();
@@ -223,7 +218,7 @@ fn unexplained(
     let mut before: BTreeMap<(u64, usize), String> = BTreeMap::new();
     for (index, other) in calls.iter().enumerate() {
         if other.ended < call.ended && state.footprint(other).meets(&mine) {
-            before.insert((other.ended, index), line(other));
+            before.insert((other.ended, index), other.line());
         }
     }
     for line in before.values().rev().take(12).rev() {

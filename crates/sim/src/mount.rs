@@ -9,7 +9,8 @@ use client::{
     WriteFlags,
 };
 use env::Env;
-use types::{Attr, Fault, FileKind, Ino, LockOwner, Name};
+use env::sync::{AsyncMutex, Permit};
+use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
 use crate::call::{At, NameNo, Op, Outcome, Seen, name_text, pattern};
 use crate::history::History;
@@ -29,6 +30,7 @@ pub struct Mount {
     history: History,
     lookups: Rc<RefCell<BTreeMap<Ino, u64>>>,
     tags: Rc<Cell<u32>>,
+    locks: Rc<RefCell<BTreeMap<Ino, Rc<AsyncMutex>>>>,
 }
 
 /// An open file of a process.
@@ -74,7 +76,20 @@ impl Mount {
         history: History,
         tags: Rc<Cell<u32>>,
     ) -> Mount {
-        Mount { index, client, env, history, lookups: Rc::default(), tags }
+        Mount { index, client, env, history, lookups: Rc::default(), tags, locks: Rc::default() }
+    }
+
+    /// Takes the kernel's locks of these inodes: it lets only one operation at a time
+    /// change an inode or the names of a directory. Looking up and reading take none.
+    async fn lock(&self, mut inos: Vec<Ino>) -> Vec<Permit> {
+        inos.sort_unstable();
+        inos.dedup();
+        let mut held = Vec::new();
+        for ino in inos {
+            let lock = self.locks.borrow_mut().entry(ino).or_default().clone();
+            held.push(lock.lock().await);
+        }
+        held
     }
 
     fn begin(&self, op: &Op) -> u64 {
@@ -85,10 +100,14 @@ impl Mount {
         self.history.end(begun, vec![(op, outcome)]);
     }
 
-    /// Ends with the step and what its answer says of attributes.
-    fn end_with_attr(&self, begun: u64, op: Op, outcome: Outcome, attr: &Attr) {
-        let seen = (Op::GetAttr(attr.ino), Outcome::Attr(Seen::of(attr)));
-        self.history.end(begun, vec![(op, outcome), seen]);
+    /// Ends with the step and what its answer says of attributes, if the kernel may believe
+    /// that; else it asks again before an application sees them.
+    fn end_with_attr(&self, begun: u64, op: Op, outcome: Outcome, attr: &Attr, ttl: Duration) {
+        let mut steps = vec![(op, outcome)];
+        if !ttl.is_zero() {
+            steps.push((Op::GetAttr(attr.ino), Outcome::Attr(Seen::of(attr))));
+        }
+        self.history.end(begun, steps);
     }
 
     fn entered(&self, entry: &Entry) -> Target {
@@ -103,7 +122,7 @@ impl Mount {
         match self.client.lookup(&CALLER, at.dir, &name(at.name)).await {
             Ok(Ok(entry)) => {
                 let outcome = Outcome::Found(Some(entry.attr.ino));
-                self.end_with_attr(begun, op, outcome, &entry.attr);
+                self.end_with_attr(begun, op, outcome, &entry.attr, entry.attr_ttl);
                 Ok(Some(self.entered(&entry)))
             }
             Ok(Err(_)) => {
@@ -133,7 +152,13 @@ impl Mount {
     fn made(&self, begun: u64, op: Op, result: Result<Entry, Fault>) -> Result<Target, Fault> {
         match result {
             Ok(entry) => {
-                self.end_with_attr(begun, op, Outcome::Found(Some(entry.attr.ino)), &entry.attr);
+                self.end_with_attr(
+                    begun,
+                    op,
+                    Outcome::Found(Some(entry.attr.ino)),
+                    &entry.attr,
+                    entry.attr_ttl,
+                );
                 Ok(self.entered(&entry))
             }
             Err(fault) => {
@@ -145,6 +170,7 @@ impl Mount {
 
     /// mknod, mkdir, symlink.
     pub async fn make(&self, at: At, kind: FileKind) -> Result<Target, Fault> {
+        let _locked = self.lock(vec![at.dir]).await;
         let op = Op::Make(at, kind);
         let begun = self.begin(&op);
         let name = name(at.name);
@@ -160,6 +186,7 @@ impl Mount {
 
     /// open(2) with O_CREAT.
     pub async fn create(&self, at: At, exclusive: bool, flags: u32) -> Result<OpenFile, Fault> {
+        let _locked = self.lock(vec![at.dir]).await;
         let op = Op::Create { at, exclusive };
         let begun = self.begin(&op);
         let flags = OpenFlags(flags | if exclusive { OpenFlags::EXCLUSIVE } else { 0 });
@@ -233,12 +260,13 @@ impl Mount {
 
     /// link(2).
     pub async fn link(&self, ino: Ino, at: At) -> Result<(), Fault> {
+        let _locked = self.lock(vec![ino, at.dir]).await;
         let op = Op::Link(ino, at);
         let begun = self.begin(&op);
         let name = name(at.name);
         match self.client.link(&CALLER, ino, Place { dir: at.dir, name: &name }).await {
             Ok(entry) => {
-                self.end_with_attr(begun, op, Outcome::Done, &entry.attr);
+                self.end_with_attr(begun, op, Outcome::Done, &entry.attr, entry.attr_ttl);
                 self.entered(&entry);
                 Ok(())
             }
@@ -253,6 +281,7 @@ impl Mount {
     pub async fn unlink(&self, at: At) -> Result<(), Fault> {
         let name = name(at.name);
         let place = Place { dir: at.dir, name: &name };
+        let _locked = self.lock(vec![at.dir]).await;
         self.finish(Op::Unlink(at), self.client.unlink(&CALLER, place)).await
     }
 
@@ -260,6 +289,7 @@ impl Mount {
     pub async fn rmdir(&self, at: At) -> Result<(), Fault> {
         let name = name(at.name);
         let place = Place { dir: at.dir, name: &name };
+        let _locked = self.lock(vec![at.dir]).await;
         self.finish(Op::Rmdir(at), self.client.rmdir(&CALLER, place)).await
     }
 
@@ -268,6 +298,7 @@ impl Mount {
         let (old, new) = (name(from.name), name(to.name));
         let source = Place { dir: from.dir, name: &old };
         let target = Place { dir: to.dir, name: &new };
+        let _locked = self.lock(vec![from.dir, to.dir]).await;
         let op = Op::Rename { from, to, flags };
         self.finish(op, self.client.rename(&CALLER, source, target, flags)).await
     }
@@ -345,6 +376,7 @@ impl Mount {
 
     /// pwrite(2), or write(2) at the end.
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
+        let _locked = self.lock(vec![file.ino]).await;
         let append = file.flags.has(OpenFlags::APPEND);
         let offset = offset.filter(|_| !append).or((!append).then_some(0));
         let tag = self.tags.get() + 1;
@@ -379,10 +411,11 @@ impl Mount {
     }
 
     async fn setattr(&self, op: Op, ino: Ino, set: SetAttrRequest) -> Result<(), Fault> {
+        let _locked = self.lock(vec![ino]).await;
         let begun = self.begin(&op);
         match self.client.setattr(&CALLER, ino, set).await {
-            Ok((attr, _)) => {
-                self.end_with_attr(begun, op, Outcome::Done, &attr);
+            Ok((attr, ttl)) => {
+                self.end_with_attr(begun, op, Outcome::Done, &attr, ttl);
                 Ok(())
             }
             Err(fault) => {
@@ -400,12 +433,14 @@ impl Mount {
         offset: u64,
         len: u64,
     ) -> Result<(), Fault> {
+        let _locked = self.lock(vec![file.ino]).await;
         let op = Op::Allocate { ino: file.ino, mode, offset, len };
         self.finish(op, self.client.fallocate(&CALLER, file.handle, mode, offset, len)).await
     }
 
     /// Sets or removes the extended attribute of the workload.
     pub async fn set_xattr(&self, ino: Ino, value: Option<u32>) -> Result<(), Fault> {
+        let _locked = self.lock(vec![ino]).await;
         let op = Op::SetXattr(ino, value);
         match value {
             Some(value) => {
@@ -467,6 +502,11 @@ impl Mount {
         let result = self.finish(Op::SyncAll, self.client.fsyncdir(handle)).await;
         self.client.releasedir(handle);
         result
+    }
+
+    /// syncfs(2).
+    pub async fn sync_all(&self) -> Result<(), Fault> {
+        self.finish(Op::SyncAll, self.client.syncfs()).await
     }
 
     /// The kernel forgets everything that is not in use.

@@ -68,6 +68,8 @@ pub struct Violation {
     pub text: String,
     /// The newest lines of the log.
     pub log: Vec<String>,
+    /// Every step that ended, in the order of the ends.
+    pub history: Vec<String>,
 }
 
 /// What a run came to.
@@ -105,6 +107,7 @@ pub fn run(plan: &Plan) -> Report {
     let begun = world.now();
     let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
     let mut unjudged = 0;
+    let mut calls = Vec::new();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inner = world.clone();
         let (history, starts, made) =
@@ -117,9 +120,10 @@ pub fn run(plan: &Plan) -> Report {
     let violation = match outcome {
         Err(panic) => Some(("no part of the system panics", panic_text(&*panic))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
-        Ok(Ok(())) => judge(ended.history.take(), &mut unjudged)
-            .err()
-            .map(|text| ("9: views are linearizable", text)),
+        Ok(Ok(())) => {
+            calls = ended.history.take();
+            judge(&calls, &mut unjudged).err().map(|text| ("9: views are linearizable", text))
+        }
     };
     let violation =
         violation.or_else(|| log::first_violation().map(|text| ("seen on the way", text)));
@@ -135,13 +139,14 @@ pub fn run(plan: &Plan) -> Report {
             invariant,
             text,
             log: log::lines(),
+            history: calls.iter().map(Call::line).collect(),
         }),
     }
 }
 
-fn judge(calls: Vec<Call>, unjudged: &mut u64) -> Result<(), String> {
+fn judge(calls: &[Call], unjudged: &mut u64) -> Result<(), String> {
     let mut judge = Judge::new(State::default());
-    let settled = judge.settle(&calls);
+    let settled = judge.settle(calls);
     *unjudged += judge.given_up;
     settled.map_err(|unexplained| unexplained.text)
 }
@@ -185,7 +190,7 @@ async fn safety_and_healing(
     let injector = Injector {
         cluster: cluster.clone(),
         clients,
-        kinds: plan.faults.clone(),
+        kinds: plan.faults.iter().copied().filter(|fault| *fault != Fault::ClusterPower).collect(),
         rng: SimRng::new(rng.next_u64()),
         ended: ended.clone(),
         made,
@@ -211,7 +216,8 @@ async fn safety_and_healing(
             return Err(("everything ends once faults have stopped", stuck(&history, &mounts)));
         }
     }
-    audit(&cluster, &history, &mounts, tags).await
+    let power = plan.faults.contains(&Fault::ClusterPower) && plan.seed % 4 != 0;
+    audit(&cluster, &history, &mounts, tags, power.then_some(rng)).await
 }
 
 /// Who waits for what.
@@ -232,6 +238,7 @@ async fn audit(
     history: &History,
     mounts: &[Mount],
     tags: Rc<Cell<u32>>,
+    power: Option<SimRng>,
 ) -> Result<(), Broken> {
     let expected = expected(history);
     for mount in mounts {
@@ -242,9 +249,10 @@ async fn audit(
         }
         walk(mount, &expected).await;
     }
-    for mount in mounts {
-        let unmounted = cluster.env.timeout(PATIENCE, mount.client.unmount()).await;
-        unmounted.ok_or(("everything ends once faults have stopped", "an unmount".to_owned()))?;
+    if let Some(mut rng) = power {
+        lose_power(cluster, mounts, &mut rng).await?;
+    } else {
+        unmount(cluster, mounts).await?;
     }
     let client =
         cluster.connect("auditor").await.map_err(|text| ("every client can mount", text))?;
@@ -254,6 +262,36 @@ async fn audit(
     auditor.client.unmount().await;
     let image = cluster.meta().fork();
     cluster::fsck(image, 1).map_err(|text| ("1, 2, 5: the metadata are whole", text))
+}
+
+async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
+    for mount in mounts {
+        let unmounted = cluster.env.timeout(PATIENCE, mount.client.unmount()).await;
+        unmounted.ok_or(("everything ends once faults have stopped", "an unmount".to_owned()))?;
+    }
+    Ok(())
+}
+
+/// Everything is synced, then all hosts and disks lose power at once, and the server starts
+/// again. Nothing of what was there may be missing.
+async fn lose_power(cluster: &Cluster, mounts: &[Mount], rng: &mut SimRng) -> Result<(), Broken> {
+    for mount in mounts {
+        let synced = cluster.env.timeout(PATIENCE, mount.sync_all()).await;
+        // A failure is in the history, where it is judged.
+        let _ = synced.ok_or(("everything ends once faults have stopped", "a sync".to_owned()))?;
+    }
+    log::line("fault: cluster-power");
+    for mount in mounts {
+        cluster.world.kill(&format!("c{}", mount.index));
+    }
+    cluster.world.kill(cluster::SERVER);
+    let meta = cluster.meta().after_power_cut(rng);
+    let data = cluster.data().after_power_cut(rng);
+    cluster::fsck(meta.fork(), 2)
+        .map_err(|text| ("1, 2, 5: the metadata are whole after a power cut", text))?;
+    cluster.replace(Some(meta), Some(data));
+    cluster.start_server();
+    Ok(())
 }
 
 /// Which directories and files there are, as any explanation has it; the walk finds out.

@@ -36,6 +36,7 @@ struct Violation {
     invariant: &'static str,
     text: String,
     log: Vec<String>,
+    history: Vec<String>,
 }
 
 /// Runs the seeds, and tells what they came to.
@@ -97,6 +98,7 @@ fn document(report: Report) -> Run {
             invariant: violation.invariant,
             text: violation.text,
             log: violation.log,
+            history: violation.history,
         }),
     }
 }
