@@ -170,7 +170,8 @@ impl Injector {
             if !self.rng.one_in(3) {
                 return;
             }
-            self.pause(if self.cluster.starts.get() % 2 == 0 { 20 } else { 300 }).await;
+            let again_soon = self.cluster.starts.get().is_multiple_of(2);
+            self.pause(if again_soon { 20 } else { 300 }).await;
         }
     }
 }

@@ -675,12 +675,15 @@ impl State {
     }
 }
 
+/// What follows if a node is changed.
+type Change<'a> = &'a dyn Fn(&dyn Fn(&mut Node)) -> Step;
+
 fn flock(
     node: &Node,
     owner: u64,
     exclusive: Option<bool>,
     outcome: &Outcome,
-    change: &dyn Fn(&dyn Fn(&mut Node)) -> Step,
+    change: Change<'_>,
 ) -> Step {
     let Some(exclusive) = exclusive else {
         return match outcome {
@@ -700,12 +703,7 @@ fn flock(
     }
 }
 
-fn content(
-    bytes: &Rc<Vec<u8>>,
-    op: &Op,
-    outcome: &Outcome,
-    change: &dyn Fn(&dyn Fn(&mut Node)) -> Step,
-) -> Step {
+fn content(bytes: &Rc<Vec<u8>>, op: &Op, outcome: &Outcome, change: Change<'_>) -> Step {
     let size = bytes.len() as u64;
     if let Op::Read { offset, len, .. } = op {
         let from = (*offset).min(size) as usize;

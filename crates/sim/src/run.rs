@@ -216,7 +216,7 @@ async fn safety_and_healing(
             return Err(("everything ends once faults have stopped", stuck(&history, &mounts)));
         }
     }
-    let power = plan.faults.contains(&Fault::ClusterPower) && plan.seed % 4 != 0;
+    let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     audit(&cluster, &history, &mounts, tags, power.then_some(rng)).await
 }
 
