@@ -55,12 +55,9 @@ pub fn run(args: &SimArgs) -> Ended {
         drop(writeln!(std::io::stderr()));
     }
     let violated = reports.iter().any(|report| report.violation.is_some());
-    if args.output.json {
-        let runs = reports.into_iter().map(document).collect();
-        output::print_json(&Document { version: 1, runs })?;
-    } else {
-        output::print(&describe(&reports))?;
-    }
+    let text = describe(&reports);
+    let runs = reports.into_iter().map(document).collect();
+    output::print_report(args.output, &Document { version: 1, runs }, |_| text)?;
     Ok(if violated { VIOLATED } else { 0 })
 }
 
