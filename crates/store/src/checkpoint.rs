@@ -6,11 +6,14 @@
 //!   to that copy before it is written. From then on the block counts as clean:
 //!   its next change logs an image, so a torn home write can always be mended;
 //! - the tail moves only over blocks that a flush has made stable at home, and
-//!   the log's space behind it is reused only when both superblock copies say so.
+//!   the log's space behind it is reused only when both superblock copies say so;
+//! - it begins when log or cache fill up, or when nothing has changed for a while: then
+//!   everything goes home, once, so that a restart finds nothing to redo.
 
 use std::rc::Weak;
 
-use types::{Lsn, MetaBlock};
+use env::Env;
+use types::{Duration, Lsn, MetaBlock};
 
 use crate::block::{Block, lsn_of};
 use crate::error::StoreError;
@@ -19,6 +22,8 @@ use crate::recovery::GROUP_BYTES_MAX;
 
 /// Blocks of one batch.
 const BATCH: usize = 1024;
+/// Without a change for so long, everything goes home.
+const CALM: Duration = Duration::from_secs(5);
 
 impl Inner {
     /// Is there room for a transaction of this cost?
@@ -69,6 +74,7 @@ impl Inner {
             || state.log.tails[0] < state.log.durable;
         let pressed = state.waiting > 0
             || state.draining
+            || state.log.tails.iter().any(|&tail| tail < state.settle)
             || state.log.used() > state.log.bytes / 5 * 2
             || state.cache.unsettled() > state.cache.capacity() / 4;
         can && pressed
@@ -125,6 +131,14 @@ impl Inner {
         (blocks, lsn)
     }
 
+    /// Nothing has changed since the log ended at `end`: everything up to there shall go home.
+    fn calmed(&self, end: Lsn) {
+        let state = &mut *self.state.borrow_mut();
+        if state.log.end() == end && state.log.durable == end {
+            state.settle = end;
+        }
+    }
+
     /// Has everything gone home, with both tails at the end of the log?
     pub(crate) fn is_drained(&self) -> bool {
         let state = self.state.borrow();
@@ -144,7 +158,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// The task; ends with the store.
-pub(crate) async fn run(weak: Weak<Inner>) {
+pub(crate) async fn run(env: Env, weak: Weak<Inner>) {
     let Some(wake) = weak.upgrade().and_then(|inner| {
         inner.background.as_ref().map(|background| background.checkpointer.clone())
     }) else {
@@ -162,8 +176,13 @@ pub(crate) async fn run(weak: Weak<Inner>) {
             let result = inner.round(background).await;
             inner.settled(result);
         } else {
+            let end = inner.state.borrow().log.end();
             drop(inner);
-            woken.await;
+            if env.timeout(CALM, woken).await.is_none()
+                && let Some(inner) = weak.upgrade()
+            {
+                inner.calmed(end);
+            }
         }
     }
 }

@@ -87,7 +87,7 @@ impl Mfs {
         mfs.count_space().await?;
         if !options.read_only {
             env.spawn(commit::run(Rc::downgrade(&mfs.inner), options.commit_interval));
-            env.spawn(checkpoint::run(Rc::downgrade(&mfs.inner)));
+            env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&mfs.inner)));
         }
         mfs.run(Cost::READ, side::load).await?;
         Ok(mfs)

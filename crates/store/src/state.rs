@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) waiting: usize,
     /// Everything shall go home.
     pub(crate) draining: bool,
+    /// Everything that changed before this position shall go home.
+    pub(crate) settle: Lsn,
 }
 
 impl State {
@@ -58,6 +60,7 @@ impl State {
             superblock,
             waiting: 0,
             draining: false,
+            settle: Lsn(0),
         }
     }
 

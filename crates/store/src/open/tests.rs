@@ -350,3 +350,31 @@ fn dropping_the_last_handle_ends_the_background_tasks() {
         assert_eq!(env.live_tasks(), before);
     });
 }
+
+#[test]
+fn a_store_that_rests_goes_home_once_and_is_opened_without_redo() {
+    on_sim_disk(64 << 20, |env, disk, outside| async move {
+        Mfs::format(&env, &disk, &format_options()).await.unwrap();
+        let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
+        for key in 0..500 {
+            put(&mfs, key, key).await;
+        }
+        // Under load, however light, it does not begin.
+        for key in 0..20 {
+            env.sleep(Duration::from_secs(1)).await;
+            put(&mfs, key, 1).await;
+        }
+        assert!(mfs.usage().dirty > 0 && mfs.usage().log_used > 0, "{:?}", mfs.usage());
+        env.sleep(Duration::from_secs(12)).await;
+        assert_eq!((mfs.usage().dirty, mfs.usage().log_used), (0, 0));
+        let before = outside.counts();
+        env.sleep(Duration::from_secs(60)).await;
+        let after = outside.counts();
+        assert_eq!((before.writes, before.flushes), (after.writes, after.flushes), "once");
+        // As after a crash: what is at home is enough.
+        drop(mfs);
+        let again = Mfs::open(&env, &disk, small()).await.unwrap();
+        assert_eq!(all(&again).await.len(), 500);
+        assert_eq!(again.usage().dirty, 0, "nothing was to redo");
+    });
+}
