@@ -80,7 +80,7 @@ pub trait Rpc {
         hint: Option<PagId>,
         blocks: u64,
     ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>>;
-    /// Gives pool blocks back.
+    /// Gives pool blocks back, or says that there are none to give.
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
     /// More of a layout, under a `DATA` right.
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>>;

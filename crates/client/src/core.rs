@@ -98,6 +98,17 @@ impl Core {
         self.data.get().expect("data devices are opened before the client is handed out")
     }
 
+    /// The server wants unused space back; it is always answered.
+    pub async fn give_unused(&self) {
+        match self.data.get() {
+            Some(data) => data.give_unused().await,
+            None => {
+                let nothing = Op::ReturnSpace { runs: Vec::new() };
+                let _ = self.session.call(Call::reserved(vec![nothing])).await;
+            }
+        }
+    }
+
     /// Ends when what is cached may be relied on.
     pub async fn live(&self) -> Result<(), Fault> {
         if self.session.lease_ends() > self.env.now() {

@@ -40,6 +40,10 @@ impl Core {
                 self.begin_recall(ino, seq, take);
             }
             Push::LockFree { ino, owner } => self.locks.freed(ino, owner),
+            Push::SpaceWanted {} => {
+                let core = self.clone();
+                self.env.spawn(async move { core.give_unused().await });
+            }
             Push::Glimpse { .. } | Push::Evicted { .. } | Push::Committed { .. } => {}
         }
     }

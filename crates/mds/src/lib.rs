@@ -28,6 +28,7 @@ mod request;
 mod server;
 mod session;
 mod start;
+mod spare;
 pub mod status;
 
 pub use config::{Config, Log, PagPlace};

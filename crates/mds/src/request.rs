@@ -22,7 +22,7 @@ use crate::recent::Unit;
 use crate::record::{self, Outcome, Record};
 use crate::server::Server;
 use crate::session::{Session, State};
-use crate::{evict, status};
+use crate::{evict, spare, status};
 
 /// How often space is looked for before there is none.
 const SPACE_ROUNDS: usize = 3;
@@ -389,7 +389,11 @@ impl Work {
         server.env.timeout(server.config.lease, server.freer.drained()).await;
         let synced = server.mfs.sync().await;
         server.checked(synced, "waiting for the log");
-        if server.release_freed().await == 0 {
+        if server.release_freed().await > 0 {
+            return;
+        }
+        spare::gather(server, self.client()).await;
+        if server.mfs.run(READ, space::is_full).await.is_ok_and(|(full, _)| full) {
             evict::evict_hoarders(server).await;
         }
     }
@@ -640,6 +644,9 @@ impl Work {
         let last_committed = self.server.mfs.last_committed();
         let (slot, seq) = (self.request.slot, self.request.seq);
         let reply = Reply { slot, seq, transno: self.last, last_committed, results: self.results };
+        if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
+            spare::answered(&self.server, &self.session);
+        }
         self.session.answered(&reply, self.last != Transno::ZERO);
         self.session.told.set(last_committed);
         self.server.requests.set(self.server.requests.get() + 1);

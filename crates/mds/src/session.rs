@@ -84,6 +84,10 @@ pub struct Session {
     pub told: Cell<Transno>,
     /// Requests executed.
     pub requests: Cell<u64>,
+    /// It has been asked for unused space and has not answered.
+    pub space_asked: Cell<bool>,
+    /// Until when it is not asked again: it gave what it had.
+    pub space_asked_until: Cell<Instant>,
     /// Glimpses under way.
     pub glimpses: RefCell<HashMap<u64, OneSender<Option<DataAttr>>>>,
     state: Cell<State>,
@@ -121,6 +125,8 @@ impl Session {
             last: Cell::new(Transno::ZERO),
             told: Cell::new(Transno::ZERO),
             requests: Cell::new(0),
+            space_asked: Cell::new(false),
+            space_asked_until: Cell::new(now),
             glimpses: RefCell::default(),
             state: Cell::new(state),
             connection: RefCell::new(None),

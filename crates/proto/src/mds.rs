@@ -361,7 +361,8 @@ wire_enum! {
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, },
         /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, },
-        /// Pool blocks given back. Reply `Done`.
+        /// Pool blocks given back, at most `RETURN_RUNS_MAX` runs; also the answer to [`Push::SpaceWanted`],
+        /// then perhaps without any. Reply `Done`.
         ReturnSpace = 20 { runs: Vec<PagRun>, },
         /// Everything before it in this session is durable when it is answered. Reply `Done`.
         Sync = 21 {},
@@ -449,6 +450,8 @@ wire_enum! {
         Committed = 5 { transno: Transno, },
     }
 }
+        /// Another client needs space, and there is none: give back what you do not need. Answered by [`Op::ReturnSpace`].
+        SpaceWanted = 6 {},
 
 wire_struct! {
     /// The answer to a glimpse; `None`: the client holds no `DATA_X`.

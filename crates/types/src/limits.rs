@@ -44,6 +44,8 @@ pub const PAGS_MAX: usize = 1024;
 pub const LEASES_MAX: usize = 4 << 20;
 /// Blocks of one space grant: 16 MiB, the delegation chunk of 000 §IV.A.
 pub const GRANT_BLOCKS: u64 = (16 << 20) / BLOCK_U64;
+/// Runs of pool blocks in one operation that gives them back.
+pub const RETURN_RUNS_MAX: usize = 64;
 /// Dirty bytes a client holds before writers wait.
 pub const DIRTY_MAX: usize = 256 << 20;
 /// Uncommitted requests a client keeps for replay before it forces a commit.

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 
 use crate::harness::{Cluster, Spec, eventually, pattern};
 
@@ -73,6 +75,44 @@ fn two_clients_share_the_last_space_without_loss() {
         let piece = pattern(index as u64, 1 << 20);
         assert!(content.chunks(1 << 20).all(|chunk| chunk == &piece[..chunk.len()]));
     }
+    cluster.finish();
+}
+
+#[test]
+fn nobody_is_refused_while_another_client_keeps_space_unused() {
+    let mut cluster = Cluster::start(&Spec { data: vec![192 << 20; 2], ..Spec::default() });
+    cluster.mount();
+    cluster.mount();
+    let capacity = free_bytes(&cluster.root());
+    let accepted = Arc::new(AtomicU64::new(0));
+    let at_first_refusal = Arc::new(OnceLock::new());
+    let writers: Vec<_> = (0..6)
+        .map(|index| {
+            let path = cluster.path(index % 2).join(format!("f{index}"));
+            let (accepted, refused) = (accepted.clone(), at_first_refusal.clone());
+            std::thread::spawn(move || {
+                let piece = pattern(index as u64, 1 << 20);
+                let mut file = File::create(path).unwrap();
+                loop {
+                    match file.write(&piece) {
+                        Ok(length) => accepted.fetch_add(length as u64, SeqCst),
+                        Err(error) => {
+                            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+                            let _ = refused.set(accepted.load(SeqCst));
+                            return file.sync_all().unwrap();
+                        }
+                    };
+                }
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let first = *at_first_refusal.get().unwrap();
+    let all = accepted.load(SeqCst);
+    println!("{first} bytes at the first refusal, {all} in the end, of {capacity}");
+    // Six writes are under way, and each client waits for room for one with less than that in hand.
+    assert!(first + (8 << 20) >= capacity, "{first} of {capacity} bytes at the first refusal");
+    assert!(all + (3 << 20) >= capacity, "{all} of {capacity} bytes in the end");
     cluster.finish();
 }
 

@@ -193,25 +193,21 @@ impl Pool {
         let mut inner = self.inner.borrow_mut();
         let mut out = Vec::new();
         if keep == 0 {
-            let windows: Vec<Ino> = inner.windows.keys().copied().collect();
-            for ino in windows {
-                let window = inner.windows.remove(&ino).expect("listed");
-                inner.put(window.run);
-            }
+            inner.close_windows();
             out = std::mem::take(&mut inner.tainted);
         }
-        let mut surplus = (inner.blocks - inner.reserved).saturating_sub(keep);
-        while surplus > 0 {
-            let Some((&(pag, addr), &len)) = inner.free.last_key_value() else { break };
-            let len_out = len.min(surplus);
-            inner.free.remove(&(pag, addr));
-            if len > len_out {
-                inner.free.insert((pag, addr), len - len_out);
-            }
-            inner.blocks -= len_out;
-            surplus -= len_out;
-            out.push(Run { pag, addr: addr + (len - len_out), len: len_out });
+        inner.surplus(keep, &mut out);
+        out
+    }
+
+    /// Takes out what is not reserved, windows too, while requests go on: tainted blocks stay.
+    pub fn drain_unused(&self) -> Vec<Run> {
+        let mut inner = self.inner.borrow_mut();
+        if inner.blocks > inner.reserved {
+            inner.close_windows();
         }
+        let mut out = Vec::new();
+        inner.surplus(0, &mut out);
         out
     }
 
@@ -229,6 +225,29 @@ pub(super) fn to_wire(runs: &[Run]) -> Vec<PagRun> {
 }
 
 impl Inner {
+    /// What files hold in their windows is free for all.
+    fn close_windows(&mut self) {
+        for window in std::mem::take(&mut self.windows).into_values() {
+            self.put(window.run);
+        }
+    }
+
+    /// Takes free runs beyond `keep` blocks that are not reserved.
+    fn surplus(&mut self, keep: u64, out: &mut Vec<Run>) {
+        let mut surplus = (self.blocks - self.reserved).saturating_sub(keep);
+        while surplus > 0 {
+            let Some((&(pag, addr), &len)) = self.free.last_key_value() else { break };
+            let len_out = len.min(surplus);
+            self.free.remove(&(pag, addr));
+            if len > len_out {
+                self.free.insert((pag, addr), len - len_out);
+            }
+            self.blocks -= len_out;
+            surplus -= len_out;
+            out.push(Run { pag, addr: addr + (len - len_out), len: len_out });
+        }
+    }
+
     /// Adds a free run, joined with its neighbours. `blocks` is counted by the caller.
     fn put(&mut self, run: Run) {
         if run.len == 0 {

@@ -3,7 +3,8 @@
 //! Invariants: one grant is asked for at a time; writers that wait are served in
 //! turn; a grant that arrives is kept even if whoever asked is gone; before a
 //! writer hears `NoSpace`, everything of this client that would free blocks has
-//! been committed.
+//! been committed. What others need is given to them when the server asks, but for what a
+//! writer here waits to complete: so of two that wait neither takes from the other for ever.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -180,6 +181,16 @@ impl DataContext {
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
             self.rpc.log(&format!("the space pool could not be given back: {fault}"));
+        }
+    }
+
+    /// The server has no space left for another client: it gets what is neither reserved nor waited for.
+    pub async fn give_unused(&self) {
+        self.space.ask.set(1);
+        self.space.quiet_until.set(self.env.now() + SCARCE);
+        let runs = if self.space.waiting.get() > 0 { Vec::new() } else { self.pool.drain_unused() };
+        if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
+            self.rpc.log(&format!("space that others need could not be given back: {fault}"));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the content half asks of the server, in reserved slots.
 
 use proto::mds::{LayoutPart, Leased, Op, OpReply, PagRun};
-use types::limits::COMPOUND_OPS_MAX;
+use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
 use super::{Call, result};
@@ -38,7 +38,21 @@ impl Rpc for ContentRpc {
     }
 
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
-        Box::pin(async move { self.reserved(Op::ReturnSpace { runs }).await.map(|_| ()) })
+        Box::pin(async move {
+            let mut ops: Vec<Op> = runs
+                .chunks(RETURN_RUNS_MAX)
+                .map(|runs| Op::ReturnSpace { runs: runs.to_vec() })
+                .collect();
+            if ops.is_empty() {
+                ops.push(Op::ReturnSpace { runs: Vec::new() });
+            }
+            let core = self.core()?;
+            for ops in ops.chunks(COMPOUND_OPS_MAX) {
+                let reply = core.session.call(Call::reserved(ops.to_vec())).await?;
+                (0..ops.len()).try_for_each(|index| result(&reply, index).map(|_| ()))?;
+            }
+            Ok(())
+        })
     }
 
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>> {

@@ -13,3 +13,4 @@ mod locks;
 mod model;
 mod namespace;
 mod recovery;
+mod space;

@@ -3,7 +3,7 @@
 use proto::mds::{OpReply, PagRun, Statfs};
 use store::mfs::Usage;
 use store::{Stop, Txn};
-use types::limits::GRANT_BLOCKS;
+use types::limits::{GRANT_BLOCKS, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
 
 use crate::cx::Cx;
@@ -11,9 +11,6 @@ use crate::record::Outcome;
 
 /// Inodes that a metadata block holds at most.
 const SLOTS_PER_BLOCK: u64 = 8;
-/// Runs given back by one operation at most.
-const RUNS_MAX: usize = 64;
-
 /// Blocks are counted free from the moment nothing maps them.
 pub fn statfs(usage: Usage, txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
     let pags = txn.pags()?;
@@ -24,6 +21,11 @@ pub fn statfs(usage: Usage, txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
         inodes_free: usage.blocks_free * SLOTS_PER_BLOCK,
         pags: pags.iter().map(|pag| (pag.id, (pag.total, pag.free + pag.freed))).collect(),
     })
+}
+
+/// Is no block free?
+pub fn is_full(txn: &mut Txn<'_>) -> Result<bool, Stop> {
+    Ok(txn.pags()?.iter().all(|pag| pag.free == 0))
 }
 
 /// Grants blocks: at most an eighth of what is free, so that the last blocks are
@@ -44,7 +46,7 @@ pub fn grant(
 }
 
 pub fn give_back(cx: &mut Cx<'_>, txn: &mut Txn<'_>, runs: &[PagRun]) -> Result<OpReply, Stop> {
-    if runs.len() > RUNS_MAX {
+    if runs.len() > RETURN_RUNS_MAX {
         return Err(Fault::TooBig.into());
     }
     for run in runs {

@@ -165,3 +165,55 @@ fn what_a_leaving_client_had_is_free_again() {
         assert_eq!(free(&b).await, before);
     });
 }
+
+/// Gives `client` all blocks; yields its pool.
+async fn take_all(client: &Client) -> Vec<PagRun> {
+    let mut pool = Vec::new();
+    while let Ok(runs) = client.space(4096).await {
+        pool.extend(runs);
+    }
+    pool
+}
+
+#[test]
+fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
+    with_blocks(2000, |bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let mut pool = take_all(&a).await;
+        let asker = b.clone();
+        let granted = bed.env.spawn_join(async move { asker.space(100).await });
+        a.push(|push| *push == Push::SpaceWanted {}).await;
+        let unused = pool.split_off(1);
+        assert!(unused.iter().map(|run| run.len).sum::<u64>() > 100);
+        a.reserved(Op::ReturnSpace { runs: unused }).await;
+        let runs = granted.await.unwrap();
+        assert!(runs.iter().map(|run| run.len).sum::<u64>() > 0, "{runs:?}");
+        // What is left is in use: a client that answers so is not waited for.
+        take_all(&b).await;
+        let (asker, before) = (b.clone(), bed.env.now());
+        let refused = bed.env.spawn_join(async move { asker.space(100).await });
+        a.push(|push| *push == Push::SpaceWanted {}).await;
+        a.reserved(Op::ReturnSpace { runs: vec![] }).await;
+        assert_eq!(refused.await, Err(Fault::NoSpace));
+        assert!(bed.env.now().since(before) < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_client_that_does_not_answer_delays_others_for_a_bounded_time() {
+    with_blocks(2000, |bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        take_all(&a).await;
+        let before = bed.env.now();
+        assert_eq!(b.space(100).await, Err(Fault::NoSpace));
+        let waited = bed.env.now().since(before);
+        assert!(waited <= LEASE, "{} ms", waited.as_millis());
+        // It is asked again: its next answer counts.
+        let asker = b.clone();
+        let granted = bed.env.spawn_join(async move { asker.space(1).await });
+        a.push(|push| *push == Push::SpaceWanted {}).await;
+        a.push(|push| *push == Push::SpaceWanted {}).await;
+        a.hang_up();
+        assert_eq!(granted.await, Err(Fault::NoSpace));
+    });
+}

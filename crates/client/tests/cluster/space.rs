@@ -1,0 +1,59 @@
+//! The last space is shared: what one client does not need, another can have.
+
+use types::{Fault, Ino};
+
+use crate::harness::{Mount, ROOT, WRONLY, check};
+
+const MIB: u64 = 1 << 20;
+
+/// Allocates in steps of a MiB until there is no room; gives how many MiB there were.
+async fn fill(mount: &Mount, text: &str) -> u64 {
+    let (_, opened) = mount.create(Ino::ROOT, text, WRONLY).await;
+    let mut done = 0;
+    loop {
+        let step = mount.client.fallocate(&ROOT, opened.handle, 0, done * MIB, MIB).await;
+        match step {
+            Ok(()) => done += 1,
+            Err(Fault::NoSpace) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    mount.close(opened.handle).await;
+    done
+}
+
+#[test]
+fn what_a_client_at_rest_keeps_does_not_fill_the_device_for_another() {
+    check(1, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let capacity = a.client.statfs().await.unwrap().blocks * 4096 / MIB;
+        let (_, opened) = a.create(Ino::ROOT, "of a", WRONLY).await;
+        for at in 0..100 {
+            a.client.fallocate(&ROOT, opened.handle, 0, at * MIB, MIB).await.unwrap();
+        }
+        let filled = fill(&b, "of b").await;
+        assert!(100 + filled + 2 >= capacity, "{filled} of {} MiB", capacity - 100);
+    });
+}
+
+#[test]
+fn two_that_fill_the_device_together_come_to_an_end_and_use_all_of_it() {
+    for seed in [1, 2, 3] {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let capacity = a.client.statfs().await.unwrap().blocks * 4096 / MIB;
+            let mut tasks = Vec::new();
+            for (index, mount) in [&a, &b, &a, &b, &a, &b].into_iter().enumerate() {
+                let mount = mount.clone();
+                let fill = async move { fill(&mount, &format!("f{index}")).await };
+                tasks.push(cluster.env.spawn_join(fill));
+            }
+            let mut filled = 0;
+            for task in tasks {
+                let ended = cluster.env.timeout(types::Duration::from_secs(300), task).await;
+                filled += ended.expect("a writer is stuck");
+            }
+            assert!(filled + 3 >= capacity, "{filled} of {capacity} MiB");
+        });
+    }
+}
