@@ -81,7 +81,9 @@ pub struct Cx<'a> {
     pub here: Vec<Result<OpReply, Fault>>,
     /// What had taken effect before the server restarted.
     pub kept: &'a Record,
-    /// Of a replay: the result that it had.
+    /// Of a replay: the results that the request's operations had.
+    pub results: &'a [Result<OpReply, Fault>],
+    /// Of a replay: the result that the operation at hand had.
     pub given: Option<&'a OpReply>,
     /// A replay waits for nobody: whoever conflicted then has given way then.
     pub replay: bool,

@@ -100,7 +100,8 @@ pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpR
             | OpReply::Statfs { .. }
             | OpReply::Locked { .. }
             | OpReply::Text { .. }
-            | OpReply::Part { .. } => {}
+            | OpReply::Part { .. }
+            | OpReply::Kept { .. } => {}
         }
     }
 }
@@ -467,9 +468,16 @@ impl Work {
         kept.map(|(_, outcome)| outcome)
     }
 
-    /// The time of an operation: now, or of a replay when it was.
-    fn time(&self, given: Option<&OpReply>) -> Timestamp {
-        let then = given.and_then(|reply| match reply {
+    /// The time of the transaction of operation `index`: now, or of a replay when it was. The operations
+    /// of an atomic request have one; those that only read tell the times of others.
+    fn time(&self, index: usize, given: &[Result<OpReply, Fault>]) -> Timestamp {
+        let together = self.request.atomic && self.request.ops.len() > 1;
+        let given = self.request.ops.iter().zip(given).enumerate();
+        let mut given = given.filter(|(at, (op, _))| match together {
+            true => ops::cost(op).is_some_and(|cost| cost != READ),
+            false => *at == index,
+        });
+        let then = given.find_map(|(_, (_, result))| match result.as_ref().ok()? {
             OpReply::Made { leased, .. }
             | OpReply::Linked { leased, .. }
             | OpReply::Attr { leased } => Some(leased.attr.ctime),
@@ -490,9 +498,9 @@ impl Work {
         let mut waited = Waited::default();
         let replay = self.request.replay.take();
         let result = loop {
-            let given = replay.as_ref().and_then(|replay| replay.results.get(index));
-            let given = given.and_then(|result| result.as_ref().ok());
-            let now = self.time(given);
+            let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);
+            let given = results.get(index).and_then(|result| result.as_ref().ok());
+            let now = self.time(index, results);
             let mut effects = Effects::default();
             let mut record = Record::new();
             let ran = self.server.mfs.run(cost, |txn| {
@@ -509,6 +517,7 @@ impl Work {
                     kept: &self.kept,
                     given,
                     replay: replay.is_some(),
+                    results: replay.as_ref().map_or(&[], |replay| &replay.results),
                     waited: &waited,
                     effects: Effects::default(),
                 };
@@ -667,4 +676,5 @@ fn run_op(cx: &mut Cx<'_>, txn: &mut Txn<'_>, index: usize, op: &Op) -> Result<O
     let reply = ops::execute(op, cx, txn)?;
     cx.finish(index);
     Ok(reply)
+    cx.given = cx.results.get(index).and_then(|result| result.as_ref().ok());
 }

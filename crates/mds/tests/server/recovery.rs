@@ -317,3 +317,63 @@ fn nonsense_on_a_connection_ends_that_connection_alone() {
         c.file(ROOT, "still there").await;
     });
 }
+
+#[test]
+fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        c.file(ROOT, "before").await;
+        c.sync().await;
+        let node = |kind| node(kind, 0o755);
+        let make = |dir, text: &str, kind| Op::Create {
+            dir,
+            name: name(text),
+            node: node(kind),
+            want: Rights::empty(),
+        };
+        let mut request = c.request(
+            1,
+            vec![
+                Op::GetAttr { ino: at(ROOT), want: Rights::empty() },
+                make(at(ROOT), "d", FileKind::Directory),
+                make(InoRef::Of { op: 1 }, "f", FileKind::Regular),
+                make(InoRef::Of { op: 1 }, "g", FileKind::Regular),
+            ],
+        );
+        request.atomic = true;
+        bed.sleep(Duration::from_millis(50)).await;
+        let first = c.exchange(request.clone()).await.unwrap();
+        assert_eq!(first.results.len(), 4);
+        bed.restart().await;
+        c.connect(c.id()).await.unwrap();
+        bed.sleep(Duration::from_millis(50)).await;
+        let again = c.exchange(replay(&request, &first)).await.unwrap();
+        for (old, new) in first.results.iter().zip(&again.results).skip(1) {
+            let (Ok(OpReply::Made { leased: old, .. }), Ok(OpReply::Made { leased: new, .. })) =
+                (old, new)
+            else {
+                panic!("{again:?}")
+            };
+            assert_eq!(old.attr, new.attr);
+        }
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        assert_eq!(c.names(ROOT).await, ["before", "d"]);
+    });
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_disconnected_with_a_line() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        c.go_deaf();
+        for _ in 0..60 {
+            for slot in 0..64 {
+                let request = c.request(slot, vec![Op::Status {}]);
+                c.send(&Message::Request { request });
+            }
+        }
+        bed.sleep(Duration::from_secs(70)).await;
+        assert!(bed.logged("has read nothing for 60 s"), "{:?}", bed.log.borrow());
+        assert!(bed.logged(&format!("client {}", c.id())));
+    });
+}
