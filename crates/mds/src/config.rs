@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
 /// A data zone and where clients and the server find its device.
@@ -29,6 +30,8 @@ pub struct Config {
     pub lease: Duration,
     /// Data zones; those of the store that are missing here are served without a path.
     pub pags: Vec<PagPlace>,
+    /// Leases kept; beyond them the coldest are recalled.
+    pub leases_max: usize,
     /// Where log lines go.
     pub log: Log,
 }
@@ -41,6 +44,7 @@ impl Config {
             listen: listen.to_owned(),
             lease: Duration::from_secs(30),
             pags: Vec::new(),
+            leases_max: LEASES_MAX,
             log: Rc::new(|_| {}),
         }
     }

@@ -14,6 +14,7 @@
 
 pub mod config;
 mod connection;
+mod crowd;
 mod cx;
 pub mod evict;
 mod freer;
@@ -27,8 +28,8 @@ mod record;
 mod request;
 mod server;
 mod session;
-mod start;
 mod spare;
+mod start;
 pub mod status;
 
 pub use config::{Config, Log, PagPlace};

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use proto::lock_server::Owner;
 use proto::mds::{Leased, Lock, Message, Op, OpReply, Reply, Request};
 use store::{Cost, Stop, StoreError, Txn};
-use types::limits::{COMPOUND_OPS_MAX, LEASES_MAX};
+use types::limits::COMPOUND_OPS_MAX;
 use types::{ClientId, Fault, Ino, Rights, Timestamp, Transno};
 
 use crate::cx::{Cx, Effects, Waited};
@@ -603,7 +603,9 @@ impl Work {
                 leases.grant(client, ino, rights);
             }
             for (ino, rights) in effects.wants {
-                if leases.len() >= LEASES_MAX || server.gates.closed(ino, waited.gates.as_ref()) {
+                if leases.len() >= server.config.leases_max
+                    || server.gates.closed(ino, waited.gates.as_ref())
+                {
                     continue;
                 }
                 let rights = leases.grantable(client, ino, rights);

@@ -19,6 +19,7 @@ use types::{ClientId, Duration, Instant, Lsn, Timestamp, Transno};
 
 use crate::config::Config;
 use crate::connection::Connection;
+use crate::crowd::{self, Crowd};
 use crate::evict::{self, Quarantine};
 use crate::freer::Freer;
 use crate::gate::Gates;
@@ -78,6 +79,8 @@ pub struct Server {
     pub address: RefCell<String>,
     /// Leases.
     pub leases: RefCell<LeaseTable>,
+    /// Leases to be recalled because there are too many.
+    pub crowd: Crowd,
     /// Locks.
     pub locks: RefCell<LockTable>,
     /// Gates.
@@ -128,6 +131,7 @@ impl Server {
             config,
             identity,
             address: RefCell::default(),
+            crowd: Crowd::default(),
             locks: RefCell::default(),
             gates: Gates::default(),
             recent: RefCell::default(),
@@ -308,6 +312,7 @@ pub async fn upkeep(server: Rc<Server>) {
         if server.grace.is_over() {
             server.release_freed().await;
         }
+        crowd::relieve(&server);
         let awaited = server.locks.borrow().awaited();
         recall::end_the_late(&server, &awaited).await;
         evict::look_for_locals(&server, round.is_multiple_of(4)).await;

@@ -11,6 +11,8 @@
 //! The table decides and remembers; who waits for what, and for how long, is its
 //! user's business.
 
+use std::collections::BinaryHeap;
+
 use types::{ClientId, Epoch, HashMap, Ino, Rights};
 
 /// A recall to be pushed to a client.
@@ -256,6 +258,43 @@ impl LeaseTable {
             self.remove(client, ino);
         }
         true
+    }
+
+    /// The sequence of the lease of `client` on `ino`, if a return that names `seq` does not know it.
+    pub fn unknown_to(&self, client: ClientId, ino: Ino, seq: u64) -> Option<u64> {
+        self.holder(client, ino).map(|holder| holder.seq).filter(|&last| seq < last)
+    }
+
+    /// The client with the most leases, and how many these are.
+    pub fn largest(&self) -> Option<(ClientId, usize)> {
+        let all = self.counts.iter().map(|(&client, &count)| (client, count));
+        all.max_by_key(|&(client, count)| (count, client))
+    }
+
+    /// At most `max` leases of `client` that are not asked back: those that nothing was granted to
+    /// for longest, the oldest first. Looks at all leases.
+    pub fn coldest(&self, client: ClientId, max: usize) -> Vec<Ino> {
+        let mut heap: BinaryHeap<(u64, Ino)> = BinaryHeap::with_capacity(max + 1);
+        let holders = self.inodes.iter().filter_map(|(&ino, h)| Some((ino, h.get(client)?)));
+        for (ino, holder) in holders.filter(|(_, holder)| holder.asked.is_empty()) {
+            heap.push((holder.seq, ino));
+            if heap.len() > max {
+                heap.pop();
+            }
+        }
+        heap.into_sorted_vec().into_iter().map(|(_, ino)| ino).collect()
+    }
+
+    /// Asks `client` for everything that it holds on `ino`.
+    pub fn recall_all(&mut self, client: ClientId, ino: Ino) -> Option<Recall> {
+        let holder = self.inodes.get_mut(&ino)?.get_mut(client)?;
+        if holder.asked == holder.rights {
+            return None;
+        }
+        self.last_seq += 1;
+        holder.seq = self.last_seq;
+        holder.asked = holder.rights;
+        Some(Recall { client, ino, seq: holder.seq, take: holder.asked })
     }
 
     /// Ends the lease of `client` on `ino`; yields what it held.

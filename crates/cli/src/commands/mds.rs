@@ -57,11 +57,10 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         return Err(failed(text));
     }
     let config = Config {
-        fs_name: cluster.name.clone(),
-        listen: cluster.listen.clone(),
         lease: cluster.lease,
         pags: places(&mfs, cluster).await?,
         log: Rc::new(log::line),
+        ..Config::new(&cluster.name, &cluster.listen)
     };
     let server =
         Mds::start(env.clone(), mfs, config).await.map_err(|error| failed(error.to_string()))?;

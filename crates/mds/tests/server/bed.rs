@@ -27,6 +27,7 @@ pub struct Bed {
     pub log: Rc<RefCell<Vec<String>>>,
     meta: env::sim::SimDisk,
     error: Rc<Cell<bool>>,
+    leases_max: Rc<Cell<usize>>,
 }
 
 /// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the file system.
@@ -51,7 +52,9 @@ pub fn with_seed<F: Future<Output = ()>>(seed: u64, blocks: u64, test: impl FnOn
         };
         store::Mfs::format(&env, &disk, &options).await.unwrap();
         drop(disk);
-        let bed = Bed { world: inner, env, log: Rc::default(), meta, error: Rc::default() };
+        let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
+        let (log, error) = (Rc::default(), Rc::default());
+        let bed = Bed { world: inner, env, log, meta, error, leases_max };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -71,6 +74,7 @@ impl Bed {
     pub async fn start(&self) {
         let env = self.world.node("mds");
         let (log, error) = (self.log.clone(), self.error.clone());
+        let leases_max = self.leases_max.get();
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env).await;
@@ -79,6 +83,7 @@ impl Bed {
             let mfs = store::Mfs::open(&env, &disk, options).await.unwrap();
             let mut config = Config::new("home", ADDRESS);
             config.lease = LEASE;
+            config.leases_max = leases_max;
             let (id, uuid) = (PagId(0), Uuid([1; 16]));
             config.pags = vec![redbud_mds::PagPlace { id, uuid, path: "data".into() }];
             config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
@@ -87,6 +92,11 @@ impl Bed {
             error.set(mds.run(std::future::pending()).await.is_err());
         });
         started.await.unwrap();
+    }
+
+    /// From its next start on the server keeps so many leases.
+    pub fn keep_leases(&self, max: usize) {
+        self.leases_max.set(max);
     }
 
     /// Kills the server as SIGKILL does, and starts it again.
@@ -144,6 +154,8 @@ struct State {
     /// What glimpses are answered with.
     data: RefCell<Option<DataAttr>>,
     keep_open: Cell<bool>,
+    /// Nothing more is read.
+    deaf: Cell<bool>,
     connections: Cell<u64>,
 }
 
@@ -186,6 +198,11 @@ impl Client {
     /// Answers recalls of `OPEN` with "still open".
     pub fn keep_open(&self) {
         self.state.keep_open.set(true);
+    }
+
+    /// Reads nothing from its connection any more.
+    pub fn go_deaf(&self) {
+        self.state.deaf.set(true);
     }
 
     pub fn answer_glimpses(&self, data: DataAttr) {
@@ -257,6 +274,9 @@ impl Client {
 
     async fn read(self, stream: Stream, mut decoder: Decoder, connection: u64) {
         while let Some(message) = receive(&stream, &mut decoder).await {
+            if self.state.deaf.get() {
+                std::future::pending::<()>().await;
+            }
             match message {
                 Message::Reply { reply } => {
                     let waiting = self.state.waiting.borrow_mut().remove(&(reply.slot, reply.seq));
@@ -294,7 +314,7 @@ impl Client {
         self.state.pushed.notify_all();
     }
 
-    fn send(&self, message: &Message) {
+    pub fn send(&self, message: &Message) {
         let Some(stream) = self.state.stream.borrow().clone() else { return };
         let mut bytes = Vec::new();
         encode(message, &mut bytes);

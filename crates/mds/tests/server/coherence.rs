@@ -269,3 +269,33 @@ fn locks_of_a_client_that_is_silent_beyond_its_lease_are_free_for_whoever_asks()
         }
     });
 }
+
+#[test]
+fn a_full_table_of_leases_makes_room_by_recalling_the_coldest() {
+    run(|bed| async move {
+        bed.keep_leases(160);
+        bed.restart().await;
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let wanted = Rights::ATTR | Rights::OPEN;
+        let last = b.create(ROOT, "b", FileKind::Regular, wanted).await.unwrap();
+        assert_eq!(last.rights, wanted);
+        let mut made = Vec::new();
+        for n in 0..300 {
+            let made_now = a.create(ROOT, &format!("{n}"), FileKind::Regular, wanted).await;
+            made.push(made_now.unwrap().attr.ino);
+        }
+        bed.sleep(Duration::from_secs(2)).await;
+        let new = a.create(ROOT, "one more", FileKind::Regular, wanted).await.unwrap();
+        assert_eq!(new.rights, wanted, "there is room again");
+        let (mut kept, mut lost) = (Vec::new(), 0);
+        for &ino in &made {
+            match a.attr(ino).await.unwrap().rights {
+                rights if rights.is_empty() => lost += 1,
+                _ => kept.push(ino),
+            }
+        }
+        assert!(kept.len() > 100 && lost > 0, "{} kept, {lost} lost", kept.len());
+        assert!(!kept.contains(&made[0]), "the coldest went first");
+        assert_eq!(b.attr(last.attr.ino).await.unwrap().rights, wanted, "it has few");
+    });
+}
