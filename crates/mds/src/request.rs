@@ -268,8 +268,9 @@ impl Work {
             }
             Op::Unlock { .. } | Op::CancelLock { .. } => self.lock(op),
             Op::Return { ino, seq, give, still_open } => {
+                let unknown = self.server.leases.borrow().unknown_to(self.client(), *ino, *seq);
                 self.give_back(*ino, *seq, *give, *still_open);
-                Ok(OpReply::Done {})
+                Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::Kept { seq }))
             }
             Op::Reclaim { leases, locks } => {
                 if self.session.state() != State::Recovering {
@@ -516,8 +517,8 @@ impl Work {
                     here: Vec::new(),
                     kept: &self.kept,
                     given,
-                    replay: replay.is_some(),
                     results: replay.as_ref().map_or(&[], |replay| &replay.results),
+                    replay: replay.is_some(),
                     waited: &waited,
                     effects: Effects::default(),
                 };
@@ -643,6 +644,9 @@ impl Work {
 
     /// The reply gate, then the answer.
     async fn answer(mut self) {
+        if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
+            spare::answered(&self.server, &self.session);
+        }
         let target = if self.sync { self.wait.max(self.session.last.get()) } else { self.wait };
         if self.server.wait_durable(target).await.is_err() {
             // Never acknowledged: the client asks again after the restart.
@@ -655,9 +659,6 @@ impl Work {
         let last_committed = self.server.mfs.last_committed();
         let (slot, seq) = (self.request.slot, self.request.seq);
         let reply = Reply { slot, seq, transno: self.last, last_committed, results: self.results };
-        if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
-            spare::answered(&self.server, &self.session);
-        }
         self.session.answered(&reply, self.last != Transno::ZERO);
         self.session.told.set(last_committed);
         self.server.requests.set(self.server.requests.get() + 1);
@@ -675,8 +676,8 @@ fn run_op(cx: &mut Cx<'_>, txn: &mut Txn<'_>, index: usize, op: &Op) -> Result<O
     if let Some((_, outcome)) = kept {
         return repeat::reply(op, outcome, cx, txn);
     }
+    cx.given = cx.results.get(index).and_then(|result| result.as_ref().ok());
     let reply = ops::execute(op, cx, txn)?;
     cx.finish(index);
     Ok(reply)
-    cx.given = cx.results.get(index).and_then(|result| result.as_ref().ok());
 }

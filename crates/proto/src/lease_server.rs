@@ -6,7 +6,7 @@
 //!   recall, and never repeats, not even over a restart (the epoch stands above it);
 //! - while rights of a client on an inode are asked back, it is granted nothing
 //!   more there, so a return that names the recall's sequence knows every grant;
-//! - a return made in ignorance of a later grant or recall changes nothing.
+//! - a return made in ignorance of a later grant or recall changes nothing, and says so.
 //!
 //! The table decides and remembers; who waits for what, and for how long, is its
 //! user's business.

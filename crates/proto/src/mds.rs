@@ -378,7 +378,7 @@ wire_enum! {
         /// No longer waits. Reply `Done`.
         CancelLock = 26 { ino: Ino, lock: Lock, },
         /// Gives rights up: all of `give`. After a recall `seq` is the recall's. `still_open`: the recall asked for
-        /// `OPEN`, but handles are open; it is returned later. Passes gates. Reply `Done`.
+        /// `OPEN`, but handles are open; it is returned later. Passes gates. Reply `Done`, or `Kept`.
         Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, },
         /// Rights, locks held before the server's restart. Reply `Done`.
         Reclaim = 28 { leases: Vec<HeldLease>, locks: Vec<(Ino, Lock)>, },
@@ -432,6 +432,8 @@ wire_enum! {
         /// Of a commit the first `done` edits took effect (one or more), then `fault` came in the way. A size that
         /// grows is set, one that shrinks and the times are not. Ends the compound, as a failure does.
         Part = 16 { done: u32, fault: Fault, },
+        /// Nothing was given up: the return did not know of the grant or recall that made the lease's sequence `seq`.
+        Kept = 17 { seq: u64, },
     }
 }
 
@@ -448,10 +450,10 @@ wire_enum! {
         Evicted = 4 { reason: String, },
         /// Everything at or below is durable; sent when a client has uncommitted operations and is quiet.
         Committed = 5 { transno: Transno, },
-    }
-}
         /// Another client needs space, and there is none: give back what you do not need. Answered by [`Op::ReturnSpace`].
         SpaceWanted = 6 {},
+    }
+}
 
 wire_struct! {
     /// The answer to a glimpse; `None`: the client holds no `DATA_X`.

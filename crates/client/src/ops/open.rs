@@ -254,11 +254,21 @@ impl Core {
 
     /// A file without a name, or one whose `OPEN` the server wants back, is open no longer.
     pub async fn last_close(&self, inode: &Rc<Inode>) {
+        while let Some(seq) = self.give_open(inode).await {
+            // A grant was under way to here when that left: its answer tells what is held.
+            self.session.barrier().await;
+            inode.lease(|lease| lease.recalled(seq, Rights::empty()));
+        }
+    }
+
+    /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
+    /// should have named.
+    async fn give_open(&self, inode: &Rc<Inode>) -> Option<u64> {
         if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
-            return;
+            return None;
         }
         if inode.opens() > 0 {
-            return;
+            return None;
         }
         let gone = inode.server_attr().nlink == 0;
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
@@ -279,6 +289,10 @@ impl Core {
         }
         inode.give(give, self.session.order());
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false };
-        let _ = self.session.call(Call::reserved(vec![op])).await;
+        let reply = self.session.call(Call::reserved(vec![op])).await.ok()?;
+        match result(&reply, 0) {
+            Ok(OpReply::Kept { seq }) => Some(*seq),
+            _ => None,
+        }
     }
 }

@@ -455,3 +455,30 @@ fn they_agree_also_when_the_server_restarts_and_a_third_client_dies() {
         work_together(seed, true);
     }
 }
+
+#[test]
+fn an_orphan_is_freed_although_a_grant_crossed_the_return_of_its_last_user() {
+    check(5, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let ino = entry.attr.ino;
+        a.write(opened.handle, 0, &[1; 5000]).await;
+        a.client.fsync(opened.handle, false).await.unwrap();
+        let other = b.open(b.ino("f").await, RDWR).await;
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        // Takes ATTR from the first client: its next question brings the right back.
+        let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
+        b.client.setattr(&ROOT, ino, set).await.unwrap();
+        b.close(other).await;
+        let asker = a.clone();
+        let asked = cluster.env.spawn_join(async move { asker.client.getattr(ino).await });
+        // The question has left, its answer has not come.
+        cluster.env.sleep(Duration::from_micros(1)).await;
+        a.close(opened.handle).await;
+        asked.await.unwrap();
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        // Nobody has it open: a client that never knew it finds nothing.
+        let c = cluster.mount("c").await;
+        assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale));
+    });
+}

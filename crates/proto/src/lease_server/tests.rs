@@ -147,3 +147,71 @@ fn the_table_agrees_with_a_list_of_rights() {
         assert_eq!(table.rights(client, ino), held(&model, client, ino));
     }
 }
+
+#[test]
+fn the_coldest_leases_are_those_granted_longest_ago_and_not_asked_back() {
+    let mut table = table();
+    for n in 0..10 {
+        table.grant(A, Ino(n + 1), Rights::ATTR | Rights::OPEN);
+    }
+    table.grant(B, F, Rights::ATTR);
+    table.grant(A, Ino(1), Rights::DATA_S);
+    let recall = table.recall_all(A, Ino(2)).unwrap();
+    assert_eq!(recall.take, Rights::ATTR | Rights::OPEN);
+    assert_eq!(table.recall_all(A, Ino(2)), None, "asked once");
+    assert_eq!(table.largest(), Some((A, 10)));
+    assert_eq!(table.coldest(A, 3), [Ino(3), Ino(4), Ino(5)]);
+    assert_eq!(table.coldest(A, 99).last(), Some(&Ino(1)));
+    // A file that stays open is not asked for again at once.
+    table.give_back(A, Ino(2), recall.seq, recall.take, true);
+    assert_eq!(table.coldest(A, 99).last(), Some(&Ino(2)));
+    assert!(table.coldest(ClientId(9), 3).is_empty());
+    table.validate();
+}
+
+/// A client that closes a file while grants on it are under way: what the server says of a return
+/// that crossed them is enough to give `OPEN` up in the end.
+#[test]
+fn whatever_crosses_a_return_the_right_is_given_up_in_the_end() {
+    use crate::lease_client::Lease;
+    let mut state = 0x1357_9bdf_0246_8aceu64;
+    let mut next = move |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    let mut crossings = 0;
+    for _ in 0..500 {
+        let (mut table, mut lease) = (table(), Lease::default());
+        table.grant(A, F, Rights::OPEN);
+        let held = table.held(A, F);
+        lease.granted(held.rights, held.seq);
+        // Replies on their way to the client, whatever order they come in.
+        let mut replies: Vec<Held> = Vec::new();
+        let mut grant = |table: &mut LeaseTable, replies: &mut Vec<Held>| {
+            let rights = [Rights::ATTR, Rights::DATA_S, Rights::empty()][next(3) as usize];
+            let rights = table.grantable(A, F, rights);
+            table.grant(A, F, rights);
+            replies.push(table.held(A, F));
+            next(3) == 0
+        };
+        loop {
+            let (seq, give) = (lease.seq(), Rights::OPEN);
+            lease.give(give);
+            while !grant(&mut table, &mut replies) {}
+            let unknown = table.unknown_to(A, F, seq);
+            assert_eq!(table.give_back(A, F, seq, give, false), unknown.is_none());
+            while let Some(held) = replies.pop() {
+                lease.granted(held.rights, held.seq);
+                lease.validate();
+            }
+            let Some(last) = unknown else { break };
+            crossings += 1;
+            assert_eq!(lease.seq(), last, "the answers told it");
+            assert!(lease.holds(Rights::OPEN), "still counted, so still held");
+        }
+        assert!(!table.rights(A, F).contains(Rights::OPEN) && !lease.holds(Rights::OPEN));
+    }
+    assert!(crossings > 100);
+}
