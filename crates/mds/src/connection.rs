@@ -13,11 +13,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
+use env::Stream;
 use env::sync::Notify;
-use env::{Env, Stream};
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::{Message, Reply};
-use types::{Duration, Fault, Transno};
+use types::{ClientId, Duration, Fault, Transno};
 
 use crate::hello;
 use crate::request;
@@ -34,6 +34,8 @@ const SPARE_MAX: usize = 1 << 20;
 /// See the module.
 pub struct Connection {
     stream: Stream,
+    /// Whose it is; 0 before the handshake, and for an administrator's tool.
+    client: Cell<ClientId>,
     out: RefCell<Vec<u8>>,
     ready: Notify,
     written: Notify,
@@ -49,6 +51,7 @@ impl Connection {
     fn new(stream: Stream) -> Connection {
         Connection {
             stream,
+            client: Cell::default(),
             out: RefCell::default(),
             ready: Notify::new(),
             written: Notify::new(),
@@ -92,6 +95,11 @@ impl Connection {
         }
     }
 
+    /// It is this client's.
+    pub fn belongs_to(&self, client: ClientId) {
+        self.client.set(client);
+    }
+
     /// Address of the other end.
     pub fn peer(&self) -> String {
         self.stream.peer()
@@ -121,7 +129,7 @@ impl Connection {
 pub async fn serve(server: Rc<Server>, stream: Stream) {
     let connection = Rc::new(Connection::new(stream));
     server.connections.borrow_mut().push(Rc::downgrade(&connection));
-    server.env.spawn(write(server.env.clone(), connection.clone()));
+    server.env.spawn(write(server.clone(), connection.clone()));
     let mut decoder = Decoder::new();
     if let Some(session) = hello::greet(&server, &connection, &mut decoder).await {
         let end = read(&server, &session, &connection, &mut decoder).await;
@@ -133,7 +141,7 @@ pub async fn serve(server: Rc<Server>, stream: Stream) {
 }
 
 /// Writes what is queued, all that is there at once.
-async fn write(env: Env, connection: Rc<Connection>) {
+async fn write(server: Rc<Server>, connection: Rc<Connection>) {
     let mut spare = Vec::new();
     loop {
         let ready = connection.ready.notified();
@@ -147,10 +155,21 @@ async fn write(env: Env, connection: Rc<Connection>) {
             continue;
         }
         // A peer that reads nothing for so long is as good as gone.
+        let writing = connection.stream.write_all(taken);
         connection.writing.set(true);
-        let sent = env.timeout(WRITE_PATIENCE, connection.stream.write_all(taken)).await;
+        let sent = server.env.timeout(WRITE_PATIENCE, writing).await;
         connection.writing.set(false);
-        let Some((Ok(()), bytes)) = sent else { break };
+        let Some((Ok(()), bytes)) = sent else {
+            let why = match sent {
+                Some((Err(error), _)) => format!("cannot write to it: {error}"),
+                _ => format!("it has read nothing for {} s", WRITE_PATIENCE.as_secs()),
+            };
+            if !connection.closed.get() {
+                let (client, peer) = (connection.client.get(), connection.peer());
+                server.log(&format!("client {client} ({peer}): {why}; connection closed"));
+            }
+            break;
+        };
         spare = if bytes.capacity() > SPARE_MAX { Vec::new() } else { bytes };
         connection.written.notify_all();
     }
@@ -184,6 +203,9 @@ pub async fn receive(
         let (result, bytes) = connection.stream.read(decoder.lend(), READ).await;
         decoder.restore(bytes);
         match result {
+            Err(error) if !connection.closed.get() => {
+                return Err(format!("cannot read from it: {error}"));
+            }
             Ok(0) | Err(_) => return Ok(None),
             Ok(_) => {}
         }

@@ -70,7 +70,11 @@ pub async fn greet(
     connection: &Rc<Connection>,
     decoder: &mut Decoder,
 ) -> Option<Rc<Session>> {
-    let first = server.env.timeout(PATIENCE, receive(connection, decoder)).await?;
+    let Some(first) = server.env.timeout(PATIENCE, receive(connection, decoder)).await else {
+        let (peer, secs) = (connection.peer(), PATIENCE.as_secs());
+        server.log(&format!("{peer} has said nothing for {secs} s; connection closed"));
+        return None;
+    };
     let result = match first {
         Ok(Some(Received::Message(Message::Hello { hello }))) => admit(server, hello).await,
         Ok(None) => return None,

@@ -167,6 +167,7 @@ impl Session {
     /// Binds a new connection; the old one ends.
     pub fn bind(&self, connection: Rc<Connection>) {
         self.connections.set(self.connections.get() + 1);
+        connection.belongs_to(self.client);
         if let Some(old) = self.connection.borrow_mut().replace(connection) {
             old.close();
         }

@@ -207,8 +207,11 @@ impl Session {
                     None => return,
                 },
             };
-            let text = self.clone().serve(connection).await;
+            let mut text = self.clone().serve(connection).await;
             let mut state = self.state.borrow_mut();
+            if std::mem::take(&mut state.deaf) {
+                text = "nothing was heard from it".into();
+            }
             if state.phase == Phase::Closed {
                 return;
             }
@@ -399,13 +402,14 @@ impl Session {
                 )
             };
             if up && deaf {
-                let state = self.state.borrow();
+                let mut state = self.state.borrow_mut();
+                state.deaf = true;
                 if let Some(stream) = &state.stream {
                     stream.shutdown();
                 }
             } else if up
                 && quiet
-                && let Some(permit) = self.reserved.try_acquire(1)
+                && let Some(permit) = self.renewal.try_acquire(1)
             {
                 drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0));
             }

@@ -145,6 +145,8 @@ struct State {
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
     last_time: Timestamp,
+    /// The connection was given up because nothing was heard on it.
+    deaf: bool,
     requests: u64,
     evictions: u64,
 }
@@ -156,6 +158,9 @@ pub(crate) struct Session {
     state: RefCell<State>,
     ordinary: Semaphore,
     reserved: Semaphore,
+    /// The reserved slot that is kept for renewing the lease: when all others wait for a slow
+    /// server, it is the only sign of life, of both.
+    renewal: Semaphore,
     writable: Notify,
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
@@ -456,7 +461,9 @@ impl Session {
             if phase == Phase::Up {
                 // Late: the answer to a renewal tells whether the session still is ours.
                 drop(changed);
-                match self.call(Call::reserved(vec![Op::Renew {}])).await {
+                let permit = self.renewal.acquire(1).await;
+                let renewed = self.submit(Call::reserved(vec![Op::Renew {}]), permit)?;
+                match renewed.await.unwrap_or(Err(Fault::Evicted)) {
                     Ok(_) | Err(Fault::Evicted) => continue,
                     Err(fault) => return Err(fault),
                 }
@@ -563,7 +570,8 @@ impl Session {
         Session {
             config,
             ordinary: Semaphore::new(usize::from(slots.ordinary())),
-            reserved: Semaphore::new(usize::from(TABLE_RESERVED)),
+            reserved: Semaphore::new(usize::from(TABLE_RESERVED - 1)),
+            renewal: Semaphore::new(1),
             state: RefCell::new(State {
                 phase: Phase::Down,
                 slots,
@@ -587,6 +595,7 @@ impl Session {
                 heard: now,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
+                deaf: false,
                 requests: 0,
                 evictions: 0,
             }),

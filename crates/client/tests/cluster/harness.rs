@@ -8,7 +8,7 @@ use client::{
     Caller, Client, ClientConfig, ConnectError, Entry, Handle, Kernel, LocalFuture, OpenFlags,
     Opened, Place, WriteFlags,
 };
-use env::sim::{SimOptions, SimWorld};
+use env::sim::{SimDisk, SimOptions, SimWorld};
 use env::{DiskOptions, Env};
 use store::{FormatOptions, Mfs, OpenOptions, PagFormat};
 use types::label::{Label, LabelKind};
@@ -41,6 +41,8 @@ pub fn logged() -> Vec<String> {
 pub struct Cluster {
     pub world: SimWorld,
     pub env: Env,
+    /// The metadata zone.
+    pub meta: SimDisk,
 }
 
 fn fs_uuid() -> Uuid {
@@ -56,7 +58,7 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
     LOG.with(|log| log.borrow_mut().clear());
     let options = SimOptions { shuffle_tasks: seed % 2 == 1, ..SimOptions::default() };
     let world = SimWorld::with_options(seed, options);
-    world.disk("meta", META_BYTES);
+    let meta = world.disk("meta", META_BYTES);
     let data = world.disk("data0", DATA_BYTES);
     let label = Label {
         kind: LabelKind::Data,
@@ -71,7 +73,7 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
     let inner = world.clone();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         world.run(|env| async move {
-            let cluster = Cluster { world: inner, env };
+            let cluster = Cluster { world: inner, env, meta };
             cluster.format().await;
             cluster.start_server().await;
             test(cluster).await;

@@ -6,7 +6,7 @@ use std::pin::pin;
 use client::{ClientConfig, NodeSpec, Place};
 use types::{Duration, Fault, FileKind, Ino, PagId};
 
-use crate::harness::{Mount, RDWR, ROOT, Told, WRONLY, check, logged, name};
+use crate::harness::{LEASE, Mount, RDWR, ROOT, Told, WRONLY, check, logged, name};
 
 #[test]
 fn what_was_not_durable_is_replayed_after_a_restart() {
@@ -292,4 +292,29 @@ fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
             assert!(!logged().iter().any(|line| line.contains("could not be repeated")));
         });
     }
+}
+
+#[test]
+fn clients_stay_while_the_servers_disk_stands_still_and_everything_waits_for_it() {
+    check(6, |cluster| async move {
+        let a = cluster.mount("a").await;
+        cluster.meta.stall(true);
+        let (entry, _) = a.create(Ino::ROOT, "f", RDWR).await;
+        // More that wait for the log than there are slots.
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            let a = a.clone();
+            waiting.push(cluster.env.spawn_join(async move { a.client.syncfs().await }));
+        }
+        cluster.env.sleep(LEASE * 10).await;
+        let (_, ttl) = a.client.getattr(entry.attr.ino).await.unwrap();
+        assert!(ttl > Duration::ZERO, "the lease is renewed");
+        cluster.meta.stall(false);
+        for task in waiting {
+            task.await.unwrap();
+        }
+        assert_eq!(a.client.status().evictions, 0);
+        let lost = logged().into_iter().find(|line| line.contains("lost the connection"));
+        assert_eq!(lost, None);
+    });
 }
