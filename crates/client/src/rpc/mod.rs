@@ -462,7 +462,7 @@ impl Session {
                 // Late: the answer to a renewal tells whether the session still is ours.
                 drop(changed);
                 let permit = self.renewal.acquire(1).await;
-                let renewed = self.submit(Call::reserved(vec![Op::Renew {}]), permit)?;
+                let renewed = self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0)?;
                 match renewed.await.unwrap_or(Err(Fault::Evicted)) {
                     Ok(_) | Err(Fault::Evicted) => continue,
                     Err(fault) => return Err(fault),
