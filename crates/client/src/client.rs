@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// The caller of `operation` is gone. What the operation has not yet asked of the server it
-    /// does not ask, and fails [`Fault::Interrupted`]; what is under way it brings to its end.
+    /// does not ask, and fails `Fault::Interrupted`; what is under way it brings to its end.
     /// The kernel is told to forget what that changes.
     pub fn give_up(&self, operation: u64) {
         self.core.session.give_up(operation);

@@ -648,7 +648,8 @@ impl Work {
             spare::answered(&self.server, &self.session);
         }
         let target = if self.sync { self.wait.max(self.session.last.get()) } else { self.wait };
-        if self.server.wait_durable(target).await.is_err() {
+        let durable = self.server.wait_durable(target).await;
+        if durable.is_err() || self.server.failure().is_some() {
             // Never acknowledged: the client asks again after the restart.
             return;
         }
