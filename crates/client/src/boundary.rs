@@ -85,7 +85,8 @@ pub trait Rpc {
     /// More of a layout, under a `DATA` right.
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>>;
     /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything
-    /// of the session so far, when it is answered. One result for each; after one that is not
+    /// of the session so far, when it is answered. One result for each (for no commits: none, or why
+    /// the session's work is not known to be durable); after one that is not
     /// taken, later ones of the same inode are not sent.
     fn commit(
         &self,

@@ -520,7 +520,7 @@ impl Events for Core {
         (leases, self.locks.held())
     }
 
-    fn evicted(&self, client: ClientId) {
+    fn evicted(&self, client: ClientId, lost: &[Ino]) {
         self.locks.lost();
         let inodes = self.inodes.all();
         for inode in &inodes {
@@ -529,6 +529,9 @@ impl Events for Core {
                 content.set_loaded(false);
                 content.shared.set(true);
                 content.file.drop_all(true);
+                if lost.contains(&inode.ino) {
+                    content.file.lost_commit();
+                }
                 content.file.lost(Rights::empty());
                 content.changed.notify_all();
             }

@@ -27,6 +27,8 @@ pub(crate) struct OpenFile {
 /// An open directory: the part of the listing that was fetched last.
 pub(crate) struct OpenDir {
     pub inode: Rc<Inode>,
+    /// Losses of sessions that this handle has reported.
+    pub reported: Cell<u64>,
     pub fetched: RefCell<Option<Fetched>>,
 }
 
@@ -63,9 +65,10 @@ impl Handles {
         self.add(Open::File(Rc::new(file)))
     }
 
-    /// A directory was opened.
-    pub fn add_dir(&self, inode: Rc<Inode>) -> Handle {
-        self.add(Open::Dir(Rc::new(OpenDir { inode, fetched: RefCell::new(None) })))
+    /// A directory was opened, when `losses` sessions had been lost with changes.
+    pub fn add_dir(&self, inode: Rc<Inode>, losses: u64) -> Handle {
+        let (reported, fetched) = (Cell::new(losses), RefCell::new(None));
+        self.add(Open::Dir(Rc::new(OpenDir { inode, reported, fetched })))
     }
 
     /// The open file.

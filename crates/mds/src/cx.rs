@@ -136,7 +136,11 @@ impl Cx<'_> {
 
     /// Has another client the file open?
     pub fn open_elsewhere(&self, ino: Ino) -> bool {
-        self.server.leases.borrow().others(self.client, ino).contains(Rights::OPEN)
+        match self.given {
+            // What was decided before the restart: not everybody has reclaimed yet.
+            Some(OpReply::Removed { kept, .. } | OpReply::Renamed { kept, .. }) => *kept,
+            _ => self.server.leases.borrow().others(self.client, ino).contains(Rights::OPEN),
+        }
     }
 
     /// Other holders of `OPEN` on `ino` must have been asked whether they have it open.

@@ -385,8 +385,14 @@ impl DataContext {
         }
         let sync = purpose == Purpose::Sync;
         if commits.is_empty() {
+            if sync
+                && let Some(Err(Refusal { fault, .. })) =
+                    self.rpc.commit(Vec::new(), true).await.pop()
+            {
+                results.iter_mut().filter(|result| result.is_ok()).for_each(|r| *r = Err(fault));
+            }
             if sync {
-                let _ = self.rpc.commit(Vec::new(), true).await;
+                unless_lost(files, sealed, &mut results);
             }
             return results;
         }
@@ -427,7 +433,20 @@ impl DataContext {
             files[index].refused(sealed, fault, edits, company);
             results[index] = Err(fault);
         }
+        if sync {
+            unless_lost(files, sealed, &mut results);
+        }
         results
+    }
+}
+
+/// What was sealed in a session that is lost since is not durable, whatever was answered.
+fn unless_lost(files: &[Rc<File>], sealed: &[Option<Sealed>], results: &mut [Result<(), Fault>]) {
+    for ((file, sealed), result) in files.iter().zip(sealed).zip(results) {
+        let generation = file.state.borrow().generation;
+        if result.is_ok() && sealed.as_ref().is_some_and(|s| s.generation != generation) {
+            *result = Err(Fault::Evicted);
+        }
     }
 }
 

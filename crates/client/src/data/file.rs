@@ -508,13 +508,30 @@ impl File {
             self.reuse(&state, log, idle);
             self.ctx.pool.release_window(self.ino);
         }
+        let unflushed = std::mem::take(&mut state.stamps);
         state.abandon();
+        if lost {
+            // Written in place and no more than that: the next fsync flushes it.
+            state.stamps = unflushed;
+        }
         // What is still in flight belongs to the same loss.
         state.loss_told = lost;
         state.rights = Rights::empty();
         state.paused = false;
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// A commit that the server had answered went with that server and the session.
+    pub fn lost_commit(&self) {
+        let told = self.state.borrow().loss_told;
+        self.errors.set(self.errors.get() + 1);
+        if !told {
+            self.ctx.rpc.log(&format!(
+                "{}: the session was lost; what was committed last is lost with the server's restart",
+                self.ctx.rpc.describe(self.ino)
+            ));
+        }
     }
 
     /// Blocks that unsent edits mapped are the pool's again.

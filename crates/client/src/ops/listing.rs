@@ -36,7 +36,7 @@ impl Client {
         if inode.kind() != FileKind::Directory {
             return Err(Fault::NotDirectory);
         }
-        Ok(core.handles.add_dir(inode))
+        Ok(core.handles.add_dir(inode, core.session.losses()))
     }
 
     /// Entries after `cookie` (0: from the start) until about `bytes` of FUSE directory
@@ -145,9 +145,19 @@ impl Client {
     }
 
     /// The directory's changes are durable when it ends.
+    ///
+    /// # Errors
+    /// `Io`, once for each handle, if changes were lost with a session since it was opened: of
+    /// this directory, or of others.
     pub async fn fsyncdir(&self, handle: Handle) -> Result<(), Fault> {
-        self.core.handles.dir(handle)?;
-        self.core.session.sync().await
+        let dir = self.core.handles.dir(handle)?;
+        let session = &self.core.session;
+        let synced = session.sync().await;
+        let losses = session.losses();
+        if dir.reported.replace(losses) != losses {
+            return Err(Fault::Io);
+        }
+        synced
     }
 }
 

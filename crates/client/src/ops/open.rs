@@ -112,8 +112,12 @@ impl Client {
                 }
                 let opened = opened?;
                 if flags.has(OpenFlags::TRUNCATE) {
-                    let inode = core.inode(entry.attr.ino).await?;
-                    core.truncate(&inode, 0).await?;
+                    let inode = core.handles.file(opened.handle)?.inode.clone();
+                    if let Err(fault) = core.truncate(&inode, 0).await {
+                        self.release(opened.handle, None).await;
+                        self.forget(entry.attr.ino, 1);
+                        return Err(fault);
+                    }
                 }
                 Ok((entry, opened))
             }
@@ -265,6 +269,7 @@ impl Core {
     /// should have named.
     async fn give_open(&self, inode: &Rc<Inode>) -> Option<u64> {
         if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
+            inode.owe_open();
             return None;
         }
         if inode.opens() > 0 {

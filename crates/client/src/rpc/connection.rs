@@ -357,9 +357,19 @@ impl Session {
     /// A Welcome on a later connection: the session goes on, or it is a new one.
     fn welcomed(&self, connection: &Connection) {
         let lost = connection.welcome.state == mds::NEW;
+        let mut gone = Vec::new();
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += 1;
+            // The same server has what it answered, durable with the new client's number.
+            if state.epoch != connection.welcome.epoch && !state.kept.is_empty() {
+                state.losses += 1;
+                let ops = state.kept.values().flat_map(|kept| &kept.request.ops);
+                gone.extend(ops.filter_map(|op| match op {
+                    Op::Commit { ino, .. } => Some(*ino),
+                    _ => None,
+                }));
+            }
             std::mem::take(&mut state.pending)
         } else {
             Default::default()
@@ -371,7 +381,7 @@ impl Session {
                 "a new session stands as client {client}; what was not committed is lost"
             ));
             if let Some(events) = self.events() {
-                events.evicted(client);
+                events.evicted(client, &gone);
             }
             for pending in pending.into_values() {
                 pending.answer.send(Err(Fault::Evicted));

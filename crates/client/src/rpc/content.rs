@@ -76,9 +76,8 @@ impl Rpc for ContentRpc {
                 return vec![Err(Fault::Unreachable.into()); commits.len()];
             };
             if commits.is_empty() {
-                // Of interest is only that it is answered.
-                let _ = core.session.call(Call { sync, ..Call::reserved(Vec::new()) }).await;
-                return Vec::new();
+                let answer = core.session.call(Call { sync, ..Call::reserved(Vec::new()) }).await;
+                return answer.err().map(|fault| Err(fault.into())).into_iter().collect();
             }
             let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
             // A commit that fails ends its compound: those of other files go again without it.

@@ -45,8 +45,9 @@ pub(crate) trait Events {
     fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
     /// The server restarted: what is held, to be reclaimed. Sequences are forgotten.
     fn reclaim(&self) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
-    /// The session was lost and a new one stands under a new number.
-    fn evicted(&self, client: ClientId);
+    /// The session was lost and a new one stands under a new number. What was answered for `lost`
+    /// went with the server that answered it.
+    fn evicted(&self, client: ClientId, lost: &[Ino]);
 }
 
 /// A request to be made.
@@ -132,6 +133,8 @@ struct State {
     recovery_seq: u32,
     recovery_unanswered: Option<Request>,
     kept: BTreeMap<Transno, Kept>,
+    /// How often answered changes were lost with a session.
+    losses: u64,
     client: ClientId,
     epoch: Epoch,
     fs: Uuid,
@@ -197,6 +200,11 @@ impl Session {
         self.state.borrow().requests
     }
 
+    /// Rises whenever changes that were answered, and not known to be durable, are lost with the session.
+    pub fn losses(&self) -> u64 {
+        self.state.borrow().losses
+    }
+
     /// One line for people.
     pub fn log(&self, text: &str) {
         (self.config.log)(text);
@@ -209,7 +217,8 @@ impl Session {
     /// was executed; one that only asks is made again instead. `Unreachable`: the session is closed.
     /// `Interrupted`: the operation that it is part of was given up before it was sent.
     pub async fn call(&self, call: Call) -> Answer {
-        if !call.ops.iter().all(only_asks) {
+        // One that asks for nothing wants what was done in this session to be durable.
+        if call.ops.is_empty() || !call.ops.iter().all(only_asks) {
             return self.call_once(call).await;
         }
         loop {
@@ -385,6 +394,9 @@ impl Session {
     }
 
     /// Everything of this session so far is durable when it ends; no request if it is already.
+    ///
+    /// # Errors
+    /// `Evicted`: the session was lost meanwhile, and perhaps what was done in it.
     pub async fn sync(&self) -> Result<(), Fault> {
         {
             let state = self.state.borrow();
@@ -583,6 +595,7 @@ impl Session {
                 recovery_seq: 0,
                 recovery_unanswered: None,
                 kept: BTreeMap::new(),
+                losses: 0,
                 client: ClientId(0),
                 epoch: Epoch(0),
                 fs: Uuid::default(),

@@ -81,3 +81,41 @@ fn a_dead_client_does_not_keep_others_out_for_longer_than_its_lease() {
         assert_eq!((read.len(), read[99], read[100]), (5000, 2, 1));
     });
 }
+
+#[test]
+fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
+    let mut lost = 0;
+    for step in 0..24u64 {
+        check(5, |cluster| {
+            let lost = &mut lost;
+            async move {
+                let a = cluster.mount("a").await;
+                let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+                a.write(opened.handle, 0, b"old").await;
+                a.client.fsync(opened.handle, false).await.unwrap();
+                let root = a.client.opendir(Ino::ROOT).await.unwrap();
+                a.write(opened.handle, 0, b"new and more").await;
+                a.mkdir(Ino::ROOT, "d").await.unwrap();
+                // The commit is under way, answered, or durable: anything may be.
+                cluster.env.sleep(Duration::from_millis(step * 125)).await;
+                cluster.world.kill("mds");
+                cluster.world.isolate("a");
+                cluster.env.sleep(Duration::from_millis(20)).await;
+                cluster.start_server().await;
+                cluster.env.sleep(LEASE * 3).await;
+                cluster.world.heal();
+                let (file, dir) =
+                    (a.client.fsync(opened.handle, false).await, a.client.fsyncdir(root).await);
+                assert_eq!(a.client.status().evictions, 1);
+                let b = cluster.mount("b").await;
+                let (content, made) = (b.get("f").await, b.find(Ino::ROOT, "d").await);
+                *lost += usize::from(content == b"old") + usize::from(made.is_none());
+                assert!(file.is_err() || content == b"new and more", "{step}: {content:?}");
+                assert!(dir.is_err() || made.is_some(), "{step}");
+                a.client.fsync(opened.handle, false).await.unwrap();
+                a.client.fsyncdir(root).await.unwrap();
+            }
+        });
+    }
+    assert!(lost > 4, "{lost}");
+}
