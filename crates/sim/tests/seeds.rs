@@ -1,16 +1,18 @@
 //! Seeds of the gate.
 #![allow(missing_docs)]
 
-use redbud_sim::{Fault, Plan, run};
+use redbud_sim::{Fault, Plan, Report, run};
 
-fn check(plan: &Plan) {
+fn check(plan: &Plan) -> Report {
     let report = run(plan);
-    if let Some(violation) = report.violation {
+    if let Some(violation) = &report.violation {
         for line in &violation.log {
             eprintln!("log: {line}");
         }
         panic!("{}: {}\n{}", violation.invariant, violation.text, plan.command());
     }
+    assert!(report.operations > 0, "nothing was done: {}", plan.command());
+    report
 }
 
 #[test]
@@ -30,9 +32,16 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn clients_see_one_file_system_under_all_faults() {
+    let (mut faults, mut restarts, mut unjudged) = (0, 0, 0);
     for seed in 1000..1150 {
-        check(&Plan::new(seed));
+        let report = check(&Plan::new(seed));
+        faults += report.faults;
+        restarts += report.restarts;
+        unjudged += report.unjudged;
     }
+    // A run that meets no faults, or whose answers nobody explains, shows nothing.
+    assert!(faults > 150 && restarts > 50, "{faults} faults, {restarts} restarts");
+    assert!(unjudged < 15, "{unjudged} searches were given up");
 }
 
 /// Seeds that once showed a fault of the product, which is mended.
