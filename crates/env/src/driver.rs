@@ -107,7 +107,15 @@ pub(crate) enum ByteLock {
 /// The world under one executor.
 pub(crate) trait Driver {
     fn now(&self) -> Instant;
-    fn wall(&self) -> Timestamp;
+    fn wall(&self, node: NodeId) -> Timestamp;
+    /// What the clock of a node shows at a moment of `now`.
+    fn shown(&self, _node: NodeId, real: Instant) -> Instant {
+        real
+    }
+    /// The first moment of `now` at which the clock of a node shows this.
+    fn real(&self, _node: NodeId, shown: Instant) -> Instant {
+        shown
+    }
     fn entropy(&mut self) -> u64;
     /// Picks which of `ready` waiting tasks runs next.
     fn choose(&mut self, _ready: usize) -> usize {

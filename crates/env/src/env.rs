@@ -47,12 +47,12 @@ impl Env {
 
     /// The time on a clock that never goes back and counts while the host sleeps.
     pub fn now(&self) -> Instant {
-        self.core.now()
+        self.core.with_driver(|driver| driver.shown(self.node, driver.now()))
     }
 
     /// The wall clock.
     pub fn wall(&self) -> Timestamp {
-        self.core.with_driver(|driver| driver.wall())
+        self.core.with_driver(|driver| driver.wall(self.node))
     }
 
     /// 64 random bits (simulated: from the seed).
@@ -105,13 +105,14 @@ impl Env {
 
     /// Ends at `at`, at once if that has passed.
     pub async fn sleep_until(&self, at: Instant) {
+        let at = self.core.with_driver(|driver| driver.real(self.node, at));
         self.core.sleep_until(at).await;
     }
 
     /// `None` if `future` took longer.
     pub async fn timeout<T>(&self, time: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
-        let mut sleep = pin!(self.core.sleep_until(self.now() + time));
+        let mut sleep = pin!(self.sleep_until(self.now() + time));
         poll_fn(|cx| {
             if let Poll::Ready(value) = future.as_mut().poll(cx) {
                 return Poll::Ready(Some(value));

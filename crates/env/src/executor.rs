@@ -54,6 +54,9 @@ struct Tasks {
     slots: Vec<TaskSlot>,
     free: Vec<u32>,
     dead: BTreeSet<NodeId>,
+    /// Nodes whose tasks are not polled, and the woken ones among them.
+    paused: BTreeSet<NodeId>,
+    parked: Vec<u32>,
     closed: bool,
 }
 
@@ -199,6 +202,13 @@ impl Core {
     fn poll_task(&self, index: u32) {
         let (mut task, waker) = {
             let mut tasks = self.tasks.borrow_mut();
+            if !tasks.paused.is_empty() {
+                let node = tasks.slots[index as usize].node;
+                if tasks.paused.contains(&node) {
+                    tasks.parked.push(index);
+                    return;
+                }
+            }
             let slot = &mut tasks.slots[index as usize];
             slot.wakes.begin_poll();
             match std::mem::replace(&mut slot.place, Place::Running { killed: false }) {
@@ -254,8 +264,26 @@ impl Core {
         std::task::Wake::wake(wakes);
     }
 
+    /// Tasks of `node` are not polled until [`Core::resume`].
+    pub(crate) fn pause(&self, node: NodeId) {
+        self.tasks.borrow_mut().paused.insert(node);
+    }
+
+    /// Tasks of `node` run again.
+    pub(crate) fn resume(&self, node: NodeId) {
+        let mut tasks = self.tasks.borrow_mut();
+        if tasks.paused.remove(&node) {
+            // Those of nodes that are still paused are parked again.
+            let parked = std::mem::take(&mut tasks.parked);
+            with_local(|local| local.ready.extend(parked));
+        }
+    }
+
     /// Drops the tasks of `node` (all tasks if `None`), and those they spawn while dropped.
     pub(crate) fn kill(&self, node: Option<NodeId>) {
+        if let Some(node) = node {
+            self.resume(node);
+        }
         let mut doomed: Vec<(u32, Task)> = Vec::new();
         {
             let mut tasks = self.tasks.borrow_mut();

@@ -253,7 +253,7 @@ impl Driver for Fallback {
         sys::now()
     }
 
-    fn wall(&self) -> Timestamp {
+    fn wall(&self, _: NodeId) -> Timestamp {
         sys::wall()
     }
 

@@ -269,7 +269,7 @@ impl Driver for Ring {
         sys::now()
     }
 
-    fn wall(&self) -> Timestamp {
+    fn wall(&self, _: NodeId) -> Timestamp {
         sys::wall()
     }
 

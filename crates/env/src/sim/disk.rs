@@ -103,8 +103,8 @@ struct State {
     bad: Vec<Range<u64>>,
     stalled: bool,
     write_through: bool,
-    /// Holder of each locked byte; `None` is the whole disk.
-    locks: BTreeMap<Option<u64>, u64>,
+    /// Holder of each byte locked on each host; `None` is the whole disk, for all hosts.
+    locks: BTreeMap<Option<(String, u64)>, u64>,
 }
 
 impl State {
@@ -402,11 +402,11 @@ impl SimDisk {
     }
 
     /// Locks `byte` (`None`: the whole disk) for the open file `holder`, or tells that another holds it.
-    pub(crate) fn take_lock(&self, byte: Option<u64>, holder: u64) -> bool {
+    pub(crate) fn take_lock(&self, byte: Option<(String, u64)>, holder: u64) -> bool {
         *self.lock().locks.entry(byte).or_insert(holder) == holder
     }
 
-    pub(crate) fn is_free(&self, byte: u64, holder: u64) -> bool {
+    pub(crate) fn is_free(&self, byte: (String, u64), holder: u64) -> bool {
         self.lock().locks.get(&Some(byte)).is_none_or(|&other| other == holder)
     }
 

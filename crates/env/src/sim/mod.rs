@@ -8,8 +8,7 @@
 //! - computing takes no virtual time, but for a little when tasks keep each other busy;
 //! - a disk outlives the worlds it is attached to.
 //!
-//! Not modelled: clocks that differ between nodes, writes that reach a disk
-//! after a power cut, torn sectors of 512 bytes.
+//! Not modelled: writes that reach a disk after a power cut, torn sectors of 512 bytes.
 
 mod crash;
 mod disk;

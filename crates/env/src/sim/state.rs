@@ -107,6 +107,28 @@ struct OpenFile {
     closed: bool,
 }
 
+/// The clock of a node: it runs faster or slower than the world's time, and its wall clock may jump.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct NodeClock {
+    /// How much faster it runs, in millionths.
+    pub(crate) drift: i64,
+    /// How far the wall clock is ahead.
+    pub(crate) wall_seconds: i64,
+}
+
+const MILLION: i128 = 1_000_000;
+
+impl NodeClock {
+    fn shown(self, real: Instant) -> Instant {
+        Instant((i128::from(real.0) * (MILLION + i128::from(self.drift)) / MILLION) as u64)
+    }
+
+    fn real(self, shown: Instant) -> Instant {
+        let rate = MILLION + i128::from(self.drift);
+        Instant(((i128::from(shown.0) * MILLION + rate - 1) / rate) as u64)
+    }
+}
+
 /// A completion; sockets in it become handles when nothing is locked.
 pub(crate) struct Ended {
     pub(crate) token: Token,
@@ -133,6 +155,10 @@ pub(crate) struct State {
     pub(crate) net: Net,
     /// Names of the nodes, by `NodeId`.
     pub(crate) nodes: Vec<String>,
+    /// Hosts of nodes, by name; the others share one.
+    pub(crate) hosts: BTreeMap<String, String>,
+    /// Clocks of nodes, by name; the others show the world's time.
+    pub(crate) clocks: BTreeMap<String, NodeClock>,
     pub(crate) ended: VecDeque<Ended>,
     stops: Vec<(NodeId, Token)>,
     stopped: BTreeMap<String, VecDeque<i32>>,
@@ -152,11 +178,17 @@ impl State {
             files: BTreeMap::new(),
             net: Net::default(),
             nodes: vec!["main".to_owned()],
+            hosts: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             ended: VecDeque::new(),
             stops: Vec::new(),
             stopped: BTreeMap::new(),
             trace: seed,
         }
+    }
+
+    fn clock(&self, node: NodeId) -> NodeClock {
+        self.clocks.get(&self.nodes[node as usize]).copied().unwrap_or_default()
     }
 
     pub(crate) fn new_object(&mut self) -> u64 {
@@ -459,12 +491,22 @@ impl Driver for SimDriver {
         lock(&self.0).now
     }
 
-    fn wall(&self) -> Timestamp {
-        let now = lock(&self.0).now.0;
+    fn wall(&self, node: NodeId) -> Timestamp {
+        let state = lock(&self.0);
+        let clock = state.clock(node);
+        let now = clock.shown(state.now).0;
         Timestamp {
-            seconds: 1_700_000_000 + (now / 1_000_000_000) as i64,
+            seconds: 1_700_000_000 + (now / 1_000_000_000) as i64 + clock.wall_seconds,
             nanos: (now % 1_000_000_000) as u32,
         }
+    }
+
+    fn shown(&self, node: NodeId, real: Instant) -> Instant {
+        lock(&self.0).clock(node).shown(real)
+    }
+
+    fn real(&self, node: NodeId, shown: Instant) -> Instant {
+        lock(&self.0).clock(node).real(shown)
     }
 
     fn entropy(&mut self) -> u64 {
@@ -494,15 +536,16 @@ impl Driver for SimDriver {
         })
     }
 
-    fn lock(&mut self, _node: NodeId, disk: &Handle, byte: ByteLock) -> io::Result<bool> {
+    fn lock(&mut self, node: NodeId, disk: &Handle, byte: ByteLock) -> io::Result<bool> {
         let object = id_of(disk);
         let state = lock(&self.0);
+        let host = state.hosts.get(&state.nodes[node as usize]).cloned().unwrap_or_default();
         let file =
             state.files.get(&object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
         match byte {
             ByteLock::Take(_) if !file.write => Err(io::Error::from_raw_os_error(libc::EBADF)),
-            ByteLock::Take(index) => Ok(file.disk.take_lock(Some(index), object)),
-            ByteLock::Test(index) => Ok(file.disk.is_free(index, object)),
+            ByteLock::Take(index) => Ok(file.disk.take_lock(Some((host, index)), object)),
+            ByteLock::Test(index) => Ok(file.disk.is_free((host, index), object)),
         }
     }
 

@@ -383,3 +383,73 @@ fn a_disk_outlives_its_world() {
         });
     }
 }
+
+#[test]
+fn a_stopped_node_does_nothing_until_it_goes_on_and_then_all_that_was_due() {
+    let world = SimWorld::new(11);
+    let handle = world.clone();
+    world.run(|env| async move {
+        let node = handle.node("node");
+        let ticks = Rc::new(Cell::new(0));
+        for _ in 0..2 {
+            let (clock, ticks) = (node.clone(), ticks.clone());
+            node.spawn(async move {
+                loop {
+                    clock.sleep(Duration::from_millis(1)).await;
+                    ticks.set(ticks.get() + 1);
+                }
+            });
+        }
+        env.sleep(Duration::from_millis(10)).await;
+        handle.pause("node");
+        let stopped_at = ticks.get();
+        assert!(stopped_at > 10);
+        env.sleep(Duration::from_secs(10)).await;
+        assert_eq!(ticks.get(), stopped_at);
+        handle.resume("node");
+        env.sleep(Duration::from_micros(100)).await;
+        assert_eq!(ticks.get(), stopped_at + 2);
+        handle.pause("node");
+        handle.kill("node");
+        let node = handle.node("node");
+        let again = node.spawn_join(async { 7 });
+        assert_eq!(again.await, 7);
+    });
+}
+
+#[test]
+fn byte_locks_are_seen_on_their_own_host_only() {
+    let world = SimWorld::new(12);
+    world.disk("disk", 1 << 20);
+    world.set_host("far", "other");
+    let handle = world.clone();
+    world.run(|env| async move {
+        let far = handle.node("far").open_disk("disk", WRITE).await.unwrap();
+        let near = handle.node("near").open_disk("disk", WRITE).await.unwrap();
+        let watcher = env.open_disk("disk", WRITE).await.unwrap();
+        far.lock_byte(1).await.unwrap();
+        near.lock_byte(2).await.unwrap();
+        assert!(watcher.byte_is_free(1).await.unwrap());
+        assert!(!watcher.byte_is_free(2).await.unwrap());
+    });
+}
+
+#[test]
+fn a_clock_that_drifts_shows_and_awaits_its_own_time() {
+    let world = SimWorld::new(13);
+    world.set_drift("fast", 100_000);
+    let handle = world.clone();
+    world.run(|env| async move {
+        let fast = handle.node("fast");
+        let (begun, shown) = (env.now(), fast.now());
+        fast.sleep(Duration::from_secs(11)).await;
+        assert!(fast.now() >= shown + Duration::from_secs(11));
+        let passed = env.now().since(begun);
+        let off = passed.as_nanos().abs_diff(Duration::from_secs(10).as_nanos());
+        assert!(off < 1000, "{passed:?}");
+        assert!(fast.timeout(Duration::from_secs(1), std::future::pending::<()>()).await.is_none());
+        let wall = fast.wall();
+        handle.jump_wall("fast", -100);
+        assert_eq!(fast.wall().seconds, wall.seconds - 100);
+    });
+}

@@ -98,6 +98,44 @@ impl SimWorld {
         }
     }
 
+    /// Stops the node as SIGSTOP does, until [`SimWorld::resume`]: what it has given to disks and
+    /// connections goes on, and what comes for it waits.
+    pub fn pause(&self, name: &str) {
+        if let Some(node) = self.living(name) {
+            self.core().pause(node);
+        }
+    }
+
+    /// Lets a stopped node go on.
+    pub fn resume(&self, name: &str) {
+        if let Some(node) = self.living(name) {
+            self.core().resume(node);
+        }
+    }
+
+    fn living(&self, name: &str) -> Option<NodeId> {
+        let living = self.0.living.borrow();
+        living.iter().find(|(living, _)| living == name).map(|(_, node)| *node)
+    }
+
+    /// Puts the node on this host: the byte locks of its files are not seen on others.
+    /// Nodes that were put nowhere share one host.
+    pub fn set_host(&self, name: &str, host: &str) {
+        lock(&self.0.state).hosts.insert(name.to_owned(), host.to_owned());
+    }
+
+    /// Lets the clock of a node run faster by `drift` millionths than the world's time (slower if
+    /// negative). Not for a node that already runs: its clock would jump.
+    pub fn set_drift(&self, name: &str, drift: i64) {
+        assert!((-500_000..=500_000).contains(&drift), "a clock drifts by at most a half");
+        lock(&self.0.state).clocks.entry(name.to_owned()).or_default().drift = drift;
+    }
+
+    /// Lets the wall clock of a node jump.
+    pub fn jump_wall(&self, name: &str, seconds: i64) {
+        lock(&self.0.state).clocks.entry(name.to_owned()).or_default().wall_seconds += seconds;
+    }
+
     /// Sends the node a signal that `Env::stop_signal` awaits.
     pub fn signal(&self, name: &str, signal: i32) {
         lock(&self.0.state).signal(name, signal);
