@@ -51,6 +51,11 @@ impl Output {
     pub fn format(self) -> Format {
         self.format.unwrap_or(if self.json { Format::Json } else { Format::Table })
     }
+
+    /// Does a program read it?
+    pub fn is_json(self) -> bool {
+        !matches!(self.format(), Format::Table)
+    }
 }
 
 /// The verbs.
@@ -297,9 +302,12 @@ pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seeds to run, one after the other
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// Seeds to run
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub count: u64,
+    /// Threads that run seeds
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: u16,
     /// Clients; else 1 to 3, by the seed
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub clients: Option<u16>,
@@ -312,6 +320,16 @@ pub struct SimArgs {
     /// Kinds of faults, separated by commas, or "none"; else all
     #[arg(long, value_delimiter = ',')]
     pub faults: Option<Vec<String>>,
+    /// Leave out all other operations and faults: c0p1:2,4-6/f:0 keeps four operations of process 1
+    /// of client 0, and the first fault
+    #[arg(long, value_name = "STEPS")]
+    pub keep: Option<String>,
+    /// Another course of network and disks with the same operations and faults
+    #[arg(long, default_value_t = 0)]
+    pub timing: u64,
+    /// Seconds to look for the smallest history that shows a violation
+    #[arg(long, default_value_t = 30)]
+    pub shrink: u64,
     /// How to print
     #[command(flatten)]
     pub output: Output,

@@ -10,6 +10,7 @@ use types::Duration;
 
 use crate::cluster::{Cluster, SERVER};
 use crate::log;
+use crate::script::{Script, Step};
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -77,7 +78,9 @@ pub struct Injector {
     pub clients: Vec<String>,
     /// Kinds to choose from.
     pub kinds: Vec<Fault>,
-    /// Chance.
+    /// Which faults are made.
+    pub script: Rc<Script>,
+    /// The chances of the fault at hand.
     pub rng: SimRng,
     /// Set when the safety phase is over.
     pub ended: Rc<Cell<bool>>,
@@ -93,7 +96,12 @@ impl Injector {
         if self.kinds.is_empty() {
             return;
         }
-        while !self.ended.get() {
+        for index in 0.. {
+            if !self.script.has_faults_from(index) {
+                break;
+            }
+            let step = Step::Fault(index);
+            self.rng = self.script.rng(step);
             let pause = match self.rng.below(4) {
                 0 => self.rng.below(3_000),
                 1..3 => self.rng.below(50_000),
@@ -102,6 +110,9 @@ impl Injector {
             self.cluster.env.sleep(Duration::from_micros(pause)).await;
             if self.ended.get() {
                 break;
+            }
+            if !self.script.takes(step) {
+                continue;
             }
             self.made.set(self.made.get() + 1);
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];

@@ -17,7 +17,12 @@ mod log;
 pub mod model;
 mod mount;
 mod run;
+pub mod script;
+mod shrink;
 mod workload;
 
 pub use faults::Fault;
-pub use run::{Plan, Report, Violation, run};
+pub use log::panicked;
+pub use run::{NO_PANICS, Plan, Report, Violation, run};
+pub use script::Keep;
+pub use shrink::{Progress, shrink};

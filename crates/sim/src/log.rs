@@ -9,6 +9,7 @@ const LINES: usize = 200;
 
 thread_local! {
     static LOG: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
     static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -16,6 +17,17 @@ thread_local! {
 pub fn clear() {
     LOG.with(|log| log.borrow_mut().clear());
     VIOLATIONS.with(|found| found.borrow_mut().clear());
+    PANIC.set(None);
+}
+
+/// What a panic hook knows of a panic on this thread: the run that it ends tells it.
+pub fn panicked(text: &str) {
+    PANIC.set(Some(text.to_owned()));
+}
+
+/// What [`panicked`] was told last.
+pub fn panic() -> Option<String> {
+    PANIC.take()
 }
 
 /// One line.

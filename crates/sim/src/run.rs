@@ -15,10 +15,20 @@ use crate::judge::Judge;
 use crate::log;
 use crate::model::State;
 use crate::mount::{Mount, OpenFile};
+use crate::script::{Keep, Script, Step};
 use crate::workload::Process;
 
 /// Within this virtual time everything ends once the faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The invariant that a panic breaks.
+pub const NO_PANICS: &str = "no part of the system panics";
+
+/// The step that stands for the power cut at the end.
+const POWER: Step = Step::Fault(u32::MAX);
+
+/// Number of the client that looks last.
+const AUDITOR: usize = 99;
 
 /// What to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +43,10 @@ pub struct Plan {
     pub operations: u64,
     /// Kinds of faults.
     pub faults: Vec<Fault>,
+    /// The steps that are not left out; `None`: none is left out.
+    pub keep: Option<Keep>,
+    /// Which course the network and the disks take; 0: the usual one of the seed.
+    pub timing: u64,
 }
 
 impl Plan {
@@ -45,17 +59,43 @@ impl Plan {
             processes: rng.between(1, 2) as usize,
             operations: 300,
             faults: Fault::ALL.to_vec(),
+            keep: None,
+            timing: 0,
         }
+    }
+
+    /// Operations of each process.
+    pub fn operations_each(&self) -> u64 {
+        self.operations.div_ceil((self.clients * self.processes) as u64)
+    }
+
+    fn script(&self) -> Script {
+        Script { seed: self.seed, keep: self.keep.clone() }
+    }
+
+    /// The seed of the world, whose last bit says how tasks are scheduled.
+    fn world_seed(&self) -> u64 {
+        if self.timing == 0 {
+            return self.seed;
+        }
+        SimRng::new(self.seed ^ self.timing.rotate_right(8)).next_u64()
     }
 
     /// The command that runs it.
     pub fn command(&self) -> String {
         let faults: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
-        format!(
+        let mut text = format!(
             "redbud sim --seed {} --clients {} --processes {} --operations {} --faults {faults}",
             self.seed, self.clients, self.processes, self.operations
-        )
+        );
+        if let Some(keep) = &self.keep {
+            text += &format!(" --keep {keep}");
+        }
+        if self.timing != 0 {
+            text += &format!(" --timing {}", self.timing);
+        }
+        text
     }
 }
 
@@ -103,7 +143,7 @@ struct Ended {
 /// Runs a plan to its end.
 pub fn run(plan: &Plan) -> Report {
     log::clear();
-    let (world, disks) = cluster::world(plan.seed);
+    let (world, disks) = cluster::world(plan.world_seed());
     let begun = world.now();
     let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
     let mut unjudged = 0;
@@ -118,7 +158,7 @@ pub fn run(plan: &Plan) -> Report {
         })
     }));
     let violation = match outcome {
-        Err(panic) => Some(("no part of the system panics", panic_text(&*panic))),
+        Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
         Ok(Ok(())) => {
             calls = ended.history.take();
@@ -167,31 +207,31 @@ async fn safety_and_healing(
 ) -> Result<(), Broken> {
     cluster.start_server();
     let tags = Rc::new(Cell::new(0));
-    let mut rng = SimRng::new(plan.seed.wrapping_mul(0x9e37_79b9) ^ 0x0dd5);
+    let script = Rc::new(plan.script());
     let mut mounts = Vec::new();
-    let clients: Vec<String> = (0..plan.clients).map(|index| format!("c{index}")).collect();
-    for (index, name) in clients.iter().enumerate() {
+    for index in (0..plan.clients).filter(|&index| script.uses(index as u32)) {
+        let name = format!("c{index}");
         let client =
-            cluster.connect(name).await.map_err(|text| ("every client can mount", text))?;
-        let env = cluster.world.node(name);
+            cluster.connect(&name).await.map_err(|text| ("every client can mount", text))?;
+        let env = cluster.world.node(&name);
         mounts.push(Mount::new(index, client, env, history.clone(), tags.clone()));
     }
     let mut processes = Vec::new();
-    let each = plan.operations.div_ceil((plan.clients * plan.processes) as u64);
+    let each = plan.operations_each();
     for mount in &mounts {
         for number in 0..plan.processes {
-            let rng = SimRng::new(rng.next_u64());
             let lone = plan.processes == 1;
-            let mut process = Process::new(mount.clone(), number as u64, lone, rng);
+            let mut process = Process::new(mount.clone(), number as u64, lone, script.clone());
             processes.push(mount.env.spawn_join(async move { process.run(each).await }));
         }
     }
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {
         cluster: cluster.clone(),
-        clients,
+        clients: (0..plan.clients).map(|index| format!("c{index}")).collect(),
         kinds: plan.faults.iter().copied().filter(|fault| *fault != Fault::ClusterPower).collect(),
-        rng: SimRng::new(rng.next_u64()),
+        rng: SimRng::new(0),
+        script: script.clone(),
         ended: ended.clone(),
         made,
         seed: plan.seed,
@@ -217,6 +257,7 @@ async fn safety_and_healing(
         }
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
+    let rng = script.rng(POWER);
     audit(&cluster, &history, &mounts, tags, power.then_some(rng)).await
 }
 
@@ -257,7 +298,7 @@ async fn audit(
     let client =
         cluster.connect("auditor").await.map_err(|text| ("every client can mount", text))?;
     let env = cluster.world.node("auditor");
-    let auditor = Mount::new(mounts.len(), client, env, history.clone(), tags);
+    let auditor = Mount::new(AUDITOR, client, env, history.clone(), tags);
     walk(&auditor, &expected).await;
     auditor.client.unmount().await;
     let image = cluster.meta().fork();

@@ -1,6 +1,7 @@
 //! What the applications do: weighted random operations over a small, contended tree.
 
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 use client::OpenFlags;
 use env::sim::SimRng;
@@ -8,6 +9,7 @@ use types::{Duration, Fault, FileKind, Ino};
 
 use crate::call::{At, NameNo};
 use crate::mount::{Mount, OpenFile, Target};
+use crate::script::{Script, Step};
 
 /// The names of every directory.
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
@@ -20,14 +22,16 @@ pub struct Process {
     number: u64,
     /// No other process of its client.
     lone: bool,
+    script: Rc<Script>,
+    /// The chances of the operation at hand.
     rng: SimRng,
     files: Vec<OpenFile>,
 }
 
 impl Process {
     /// A process on a mount; `number` tells it from others of the same client.
-    pub fn new(mount: Mount, number: u64, lone: bool, rng: SimRng) -> Process {
-        Process { mount, number, lone, rng, files: Vec::new() }
+    pub fn new(mount: Mount, number: u64, lone: bool, script: Rc<Script>) -> Process {
+        Process { mount, number, lone, script, rng: SimRng::new(0), files: Vec::new() }
     }
 
     fn one_in(&mut self, n: u64) -> bool {
@@ -38,9 +42,16 @@ impl Process {
         self.rng.between(u64::from(*NAMES.start()), u64::from(*NAMES.end())) as NameNo
     }
 
-    /// Does this many operations, then closes its files.
+    /// Does those of the first `operations` of its script that are not left out, then closes its
+    /// files.
     pub async fn run(&mut self, operations: u64) {
-        for _ in 0..operations {
+        let (client, process) = (self.mount.index as u32, self.number as u32);
+        for index in 0..operations as u32 {
+            let step = Step::Operation { client, process, index };
+            if !self.script.takes(step) {
+                continue;
+            }
+            self.rng = self.script.rng(step);
             // Failures are in the history, where they are judged.
             let _ = self.operation().await;
             if self.one_in(8) {

@@ -52,8 +52,8 @@ fn what_once_failed_holds() {
         seed,
         clients,
         processes,
-        operations: 300,
         faults: faults.to_vec(),
+        ..Plan::new(seed)
     };
     // A rename between two names of one file made the client forget the old name.
     check(&plan(6, 2, 2, &[]));

@@ -14,6 +14,7 @@ pub mod label;
 pub mod limits;
 pub mod map;
 pub mod name;
+pub mod plant;
 pub mod rights;
 pub mod time;
 
@@ -24,6 +25,7 @@ pub use ids::*;
 pub use label::{Label, LabelError, LabelKind, check_fs_name};
 pub use map::{HashMap, HashSet};
 pub use name::Name;
+pub use plant::{Bug, planted};
 pub use rights::Rights;
 pub use time::{Duration, Instant, Timestamp};
 

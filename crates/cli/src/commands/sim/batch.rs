@@ -1,0 +1,154 @@
+//! Many seeds on several threads.
+//!
+//! Invariant: what is reported follows from the plans alone, not from the number of threads.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sim::{Plan, Report};
+
+/// Seeds that a thread runs before the others are waited for.
+const EACH: u64 = 32;
+
+thread_local! {
+    /// What this thread runs.
+    static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+}
+
+/// Runs plans.
+pub struct Batch {
+    jobs: usize,
+    processor: Duration,
+}
+
+impl Batch {
+    /// On so many threads.
+    pub fn new(jobs: u16) -> Batch {
+        std::panic::set_hook(Box::new(panicked));
+        Batch { jobs: usize::from(jobs), processor: Duration::ZERO }
+    }
+
+    /// Plans to give it at once.
+    pub fn size(&self) -> u64 {
+        EACH * self.jobs as u64
+    }
+
+    /// Processor time used so far.
+    pub fn processor_time(&self) -> Duration {
+        self.processor
+    }
+
+    /// Runs all of them; the reports are in their order.
+    pub fn run(&mut self, plans: &[Plan]) -> Vec<Report> {
+        let next = AtomicUsize::new(0);
+        let done: Mutex<(Vec<(usize, Report)>, Duration)> = Mutex::default();
+        let work = || {
+            let begun = thread_time();
+            let mut mine = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(plan) = plans.get(index) else { break };
+                PLAN.set(Some(plan.clone()));
+                mine.push((index, sim::run(plan)));
+                PLAN.set(None);
+            }
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.0.extend(mine);
+            done.1 += thread_time().saturating_sub(begun);
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.jobs.min(plans.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let (mut reports, processor) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.processor += processor;
+        reports.sort_unstable_by_key(|(index, _)| *index);
+        reports.into_iter().map(|(_, report)| report).collect()
+    }
+}
+
+/// Processor time of this thread; zero where the system does not tell.
+fn thread_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|first| first.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+/// A run's own panic is its result. Where panics end the process, that is told at once.
+fn panicked(info: &PanicHookInfo<'_>) {
+    let text = info.to_string();
+    sim::panicked(&text);
+    if cfg!(panic = "unwind") && PLAN.with_borrow(Option::is_some) {
+        return;
+    }
+    let mut told = format!("{text}\n");
+    if let Some(plan) = PLAN.with_borrow(Clone::clone) {
+        told = format!(
+            "VIOLATION of \"{}\"\n  {text}\nrepeat it with\n  {}\n",
+            sim::NO_PANICS,
+            plan.command()
+        );
+    }
+    drop(std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()));
+    std::process::exit(super::VIOLATED.into());
+}
+
+/// What all runs came to.
+#[derive(Clone, Default)]
+pub struct Totals {
+    /// Runs.
+    pub seeds: u64,
+    /// Runs with a violation.
+    pub violations: u64,
+    /// Operations that ended.
+    pub operations: u64,
+    /// Faults made.
+    pub faults: u64,
+    /// Restarts of the server.
+    pub restarts: u64,
+    /// Moments that were not judged fully.
+    pub unjudged: u64,
+    /// Virtual time.
+    pub virtual_time: f64,
+    /// Processor time.
+    pub processor: Duration,
+    /// Of all traces, in whatever order.
+    pub trace: u64,
+}
+
+impl Totals {
+    /// Counts one run.
+    pub fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.violations += u64::from(report.violation.is_some());
+        self.operations += report.operations;
+        self.faults += report.faults;
+        self.restarts += report.restarts;
+        self.unjudged += report.unjudged;
+        self.virtual_time += report.time.as_secs_f64();
+        self.trace ^= report.trace.rotate_left((report.plan.seed % 64) as u32);
+    }
+
+    /// How fast it goes, in a few words.
+    pub fn brief(&self) -> String {
+        let mut text = format!("{} with a violation", self.violations);
+        let seconds = self.processor.as_secs_f64();
+        if seconds > 0.0 {
+            let per = |count: u64| count as f64 / seconds;
+            let (operations, faults) = (per(self.operations), per(self.faults));
+            let _ = write!(
+                text,
+                "; {operations:.0} operations and {faults:.0} faults a second of processor time, \
+                 {:.0} times as fast as real time",
+                self.virtual_time / seconds
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,185 @@
+//! What a seed means: every operation and every fault of a run, by number, and which of
+//! them a run leaves out.
+//!
+//! Invariants:
+//! - a step draws its chances from the seed and its own number alone, so leaving one out
+//!   changes nothing that another draws;
+//! - [`Keep`] reads back the text that it prints, and nothing in it needs quoting in a shell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use env::sim::SimRng;
+
+/// A step of a run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Step {
+    /// An operation of a process.
+    Operation {
+        /// Number of the client.
+        client: u32,
+        /// Number of its process.
+        process: u32,
+        /// Number of the operation.
+        index: u32,
+    },
+    /// A fault.
+    Fault(u32),
+}
+
+impl Step {
+    /// What it belongs to, as [`Keep`] prints it, and its number there.
+    fn place(self) -> (String, u32) {
+        match self {
+            Step::Operation { client, process, index } => (format!("c{client}p{process}"), index),
+            Step::Fault(index) => ("f".to_owned(), index),
+        }
+    }
+
+    fn of_place(place: &str, index: u32) -> Option<Step> {
+        if place == "f" {
+            return Some(Step::Fault(index));
+        }
+        let (client, process) = place.strip_prefix('c')?.split_once('p')?;
+        let (client, process) = (client.parse().ok()?, process.parse().ok()?);
+        Some(Step::Operation { client, process, index })
+    }
+
+    fn mixed(self) -> u64 {
+        match self {
+            Step::Operation { client, process, index } => {
+                1 << 63 | u64::from(client) << 48 | u64::from(process) << 32 | u64::from(index)
+            }
+            Step::Fault(index) => u64::from(index),
+        }
+    }
+}
+
+/// The steps that a run does not leave out.
+///
+/// As text: places divided by `/`, each with its numbers, as in `c0p0:3,7-9/c1p0:2/f:0`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Keep(pub BTreeSet<Step>);
+
+/// Steps that a text may name at most.
+const STEPS_MAX: u32 = 1 << 20;
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut places: BTreeMap<String, Vec<(u32, u32)>> = BTreeMap::new();
+        for step in &self.0 {
+            let (place, index) = step.place();
+            let ranges = places.entry(place).or_default();
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == index => *last = index,
+                _ => ranges.push((index, index)),
+            }
+        }
+        if places.is_empty() {
+            return f.write_str("none");
+        }
+        for (nth, (place, ranges)) in places.iter().enumerate() {
+            let ranges: Vec<String> = ranges
+                .iter()
+                .map(
+                    |&(from, to)| {
+                        if from == to { from.to_string() } else { format!("{from}-{to}") }
+                    },
+                )
+                .collect();
+            write!(f, "{}{place}:{}", if nth > 0 { "/" } else { "" }, ranges.join(","))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Keep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Keep, String> {
+        let mut steps = BTreeSet::new();
+        if text == "none" {
+            return Ok(Keep(steps));
+        }
+        for part in text.split('/') {
+            let wrong = || format!("{part:?} is no list of steps, such as c0p1:2,4-6 or f:0");
+            let (place, ranges) = part.split_once(':').ok_or_else(wrong)?;
+            for range in ranges.split(',') {
+                let (from, to) = range.split_once('-').unwrap_or((range, range));
+                let from: u32 = from.parse().map_err(|_| wrong())?;
+                let to: u32 = to.parse().map_err(|_| wrong())?;
+                if to < from || to - from >= STEPS_MAX {
+                    return Err(wrong());
+                }
+                for index in from..=to {
+                    steps.insert(Step::of_place(place, index).ok_or_else(wrong)?);
+                }
+            }
+        }
+        Ok(Keep(steps))
+    }
+}
+
+/// The steps of one run.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// What is not left out; `None`: nothing is left out.
+    pub keep: Option<Keep>,
+}
+
+impl Script {
+    /// Is the step taken?
+    pub fn takes(&self, step: Step) -> bool {
+        self.keep.as_ref().is_none_or(|keep| keep.0.contains(&step))
+    }
+
+    /// The chances of a step.
+    pub fn rng(&self, step: Step) -> SimRng {
+        let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
+        SimRng::new(rng.next_u64())
+    }
+
+    /// Is this fault or a later one made?
+    pub fn has_faults_from(&self, index: u32) -> bool {
+        self.keep.as_ref().is_none_or(|keep| keep.0.range(Step::Fault(index)..).next().is_some())
+    }
+
+    /// Does a client do anything?
+    pub fn uses(&self, client: u32) -> bool {
+        let of = |step: &Step| matches!(step, Step::Operation { client: of, .. } if *of == client);
+        self.keep.as_ref().is_none_or(|keep| keep.0.iter().any(of))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_reads_back_as_it_was_printed() {
+        let step = |client, process, index| Step::Operation { client, process, index };
+        let steps = [step(0, 0, 3), step(0, 0, 7), step(0, 0, 8), step(1, 2, 0), Step::Fault(4)];
+        let keep = Keep(steps.into());
+        assert_eq!(keep.to_string(), "c0p0:3,7-8/c1p2:0/f:4");
+        assert_eq!(keep.to_string().parse(), Ok(keep));
+        assert_eq!("none".parse(), Ok(Keep::default()));
+        assert_eq!(Keep::default().to_string(), "none");
+        for wrong in ["", "c0p0", "c0p0:", "x:1", "f:2-1", "c0:1", "f:0-4294967295"] {
+            assert!(wrong.parse::<Keep>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_step_draws_the_same_whatever_is_left_out() {
+        let all = Script { seed: 7, keep: None };
+        let some = Script { seed: 7, keep: Some(Keep([Step::Fault(2)].into())) };
+        assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
+        assert!(all.uses(0));
+        let (one, other) = (Step::Fault(2), Step::Fault(3));
+        assert_eq!(all.rng(one).next_u64(), some.rng(one).next_u64());
+        assert_ne!(all.rng(one).next_u64(), all.rng(other).next_u64());
+    }
+}

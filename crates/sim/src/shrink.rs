@@ -1,0 +1,182 @@
+//! From a run that shows a violation to the smallest one found that still shows it.
+//!
+//! Invariants:
+//! - every step of the way is a plan that was run and broke the same invariant;
+//! - the search ends when nothing more can be left out, or when it is told to.
+//!
+//! Steps are left out in halves, quarters and so on (delta debugging). Leaving one out
+//! moves all later ones in time; where that hides the violation, a few other courses of
+//! the network and the disks are tried ([`Plan::timing`]).
+
+use std::collections::BTreeSet;
+
+use crate::faults::Fault;
+use crate::run::{Plan, Report};
+use crate::script::{Keep, Step};
+
+/// Courses of time tried for a small candidate.
+const TIMINGS: u64 = 6;
+/// Up to so many steps a candidate is small.
+const SMALL: usize = 40;
+
+/// How far the search is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Runs so far.
+    pub runs: u64,
+    /// Operations of the smallest plan so far.
+    pub operations: usize,
+    /// Its faults.
+    pub faults: usize,
+}
+
+struct Search<'a> {
+    best: Report,
+    invariant: &'static str,
+    runs: u64,
+    attempt: &'a mut dyn FnMut(&Plan) -> Report,
+    go_on: &'a mut dyn FnMut(Progress) -> bool,
+    over: bool,
+}
+
+/// The smallest run that breaks the same invariant as `found`. `attempt` runs a plan; `go_on`
+/// is asked after each run. Gives `found` back if it broke nothing.
+pub fn shrink(
+    found: &Report,
+    attempt: &mut dyn FnMut(&Plan) -> Report,
+    go_on: &mut dyn FnMut(Progress) -> bool,
+) -> Report {
+    let Some(violation) = &found.violation else { return found.clone() };
+    let invariant = violation.invariant;
+    let mut search =
+        Search { best: found.clone(), invariant, runs: 0, attempt, go_on, over: false };
+    search.whole_kinds();
+    let mut before = usize::MAX;
+    while search.steps().len() < before && !search.over {
+        before = search.steps().len();
+        search.halves();
+    }
+    search.best
+}
+
+/// The steps that a run took.
+fn steps_of(report: &Report) -> BTreeSet<Step> {
+    if let Some(keep) = &report.plan.keep {
+        return keep.0.clone();
+    }
+    let plan = &report.plan;
+    let mut steps: BTreeSet<Step> = (0..report.faults as u32).map(Step::Fault).collect();
+    for client in 0..plan.clients as u32 {
+        for process in 0..plan.processes as u32 {
+            let all = 0..plan.operations_each() as u32;
+            steps.extend(all.map(|index| Step::Operation { client, process, index }));
+        }
+    }
+    steps
+}
+
+impl Search<'_> {
+    fn steps(&self) -> BTreeSet<Step> {
+        steps_of(&self.best)
+    }
+
+    /// Runs a plan; it becomes the best one if it breaks the invariant.
+    fn try_plan(&mut self, plan: &Plan) -> bool {
+        if self.over {
+            return false;
+        }
+        let report = (self.attempt)(plan);
+        self.runs += 1;
+        let broken = report.violation.as_ref();
+        let same = broken.is_some_and(|violation| violation.invariant == self.invariant);
+        if same {
+            self.best = report;
+        }
+        let steps = self.steps();
+        let faults = steps.iter().filter(|step| matches!(step, Step::Fault(_))).count();
+        let operations = steps.len() - faults;
+        self.over = !(self.go_on)(Progress { runs: self.runs, operations, faults });
+        same
+    }
+
+    fn try_keep(&mut self, steps: BTreeSet<Step>) -> bool {
+        let small = steps.len() <= SMALL;
+        let mut plan = Plan { keep: Some(Keep(steps)), ..self.best.plan.clone() };
+        if self.try_plan(&plan) {
+            return true;
+        }
+        let usual = plan.timing;
+        for timing in (0..TIMINGS).filter(|&timing| small && timing != usual) {
+            plan.timing = timing;
+            if self.try_plan(&plan) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Leaves out everything of one kind: faults, a client, a process.
+    fn whole_kinds(&mut self) {
+        let mut faults = self.best.plan.faults.clone();
+        faults.retain(|fault| *fault != Fault::ClusterPower);
+        if faults.len() < self.best.plan.faults.len() {
+            let plan = Plan { faults, ..self.best.plan.clone() };
+            self.try_plan(&plan);
+        }
+        let steps = self.steps();
+        self.try_without(&|step| matches!(step, Step::Fault(_)));
+        let owners: BTreeSet<(u32, u32)> = steps.iter().filter_map(owner).collect();
+        let clients: BTreeSet<u32> = owners.iter().map(|(client, _)| *client).collect();
+        for client in clients {
+            self.try_without(&|step| owner(step).is_some_and(|(of, _)| of == client));
+        }
+        for each in owners {
+            self.try_without(&|step| owner(step) == Some(each));
+        }
+    }
+
+    fn try_without(&mut self, gone: &dyn Fn(&Step) -> bool) {
+        let steps = self.steps();
+        let left: BTreeSet<Step> = steps.iter().copied().filter(|step| !gone(step)).collect();
+        if left.len() < steps.len() {
+            self.try_keep(left);
+        }
+    }
+
+    /// Leaves out stretches of the script, from its end: of half its length, then shorter ones.
+    fn halves(&mut self) {
+        let mut len = self.steps().len().div_ceil(2);
+        while len > 0 {
+            let mut end = self.steps().len();
+            while end > 0 {
+                let steps: Vec<Step> = in_time(&self.steps());
+                end = end.min(steps.len());
+                let from = end.saturating_sub(len);
+                let left = steps[..from].iter().chain(&steps[end..]).copied().collect();
+                self.try_keep(left);
+                if self.over {
+                    return;
+                }
+                end = from;
+            }
+            len /= 2;
+        }
+    }
+}
+
+fn owner(step: &Step) -> Option<(u32, u32)> {
+    match step {
+        Step::Operation { client, process, .. } => Some((*client, *process)),
+        Step::Fault(_) => None,
+    }
+}
+
+/// Steps about in the order of time: processes run side by side.
+fn in_time(steps: &BTreeSet<Step>) -> Vec<Step> {
+    let mut steps: Vec<Step> = steps.iter().copied().collect();
+    steps.sort_by_key(|step| match step {
+        Step::Operation { index, .. } => (1, *index),
+        Step::Fault(index) => (0, *index),
+    });
+    steps
+}

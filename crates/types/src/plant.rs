@@ -1,0 +1,145 @@
+//! Bugs that the simulator's own test plants, to see that each is caught.
+//!
+//! Invariants:
+//! - in a release build nothing of this is left: [`planted`] is `false` for the compiler;
+//! - elsewhere nothing is planted but by [`plant`], on the thread that asks, until its guard goes.
+
+macro_rules! bugs {
+    ($($(#[doc = $doc:literal])+ $bug:ident,)+) => {
+        /// What can be planted. Each says what the code then does wrong.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Bug {
+            $($(#[doc = $doc])+ $bug,)+
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Bug] = &[$(Bug::$bug,)+];
+
+            /// What goes wrong, for people.
+            pub fn text(self) -> &'static str {
+                match self {
+                    $(Bug::$bug => concat!($($doc,)+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// The log is acknowledged before it is flushed.
+    LogNotFlushed,
+    /// A torn group of the log is taken for a whole one.
+    TornGroupAccepted,
+    /// What an earlier lap of the log left is taken for its continuation.
+    OldLapAccepted,
+    /// The log's tail passes blocks whose home writes were not flushed.
+    TailBeforeFlush,
+    /// Blocks go home before the log that describes them is durable.
+    HomeBeforeLog,
+    /// Names of a directory are changed without asking others for their right to them.
+    RecallSkipped,
+    /// A client answers a recall of names and goes on using them.
+    NamesKeptAfterRecall,
+    /// A client answers a recall of attributes and goes on using them.
+    AttrKeptAfterRecall,
+    /// A client answers a recall of data and keeps what it has read.
+    DataKeptAfterRecall,
+    /// A client gives a writer's right back before the server knows what it wrote.
+    RecallWithoutFlush,
+    /// A request sent again is executed again: the slot's answer was not kept.
+    SlotAnswerLost,
+    /// The result of a request is not kept in its transaction.
+    ResultNotKept,
+    /// A new inode takes the number of an old one.
+    InodeNumberReused,
+    /// Blocks are granted and stay free.
+    DoubleAllocation,
+    /// Answered requests are replayed in the wrong order.
+    ReplayOutOfOrder,
+    /// Answered requests are not replayed.
+    ReplaySkipped,
+    /// A restarted server serves before its clients have said what they hold.
+    GraceSkipped,
+    /// Leases are not reclaimed after a restart.
+    LeasesNotReclaimed,
+    /// Locks are not reclaimed after a restart.
+    LocksNotReclaimed,
+    /// Attributes are told without the size that a writer knows.
+    GlimpseIgnored,
+    /// Data are committed before they are stable.
+    CommitBeforeStable,
+    /// The flush that a commit needs leaves out what was written in place.
+    InPlaceNotFlushed,
+    /// An answer that rests on another client's work does not wait until that is durable.
+    ReplyGateSkipped,
+    /// fsync is answered before the log is durable.
+    SyncNotDurable,
+    /// A file without a name is freed while it is open.
+    OrphanFreedOpen,
+    /// Attributes of an older reply replace newer ones.
+    AttrVersionIgnored,
+    /// A released lock stays taken.
+    UnlockLost,
+    /// Locks never conflict.
+    LocksIgnored,
+    /// Truncation leaves the old bytes behind the new end.
+    TailNotZeroed,
+    /// A hole that was punched keeps its blocks.
+    HoleNotPunched,
+    /// An append goes where the file ended when it was opened.
+    AppendAtOldEnd,
+    /// Listing goes on one entry too late.
+    CookieSkips,
+    /// A directory may move into itself.
+    CircleUnchecked,
+    /// The parent of a removed directory keeps its link.
+    ParentLinkKept,
+    /// A rename between two names of one inode makes the client forget the old one.
+    SameFileRename,
+    /// A directory that is not empty is removed.
+    EmptyUnchecked,
+}
+
+#[cfg(any(debug_assertions, feature = "planted"))]
+mod state {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Is this bug planted here?
+    pub fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    /// Plants a bug on this thread until the guard is dropped.
+    #[must_use = "the bug goes with the guard"]
+    pub fn plant(bug: Bug) -> Planted {
+        PLANTED.set(Some(bug));
+        Planted
+    }
+
+    /// A bug is planted as long as this lives.
+    #[derive(Debug)]
+    pub struct Planted;
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            PLANTED.set(None);
+        }
+    }
+}
+
+#[cfg(any(debug_assertions, feature = "planted"))]
+pub use state::{Planted, plant, planted};
+
+/// Is this bug planted here? Never, in a build that is to be used.
+#[cfg(not(any(debug_assertions, feature = "planted")))]
+#[inline(always)]
+pub const fn planted(_: Bug) -> bool {
+    false
+}
