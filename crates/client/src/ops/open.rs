@@ -256,13 +256,19 @@ impl Core {
         }
     }
 
-    /// A file without a name, or one whose `OPEN` the server wants back, is open no longer.
+    /// A file without a name, or one whose `OPEN` the server wants back, is open no longer. In a
+    /// task of its own: what is owed goes back also when the caller of the operation is gone.
     pub async fn last_close(&self, inode: &Rc<Inode>) {
-        while let Some(seq) = self.give_open(inode).await {
-            // A grant was under way to here when that left: its answer tells what is held.
-            self.session.barrier().await;
-            inode.lease(|lease| lease.recalled(seq, Rights::empty()));
-        }
+        let Some(core) = self.me.upgrade() else { return };
+        let inode = inode.clone();
+        let returned = self.env.spawn_join(async move {
+            while let Some(seq) = core.give_open(&inode).await {
+                // A grant was under way to here when that left: its answer tells what is held.
+                core.session.barrier().await;
+                inode.lease(|lease| lease.recalled(seq, Rights::empty()));
+            }
+        });
+        returned.await;
     }
 
     /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
@@ -271,6 +277,8 @@ impl Core {
         if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
             inode.owe_open();
             return None;
+            // Opened again meanwhile: it is owed at the next last close.
+            inode.owe_open();
         }
         if inode.opens() > 0 {
             return None;

@@ -6,7 +6,7 @@ use std::pin::pin;
 use client::{ClientConfig, NodeSpec, Place};
 use types::{Duration, Fault, FileKind, Ino, PagId};
 
-use crate::harness::{LEASE, Mount, RDWR, ROOT, Told, WRONLY, check, logged, name};
+use crate::harness::{LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name};
 
 #[test]
 fn what_was_not_durable_is_replayed_after_a_restart() {
@@ -223,6 +223,36 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
             assert_eq!(kernel_knows, sent, "{told:?}");
         });
     }
+}
+
+#[test]
+fn an_open_that_is_given_up_keeps_no_removed_file() {
+    check(26, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = b.put("f", &[1; 5000]).await;
+        b.client.syncfs().await.unwrap();
+        let first = a.open(a.ino("f").await, RDONLY).await;
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        cluster.env.sleep(Duration::from_secs(2)).await;
+        cluster.world.partition("a", "mds");
+        cluster.world.cut("a", "mds");
+        cluster.env.sleep(Duration::from_millis(50)).await;
+        let worker = a.clone();
+        let opened = cluster.env.spawn_join(async move {
+            operation(&worker, 7, worker.client.open(&ROOT, ino, RDWR)).await.map(|_| ())
+        });
+        cluster.env.sleep(Duration::from_millis(20)).await;
+        // The open that waits for the server is the last that is left; then it is given up.
+        a.close(first).await;
+        a.client.give_up(7);
+        cluster.env.sleep(Duration::from_millis(20)).await;
+        cluster.world.heal();
+        assert_eq!(opened.await, Err(Fault::Interrupted));
+        a.client.over(7);
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        let c = cluster.mount("c").await;
+        assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed");
+    });
 }
 
 #[test]
