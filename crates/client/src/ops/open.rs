@@ -225,11 +225,9 @@ impl Core {
         let held = inode.holds(Rights::OPEN);
         if buffered || flags.writes() && !held {
             drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
-        } else if !held {
-            // Reading follows, as a rule.
-            self.acquire_open(inode).await?;
         }
-        Ok(())
+        // Reading follows, as a rule; and who writes may have `DATA_X` from before `OPEN` was lost.
+        if inode.holds(Rights::OPEN) { Ok(()) } else { self.acquire_open(inode).await }
     }
 
     /// A file that was just made is open.
@@ -277,10 +275,10 @@ impl Core {
         if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
             inode.owe_open();
             return None;
-            // Opened again meanwhile: it is owed at the next last close.
-            inode.owe_open();
         }
         if inode.opens() > 0 {
+            // Opened again meanwhile: it is owed at the next last close.
+            inode.owe_open();
             return None;
         }
         let gone = inode.server_attr().nlink == 0;

@@ -482,3 +482,34 @@ fn an_orphan_is_freed_although_a_grant_crossed_the_return_of_its_last_user() {
         assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale));
     });
 }
+
+#[test]
+fn a_file_opened_again_after_its_open_was_returned_outlives_its_name() {
+    check(6, |cluster| async move {
+        cluster.leases_max.set(Some(64));
+        cluster.restart_server().await;
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
+        let ino = entry.attr.ino;
+        a.write(opened.handle, 0, &[1; 5000]).await;
+        // So many leases make the server ask for the oldest, which is in use.
+        for index in 0..80 {
+            a.put(&format!("g{index}"), b"x").await;
+        }
+        cluster.env.sleep(Duration::from_secs(4)).await;
+        // The right to write comes back, and stays when the file is closed; `OPEN` goes.
+        a.write(opened.handle, 0, &[2; 5000]).await;
+        a.close(opened.handle).await;
+        let again = a.open(ino, WRONLY).await;
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        a.write(again, 0, &[3; 5000]).await;
+        a.client.fsync(again, false).await.unwrap();
+        let c = cluster.mount("c").await;
+        assert!(c.client.getattr(ino).await.is_ok(), "it is open");
+        a.close(again).await;
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        let d = cluster.mount("d").await;
+        assert_eq!(d.client.getattr(ino).await, Err(Fault::Stale));
+    });
+}

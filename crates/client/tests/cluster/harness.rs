@@ -43,6 +43,10 @@ pub struct Cluster {
     pub env: Env,
     /// The metadata zone.
     pub meta: SimDisk,
+    /// The data zone.
+    pub data: SimDisk,
+    /// Leases that the next server keeps, if not the usual number.
+    pub leases_max: Rc<Cell<Option<usize>>>,
 }
 
 fn fs_uuid() -> Uuid {
@@ -73,7 +77,7 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
     let inner = world.clone();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         world.run(|env| async move {
-            let cluster = Cluster { world: inner, env, meta };
+            let cluster = Cluster { world: inner, env, meta, data, leases_max: Rc::default() };
             cluster.format().await;
             cluster.start_server().await;
             test(cluster).await;
@@ -107,11 +111,13 @@ impl Cluster {
     /// Starts the server on its node.
     pub async fn start_server(&self) {
         let env = self.world.node("mds");
+        let usual = mds::Config::new(FS, ADDRESS);
         let config = mds::Config {
             lease: LEASE,
+            leases_max: self.leases_max.get().unwrap_or(usual.leases_max),
             pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: "data0".into() }],
             log: Rc::new(|line| log(&format!("mds: {line}"))),
-            ..mds::Config::new(FS, ADDRESS)
+            ..usual
         };
         let listens = Rc::new(Cell::new(false));
         let ready = listens.clone();
