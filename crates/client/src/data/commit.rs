@@ -29,7 +29,7 @@ use super::space::Space;
 use super::sync::Syncs;
 use crate::boundary::{Commit, Refusal, Rpc};
 
-/// From acceptance to the start of the commit.
+/// From acceptance to the start of the commit, and from the end of a write in place to its flush.
 const AGE: Duration = Duration::from_secs(1);
 /// Until a file that could not be committed is tried again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -310,6 +310,7 @@ impl DataContext {
     ) {
         let mut needed: Vec<(usize, Stamps)> = Vec::new();
         let mut all: Stamps = BTreeMap::new();
+        let now = self.env.now();
         for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
             let Some(sealed) = sealed else { continue };
             let state = file.state.borrow();
@@ -318,8 +319,10 @@ impl DataContext {
                 .iter()
                 .take_while(|logged| logged.seq < sealed.edits_below)
                 .any(|logged| speaks_of_data(&logged.edit));
-            // What was written in place is made stable when there is nothing else to tell.
-            if purpose == Purpose::Background && !speaks_of_data && state.has_uncommitted() {
+            // What was written in place is made stable when there is nothing else to tell, or by age.
+            let young = now.since(state.stamped) < AGE;
+            let waits = purpose == Purpose::Background && !speaks_of_data;
+            if waits && young && state.has_uncommitted() {
                 continue;
             }
             for (&pag, &(low, high)) in &state.stamps {
@@ -346,10 +349,11 @@ impl DataContext {
             for (pag, stamps) in stamps {
                 let stable = self.disks.get(pag).map_or(Stable::Lost, |disk| disk.stable(stamps));
                 lost |= stable != Stable::Yes;
-                let now = state.stamps.get(&pag).copied();
-                match now {
+                let known = state.stamps.get(&pag).copied();
+                match known {
                     Some((_, high)) if high > stamps.1 => {
                         state.stamps.insert(pag, (stamps.1, high));
+                        state.stamped = now;
                     }
                     _ => {
                         state.stamps.remove(&pag);

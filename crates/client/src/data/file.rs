@@ -20,7 +20,7 @@ use env::IoBuf;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{DataAttr, Edit, LayoutPart};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, PagId, Rights, Timestamp};
+use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, Instant, PagId, Rights, Timestamp};
 
 use super::budget::Claim;
 use super::commit::DataContext;
@@ -105,6 +105,8 @@ pub(super) struct State {
     pub sealed_flights: u64,
     /// Lowest and highest completion stamp per device of writes that are not known to be stable.
     pub stamps: BTreeMap<PagId, (u64, u64)>,
+    /// Since when there are stamps; means nothing while there are none.
+    pub stamped: Instant,
     pub committing: bool,
     /// Writes accepted since the last fsync, or since it was clean.
     pub writes: u32,
@@ -325,6 +327,7 @@ impl File {
                 sealed: 0,
                 sealed_flights: 0,
                 stamps: BTreeMap::new(),
+                stamped: Instant::default(),
                 committing: false,
                 writes: 0,
                 alone: false,

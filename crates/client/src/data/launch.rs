@@ -195,6 +195,9 @@ impl File {
             if state.generation == generation {
                 match result {
                     Ok(stamps) => {
+                        if state.stamps.is_empty() {
+                            state.stamped = self.ctx.env.now();
+                        }
                         for (pag, stamp) in stamps {
                             let known = state.stamps.entry(pag).or_insert((stamp, stamp));
                             *known = (known.0.min(stamp), known.1.max(stamp));

@@ -55,3 +55,29 @@ fn bytes_written_in_place_are_stable_after_a_sync_of_everything_a_recall_or_a_wh
         });
     }
 }
+
+#[test]
+fn bytes_written_in_place_are_stable_after_a_while_although_their_writer_makes_no_pause() {
+    for seed in 240..244 {
+        run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[0; 8192]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            let stable = || {
+                let left = [rig.server.disks[0].stable_only()];
+                Server::content(&rig.server.now.borrow(), &left, Ino(1))[5000]
+            };
+            let begin = rig.env.now();
+            let mut written = Vec::new();
+            for round in 1..=100u8 {
+                rig.write(&file, 5000, &[round]).await.unwrap();
+                written.push(rig.env.now());
+                rig.env.sleep(Duration::from_millis(70)).await;
+                let lacking = written.get(usize::from(stable()));
+                let age = lacking.map_or(Duration::ZERO, |since| rig.env.now().since(*since));
+                assert!(age <= Duration::from_millis(2500), "round {round}: {age:?}");
+            }
+            assert!(rig.env.now().since(begin) > Duration::from_secs(6));
+        });
+    }
+}
