@@ -15,7 +15,10 @@ use crate::rpc::{ContentRpc, Events, Session};
 
 /// How often the inode table's bound is looked after.
 const TRIM: Duration = Duration::from_secs(1);
-/// How long an unmount waits for a server that is away; longer if two leases are longer.
+/// A data device that is asked and answers nothing for so long is worth a word.
+const SILENT: Duration = Duration::from_secs(1);
+/// How long an unmount waits for a server that is away, or for a data device that answers nothing;
+/// longer if two leases are longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client of one file system. Clones are the same client; it lives on one executor.
@@ -100,22 +103,29 @@ impl Client {
     }
 
     /// Everything is written, the pool given back, the session ended; waits for a server that
-    /// is away as [`Client::gone`] does. Tells, and logs, what could not be written.
+    /// is away, and for a device that answers nothing, as [`Client::gone`] does. Tells, and logs,
+    /// what could not be written.
     pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
-        if !core.session.is_connected() {
+        if let Some(who) = self.unanswering(SILENT) {
             let limit = self.patience().as_nanos() / 1_000_000_000;
             core.session.log(&format!(
-                "unmounting while the metadata server is away: what is not written waits {limit} s for it"
+                "unmounting while {who}: what is not written waits {limit} s for it"
             ));
         }
         let lost = match first(self.syncfs(), self.gone()).await {
             Some(Ok(())) => None,
             Some(Err(fault)) => Some(self.losses(fault.text())),
-            None => Some(self.losses("the metadata server is away")),
+            None => Some(self.losses(&self.unanswering(SILENT).unwrap_or_default())),
         };
         if let Some(text) = &lost {
             core.session.log(text);
+        }
+        if core.data().writes_in_flight() > 0 {
+            // They may still reach blocks that a goodbye would free for others: without one the
+            // server keeps these blocks back until it is proven that they cannot.
+            core.session.abandon();
+            return lost;
         }
         if core.session.is_connected() {
             let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
@@ -124,10 +134,26 @@ impl Client {
         lost
     }
 
-    /// Ends when the server has been away for so long that an unmount waits no longer.
+    /// Ends when the server has been away, or a data device has answered nothing, for so long
+    /// that an unmount waits no longer.
     pub fn gone(&self) -> LocalFuture<'static, ()> {
-        let (session, patience) = (self.core.session.clone(), self.patience());
-        Box::pin(async move { session.away(patience).await })
+        let (session, data) = (self.core.session.clone(), self.core.data().clone());
+        let patience = self.patience();
+        Box::pin(async move {
+            let _ = first(session.away(patience), data.unanswered(patience)).await;
+        })
+    }
+
+    /// Who does not answer, for people: the server, or a data device for at least `silent`.
+    pub fn unanswering(&self, silent: Duration) -> Option<String> {
+        if !self.core.session.is_connected() {
+            return Some("the metadata server is away".into());
+        }
+        let (path, silence) = self.core.data().most_silent()?;
+        (silence >= silent).then(|| {
+            let seconds = silence.as_nanos() / 1_000_000_000;
+            format!("the data device {path} has answered nothing for {seconds} s")
+        })
     }
 
     fn patience(&self) -> Duration {

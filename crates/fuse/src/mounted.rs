@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use client::{Client, ClientConfig, ConnectError};
 use env::{Env, FuseChannel};
-use types::Duration;
+use types::{Duration, Instant};
 
 use crate::fs::{Filesystem, LocalFuture};
 use crate::init::{InitOptions, Negotiated};
@@ -60,11 +60,13 @@ impl std::error::Error for MountError {}
 /// Signals that follow each other faster were sent at one time: a parent that dies with
 /// several threads sends several.
 const APART: Duration = Duration::from_secs(1);
+/// How often is looked whether what is left waits in vain.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Connects, mounts, calls `ready` when the mount can be used, and serves until it
 /// is unmounted; then everything is written and the session ended. Signals as in
-/// [`mount_and_serve`]; while what is left waits for a server that is away, a signal that is not
-/// the first gives it up.
+/// [`mount_and_serve`]; while what is left waits for a server that is away or a device that answers
+/// nothing, a signal that is not the first gives it up.
 ///
 /// # Errors
 /// Why it could not be mounted or served, or what was lost, for people.
@@ -81,26 +83,14 @@ pub async fn mount_client(
         .await
         .map_err(MountError::Connect)?;
     let mounting = Mounting { target, options, init, notifier, log };
-    let served = serve_mounted(env, mounting, client.clone(), ready).await;
-    let signals = served.as_ref().map_or(0, |signals| *signals);
-    let mut given_up = pin!(async {
-        let mut needed = if signals == 0 { 2 } else { 1 };
-        let mut last = env.now();
-        while needed > 0 {
-            env.stop_signal().await;
-            let apart = env.now().since(last);
-            last = env.now();
-            if apart >= APART && !client.status().connected {
-                needed -= 1;
-                log("what is left waits for the metadata server; a further signal gives it up");
-            }
-        }
-    });
+    let stops = Stops::new(env);
+    let served = serve_mounted(env, mounting, client.clone(), &stops, ready).await;
+    let mut given_up = pin!(give_up(&client, &stops, log));
     let mut writing = pin!(client.unmount());
     let lost = std::future::poll_fn(|cx| match writing.as_mut().poll(cx) {
         Poll::Ready(lost) => Poll::Ready(lost),
-        Poll::Pending => given_up.as_mut().poll(cx).map(|()| {
-            let text = client.losses("a signal ended it");
+        Poll::Pending => given_up.as_mut().poll(cx).map(|who| {
+            let text = client.losses(&format!("a signal ended it while {who}"));
             log(&text);
             Some(text)
         }),
@@ -108,8 +98,54 @@ pub async fn mount_client(
     .await;
     match (served, lost) {
         (Err(error), _) => Err(error),
-        (Ok(_), Some(text)) => Err(MountError::Lost(text)),
-        (Ok(_), None) => Ok(()),
+        (Ok(()), Some(text)) => Err(MountError::Lost(text)),
+        (Ok(()), None) => Ok(()),
+    }
+}
+
+/// Ends when two signals came and what is left waits for someone who does not answer: whom.
+async fn give_up(client: &Client, stops: &Stops, log: fn(&str)) -> String {
+    while stops.seen() < 2 {
+        stops.next().await;
+        if let Some(who) = client.unanswering(APART).filter(|_| stops.seen() < 2) {
+            log(&format!("what is left waits while {who}; a further signal gives it up"));
+        }
+    }
+    loop {
+        if let Some(who) = client.unanswering(APART) {
+            return who;
+        }
+        stops.env.sleep(LOOK).await;
+    }
+}
+
+/// SIGINT and SIGTERM, counted. Those that follow a counted one within [`APART`] are the same.
+struct Stops {
+    env: Env,
+    seen: Cell<u32>,
+    last: Cell<Option<Instant>>,
+}
+
+impl Stops {
+    fn new(env: &Env) -> Stops {
+        Stops { env: env.clone(), seen: Cell::new(0), last: Cell::new(None) }
+    }
+
+    fn seen(&self) -> u32 {
+        self.seen.get()
+    }
+
+    /// Ends when the next one has come.
+    async fn next(&self) {
+        loop {
+            self.env.stop_signal().await;
+            let now = self.env.now();
+            if self.last.get().is_none_or(|last| now.since(last) >= APART) {
+                self.last.set(Some(now));
+                self.seen.set(self.seen.get() + 1);
+                return;
+            }
+        }
     }
 }
 
@@ -128,7 +164,7 @@ pub struct Mounting {
 }
 
 /// Mounts `fs`, calls `ready` when it can be used, and serves until it is unmounted.
-/// SIGINT and SIGTERM unmount (lazily if the mount is in use); a second one ends
+/// SIGINT and SIGTERM unmount (lazily if the mount is in use); a second one, a second later, ends
 /// serving at once, as does a server that stays away.
 ///
 /// # Errors
@@ -139,16 +175,16 @@ pub async fn mount_and_serve<F: Filesystem>(
     fs: F,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
-    serve_mounted(env, what, fs, ready).await.map(|_| ())
+    serve_mounted(env, what, fs, &Stops::new(env), ready).await
 }
 
-/// As [`mount_and_serve`]; gives the number of signals that arrived.
 async fn serve_mounted<F: Filesystem>(
     env: &Env,
     what: Mounting,
     fs: F,
+    stops: &Stops,
     ready: impl FnOnce() + 'static,
-) -> Result<u32, MountError> {
+) -> Result<(), MountError> {
     let Mounting { target, options, init, notifier, log } = what;
     let channel = mount(&target, &options)
         .and_then(|fd| FuseChannel::new(env, fd))
@@ -161,36 +197,29 @@ async fn serve_mounted<F: Filesystem>(
     };
     let options = ServeOptions { init, notifier, ready: Some(Box::new(ready)) };
     let gone = fs.gone();
-    let signals = Cell::new(0);
     let serving = serve(env, channel, fs, options);
-    let stopping = stop(env, &signals, target, gone, log);
-    until(serving, stopping).await.map_err(MountError::Serve)?;
-    Ok(signals.get())
+    until(serving, stop(stops, target, gone, log)).await.map_err(MountError::Serve)
 }
 
 /// Unmounts at the first signal; ends at the second, or when who uses the mount still is
 /// answered no more.
-async fn stop(
-    env: &Env,
-    signals: &Cell<u32>,
-    target: PathBuf,
-    gone: LocalFuture<'static, ()>,
-    log: fn(&str),
-) {
-    env.stop_signal().await;
-    signals.set(1);
-    let left = env.offload(move || {
-        unmount(&target, false).or_else(|error| {
-            let busy = error.kind() == io::ErrorKind::ResourceBusy;
-            if busy { unmount(&target, true) } else { Err(error) }
-        })
+async fn stop(stops: &Stops, target: PathBuf, gone: LocalFuture<'static, ()>, log: fn(&str)) {
+    stops.next().await;
+    let env = stops.env.clone();
+    // It may have to wait for requests that are served here.
+    stops.env.spawn(async move {
+        let left = env.offload(move || {
+            unmount(&target, false).or_else(|error| {
+                let busy = error.kind() == io::ErrorKind::ResourceBusy;
+                if busy { unmount(&target, true) } else { Err(error) }
+            })
+        });
+        if let Err(error) = left.await {
+            log(&error.to_string());
+        }
     });
-    if let Err(error) = left.await {
-        log(&error.to_string());
-    }
     let second = async {
-        env.stop_signal().await;
-        signals.set(2);
+        stops.next().await;
         Ok(())
     };
     // Neither fails.

@@ -4,9 +4,10 @@
 //! - a device is used only after its label said that it is the data zone expected;
 //! - flushes of a device run one at a time and are numbered; a write that completed
 //!   when `n` flushes had begun is stable when a flush numbered above `n` succeeded;
-//! - a failed flush loses every write that no earlier flush covers, for good.
+//! - a failed flush loses every write that no earlier flush covers, for good;
+//! - every request to a device counts as awaited until the device answers it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -15,7 +16,9 @@ use env::{Disk, DiskOptions, Env, IoBuf};
 use proto::mds::PagInfo;
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Fault, PagId, Uuid};
+use types::{ClientId, Duration, Fault, Instant, PagId, Uuid};
+
+use super::commit::DataContext;
 
 /// Writes of one device in flight at most.
 const WRITES_MAX: usize = 128;
@@ -89,10 +92,29 @@ impl Flushes {
     }
 }
 
+/// What a device owes.
+#[derive(Clone, Copy, Default)]
+struct Awaited {
+    requests: usize,
+    /// Its last answer, or the first request after that.
+    since: Instant,
+}
+
+/// A request that a device has not answered.
+struct Asked<'a>(&'a DataDisk);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Awaited { requests, .. } = self.0.awaited.get();
+        self.0.awaited.set(Awaited { requests: requests - 1, since: self.0.env.now() });
+    }
+}
+
 /// One data zone.
 pub(super) struct DataDisk {
     env: Env,
     disk: Disk,
+    awaited: Cell<Awaited>,
     blocks: u64,
     writes: Semaphore,
     /// Writes in flight: first block, one past the last.
@@ -102,11 +124,31 @@ pub(super) struct DataDisk {
 }
 
 impl DataDisk {
+    /// A request begins.
+    fn ask(&self) -> Asked<'_> {
+        let Awaited { requests, since } = self.awaited.get();
+        let since = if requests == 0 { self.env.now() } else { since };
+        self.awaited.set(Awaited { requests: requests + 1, since });
+        Asked(self)
+    }
+
+    /// For how long it has answered nothing although it was asked.
+    pub fn silence(&self) -> Duration {
+        let Awaited { requests, since } = self.awaited.get();
+        if requests == 0 { Duration::ZERO } else { self.env.now().since(since) }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &str {
+        self.disk.path()
+    }
+
     /// Reads whole blocks from block `addr` on.
     pub async fn read(&self, addr: u64, buf: IoBuf) -> (Result<(), Fault>, IoBuf) {
         if !self.holds(addr, buf.len()) {
             return (Err(Fault::Corrupt), buf);
         }
+        let _asked = self.ask();
         let (result, buf) = self.disk.read(addr * BLOCK_U64, buf).await;
         (result.map_err(|_| Fault::Io), buf)
     }
@@ -123,6 +165,7 @@ impl DataDisk {
         }
         let end = addr + (buf.len() / BLOCK) as u64;
         self.begin_write(addr, end);
+        let _asked = self.ask();
         let (result, _buf) = self.disk.write(addr * BLOCK_U64, buf).await;
         self.in_flight.borrow_mut().remove(&addr);
         result.map_err(|_| Fault::Io)?;
@@ -164,7 +207,9 @@ impl DataDisk {
                 let this = self.clone();
                 // In a task of its own: it ends even if whoever asked for it went away.
                 self.env.spawn(async move {
+                    let asked = this.ask();
                     let good = this.disk.flush().await.is_ok();
+                    drop(asked);
                     this.flushes.borrow_mut().end(number, good);
                     this.flushed.notify_all();
                 });
@@ -210,6 +255,7 @@ impl Disks {
             let disk = DataDisk {
                 env: env.clone(),
                 disk,
+                awaited: Cell::default(),
                 blocks: pag.blocks,
                 writes: Semaphore::new(WRITES_MAX),
                 in_flight: RefCell::default(),
@@ -232,6 +278,32 @@ impl Disks {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Rc<DataDisk>> {
         self.by_pag.values()
+    }
+}
+
+impl DataContext {
+    /// The device that has answered nothing for the longest time although it was asked, and that time.
+    pub fn most_silent(&self) -> Option<(&str, Duration)> {
+        let all = self.disks.iter().map(|disk| (disk.path(), disk.silence()));
+        all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
+    }
+
+    /// Ends when a device has answered nothing for `patience` from now on, although it was asked.
+    pub async fn unanswered(&self, patience: Duration) {
+        const LOOK: Duration = Duration::from_millis(250);
+        let begin = self.env.now();
+        loop {
+            let silence = self.most_silent().map_or(Duration::ZERO, |(_, silence)| silence);
+            if silence.min(self.env.now().since(begin)) >= patience {
+                return;
+            }
+            self.env.sleep(LOOK).await;
+        }
+    }
+
+    /// Writes that were launched and have not ended.
+    pub fn writes_in_flight(&self) -> usize {
+        self.flights.get()
     }
 }
 

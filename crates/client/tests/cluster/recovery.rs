@@ -348,3 +348,27 @@ fn clients_stay_while_the_servers_disk_stands_still_and_everything_waits_for_it(
         assert_eq!(lost, None);
     });
 }
+
+#[test]
+fn an_unmount_waits_for_a_device_that_answers_nothing_in_bounds_and_names_it() {
+    check(27, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("kept", &[1; 5000]).await;
+        a.client.syncfs().await.unwrap();
+        cluster.data.stall(true);
+        a.put("precious", &[1; 5000]).await;
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        let begin = cluster.env.now();
+        let said = a.client.unmount().await.expect("it cannot be written");
+        let took = cluster.env.now().since(begin);
+        assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+        assert!(said.contains("data0") && said.contains("precious"), "{said}");
+        assert!(!said.contains("kept") && logged().contains(&said), "{said}");
+        // The write may still come: no goodbye may free its blocks for others.
+        cluster.env.sleep(Duration::from_secs(1)).await;
+        assert!(!logged().iter().any(|line| line.contains("has left")), "{:?}", logged());
+        cluster.data.stall(false);
+        assert_eq!(b.get("kept").await, [1; 5000]);
+        assert_eq!(b.client.unmount().await, None);
+    });
+}
