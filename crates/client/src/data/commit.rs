@@ -590,8 +590,8 @@ impl File {
             let changed = self.changed.notified();
             {
                 let state = self.state.borrow();
-                let first = state.flight_ids.first();
-                if first.is_none_or(|&first| first >= state.sealed_flights) {
+                let first = state.flights.first_key_value();
+                if first.is_none_or(|(&first, _)| first >= state.sealed_flights) {
                     return;
                 }
             }

@@ -13,7 +13,7 @@
 //! - bytes beyond `size` in memory blocks are zero.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
 use env::IoBuf;
@@ -89,8 +89,8 @@ pub(super) struct State {
     pub next_seq: u64,
     /// Writes that a device has not completed: first block, one past the last.
     pub writing: BTreeMap<u64, u64>,
-    /// Their numbers, in the order of launching.
-    pub flight_ids: BTreeSet<u64>,
+    /// Their numbers, in the order of launching, and the devices of each.
+    pub flights: BTreeMap<u64, Vec<PagId>>,
     pub next_flight: u64,
     /// Device reads in flight, by number.
     pub reading: BTreeMap<u64, (u64, u64)>,
@@ -317,7 +317,7 @@ impl File {
                 dirty: BTreeMap::new(),
                 next_seq: 0,
                 writing: BTreeMap::new(),
-                flight_ids: BTreeSet::new(),
+                flights: BTreeMap::new(),
                 next_flight: 0,
                 reading: BTreeMap::new(),
                 next_read: 0,

@@ -104,7 +104,7 @@ impl File {
         let id = state.next_flight;
         state.next_flight += 1;
         state.writing.insert(start, end);
-        state.flight_ids.insert(id);
+        state.flights.insert(id, placed.iter().map(|piece| piece.pag).collect());
         let Run { buf, claim, .. } = run;
         let generation = state.generation;
         let session = self.ctx.session.get();
@@ -191,7 +191,7 @@ impl File {
         {
             let mut state = self.state.borrow_mut();
             state.writing.remove(&start);
-            state.flight_ids.remove(&id);
+            state.flights.remove(&id);
             if state.generation == generation {
                 match result {
                     Ok(stamps) => {

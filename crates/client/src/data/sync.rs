@@ -1,30 +1,31 @@
 //! fsync: all who wait share the way.
 //!
-//! An fsync gives what is dirty to the devices at once. Then its file joins a batch: the files
-//! of a batch wait for their writes together, for one flush of each device, and for one request
-//! to the server. One batch is made stable while the server takes others into its log; those
-//! who come meanwhile gather for the next, so that the slower a device flushes, the more files
-//! has each flush.
+//! An fsync gives what is dirty to the devices at once. Then its file joins a batch of files
+//! whose writes are on the same devices: they wait for their writes together, for one flush of
+//! each device, and for one request to the server. One batch is made stable while the server
+//! takes others into its log; those who come meanwhile gather for the next, so that the slower
+//! a device flushes, the more files has each flush.
 //!
 //! Invariants:
 //! - a file that waits here is marked as committing: nobody else commits it;
-//! - a batch begins as soon as it may, and takes all who wait: nobody waits for more than the
-//!   batches that were under way when it came, and its own;
+//! - nobody waits for a device that has nothing of its file: not in a batch, nor for one;
+//! - a batch begins as soon as it may, and takes all who wait for its devices: nobody waits for
+//!   more than the batches of these that were under way when it came, and its own;
 //! - a file with much to write goes alone: no other waits for its writes;
 //! - a file whose commit fails in company goes once more alone, and its fault is its own.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use env::sync::{OneSender, oneshot};
-use types::Fault;
+use types::{Fault, PagId};
 
 use super::commit::{COMMITS_MAX, DataContext, Purpose};
 use super::file::{File, State};
 use super::launch::RUN_BLOCKS;
 
-/// Batches at a time.
+/// Batches of the same devices at a time.
 const BATCHES: usize = 2;
 /// Writes that are launched in the expectation of an fsync before the next fsync comes.
 const CREDIT: u32 = 16;
@@ -33,14 +34,24 @@ const CREDIT_STEP: u32 = 4;
 
 type Outcome = Result<(), Fault>;
 
+/// The devices that the writes of a file are on, in their order.
+type Devices = Vec<PagId>;
+
+/// The fsyncs that concern the same devices.
+#[derive(Default)]
+struct Group {
+    waiting: VecDeque<(Rc<File>, OneSender<Outcome>)>,
+    /// Batches under way.
+    running: usize,
+    /// One of them waits for its devices.
+    preparing: bool,
+}
+
 /// The fsyncs of one client.
 #[derive(Default)]
 pub(super) struct Syncs {
-    waiting: RefCell<VecDeque<(Rc<File>, OneSender<Outcome>)>>,
-    /// Batches under way.
-    running: Cell<usize>,
-    /// One of them waits for its devices.
-    preparing: Cell<bool>,
+    /// Those in which someone waits or a batch is under way.
+    groups: RefCell<BTreeMap<Devices, Group>>,
     /// Lately each fsync followed a single write: so many writes are launched at once.
     credit: Cell<u32>,
 }
@@ -92,6 +103,15 @@ impl File {
 }
 
 impl State {
+    /// Those that it waits for to become stable.
+    fn devices(&self) -> Devices {
+        let flying = self.flights.values().flatten();
+        let mut devices: Devices = self.stamps.keys().chain(flying).copied().collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
     /// Would others wait long for its writes, or for its commit in vain?
     fn goes_alone(&self) -> bool {
         let dirty = self.dirty.values().map(|run| run.blocks());
@@ -108,38 +128,71 @@ impl DataContext {
     /// Commits a file that is marked as committing along with others that come at the same time.
     async fn share(self: &Rc<Self>, file: &Rc<File>) -> Outcome {
         let (sender, outcome) = oneshot();
-        self.syncs.waiting.borrow_mut().push_back((file.clone(), sender));
-        self.begin_batch();
+        self.gather(file.clone(), sender);
         outcome.await.unwrap_or(Err(Fault::Unreachable))
     }
 
-    /// Begins a batch if someone waits and one may begin.
-    fn begin_batch(self: &Rc<Self>) {
-        let syncs = &self.syncs;
-        let idle = !syncs.preparing.get() && syncs.running.get() < BATCHES;
-        if idle && !syncs.waiting.borrow().is_empty() {
-            syncs.preparing.set(true);
-            syncs.running.set(syncs.running.get() + 1);
+    fn gather(self: &Rc<Self>, file: Rc<File>, sender: OneSender<Outcome>) {
+        let devices = file.state.borrow().devices();
+        let mut groups = self.syncs.groups.borrow_mut();
+        groups.entry(devices.clone()).or_default().waiting.push_back((file, sender));
+        drop(groups);
+        self.begin_batch(devices);
+    }
+
+    /// Begins a batch if someone waits for these devices and one may begin.
+    fn begin_batch(self: &Rc<Self>, devices: Devices) {
+        let mut groups = self.syncs.groups.borrow_mut();
+        let Some(group) = groups.get_mut(&devices) else { return };
+        if group.waiting.is_empty() {
+            if group.running == 0 {
+                groups.remove(&devices);
+            }
+        } else if !group.preparing && group.running < BATCHES {
+            group.preparing = true;
+            group.running += 1;
             let this = self.clone();
-            self.env.spawn(async move { this.run_batch().await });
+            self.env.spawn(async move { this.run_batch(devices).await });
         }
     }
 
-    async fn run_batch(self: Rc<Self>) {
-        let syncs = &self.syncs;
-        let (files, senders): (Vec<_>, Vec<_>) = {
-            let mut waiting = syncs.waiting.borrow_mut();
-            let count = waiting.len().min(COMMITS_MAX);
-            waiting.drain(..count).unzip()
-        };
+    /// A batch got further; the next may begin.
+    fn batch_did(self: &Rc<Self>, devices: &Devices, step: impl FnOnce(&mut Group)) {
+        if let Some(group) = self.syncs.groups.borrow_mut().get_mut(devices) {
+            step(group);
+        }
+        self.begin_batch(devices.clone());
+    }
+
+    async fn run_batch(self: Rc<Self>, devices: Devices) {
+        let (files, senders) = self.take_batch(&devices);
+        if files.is_empty() {
+            return self.batch_did(&devices, |group| {
+                group.preparing = false;
+                group.running -= 1;
+            });
+        }
         let sealed = self.prepare(&files, Purpose::Sync).await;
-        syncs.preparing.set(false);
-        self.begin_batch();
+        self.batch_did(&devices, |group| group.preparing = false);
         let outcomes = self.tell(&files, &sealed, Purpose::Sync).await;
         for (sender, outcome) in senders.into_iter().zip(outcomes) {
             sender.send(outcome);
         }
-        syncs.running.set(syncs.running.get() - 1);
-        self.begin_batch();
+        self.batch_did(&devices, |group| group.running -= 1);
+    }
+
+    /// Who waits for these devices and has come to no other one since.
+    fn take_batch(self: &Rc<Self>, devices: &Devices) -> (Vec<Rc<File>>, Vec<OneSender<Outcome>>) {
+        let mut groups = self.syncs.groups.borrow_mut();
+        let waiting = &mut groups.get_mut(devices).expect("a batch is under way").waiting;
+        let count = waiting.len().min(COMMITS_MAX);
+        let waiting: Vec<_> = waiting.drain(..count).collect();
+        drop(groups);
+        let (stays, leaves): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(file, _)| {
+            file.launch_all();
+            file.state.borrow().devices() == *devices
+        });
+        leaves.into_iter().for_each(|(file, sender)| self.gather(file, sender));
+        stays.into_iter().unzip()
     }
 }

@@ -264,3 +264,41 @@ fn a_write_that_follows_in_the_block_of_a_failed_one_is_not_lost_with_it() {
         assert!(seen[seam..].len() == 5000 && seen[seam..].iter().all(|&byte| byte == 2));
     });
 }
+
+#[test]
+fn a_device_that_answers_nothing_holds_up_no_fsync_of_files_on_others() {
+    for seed in 420..426 {
+        run(seed, Setup { blocks: 64, grant_max: 16, ..Setup::default() }, |rig| async move {
+            // The first takes all of one device, so that the others lie on the next.
+            let files: Vec<_> = (1..=3).map(|ino| rig.file(ino)).collect();
+            rig.write(&files[0], 0, &[1; 63 * 4096]).await.unwrap();
+            files[0].fsync(false).await.unwrap();
+            for file in &files[1..] {
+                rig.write(file, 0, &[1; 8192]).await.unwrap();
+                file.fsync(false).await.unwrap();
+            }
+            rig.server.disks[0].stall(true);
+            rig.write(&files[0], 0, &[2; 4096]).await.unwrap();
+            let stuck = files[0].clone();
+            let stuck = rig.env.spawn_join(async move { stuck.fsync(false).await });
+            rig.env.sleep(Duration::from_millis(1)).await;
+            for round in 0..5 {
+                let mut synced = Vec::new();
+                for file in &files[1..] {
+                    rig.write(file, 4096 * (round % 2), &[3; 4096]).await.unwrap();
+                    let file = file.clone();
+                    synced.push(rig.env.spawn_join(async move { file.fsync(false).await }));
+                }
+                for sync in synced {
+                    let sync = rig.env.timeout(Duration::from_secs(1), sync).await;
+                    assert_eq!(sync, Some(Ok(true)), "round {round}");
+                }
+            }
+            assert_eq!(rig.ctx.most_silent().map(|(path, _)| path), Some("data1"));
+            rig.server.disks[0].stall(false);
+            assert_eq!(stuck.await, Ok(true));
+            assert_eq!(rig.ctx.most_silent(), None);
+            rig.finish(64).await;
+        });
+    }
+}
