@@ -4,8 +4,11 @@
 //! - the memory of an [`IoBuf`] starts at a 4096-byte boundary, its capacity is
 //!   a multiple of 4096, and every byte of it is initialised;
 //! - a thread keeps at most [`POOL_BYTES_MAX`] of unused memory; what exceeds
-//!   that goes back to the operating system at once;
+//!   that goes back to the operating system, large pieces as soon as nothing
+//!   of their slab is in use;
 //! - an `IoBuf` may be dropped on any thread and joins that thread's pool.
+
+mod slab;
 
 use std::alloc::Layout;
 use std::cell::RefCell;
@@ -19,11 +22,11 @@ pub const ALIGNMENT: usize = 4096;
 /// Unused bytes that one thread's pool keeps.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
 
-/// From this capacity on, memory comes straight from `mmap` and is zero without a pass over it.
-const MAPPED_FROM: usize = 256 << 10;
+/// Capacities from here up to [`slab::SLAB`] are pieces of slabs.
+const SLABS_FROM: usize = 256 << 10;
 
-/// The capacities that are pooled. The odd one is the body of a FUSE request.
-const CLASSES: [usize; 12] = [
+/// The capacities that are pooled.
+const CLASSES: [usize; 11] = [
     4 << 10,
     8 << 10,
     16 << 10,
@@ -33,7 +36,6 @@ const CLASSES: [usize; 12] = [
     256 << 10,
     512 << 10,
     1 << 20,
-    (1 << 20) + (4 << 10),
     2 << 20,
     4 << 20,
 ];
@@ -74,6 +76,18 @@ impl IoBuf {
         buf
     }
 
+    /// A buffer of `len` zero bytes, 256 KiB or more, in a mapping of its own: of what lies ready for
+    /// long, only the pages that are touched take memory. It is not pooled.
+    pub(crate) fn sparse(len: usize) -> IoBuf {
+        let rounded = round_up(len);
+        // One page more where the size is that of a piece of a slab.
+        let pooled = CLASSES.contains(&rounded);
+        let capacity = if pooled { rounded + ALIGNMENT } else { rounded };
+        assert!(matches!(Origin::of(capacity), Origin::Map), "{len} bytes are too few");
+        let (memory, _) = allocate(capacity);
+        IoBuf { memory, capacity, len }
+    }
+
     /// The buffer, and whether its memory is still all zero.
     fn take(len: usize) -> (IoBuf, bool) {
         if len == 0 {
@@ -84,7 +98,10 @@ impl IoBuf {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().take(len)).ok().flatten();
         match pooled {
             Some(memory) => (IoBuf { memory, capacity, len }, false),
-            None => (IoBuf { memory: allocate(capacity), capacity, len }, true),
+            None => {
+                let (memory, fresh) = allocate(capacity);
+                (IoBuf { memory, capacity, len }, fresh)
+            }
         }
     }
 
@@ -200,38 +217,48 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, ALIGNMENT).expect("a buffer's capacity fits in isize")
 }
 
-/// `capacity` zero bytes at a page boundary.
-fn allocate(capacity: usize) -> NonNull<u8> {
-    if capacity >= MAPPED_FROM {
-        // SAFETY: an anonymous private mapping at no fixed address touches no existing memory.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                capacity,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            std::alloc::handle_alloc_error(layout(capacity));
+/// Where memory of some capacity comes from and goes to.
+enum Origin {
+    /// The allocator of the program.
+    Heap,
+    /// A slab.
+    Slab,
+    /// A mapping of its own.
+    Map,
+}
+
+impl Origin {
+    fn of(capacity: usize) -> Origin {
+        if capacity < SLABS_FROM {
+            Origin::Heap
+        } else if capacity <= slab::SLAB && capacity.is_power_of_two() {
+            Origin::Slab
+        } else {
+            Origin::Map
         }
-        NonNull::new(address.cast()).expect("mmap gives no null mapping")
-    } else {
-        // SAFETY: the layout has a size above zero.
-        let address = unsafe { std::alloc::alloc_zeroed(layout(capacity)) };
-        NonNull::new(address).unwrap_or_else(|| std::alloc::handle_alloc_error(layout(capacity)))
     }
 }
 
+/// `capacity` bytes at a page boundary, and whether they are all zero.
+fn allocate(capacity: usize) -> (NonNull<u8>, bool) {
+    let taken = match Origin::of(capacity) {
+        Origin::Slab => slab::take(capacity),
+        // SAFETY: the layout has a size above zero.
+        Origin::Heap => unsafe {
+            NonNull::new(std::alloc::alloc_zeroed(layout(capacity))).map(|memory| (memory, true))
+        },
+        Origin::Map => slab::map(capacity).map(|memory| (memory, true)),
+    };
+    taken.unwrap_or_else(|| std::alloc::handle_alloc_error(layout(capacity)))
+}
+
+/// Gives back what `allocate` gave for `capacity`.
 fn release(memory: NonNull<u8>, capacity: usize) {
-    if capacity >= MAPPED_FROM {
-        // SAFETY: `allocate` mapped exactly this range, and its owner gives it up.
-        unsafe { libc::munmap(memory.as_ptr().cast(), capacity) };
-    } else {
+    match Origin::of(capacity) {
+        Origin::Slab => slab::give(memory, capacity),
         // SAFETY: `allocate` made it with this layout, and its owner gives it up.
-        unsafe { std::alloc::dealloc(memory.as_ptr(), layout(capacity)) };
+        Origin::Heap => unsafe { std::alloc::dealloc(memory.as_ptr(), layout(capacity)) },
+        Origin::Map => slab::unmap(memory, capacity),
     }
 }
 
@@ -265,6 +292,19 @@ mod tests {
         let many: Vec<IoBuf> = (0..80).map(|_| IoBuf::unspecified(1 << 20)).collect();
         drop(many);
         POOL.with(|pool| assert!(pool.borrow().bytes <= POOL_BYTES_MAX));
+    }
+
+    #[test]
+    fn a_buffer_that_lies_ready_is_zero_and_never_pooled() {
+        for len in [256 << 10, 1 << 20, (1 << 20) + 4096] {
+            let mut buf = IoBuf::sparse(len);
+            assert_eq!((buf.len(), buf.as_ptr() as usize % ALIGNMENT), (len, 0));
+            assert!(buf.iter().all(|&byte| byte == 0));
+            buf.fill(0xff);
+            let before = POOL.with(|pool| pool.borrow().bytes);
+            drop(buf);
+            assert_eq!(POOL.with(|pool| pool.borrow().bytes), before);
+        }
     }
 
     #[test]

@@ -30,8 +30,9 @@ use crate::os::fuse_dev::{self, Lanes};
 
 /// Bytes of a request that are read apart from its body: fuse_in_header and fuse_write_in.
 const HEAD: usize = 80;
-/// The body of the largest request: 1 MiB of data, and a page for what else it may carry.
-const BODY_MAX: usize = (1 << 20) + 4096;
+/// The body of the largest request, a WRITE of 1 MiB. The kernel sends none that is longer than
+/// `max_write` and the fixed parts of a WRITE.
+const BODY_MAX: usize = 1 << 20;
 /// From this size on, a body stays in the buffer that it was read into.
 const BODY_KEPT: usize = 64 << 10;
 /// Requests read in a row before other tasks get their turn.

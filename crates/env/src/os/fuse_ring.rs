@@ -61,10 +61,10 @@ fn half_word(bytes: &[u8], at: usize) -> usize {
 }
 
 impl FuseEntry {
-    /// An entry of `queue` for requests and replies of up to `payload` bytes.
+    /// An entry of `queue` for requests and replies of up to `payload` bytes, 256 KiB or more.
     pub(crate) fn new(queue: u16, payload: usize) -> Box<FuseEntry> {
         let mut header = IoBuf::zeroed(HEADER_SIZE);
-        let mut payload = IoBuf::unspecified(payload);
+        let mut payload = IoBuf::sparse(payload);
         let part =
             |buf: &mut IoBuf| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
         let parts = [part(&mut header), part(&mut payload)];
@@ -153,9 +153,11 @@ pub(crate) fn queues() -> io::Result<u16> {
 mod tests {
     use super::*;
 
+    const PAYLOAD: usize = 256 << 10;
+
     /// An entry that holds a request of these parts.
     fn entry(fixed: &[u8], payload: &[u8]) -> Box<FuseEntry> {
-        let mut entry = FuseEntry::new(0, 8192);
+        let mut entry = FuseEntry::new(0, PAYLOAD);
         let total = (IN_HEADER + fixed.len() + payload.len()) as u32;
         entry.header[..4].copy_from_slice(&total.to_ne_bytes());
         entry.header[8..16].copy_from_slice(&77u64.to_ne_bytes());
@@ -194,6 +196,6 @@ mod tests {
         bad.header[..4].copy_from_slice(&3u32.to_ne_bytes());
         assert!(bad.request().is_err());
         assert!(entry(&[], &[]).set_reply(&[0; 15], &[]).is_err());
-        assert!(entry(&[], &[]).set_reply(&[0; 16], &[0; 8193]).is_err());
+        assert!(entry(&[], &[]).set_reply(&[0; 16], &[0; PAYLOAD + 1]).is_err());
     }
 }
