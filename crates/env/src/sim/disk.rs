@@ -15,8 +15,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use types::Instant;
+
 use super::crash::{Event, Recording, Surviving};
 use super::image::{Image, PAGE, Page, pages_of, zero_page};
+use super::mechanics::{DiskModel, DiskReport, DiskRequest, Mechanics};
 use super::rng::SimRng;
 
 /// What is done to a disk.
@@ -105,6 +108,8 @@ struct State {
     write_through: bool,
     /// Holder of each byte locked on each host; `None` is the whole disk, for all hosts.
     locks: BTreeMap<Option<(String, u64)>, u64>,
+    /// How long things take; without it as the world's options say.
+    mechanics: Option<Mechanics>,
 }
 
 impl State {
@@ -112,6 +117,13 @@ impl State {
         if let Some(recording) = &mut self.recording {
             recording.push(CLOCK.fetch_add(1, Ordering::Relaxed), event());
         }
+    }
+
+    /// A disk of the same size and kind.
+    fn alike(&self, image: Image) -> SimDisk {
+        let disk = SimDisk::of(self.size, image);
+        disk.lock().mechanics = self.mechanics.as_ref().map(Mechanics::idle);
+        disk
     }
 
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -189,6 +201,7 @@ impl SimDisk {
             stalled: false,
             write_through: false,
             locks: BTreeMap::new(),
+            mechanics: None,
         })))
     }
 
@@ -204,7 +217,8 @@ impl SimDisk {
     /// An independent disk with the present content, all of it stable.
     pub fn fork(&self) -> SimDisk {
         let mut state = self.lock();
-        SimDisk::of(state.size, state.present.copy())
+        let image = state.present.copy();
+        state.alike(image)
     }
 
     /// The present content of a range, without counting as a read.
@@ -275,6 +289,17 @@ impl SimDisk {
         self.lock().write_through = write_through;
     }
 
+    /// From now on requests wait in a queue and take as long as on such a disk. Forks and what
+    /// a power cut leaves are disks of the same kind.
+    pub fn set_model(&self, model: DiskModel) {
+        self.lock().mechanics = Some(Mechanics::new(model));
+    }
+
+    /// What a disk with a model did so far.
+    pub fn report(&self) -> Option<DiskReport> {
+        self.lock().mechanics.as_ref().map(|mechanics| mechanics.report().clone())
+    }
+
     /// Starts a recording of what happens from now on; an older one is dropped.
     pub fn record(&self) {
         let mut state = self.lock();
@@ -294,16 +319,42 @@ impl SimDisk {
         let mut state = self.lock();
         let mut image = state.stable.copy();
         Surviving::Some.choose(&state.unstable, rng, &mut image);
-        SimDisk::of(state.size, image)
+        state.alike(image)
     }
 
     /// What a power cut leaves at worst: only what is stable.
     pub fn stable_only(&self) -> SimDisk {
         let mut state = self.lock();
-        SimDisk::of(state.size, state.stable.copy())
+        let image = state.stable.copy();
+        state.alike(image)
     }
 
     // What the simulated driver does.
+
+    /// Puts a request into the queue; false if the disk has no model.
+    pub(crate) fn enqueue(&self, now: Instant, request: DiskRequest) -> bool {
+        let mut state = self.lock();
+        let Some(mechanics) = &mut state.mechanics else { return false };
+        mechanics.submit(now, request);
+        true
+    }
+
+    /// When the next requests of the queue complete.
+    pub(crate) fn next_done(&self) -> Option<Instant> {
+        self.lock().mechanics.as_ref()?.next()
+    }
+
+    /// The requests of the queue that have completed.
+    pub(crate) fn done(&self, now: Instant) -> Vec<u64> {
+        self.lock().mechanics.as_mut().map_or_else(Vec::new, |mechanics| mechanics.completed(now))
+    }
+
+    /// Forgets the queue: the world has ended.
+    pub(crate) fn forget_queue(&self) {
+        if let Some(mechanics) = &mut self.lock().mechanics {
+            mechanics.forget_queue();
+        }
+    }
 
     pub(crate) fn is_stalled(&self) -> bool {
         self.lock().stalled

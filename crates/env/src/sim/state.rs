@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::{Duration, Instant, Timestamp};
 
-use super::disk::SimDisk;
+use super::disk::{DiskAction, SimDisk};
+use super::mechanics::DiskRequest;
 use super::net::{Net, NetEvent};
 use super::rng::SimRng;
 use crate::buffer::IoBuf;
@@ -92,10 +93,32 @@ fn id_of(handle: &Handle) -> u64 {
 
 /// What is to happen at some time.
 pub(crate) enum Event {
-    Read { token: Token, file: u64, offset: u64, buf: IoBuf, start: usize },
-    Write { token: Token, file: u64, id: u64, buf: IoBuf, start: usize },
-    Discard { token: Token, file: u64, id: u64 },
-    Flush { token: Token, file: u64, covers: Vec<u64> },
+    Read {
+        token: Token,
+        file: u64,
+        offset: u64,
+        buf: IoBuf,
+        start: usize,
+    },
+    Write {
+        token: Token,
+        file: u64,
+        id: u64,
+        buf: IoBuf,
+        start: usize,
+    },
+    Discard {
+        token: Token,
+        file: u64,
+        id: u64,
+    },
+    Flush {
+        token: Token,
+        file: u64,
+        covers: Vec<u64>,
+    },
+    /// The disk's queue may have got further.
+    Queue(SimDisk),
     Complete(Completion),
     Net(NetEvent),
 }
@@ -150,6 +173,8 @@ pub(crate) struct State {
     due: BTreeMap<(Instant, u64), Event>,
     created: u64,
     objects: u64,
+    /// What waits in the queues of disks with a model.
+    queued: BTreeMap<u64, Event>,
     pub(crate) disks: BTreeMap<String, SimDisk>,
     files: BTreeMap<u64, OpenFile>,
     pub(crate) net: Net,
@@ -174,6 +199,7 @@ impl State {
             due: BTreeMap::new(),
             created: 0,
             objects: 0,
+            queued: BTreeMap::new(),
             disks: BTreeMap::new(),
             files: BTreeMap::new(),
             net: Net::default(),
@@ -278,9 +304,10 @@ impl State {
             DiskOp::Flush { .. } => self.options.flush_latency.clone(),
             _ => self.options.disk_latency.clone(),
         };
-        let at = self.now + self.latency(&latency);
+        let request = op.request();
         let (file, writes) = op.target();
         let begun = self.begin_io(file, writes);
+        let disk = begun.as_ref().ok().cloned();
         let failed = |error: io::Error, payload| {
             Event::Complete(Completion::new(token, Err(error), payload))
         };
@@ -315,7 +342,28 @@ impl State {
                 Event::Flush { token, file, covers: disk.begin_flush() }
             }
         };
-        self.schedule(at, event);
+        let id = self.created;
+        match disk {
+            Some(disk)
+                if !matches!(event, Event::Complete(_))
+                    && disk.enqueue(self.now, DiskRequest { id, ..request }) =>
+            {
+                self.created += 1;
+                self.queued.insert(id, event);
+                self.await_queue(disk);
+            }
+            _ => {
+                let at = self.now + self.latency(&latency);
+                self.schedule(at, event);
+            }
+        }
+    }
+
+    /// Looks at a disk's queue when something of it completes.
+    fn await_queue(&mut self, disk: SimDisk) {
+        if let Some(at) = disk.next_done() {
+            self.schedule(at, Event::Queue(disk));
+        }
     }
 
     /// The file whose stall holds this event up.
@@ -325,6 +373,7 @@ impl State {
             | Event::Write { file, .. }
             | Event::Discard { file, .. }
             | Event::Flush { file, .. } => file,
+            Event::Queue(disk) => return disk.is_stalled(),
             Event::Complete(_) | Event::Net(_) => return false,
         };
         self.files.get(file).is_some_and(|file| file.disk.is_stalled())
@@ -357,6 +406,16 @@ impl State {
                 };
                 self.landed(file);
                 self.end_plain(token, result, Payload::None);
+            }
+            Event::Queue(disk) => {
+                let done = disk.done(self.now);
+                for id in &done {
+                    let event = self.queued.remove(id).expect("what a queue holds is known");
+                    self.happen(event);
+                }
+                if !done.is_empty() {
+                    self.await_queue(disk);
+                }
             }
             Event::Complete(Completion { token, result, payload }) => {
                 self.end_plain(token, result, payload)
@@ -449,10 +508,12 @@ impl State {
     /// The executor has ended: writes under way reach their disks, all else is forgotten.
     fn finish_run(&mut self) -> (VecDeque<Ended>, Vec<Event>) {
         let due = std::mem::take(&mut self.due);
+        let queued = std::mem::take(&mut self.queued);
         let mut dropped = Vec::new();
-        for event in due.into_values() {
+        for event in due.into_values().chain(queued.into_values()) {
             match event {
                 Event::Write { .. } | Event::Discard { .. } => self.happen(event),
+                Event::Queue(disk) => disk.forget_queue(),
                 event => dropped.push(event),
             }
         }
@@ -474,6 +535,21 @@ enum DiskOp {
 }
 
 impl DiskOp {
+    /// As a disk's queue sees it.
+    fn request(&self) -> DiskRequest {
+        let (action, offset, len) = match self {
+            DiskOp::Read { offset, buf, start, .. } => {
+                (DiskAction::Read, offset + *start as u64, buf.len() - start)
+            }
+            DiskOp::Write { offset, buf, start, .. } => {
+                (DiskAction::Write, offset + *start as u64, buf.len() - start)
+            }
+            DiskOp::Discard { offset, len, .. } => (DiskAction::Discard, *offset, *len as usize),
+            DiskOp::Flush { .. } => (DiskAction::Flush, 0, 0),
+        };
+        DiskRequest { id: 0, action, offset, len: len as u64 }
+    }
+
     fn target(&self) -> (u64, bool) {
         match self {
             DiskOp::Read { file, .. } => (*file, false),
