@@ -117,8 +117,9 @@ impl Core {
         self.session.live().await
     }
 
-    /// For how long the kernel may believe the inode's attributes.
-    pub fn attr_ttl(&self, inode: &Inode) -> Duration {
+    /// The kernel is told the inode's attributes; for how long it may believe them.
+    pub fn tell_attr(&self, inode: &Inode) -> Duration {
+        inode.tell_owner();
         if inode.attr_stays() { self.session.lease_left().min(TTL_MAX) } else { Duration::ZERO }
     }
 
@@ -133,7 +134,7 @@ impl Core {
     /// What a lookup of the inode under `dir` answers; counts as one.
     pub fn entry(&self, inode: &Inode, dir: Ino) -> Entry {
         inode.looked_up();
-        Entry { attr: inode.attr(), attr_ttl: self.attr_ttl(inode), entry_ttl: self.name_ttl(dir) }
+        Entry { attr: inode.attr(), attr_ttl: self.tell_attr(inode), entry_ttl: self.name_ttl(dir) }
     }
 
     /// As [`Core::entry`], from the reply to this lookup.

@@ -52,6 +52,8 @@ struct State {
     /// Requests made before this number know nothing of the last loss of `ATTR` or `NAMES`.
     lost_at: u64,
     lookups: u64,
+    /// The owner that the kernel was told last.
+    owner_told: u32,
     /// When the kernel was last told of it by name.
     found: Instant,
     /// It waits in the queue of idle inodes.
@@ -87,6 +89,7 @@ impl Inode {
             lacks_data: false,
             lost_at: 0,
             lookups: 0,
+            owner_told: attr.uid,
             found: Instant::default(),
             cooling: false,
             warm: false,
@@ -340,6 +343,17 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         state.lookups += 1;
         state.warm = true;
+    }
+
+    /// The kernel is told attributes: from now on it judges by this owner.
+    pub fn tell_owner(&self) {
+        let mut state = self.state.borrow_mut();
+        state.owner_told = state.attr.uid;
+    }
+
+    /// The owner by whom the kernel judges who may change attributes.
+    pub fn owner_told(&self) -> u32 {
+        self.state.borrow().owner_told
     }
 
     /// The kernel is told of it by name: it may open it next.

@@ -210,6 +210,8 @@ wire_struct! {
         pub mtime: Option<SetTime>,
         /// Clear set-id bits as a write by an unprivileged caller does.
         pub kill_setid: bool,
+        /// By which owner of the inode the kernel judged the caller's right.
+        pub judged_by: u32,
     }
 
     /// Blocks of a data zone.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use crate::harness::{Cluster, Spec, pattern};
+use crate::harness::{Cluster, Spec, as_user, pattern};
 
 fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
     let mut cluster = Cluster::start(&Spec::default());
@@ -179,5 +179,24 @@ fn a_whole_tree_moved_by_one_client_is_found_by_the_other() {
     }
     fs::remove_dir_all(a.join("moved")).unwrap();
     assert_eq!(names(&b), Vec::<String>::new());
+    cluster.finish();
+}
+
+/// A kernel that has not heard of the new owner lets the former one pass: the server does not.
+#[test]
+fn the_former_owner_of_an_open_file_may_not_change_its_mode() {
+    let (cluster, a, b) = two_mounts();
+    let mode = |bits| rustix::fs::Mode::from_raw_mode(bits);
+    std::fs::set_permissions(&a, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let file = as_user(1000, || File::create(a.join("file")).unwrap());
+    as_user(1000, || rustix::fs::fchmod(&file, mode(0o640))).unwrap();
+    std::os::unix::fs::chown(b.join("file"), Some(1001), None).unwrap();
+    let refused = as_user(1000, || rustix::fs::fchmod(&file, mode(0o666)));
+    assert_eq!(refused, Err(rustix::io::Errno::PERM));
+    assert_eq!(std::fs::metadata(b.join("file")).unwrap().mode() & 0o7777, 0o640);
+    // Once the host has looked, the new owner may.
+    assert_eq!(std::fs::metadata(a.join("file")).unwrap().uid(), 1001);
+    as_user(1001, || rustix::fs::chmod(a.join("file"), mode(0o600))).unwrap();
+    drop(file);
     cluster.finish();
 }

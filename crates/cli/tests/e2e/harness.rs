@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Gid, Uid};
+use rustix::thread;
+
 pub use process::{Running, SharedPids, signal};
 pub use scratch::{Ext4, Scratch};
 
@@ -336,6 +339,27 @@ pub fn wait_child(child: &mut Child) -> std::process::ExitStatus {
         status.is_some()
     });
     status.unwrap()
+}
+
+/// Runs `f` on this thread with the rights of a user who is in a group of the same number and in 2000.
+pub fn as_user<R>(uid: u32, f: impl FnOnce() -> R) -> R {
+    let become_user = |uid: u32| {
+        let gid = Some(Gid::from_raw(uid));
+        if uid == 0 {
+            thread::set_thread_res_uid(None, Some(Uid::ROOT), None).unwrap();
+        }
+        let groups = [Gid::from_raw(if uid == 0 { 0 } else { 2000 })];
+        thread::set_thread_groups(&groups).unwrap();
+        thread::set_thread_res_gid(None, gid, None).unwrap();
+        thread::set_thread_res_uid(None, Some(Uid::from_raw(uid)), None).unwrap();
+    };
+    if uid == 0 {
+        return f();
+    }
+    become_user(uid);
+    let result = f();
+    become_user(0);
+    result
 }
 
 /// Bytes that differ from seed to seed, and look like nothing else.

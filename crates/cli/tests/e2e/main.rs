@@ -15,6 +15,7 @@ mod bench;
 mod broken;
 mod coherence;
 mod commands;
+mod compare;
 mod damage;
 mod deadlock;
 mod harness;

@@ -1,14 +1,11 @@
-//! Random operations: on one file against a model in memory, on names against ext4.
+//! Random operations on one file against a model in memory.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use rustix::fs::{FallocateFlags, RenameFlags};
+use rustix::fs::FallocateFlags;
 
-use crate::harness::{Cluster, Ext4, Spec, pattern};
+use crate::harness::{Cluster, Spec, pattern};
 
 /// xorshift: the same on every run.
 struct Random(u64);
@@ -165,87 +162,5 @@ fn what_random_operations_left_is_there_after_mounting_again() {
     cluster.start_server();
     cluster.remount(0, &[]);
     assert!(fs::read(cluster.root().join("file-6")).unwrap() == before);
-    cluster.finish();
-}
-
-fn some_path(random: &mut Random, depth: u64) -> String {
-    let mut path = format!("n{}", random.below(6));
-    for _ in 0..random.below(depth) {
-        path += &format!("/n{}", random.below(6));
-    }
-    path
-}
-
-/// One random operation on names; `Err` holds the errno's name.
-fn change(random: &mut Random, root: &Path) -> (String, Result<(), String>) {
-    let (kind, a, b) = (random.below(12), some_path(random, 3), some_path(random, 3));
-    let (first, second) = (root.join(&a), root.join(&b));
-    let outcome: io::Result<()> = match kind {
-        0 | 1 => fs::create_dir(&first),
-        2 | 3 => OpenOptions::new().write(true).create_new(true).open(&first).map(drop),
-        4 => fs::remove_file(&first),
-        5 => fs::remove_dir(&first),
-        6 | 7 => fs::rename(&first, &second),
-        8 => fs::hard_link(&first, &second),
-        9 => std::os::unix::fs::symlink(&b, &first),
-        10 => {
-            let flags =
-                if random.below(2) == 0 { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-            let here = rustix::fs::CWD;
-            rustix::fs::renameat_with(here, &first, here, &second, flags).map_err(Into::into)
-        }
-        _ => match fs::symlink_metadata(&first) {
-            Ok(metadata) if metadata.is_symlink() => Ok(()),
-            Ok(_) => fs::set_permissions(
-                &first,
-                fs::Permissions::from_mode(0o700 + random.below(64) as u32),
-            ),
-            Err(error) => Err(error),
-        },
-    };
-    let result = outcome.map_err(|error| match error.raw_os_error() {
-        Some(number) => format!("{:?}", rustix::io::Errno::from_raw_os_error(number)),
-        None => error.to_string(),
-    });
-    (format!("{kind} {a} {b}"), result)
-}
-
-/// Every path below `root` with its type, permissions, links and target.
-fn tree(root: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut pending = vec![root.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(&dir).unwrap() {
-            let path = entry.unwrap().path();
-            let metadata = fs::symlink_metadata(&path).unwrap();
-            let target = fs::read_link(&path).unwrap_or_default();
-            let text = format!("{:o} {} {}", metadata.mode(), metadata.nlink(), target.display());
-            found.insert(path.strip_prefix(root).unwrap().display().to_string(), text);
-            if metadata.is_dir() {
-                pending.push(path);
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn random_operations_on_names_do_what_they_do_on_ext4() {
-    let ext4 = Ext4::mounted();
-    let mut cluster = Cluster::start(&Spec::default());
-    cluster.mount();
-    cluster.mount();
-    let (mut ours, mut theirs) = (Random(77), Random(77));
-    for number in 0..4000 {
-        // Each operation goes through either client.
-        let root = cluster.path(number % 3 % 2);
-        let expected = change(&mut theirs, &ext4.root());
-        let found = change(&mut ours, &root);
-        assert_eq!(found, expected, "operation {number}");
-        if number % 500 == 499 {
-            assert_eq!(tree(&cluster.path(0)), tree(&ext4.root()), "after operation {number}");
-            assert_eq!(tree(&cluster.path(1)), tree(&ext4.root()), "after operation {number}");
-        }
-    }
     cluster.finish();
 }

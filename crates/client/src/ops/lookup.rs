@@ -110,7 +110,7 @@ impl Client {
                 fetched => fetched?,
             },
         };
-        Ok((attr, core.attr_ttl(&inode)))
+        Ok((attr, core.tell_attr(&inode)))
     }
 
     /// Target of a symbolic link.

@@ -49,13 +49,14 @@ impl Client {
             atime: set.atime.map(time),
             mtime: set.mtime.map(time),
             kill_setid,
+            judged_by: inode.owner_told(),
         };
         let explicit = set.mode.is_some() || owned || set.atime.is_some() || set.mtime.is_some();
         if explicit || kill_setid {
             core.set_attr(caller, &inode, change).await?;
         }
         let attr = if inode.attr_holds() { inode.attr() } else { core.ask_attr(ino).await?.1 };
-        Ok((attr, core.attr_ttl(&inode)))
+        Ok((attr, core.tell_attr(&inode)))
     }
 }
 
@@ -112,6 +113,7 @@ impl Core {
             atime: None,
             mtime: None,
             kill_setid: true,
+            judged_by: inode.owner_told(),
         };
         self.set_attr(caller, inode, set).await
     }

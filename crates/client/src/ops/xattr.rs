@@ -17,6 +17,8 @@ use crate::uses::Service;
 /// The layout of a regular file, as JSON text.
 const LAYOUT: &[u8] = b"user.redbud.layout";
 const ACL: &[u8] = b"system.posix_acl_";
+/// How the names of attributes begin that a file may have.
+const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", ACL];
 
 impl Client {
     /// An extended attribute.
@@ -118,6 +120,10 @@ impl Client {
 }
 
 fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
+    // Of names that no file can have the server says so.
+    if !STORED.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix)) {
+        return false;
+    }
     match known {
         Xattrs::Unknown => false,
         Xattrs::OnlyAcls => !name.starts_with(ACL),
@@ -174,6 +180,8 @@ mod tests {
         assert!(!is_absent(&Xattrs::OnlyAcls, b"system.posix_acl_access"));
         let some = Xattrs::Names(b"user.a\0user.b\0".as_slice().into());
         assert!(!is_absent(&some, b"user.b"));
-        assert!(is_absent(&some, b"user."));
+        assert!(is_absent(&some, b"user.c"));
+        assert!(!is_absent(&some, b"user."), "no file can have it");
+        assert!(!is_absent(&some, b"system.other"));
     }
 }

@@ -2,7 +2,7 @@
 
 use proto::mds::{InoRef, OpReply, SetAttr, SetTime};
 use store::{Stop, Txn};
-use types::{Attr, FileKind, Ino, Rights, Timestamp};
+use types::{Attr, Fault, FileKind, Ino, Rights, Timestamp};
 
 use super::acl::{self, Acl};
 use crate::cx::Cx;
@@ -23,6 +23,7 @@ pub fn set_attr(
     let mut attr = cx.attr(txn, ino)?;
     need_attributes(cx, &attr);
     cx.ready()?;
+    check_owner(cx, &attr, set)?;
     if let Some(mode) = set.mode {
         attr.mode = mode & 0o7777;
         chmod_acl(txn, ino, attr.mode)?;
@@ -40,6 +41,18 @@ pub fn set_attr(
     attr.atime = time(&set.atime, attr.atime);
     attr.mtime = time(&set.mtime, attr.mtime);
     changed(cx, txn, attr)
+}
+
+/// The kernel judged by the owner that it knew, and another client may have changed that since: then
+/// only the present owner and root may.
+fn check_owner(cx: &Cx<'_>, attr: &Attr, set: &SetAttr) -> Result<(), Stop> {
+    let times = set.atime.is_some() || set.mtime.is_some();
+    let explicit = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || times;
+    let caller = cx.principal.uid;
+    if !explicit || cx.replay || set.judged_by == attr.uid || caller == 0 || caller == attr.uid {
+        return Ok(());
+    }
+    Err(Fault::NotPermitted.into())
 }
 
 /// Nobody else may count on the attributes; a writer first hands over size and times.

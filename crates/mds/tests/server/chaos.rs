@@ -264,6 +264,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
                 atime: None,
                 mtime: None,
                 kill_setid: false,
+                judged_by: 0,
             };
             must(w.call(Op::SetAttr { ino: at(ino), set }).await);
             model.inodes.get_mut(&ino).unwrap().mode = mode;

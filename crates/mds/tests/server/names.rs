@@ -142,6 +142,7 @@ fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
             atime: None,
             mtime: None,
             kill_setid: false,
+            judged_by: 0,
         };
         let set = |set: SetAttr| Op::SetAttr { ino: at(ino), set };
         c.call(set(SetAttr { mode: Some(0o6711), ..none.clone() })).await.unwrap();
@@ -152,6 +153,7 @@ fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
             gid: Some(6),
             mtime: Some(SetTime::At { time }),
             kill_setid: true,
+            judged_by: 0,
             ..none
         };
         c.call(set(change)).await.unwrap();
@@ -172,6 +174,7 @@ fn set_group_directories_and_default_acls_hand_down() {
             atime: None,
             mtime: None,
             kill_setid: false,
+            judged_by: 0,
         };
         let set = SetAttr { mode: Some(0o2777), gid: Some(77), ..none };
         c.call(Op::SetAttr { ino: at(dir), set }).await.unwrap();
@@ -215,6 +218,7 @@ fn set_group_directories_and_default_acls_hand_down() {
             atime: None,
             mtime: None,
             kill_setid: false,
+            judged_by: 0,
         };
         c.call(Op::SetAttr { ino: at(file.ino), set: chmod }).await.unwrap();
         let Ok(OpReply::Bytes { bytes, .. }) =
