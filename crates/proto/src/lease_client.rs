@@ -30,6 +30,11 @@ impl Lease {
         self.seq
     }
 
+    /// Rights given up that a reply as old as [`Lease::seq`] does not bring back.
+    pub fn given(&self) -> Rights {
+        self.given
+    }
+
     /// Are all of `rights` held? `DATA_X` stands for `DATA_S` too.
     pub fn holds(&self, rights: Rights) -> bool {
         self.rights.closed().contains(rights)

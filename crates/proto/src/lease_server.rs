@@ -47,7 +47,7 @@ struct Holder {
 }
 
 /// Nearly every inode has one holder; it lies in the map itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Holders {
     first: Holder,
     more: Vec<Holder>,
@@ -68,7 +68,7 @@ impl Holders {
 }
 
 /// All leases of one server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LeaseTable {
     inodes: HashMap<Ino, Holders>,
     /// Leases by client; no entry means none.

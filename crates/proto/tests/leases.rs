@@ -1,0 +1,230 @@
+//! Every run of a small world of leases: one server, two clients, one inode, and messages that
+//! overtake each other at will. Small enough to be walked whole.
+//!
+//! What must hold in every state:
+//! - two clients never rely on conflicting rights at the same time;
+//! - what a client relies on, the server counts as the client's;
+//!
+//! and in every state in which nothing is under way: no recall waits for an answer.
+
+use std::collections::BTreeSet;
+
+use redbud_proto::lease_client::Lease;
+use redbud_proto::lease_server::LeaseTable;
+use types::{ClientId, Epoch, Ino, Rights};
+
+const INO: Ino = Ino(7);
+/// The client at index 0 or 1.
+const fn client(at: usize) -> ClientId {
+    ClientId(at as u64 + 1)
+}
+
+/// What is under way between the server and one client, in no order.
+#[derive(Clone, Debug, Default)]
+struct Wire {
+    /// Replies: rights held, sequence.
+    replies: Vec<(Rights, u64)>,
+    /// Recalls: sequence, what to give up.
+    recalls: Vec<(u64, Rights)>,
+    /// Returns: sequence, what is given up.
+    returns: Vec<(u64, Rights)>,
+}
+
+#[derive(Clone)]
+struct World {
+    server: LeaseTable,
+    clients: [Lease; 2],
+    wires: [Wire; 2],
+    /// What each client still wants to ask for.
+    wishes: [Vec<Rights>; 2],
+    /// How often each client may still give everything back of its own accord.
+    trims: [u8; 2],
+    /// How often each connection may still break, and what was under way be lost or sent anew.
+    breaks: u8,
+}
+
+impl World {
+    fn new(wishes: [Vec<Rights>; 2], trims: u8, breaks: u8) -> World {
+        World {
+            server: LeaseTable::new(Epoch(1)),
+            clients: Default::default(),
+            wires: Default::default(),
+            wishes,
+            trims: [trims; 2],
+            breaks,
+        }
+    }
+
+    /// All that can happen next.
+    fn next(&self) -> Vec<World> {
+        let mut out = Vec::new();
+        for at in 0..2 {
+            self.asks(at, &mut out);
+            for n in 0..self.wires[at].replies.len() {
+                let mut world = self.clone();
+                let (rights, seq) = world.wires[at].replies.remove(n);
+                world.clients[at].granted(rights, seq);
+                out.push(world);
+            }
+            for n in 0..self.wires[at].recalls.len() {
+                let mut world = self.clone();
+                let (seq, take) = world.wires[at].recalls.remove(n);
+                world.clients[at].recalled(seq, take);
+                world.clients[at].give(take);
+                world.wires[at].returns.push((seq, take));
+                out.push(world);
+            }
+            for n in 0..self.wires[at].returns.len() {
+                let mut world = self.clone();
+                let (seq, give) = world.wires[at].returns.remove(n);
+                world.server.give_back(client(at), INO, seq, give, false);
+                out.push(world);
+            }
+            let held = self.clients[at].rights();
+            if self.trims[at] > 0 && !held.is_empty() {
+                let mut world = self.clone();
+                world.trims[at] -= 1;
+                world.clients[at].give(held);
+                let seq = world.clients[at].seq();
+                world.wires[at].returns.push((seq, held));
+                out.push(world);
+            }
+            if self.breaks > 0 {
+                // Replies are asked for again and recalls pushed again, as they are by then;
+                // returns are resent as they were.
+                let mut world = self.clone();
+                world.breaks -= 1;
+                if !world.wires[at].replies.is_empty() {
+                    let held = world.server.held(client(at), INO);
+                    world.wires[at].replies = vec![(held.rights, held.seq)];
+                }
+                let unanswered = world.server.unanswered(client(at));
+                world.wires[at].recalls =
+                    unanswered.into_iter().map(|recall| (recall.seq, recall.take)).collect();
+                out.push(world);
+            }
+        }
+        out
+    }
+
+    /// The server looks at what the client wants first: grants it, or recalls what stands in its way.
+    fn asks(&self, at: usize, out: &mut Vec<World>) {
+        let Some(&want) = self.wishes[at].first() else { return };
+        let mut world = self.clone();
+        if self.server.grantable(client(at), INO, want).contains(want) {
+            world.wishes[at].remove(0);
+            world.server.grant(client(at), INO, want);
+            let held = world.server.held(client(at), INO);
+            world.wires[at].replies.push((held.rights, held.seq));
+            out.push(world);
+            return;
+        }
+        let recalls = world.server.recall(client(at), INO, want.conflicts());
+        if recalls.is_empty() {
+            return;
+        }
+        for recall in recalls {
+            let to = recall.client.0 as usize - 1;
+            world.wires[to].recalls.push((recall.seq, recall.take));
+        }
+        out.push(world);
+    }
+
+    fn check(&self) {
+        self.server.validate();
+        for at in 0..2 {
+            let relied = self.clients[at].rights().closed();
+            let counted = self.server.rights(client(at), INO).closed();
+            assert!(counted.contains(relied), "relied on, not counted: {self:?}");
+            let other = self.clients[1 - at].rights().closed();
+            assert!(!relied.conflicts().intersects(other), "both rely: {self:?}");
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.wires
+            .iter()
+            .all(|w| w.replies.is_empty() && w.recalls.is_empty() && w.returns.is_empty())
+    }
+
+    /// The state with sequences by their rank, so that equal states are found equal.
+    fn key(&self) -> String {
+        let mut seqs: Vec<u64> = Vec::new();
+        for at in 0..2 {
+            seqs.push(self.clients[at].seq());
+            seqs.push(self.server.held(client(at), INO).seq);
+            seqs.extend(self.server.unanswered(client(at)).iter().map(|recall| recall.seq));
+            let wire = &self.wires[at];
+            seqs.extend(wire.replies.iter().map(|(_, seq)| *seq));
+            seqs.extend(wire.recalls.iter().chain(&wire.returns).map(|(seq, _)| *seq));
+        }
+        seqs.sort_unstable();
+        seqs.dedup();
+        let rank = |seq: u64| seqs.binary_search(&seq).expect("collected above");
+        let mut key = format!("{:?} {:?} {}", self.wishes, self.trims, self.breaks);
+        for at in 0..2 {
+            let lease = self.clients[at];
+            let held = self.server.held(client(at), INO);
+            let asked = self.server.unanswered(client(at));
+            let wire = &self.wires[at];
+            let mut replies: Vec<_> = wire.replies.iter().map(|(r, s)| (rank(*s), *r)).collect();
+            let mut recalls: Vec<_> = wire.recalls.iter().map(|(s, r)| (rank(*s), *r)).collect();
+            let mut returns: Vec<_> = wire.returns.iter().map(|(s, r)| (rank(*s), *r)).collect();
+            replies.sort_unstable();
+            recalls.sort_unstable();
+            returns.sort_unstable();
+            key += &format!(
+                "|{} {:?} {:?} {} {asked:?} {replies:?} {recalls:?} {returns:?}",
+                rank(lease.seq()),
+                lease.rights(),
+                lease.given(),
+                rank(held.seq),
+                asked = asked.iter().map(|r| (rank(r.seq), r.take)).collect::<Vec<_>>(),
+            );
+            key += &format!("{:?}", held.rights);
+        }
+        key
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "clients {:?}, server {:?}", self.clients, self.server)?;
+        write!(f, "under way {:?}, wishes {:?}", self.wires, self.wishes)
+    }
+}
+
+/// Walks every state that can be reached; how many there are.
+fn walk(first: World) -> usize {
+    let mut seen = BTreeSet::from([first.key()]);
+    let mut pending = vec![first];
+    while let Some(world) = pending.pop() {
+        world.check();
+        let next = world.next();
+        if world.is_quiet() {
+            for at in 0..2 {
+                assert!(world.server.unanswered(client(at)).is_empty(), "unanswered: {world:?}");
+            }
+            let done = world.wishes.iter().all(Vec::is_empty);
+            assert!(done || !next.is_empty(), "nobody goes on: {world:?}");
+        }
+        pending.extend(next.into_iter().filter(|world| seen.insert(world.key())));
+    }
+    seen.len()
+}
+
+const S: Rights = Rights::DATA_S;
+const X: Rights = Rights::DATA_X;
+const A: Rights = Rights::ATTR;
+
+#[test]
+fn readers_and_writers_in_every_order_of_their_messages() {
+    let states = walk(World::new([vec![X, S, X], vec![S, X]], 1, 0));
+    assert!(states > 1000, "{states} states");
+}
+
+#[test]
+fn attributes_and_data_with_connections_that_break() {
+    let states = walk(World::new([vec![A, X], vec![S | A, X]], 1, 2));
+    assert!(states > 1000, "{states} states");
+}
