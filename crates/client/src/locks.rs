@@ -3,12 +3,15 @@
 //! Invariants:
 //! - a lock is entered here when the server's grant is known, and taken out when its
 //!   release is sent: what is reclaimed after a restart was granted before it;
-//! - one owner's ranges of one inode do not overlap.
+//! - one owner's ranges of one inode do not overlap;
+//! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
+//!   is held when it leaves is what it changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use env::sync::Notify;
+use env::sync::{AsyncMutex, Notify, Permit};
 use proto::mds::Lock;
 use types::{Ino, LockOwner};
 
@@ -19,6 +22,41 @@ type Key = (Ino, bool, LockOwner);
 pub(crate) struct Locks {
     held: RefCell<BTreeMap<Key, Vec<Lock>>>,
     waiting: RefCell<BTreeMap<(Ino, LockOwner), Notify>>,
+    /// Owners about whose locks requests are under way, and how many wait for that or do it.
+    turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
+}
+
+/// The right to ask about locks of an owner.
+pub(crate) struct Turn {
+    _permit: Permit,
+    _place: Place,
+}
+
+/// A place among those that wait for their turn, or have it.
+struct Place {
+    turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
+    key: Key,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut turns = self.turns.borrow_mut();
+        if let Some((count, _)) = turns.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                turns.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// How a granted lock is taken back.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Undoing {
+    /// Ranges to be freed: nothing was held there.
+    pub free: Vec<Lock>,
+    /// Locks to be taken again: a lock of the other kind was held there.
+    pub restore: Vec<Lock>,
 }
 
 fn key(ino: Ino, lock: &Lock) -> Key {
@@ -61,6 +99,38 @@ impl Locks {
             held.remove(&key(ino, lock));
         }
         changed
+    }
+
+    /// Waits until no other request about locks of this owner of `ino` is under way.
+    pub async fn turn(&self, ino: Ino, flock: bool, owner: LockOwner) -> Turn {
+        let key = (ino, flock, owner);
+        let mutex = {
+            let mut turns = self.turns.borrow_mut();
+            let (count, mutex) = turns.entry(key).or_default();
+            *count += 1;
+            mutex.clone()
+        };
+        let place = Place { turns: self.turns.clone(), key };
+        Turn { _permit: mutex.lock().await, _place: place }
+    }
+
+    /// What takes a granted `lock` back where the owner held something else, or nothing, before.
+    pub fn undoing(&self, ino: Ino, lock: &Lock) -> Undoing {
+        let held = self.held.borrow();
+        let before = held.get(&key(ino, lock)).map_or(&[][..], |ranges| ranges);
+        let mut free = vec![lock.clone()];
+        let mut restore = Vec::new();
+        for old in before {
+            let (start, end) = (old.start.max(lock.start), old.end.min(lock.end));
+            if start > end {
+                continue;
+            }
+            without(&mut free, start, end);
+            if old.exclusive != lock.exclusive {
+                restore.push(Lock { start, end, ..old.clone() });
+            }
+        }
+        Undoing { free, restore }
     }
 
     /// Everything held, to be reclaimed.
@@ -111,6 +181,21 @@ mod tests {
 
     fn lock(start: u64, end: u64, exclusive: bool) -> Lock {
         Lock { flock: false, owner: LockOwner(7), pid: 1, exclusive, start, end }
+    }
+
+    #[test]
+    fn a_lock_is_taken_back_to_what_was_held_before() {
+        let locks = Locks::default();
+        let ino = Ino(3);
+        let all = lock(0, 99, true);
+        let undoing = locks.undoing(ino, &all);
+        assert_eq!(undoing, Undoing { free: vec![all.clone()], restore: vec![] });
+        locks.granted(ino, &lock(0, 9, true));
+        locks.granted(ino, &lock(20, 29, false));
+        locks.granted(ino, &lock(90, 200, false));
+        let free = vec![lock(10, 19, true), lock(30, 89, true)];
+        let restore = vec![lock(20, 29, false), lock(90, 99, false)];
+        assert_eq!(locks.undoing(ino, &all), Undoing { free, restore });
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use env::sync::{Notify, oneshot};
 use proto::mds::{Lock, Op, OpReply};
+use types::limits::COMPOUND_OPS_MAX;
 use types::{Duration, Fault, Ino};
 
 use crate::api::{Caller, Handle, LockRequest};
 use crate::client::Client;
 use crate::core::Core;
-use crate::rpc::{Call, result};
+use crate::locks::Undoing;
+use crate::rpc::{Call, done, result};
 
 /// A waiter asks again after this time even if it was not told to.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -41,7 +43,7 @@ impl Client {
     }
 
     /// Takes or frees a lock; `wait`: until it is free. Dropping the future gives up waiting:
-    /// a lock that is granted all the same is freed.
+    /// a lock that is granted all the same is taken back, to what was held before.
     pub async fn setlk(&self, handle: Handle, lock: LockRequest, wait: bool) -> Result<(), Fault> {
         let core = &self.core;
         let ino = core.handles.ino(handle)?;
@@ -87,41 +89,55 @@ impl Drop for Waiting<'_> {
 }
 
 impl Core {
-    /// Asks once. The request runs to its end also if nobody waits for it any more.
+    /// Asks once. The request runs to its end also if nobody waits for it any more; what it took
+    /// then is taken back, and what the owner held before stays.
     async fn try_lock(
         self: Rc<Self>,
         ino: Ino,
         lock: LockRequest,
         wait: bool,
     ) -> Result<(), Fault> {
+        let turn = self.locks.turn(ino, lock.flock, lock.owner).await;
         let (sender, receiver) = oneshot();
         let core = self.clone();
         self.env.spawn(async move {
-            let op = Op::Lock { ino, lock: wire(lock), wait };
-            let result = match core.session.call(Call::one(&Caller::default(), op)).await {
-                Ok(reply) => result(&reply, 0).map(|_| ()),
-                Err(fault) => Err(fault),
-            };
-            if sender.is_closed() {
-                match result {
-                    Ok(()) => drop(core.unlock(ino, lock).await),
-                    Err(Fault::WouldBlock) if wait => {
-                        let op = Op::CancelLock { ino, lock: wire(lock) };
-                        let _ = core.session.call(Call::one(&Caller::default(), op)).await;
-                    }
-                    Err(_) => {}
+            let _turn = turn;
+            let lock = wire(lock);
+            let undoing = core.locks.undoing(ino, &lock);
+            let op = Op::Lock { ino, lock: lock.clone(), wait };
+            let result = core.ask_about_locks(vec![op]).await;
+            if !sender.is_closed() {
+                return sender.send(result);
+            }
+            match result {
+                Ok(()) => core.take_back(ino, undoing).await,
+                Err(Fault::WouldBlock) if wait => {
+                    let _ = core.ask_about_locks(vec![Op::CancelLock { ino, lock }]).await;
                 }
-            } else {
-                sender.send(result);
+                Err(_) => {}
             }
         });
         receiver.await.unwrap_or(Err(Fault::Interrupted))
     }
 
+    async fn take_back(&self, ino: Ino, undoing: Undoing) {
+        let free = undoing.free.into_iter().map(|lock| Op::Unlock { ino, lock });
+        let restore = undoing.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
+        let mut ops: Vec<Op> = free.chain(restore).collect();
+        while !ops.is_empty() {
+            let rest = ops.split_off(ops.len().min(COMPOUND_OPS_MAX));
+            let _ = self.ask_about_locks(std::mem::replace(&mut ops, rest)).await;
+        }
+    }
+
     /// Frees a range of an owner.
     pub async fn unlock(&self, ino: Ino, lock: LockRequest) -> Result<(), Fault> {
-        let op = Op::Unlock { ino, lock: wire(lock) };
-        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
-        result(&reply, 0).map(|_| ())
+        let _turn = self.locks.turn(ino, lock.flock, lock.owner).await;
+        self.ask_about_locks(vec![Op::Unlock { ino, lock: wire(lock) }]).await
+    }
+
+    async fn ask_about_locks(&self, ops: Vec<Op>) -> Result<(), Fault> {
+        let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
+        done(&reply)
     }
 }

@@ -76,3 +76,44 @@ fn locks_survive_a_restart_of_the_server() {
         b.client.setlk(theirs, lock(1, Some(true), 3, 5), false).await.unwrap();
     });
 }
+
+#[test]
+fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
+        let request = |flock, exclusive| match flock {
+            true => self::flock(1, exclusive),
+            false => lock(1, exclusive, 0, 99),
+        };
+        for flock in [false, true] {
+            let held = match flock {
+                true => request(flock, Some(false)),
+                false => lock(1, Some(false), 10, 19),
+            };
+            a.client.setlk(mine, held, false).await.unwrap();
+            // The request has left when its caller gets a signal, and is granted.
+            let upgrade = a.client.setlk(mine, request(flock, Some(true)), true);
+            let given_up = cluster.env.timeout(Duration::from_micros(1), upgrade).await;
+            assert!(given_up.is_none());
+            cluster.env.sleep(Duration::from_secs(1)).await;
+            let refused = b.client.setlk(theirs, request(flock, Some(true)), false).await;
+            assert_eq!(refused, Err(Fault::WouldBlock), "flock {flock}: the shared lock is held");
+            b.client.setlk(theirs, request(flock, Some(false)), false).await.unwrap();
+            b.client.setlk(theirs, request(flock, None), false).await.unwrap();
+            if !flock {
+                b.client.setlk(theirs, lock(1, Some(true), 0, 9), false).await.unwrap();
+                b.client.setlk(theirs, lock(1, Some(true), 20, 99), false).await.unwrap();
+                b.client.setlk(theirs, request(flock, None), false).await.unwrap();
+            }
+            // What the process does next comes after that, also at once.
+            let upgrade = a.client.setlk(mine, request(flock, Some(true)), true);
+            assert!(cluster.env.timeout(Duration::from_micros(1), upgrade).await.is_none());
+            a.client.setlk(mine, request(flock, None), false).await.unwrap();
+            cluster.env.sleep(Duration::from_secs(1)).await;
+            b.client.setlk(theirs, request(flock, Some(true)), false).await.unwrap();
+            b.client.setlk(theirs, request(flock, None), false).await.unwrap();
+        }
+    });
+}
