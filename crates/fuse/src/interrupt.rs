@@ -5,8 +5,9 @@
 //! it does not live to see, and its request runs to its end without it.
 //!
 //! Invariants:
-//! - an INTERRUPT is read after the request it names, so either the request is known here,
-//!   or it is answered already and needs no answer;
+//! - an INTERRUPT whose request is not known here names one that is answered already, or over
+//!   io_uring, where it travels by another way, one that it has overtaken: the newest
+//!   [`EARLY_MAX`] of these are kept for that, numbers that never come again;
 //! - the kernel tells of the first signal only, and of none when a process closes its
 //!   files while it ends: whoever may be killed later is looked at again until it is
 //!   answered;
@@ -14,6 +15,7 @@
 //!   would have given to the kernel.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -27,6 +29,10 @@ use crate::abi::Opcode;
 use crate::decode::{Header, Operation};
 use crate::fs::{Filesystem, LockRequest};
 use crate::session::Session;
+
+/// INTERRUPTs kept that may have overtaken their requests: far more than requests are under way
+/// between the kernel and here at a time.
+const EARLY_MAX: usize = 1024;
 
 /// How often is looked whether someone is being killed.
 const LOOK: Duration = Duration::from_millis(100);
@@ -79,6 +85,8 @@ struct Taking {
 pub(crate) struct Interrupts {
     waiting: RefCell<HashMap<u64, Waiting>>,
     taking: RefCell<HashMap<u64, Taking>>,
+    /// Requests named by INTERRUPTs that found them neither waiting nor taking, the oldest first.
+    early: RefCell<VecDeque<u64>>,
     watching: Cell<bool>,
 }
 
@@ -103,6 +111,22 @@ impl Interrupts {
         first(taking, dropped).await
     }
 
+    /// An INTERRUPT found no request.
+    fn note_early(&self, unique: u64) {
+        let mut early = self.early.borrow_mut();
+        if early.len() == EARLY_MAX {
+            early.pop_front();
+        }
+        early.push_back(unique);
+    }
+
+    /// Did an INTERRUPT overtake this request? It is kept no longer.
+    fn take_early(&self, unique: u64) -> bool {
+        let mut early = self.early.borrow_mut();
+        let at = early.iter().rposition(|early| *early == unique);
+        at.is_some_and(|at| early.remove(at).is_some())
+    }
+
     fn watched(&self) -> Vec<(u64, u32)> {
         let waiting = self.waiting.borrow();
         let waiting = waiting.iter().filter(|(_, waiting)| waiting.watched && !waiting.let_go);
@@ -118,9 +142,15 @@ impl Interrupts {
 impl<F: Filesystem> Session<F> {
     /// A request did not end at once.
     pub(crate) fn waits(self: &Rc<Self>, env: &Env, header: &Header, ending: Ending) {
-        if ending == Ending::Itself {
-            return;
+        if ending != Ending::Itself {
+            self.register(env, header, ending);
         }
+        if self.interrupts.take_early(header.unique) {
+            self.interrupt(env, header.unique);
+        }
+    }
+
+    fn register(self: &Rc<Self>, env: &Env, header: &Header, ending: Ending) {
         // Of a process that ends while it closes its files nothing is told.
         let watched = header.opcode == Opcode::Flush as u32;
         let waiting = Waiting { pid: header.caller.pid, ending, watched, let_go: false };
@@ -154,7 +184,7 @@ impl<F: Filesystem> Session<F> {
             waiting.watched = true;
             waiting.pid
         } else {
-            return;
+            return self.interrupts.note_early(unique);
         };
         drop(taking);
         if is_ending(pid) {
@@ -271,6 +301,18 @@ mod tests {
     fn stat(flags: u64, pending: u64) -> Vec<u8> {
         let zeros = |count: usize| vec!["0"; count].join(" ");
         format!("12 (a) b (c) S 1 2 3 4 5 {flags} {} {pending} {}", zeros(21), zeros(21)).into()
+    }
+
+    #[test]
+    fn early_interrupts_are_kept_for_their_requests_and_bounded() {
+        let interrupts = Interrupts::default();
+        for unique in 0..3 * EARLY_MAX as u64 {
+            interrupts.note_early(unique);
+        }
+        assert_eq!(interrupts.early.borrow().len(), EARLY_MAX);
+        let newest = 3 * EARLY_MAX as u64 - 1;
+        assert!(interrupts.take_early(newest) && !interrupts.take_early(newest));
+        assert!(!interrupts.take_early(7));
     }
 
     #[test]

@@ -9,3 +9,4 @@
 mod coherence;
 mod common;
 mod mounts;
+mod order;

@@ -1,0 +1,127 @@
+//! Orders of messages that no real kernel can be made to choose: here the test is the kernel.
+
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use env::{DriverKind, FuseChannel};
+use redbud_fuse::{ServeOptions, serve};
+use std::time::Duration;
+
+use crate::common::memory::MemoryFs;
+use crate::common::{Control, PATIENCE};
+
+const INIT: u32 = 26;
+const SETLKW: u32 = 33;
+const CREATE: u32 = 35;
+const INTERRUPT: u32 = 36;
+
+/// The kernel's end of a channel that keeps messages apart.
+struct Kernel {
+    socket: std::fs::File,
+}
+
+fn words32(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn words64(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+impl Kernel {
+    /// The kernel, and the descriptor to be served.
+    fn new() -> (Kernel, OwnedFd) {
+        let mut ends = [0; 2];
+        // SAFETY: the array has room for two descriptors.
+        let made =
+            unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) };
+        assert_eq!(made, 0);
+        // SAFETY: both were just made, and nobody else has them.
+        let [mine, served] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+        let limit = libc::timeval { tv_sec: PATIENCE.as_secs() as i64, tv_usec: 0 };
+        // SAFETY: the option's value is a live timeval of the stated size.
+        let set = unsafe {
+            libc::setsockopt(
+                ends[0],
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const limit).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+        (Kernel { socket: mine.into() }, served)
+    }
+
+    fn send(&mut self, opcode: u32, unique: u64, node: u64, arguments: &[u8]) {
+        let mut message = words32(&[40 + arguments.len() as u32, opcode]);
+        message.extend(words64(&[unique, node]));
+        message.extend(words32(&[0, 0, 0, 0]));
+        message.extend(arguments);
+        self.socket.write_all(&message).unwrap();
+    }
+
+    /// The next reply: to which request, its error, and what follows.
+    fn reply(&mut self) -> (u64, i32, Vec<u8>) {
+        let mut reply = vec![0; 4096];
+        let len = self.socket.read(&mut reply).expect("a reply comes");
+        reply.truncate(len);
+        let error = i32::from_ne_bytes(reply[4..8].try_into().unwrap());
+        let unique = u64::from_ne_bytes(reply[8..16].try_into().unwrap());
+        (unique, error, reply.split_off(16))
+    }
+
+    /// Asks for an exclusive lock of the whole file, for as long as it takes.
+    fn lock(&mut self, unique: u64, node: u64, handle: u64, owner: u64) {
+        let mut arguments = words64(&[handle, owner, 0, u64::MAX >> 1]);
+        arguments.extend(words32(&[libc::F_WRLCK as u32, 0, 0, 0]));
+        self.send(SETLKW, unique, node, &arguments);
+    }
+
+    fn interrupt(&mut self, unique: u64) {
+        self.send(INTERRUPT, unique | 1, 0, &words64(&[unique]));
+    }
+}
+
+#[test]
+fn an_interrupt_that_overtakes_its_request_is_not_lost() {
+    let (mut kernel, served) = Kernel::new();
+    let control = Arc::new(Control::default());
+    let server = thread::spawn(move || {
+        env::run(DriverKind::Auto, |env| async move {
+            let channel = FuseChannel::new(&env, served).unwrap();
+            let fs = MemoryFs::new(&env, Duration::ZERO, control);
+            serve(&env, channel, fs, ServeOptions::default()).await.unwrap();
+        })
+        .unwrap();
+    });
+    let mut init = words32(&[7, 41, 1 << 20, 0]);
+    init.extend([0; 48]);
+    kernel.send(INIT, 2, 0, &init);
+    assert_eq!(kernel.reply().1, 0);
+    let mut create = words32(&[libc::O_RDWR as u32, 0o100_644, 0, 0]);
+    create.extend(b"f\0");
+    kernel.send(CREATE, 4, 1, &create);
+    let (_, error, made) = kernel.reply();
+    assert_eq!(error, 0);
+    let node = u64::from_ne_bytes(made[..8].try_into().unwrap());
+    let handle = u64::from_ne_bytes(made[128..136].try_into().unwrap());
+    kernel.lock(6, node, handle, 1);
+    assert_eq!(kernel.reply(), (6, 0, Vec::new()));
+    // One that comes too late means nobody else.
+    kernel.interrupt(6);
+    for unique in (8..40).step_by(4) {
+        kernel.interrupt(unique);
+        kernel.lock(unique, node, handle, 2);
+        assert_eq!(kernel.reply(), (unique, -libc::EINTR, Vec::new()));
+        kernel.lock(unique + 2, node, handle, 2);
+        kernel.interrupt(unique + 2);
+        assert_eq!(kernel.reply(), (unique + 2, -libc::EINTR, Vec::new()));
+    }
+    kernel.lock(40, node, handle, 1);
+    assert_eq!(kernel.reply(), (40, 0, Vec::new()));
+    drop(kernel);
+    server.join().unwrap();
+}
