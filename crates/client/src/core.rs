@@ -15,7 +15,8 @@ use proto::mds::{
     DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
 use types::{
-    Attr, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name, Rights,
+    Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name, Rights,
+    planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
@@ -404,7 +405,7 @@ impl Core {
         let (inode, _) = self.told(moved);
         // A rename between two names of one inode changes nothing.
         let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
-        if !same {
+        if !same || planted(Bug::SameFileRename) {
             self.changed_dir(from, |names| match exchanged {
                 Some(ino) => names.add(name, ino),
                 None => names.remove(name),
@@ -512,13 +513,17 @@ impl Events for Core {
             .all()
             .iter()
             .filter_map(|inode| {
-                let rights = inode.reclaim();
+                let mut rights = inode.reclaim();
+                if planted(Bug::LeasesNotReclaimed) {
+                    rights = Rights::empty();
+                }
                 let open = inode.opens() > 0;
                 let held = HeldLease { ino: inode.ino, rights, open };
                 (open || !rights.is_empty()).then_some(held)
             })
             .collect();
-        (leases, self.locks.held())
+        let locks = if planted(Bug::LocksNotReclaimed) { Vec::new() } else { self.locks.held() };
+        (leases, locks)
     }
 
     fn evicted(&self, client: ClientId, lost: &[Ino]) {

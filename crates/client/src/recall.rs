@@ -21,7 +21,7 @@
 use std::rc::Rc;
 
 use proto::mds::{Op, Push};
-use types::{Duration, FileKind, Ino, Rights};
+use types::{Bug, Duration, FileKind, Ino, Rights, planted};
 
 use crate::core::Core;
 use crate::inode::Inode;
@@ -30,6 +30,14 @@ use crate::uses::Content;
 
 /// How long an invalidation may wait for parked requests' folios.
 const PATIENCE: Duration = Duration::from_millis(10);
+
+/// What of `soft` is given up: all of it, unless a bug is planted.
+fn kept_by_mistake(soft: Rights) -> Rights {
+    if planted(Bug::NamesKeptAfterRecall) {
+        return soft - Rights::NAMES;
+    }
+    if planted(Bug::AttrKeptAfterRecall) { soft - Rights::ATTR } else { soft }
+}
 
 impl Core {
     /// The server said something.
@@ -57,7 +65,7 @@ impl Core {
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
         let had = Rights::from_bits_retain(soft.bits()) & inode.lease(|lease| lease.rights());
-        inode.give(soft, self.session.order());
+        inode.give(kept_by_mistake(soft), self.session.order());
         self.env.spawn(async move { core.recall(inode, seq, take, had).await });
     }
 
@@ -118,6 +126,10 @@ impl Core {
         }
         self.rounds(inode, &content).await;
         inode.give(data, self.session.order());
+        if planted(Bug::DataKeptAfterRecall) {
+            content.end_drain();
+            return;
+        }
         let left = inode.lease(|lease| lease.rights().closed());
         if !left.contains(Rights::DATA_S) {
             content.set_loaded(false);
@@ -148,7 +160,7 @@ impl Core {
                 changed.await;
                 continue;
             }
-            if content.file.is_settled() {
+            if content.file.is_settled() || planted(Bug::RecallWithoutFlush) {
                 return;
             }
             // A removal that holds the file back waits for the gate that this recall keeps shut.

@@ -13,7 +13,7 @@ use proto::lock_server::Owner;
 use proto::mds::{Leased, Lock, Message, Op, OpReply, Reply, Request};
 use store::{Cost, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
-use types::{ClientId, Fault, Ino, Rights, Timestamp, Transno};
+use types::{Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::cx::{Cx, Effects, Waited};
 use crate::ops::{self, READ, commit, repeat, space};
@@ -61,6 +61,7 @@ fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
     let recovery = |op: &Op| matches!(op, Op::Reclaim { .. } | Op::ReclaimDone {});
     let recovering = session.state() == State::Recovering;
     server.grace.is_over()
+        || planted(Bug::GraceSkipped)
         || (recovering && request.replay.is_some())
         || request.ops.iter().all(|op| harmless(op) || (recovering && recovery(op)))
 }
@@ -414,6 +415,7 @@ impl Work {
         let mut locks = self.server.locks.borrow_mut();
         let free = match op {
             Op::Lock { ino, lock, wait } => locks.lock(*ino, owner(lock), lock, *wait)?,
+            Op::Unlock { .. } if planted(Bug::UnlockLost) => Vec::new(),
             Op::Unlock { ino, lock } => locks.unlock(*ino, owner(lock), lock)?,
             Op::CancelLock { ino, lock } => locks.cancel(*ino, owner(lock), lock),
             Op::TestLock { ino, lock } => {
@@ -533,7 +535,9 @@ impl Work {
                     }
                     let slot = u32::from(self.request.slot);
                     let bytes = record::encode(&record);
-                    txn.set_reply(self.session.client, slot, self.request.seq, &bytes)?;
+                    if !planted(Bug::ResultNotKept) {
+                        txn.set_reply(self.session.client, slot, self.request.seq, &bytes)?;
+                    }
                 }
                 Ok(value)
             });
@@ -580,7 +584,7 @@ impl Work {
 
     fn rest_on(&mut self, reads: &[Unit]) {
         let recent = self.server.recent.borrow();
-        if recent.is_empty() {
+        if recent.is_empty() || planted(Bug::ReplyGateSkipped) {
             return;
         }
         for unit in reads {
@@ -647,7 +651,8 @@ impl Work {
         if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
             spare::answered(&self.server, &self.session);
         }
-        let target = if self.sync { self.wait.max(self.session.last.get()) } else { self.wait };
+        let sync = self.sync && !planted(Bug::SyncNotDurable);
+        let target = if sync { self.wait.max(self.session.last.get()) } else { self.wait };
         let durable = self.server.wait_durable(target).await;
         if durable.is_err() || self.server.failure().is_some() {
             // Never acknowledged: the client asks again after the restart.

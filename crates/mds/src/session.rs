@@ -15,7 +15,7 @@ use env::sync::OneSender;
 use proto::lease_server::Recall;
 use proto::mds::{DataAttr, Message, Push, Reply};
 use types::limits::{RESERVED_SLOTS, SLOTS};
-use types::{ClientId, Duration, HashMap, Instant, Transno};
+use types::{Bug, ClientId, Duration, HashMap, Instant, Transno, planted};
 
 use crate::connection::Connection;
 
@@ -253,7 +253,9 @@ impl Session {
                 if slot.busy {
                     return Admission::Ignore;
                 }
-                if let Some(answer) = &slot.answer {
+                if let Some(answer) = &slot.answer
+                    && !planted(Bug::SlotAnswerLost)
+                {
                     return Admission::Again(Box::new(answer.clone()));
                 }
             }

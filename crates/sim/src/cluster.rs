@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use client::{Client, ClientConfig, NoKernel};
 use env::sim::{SimDisk, SimOptions, SimWorld};
-use env::{DiskOptions, Env};
+use env::{Disk, DiskOptions, Env};
 use store::fsck::FsckOptions;
-use store::{FormatOptions, Mfs, OpenOptions, PagFormat};
+use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
 use types::{Duration, Epoch, PagId, Uuid};
@@ -19,6 +19,10 @@ const MIB: u64 = 1 << 20;
 const DATA_BYTES: u64 = 512 * MIB;
 const META_BYTES: u64 = 64 * MIB;
 const LOG_BYTES: u64 = 4 * MIB;
+/// What is left of the log's first lap when a run begins.
+const LOG_LEFT: u64 = 256 << 10;
+/// A setting that means nothing.
+const UNUSED_SETTING: u32 = u32::MAX;
 const CACHE_BYTES: usize = 8 << 20;
 const ADDRESS: &str = "mds:7000";
 const FS: &str = "sim";
@@ -76,10 +80,23 @@ fn formatted() -> SimDisk {
                 force: false,
             };
             Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");
+            use_the_log(&env, &disk).await.expect("a formatted disk can be used");
         });
         disk
     });
     disk.fork()
+}
+
+/// Writes the log nearly to its end, so that its next lap begins within a run.
+async fn use_the_log(env: &Env, disk: &Disk) -> Result<(), StoreError> {
+    let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    let mfs = Mfs::open(env, disk, opening).await?;
+    while mfs.last_committed().lsn.0 < LOG_BYTES - LOG_LEFT {
+        let written = mfs.last_committed().lsn.0.to_le_bytes();
+        mfs.run(Cost::SMALL, |txn| txn.set_setting(UNUSED_SETTING, &written)).await?;
+        mfs.sync().await?;
+    }
+    mfs.close().await
 }
 
 fn labelled() -> SimDisk {

@@ -13,7 +13,7 @@
 use std::rc::Weak;
 
 use env::Env;
-use types::{Duration, Lsn, MetaBlock};
+use types::{Bug, Duration, Lsn, MetaBlock, planted};
 
 use crate::block::{Block, lsn_of};
 use crate::error::StoreError;
@@ -85,10 +85,14 @@ impl Inner {
         let device = &background.device;
         let (blocks, lsn) = self.depart();
         if !blocks.is_empty() {
-            self.wait_lsn(lsn).await?;
+            if !planted(Bug::HomeBeforeLog) {
+                self.wait_lsn(lsn).await?;
+            }
             let addresses: Vec<MetaBlock> = blocks.iter().map(|(block, _)| *block).collect();
             device.write_home(blocks).await?;
-            device.flush().await?;
+            if !planted(Bug::TailBeforeFlush) {
+                device.flush().await?;
+            }
             let mut state = self.state.borrow_mut();
             for block in addresses {
                 state.cache.arrived(block);

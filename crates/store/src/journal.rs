@@ -26,7 +26,7 @@
 //! type u8, runs u16, then the runs of [`crate::diff`].
 
 use types::limits::BLOCK_U64;
-use types::{Epoch, Instant, Lsn, MetaBlock, Uuid, crc32c};
+use types::{Bug, Epoch, Instant, Lsn, MetaBlock, Uuid, crc32c, planted};
 
 use crate::block::{Block, BlockType, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::diff;
@@ -146,7 +146,7 @@ impl GroupHeader {
     pub fn decode(bytes: &[u8], lsn: Lsn, uuid: Uuid, log_bytes: u64) -> Option<GroupHeader> {
         if bytes.len() < GROUP_HEADER
             || get_u32(bytes, 4) != GROUP_MAGIC
-            || get_u64(bytes, 8) != lsn.0
+            || get_u64(bytes, 8) != lsn.0 && !planted(Bug::OldLapAccepted)
             || bytes[24..40] != uuid.0
             || bytes[48..64] != [0; 16]
         {

@@ -19,7 +19,9 @@ use env::Env;
 use env::sync::{Notify, Semaphore};
 use proto::mds::{Edit, PagInfo};
 use types::limits::{COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
-use types::{ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid};
+use types::{
+    Bug, ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid, planted,
+};
 
 use super::budget::Budget;
 use super::disks::{DataConfig, Disks, Stable};
@@ -313,7 +315,7 @@ impl DataContext {
         let now = self.env.now();
         for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
             let Some(sealed) = sealed else { continue };
-            let state = file.state.borrow();
+            let mut state = file.state.borrow_mut();
             let speaks_of_data = state
                 .log
                 .iter()
@@ -324,6 +326,9 @@ impl DataContext {
             let waits = purpose == Purpose::Background && !speaks_of_data;
             if waits && young && state.has_uncommitted() {
                 continue;
+            }
+            if planted(Bug::InPlaceNotFlushed) && !speaks_of_data {
+                state.stamps.clear();
             }
             for (&pag, &(low, high)) in &state.stamps {
                 let entry = all.entry(pag).or_insert((low, high));

@@ -13,8 +13,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
-use types::Fault;
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
+use types::{Bug, Fault, planted};
 
 use super::budget::Claim;
 use super::file::{Fetched, File, Run, State, blocks_of};
@@ -75,7 +75,12 @@ impl File {
             None => Some(self.append.lock().await),
             Some(_) => None,
         };
-        let offset = offset.unwrap_or_else(|| self.size());
+        let end = if planted(Bug::AppendAtOldEnd) {
+            self.state.borrow().server_size
+        } else {
+            self.size()
+        };
+        let offset = offset.unwrap_or(end);
         let len = len.min(data.len());
         if len == 0 {
             return Ok((offset, 0));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use proto::mds::{DirEntry, InoRef, Op, OpReply};
 use types::limits::READDIR_MAX;
-use types::{Fault, FileKind, Ino, Rights};
+use types::{Bug, Fault, FileKind, Ino, Rights, planted};
 
 use super::lookup::{WANT, WANT_DIR};
 use crate::api::{Caller, Entry, Handle, Listed};
@@ -116,7 +116,10 @@ impl Client {
             let index = if fetched.from == after {
                 Some(0)
             } else {
-                entries.iter().position(|entry| entry.cookie == after).map(|index| index + 1)
+                entries
+                    .iter()
+                    .position(|entry| entry.cookie == after)
+                    .map(|index| index + 1 + usize::from(planted(Bug::CookieSkips)))
             };
             match index {
                 Some(index) if index < entries.len() => return Ok(Some((fetched, index))),

@@ -5,12 +5,13 @@
 //! | transno at or below `survived` | the server has it durably: forgotten |
 //! | above, of an earlier epoch | replayed with its results, in transno order |
 
+use std::ops::Bound;
 use std::rc::Rc;
 
 use env::sync::oneshot;
 use proto::mds::{Op, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
-use types::Transno;
+use types::{Bug, Transno, planted};
 
 use super::{Phase, Session, done};
 
@@ -45,19 +46,26 @@ impl Session {
             self.committed(&mut state, survived);
             state.epoch
         };
-        let mut after = survived;
+        let (mut after, mut before) = (survived, Bound::Unbounded);
         loop {
             let next = {
                 let state = self.state.borrow();
-                state
-                    .kept
-                    .range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
-                    .next()
-                    .filter(|(transno, _)| transno.epoch < epoch)
-                    .map(|(transno, kept)| (*transno, kept.request.clone(), kept.reply.clone()))
+                let mut left = state.kept.range((Bound::Excluded(after), before));
+                let next = if planted(Bug::ReplayOutOfOrder) {
+                    left.rfind(|(transno, _)| transno.epoch < epoch)
+                } else {
+                    left.next().filter(|(transno, _)| transno.epoch < epoch)
+                };
+                next.map(|(transno, kept)| (*transno, kept.request.clone(), kept.reply.clone()))
             };
-            let Some((transno, request, reply)) = next else { break };
-            after = transno;
+            let Some((transno, request, reply)) = next.filter(|_| !planted(Bug::ReplaySkipped))
+            else {
+                break;
+            };
+            match planted(Bug::ReplayOutOfOrder) {
+                true => before = Bound::Excluded(transno),
+                false => after = transno,
+            }
             self.replay(number, transno, &request, reply).await?;
         }
         self.recovery_call(number, vec![Op::ReclaimDone {}]).await?;

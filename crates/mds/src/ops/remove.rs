@@ -2,7 +2,7 @@
 
 use proto::mds::{InoRef, OpReply};
 use store::{Stop, Txn};
-use types::{Attr, Fault, FileKind, Ino, Name, Rights};
+use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use crate::cx::Cx;
 use crate::recent::Unit;
@@ -45,7 +45,7 @@ pub fn rmdir(
     let ino = txn.lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
     let attr = cx.dir(txn, ino)?;
     cx.effects.reads.push(Unit::Names(ino));
-    if !txn.is_empty(ino)? {
+    if !txn.is_empty(ino)? && !planted(Bug::EmptyUnchecked) {
         return Err(Fault::NotEmpty.into());
     }
     cx.need(dir, Rights::NAMES | Rights::ATTR);
@@ -53,7 +53,9 @@ pub fn rmdir(
     cx.ready()?;
     txn.remove_name(dir, name)?;
     let attr = unname(cx, txn, attr, None)?;
-    dir_attr.nlink = dir_attr.nlink.saturating_sub(1);
+    if !planted(Bug::ParentLinkKept) {
+        dir_attr.nlink = dir_attr.nlink.saturating_sub(1);
+    }
     cx.touch_dir(txn, &mut dir_attr)?;
     finish(cx, dir, name, ino);
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })

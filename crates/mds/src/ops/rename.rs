@@ -7,7 +7,7 @@
 
 use proto::mds::{InoRef, OpReply};
 use store::{Stop, Txn};
-use types::{Attr, Fault, FileKind, Ino, Name, Rights};
+use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use super::remove::{need_target, unname};
 use crate::cx::Cx;
@@ -51,7 +51,9 @@ pub fn rename(
     let moves_directory =
         from.0 != to.0 && directories.into_iter().any(|a| a.kind == FileKind::Directory);
     if moves_directory {
-        check_circle(txn, from.0, to.0, &source, target.as_ref(), exchange)?;
+        if !planted(Bug::CircleUnchecked) {
+            check_circle(txn, from.0, to.0, &source, target.as_ref(), exchange)?;
+        }
         cx.need(RENAME_GATE, Rights::empty());
     }
     if let Some(target) = &target {

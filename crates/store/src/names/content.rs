@@ -10,7 +10,7 @@
 //!   the directory has no other free slots. They come again before content grows at its end, and
 //!   their slots go on with the highest number that was next in any of them.
 
-use types::{DirNo, Fault, Ino, MetaBlock};
+use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
 use super::find::Spot;
 use super::index::{Chunk, Gone, Position, UNIT_BLOCKS, Unit, mask_of};
@@ -111,7 +111,7 @@ impl Txn<'_> {
         if reuse >= RETIRED || slot.next_reuse() > reuse {
             return Err(Stop::Fault(Fault::Stale));
         }
-        slot.set_next_reuse(reuse + 1);
+        slot.set_next_reuse(reuse + u16::from(!planted(Bug::InodeNumberReused)));
         self.store(&spot, &slot)?;
         Ok((spot, ino_of(spot.place, reuse as u8)))
     }

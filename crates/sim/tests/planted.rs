@@ -1,0 +1,145 @@
+//! Bugs are planted, one at a time, and the simulator must catch each.
+//!
+//! The table says which seed shows a bug and which checker catches it. A change of the code
+//! moves what seeds do: where the recorded one shows the bug no longer, the next ones are tried,
+//! so the table ages slowly. `REDBUD_PLANT=1000 cargo test -p redbud-sim --test planted` looks
+//! through so many seeds for every bug and prints the table anew.
+#![allow(missing_docs)]
+
+use std::cell::Cell;
+use std::sync::Once;
+
+use redbud_sim::{Keep, Plan, Report, run, shrink};
+use types::Bug;
+use types::plant::plant;
+
+const MODEL: &str = "9: views are linearizable";
+const FSCK: &str = "1, 2, 5: the metadata are whole after a power cut";
+const PANIC: &str = "no part of the system panics";
+
+/// Bug, a seed that shows it, its checker.
+const TABLE: &[(Bug, u64, &str)] = &[
+    (Bug::LogNotFlushed, 1, MODEL),
+    (Bug::OldLapAccepted, 1, PANIC),
+    (Bug::RecallSkipped, 1, MODEL),
+    (Bug::NamesKeptAfterRecall, 1, MODEL),
+    (Bug::AttrKeptAfterRecall, 1, MODEL),
+    (Bug::DataKeptAfterRecall, 1, MODEL),
+    (Bug::RecallWithoutFlush, 1, PANIC),
+    (Bug::SlotAnswerLost, 4, MODEL),
+    (Bug::InodeNumberReused, 1, FSCK),
+    (Bug::DoubleAllocation, 1, PANIC),
+    (Bug::ReplayOutOfOrder, 12, MODEL),
+    (Bug::ReplaySkipped, 5, MODEL),
+    (Bug::GraceSkipped, 1, MODEL),
+    (Bug::LeasesNotReclaimed, 1, MODEL),
+    (Bug::GlimpseIgnored, 3, MODEL),
+    (Bug::CommitBeforeStable, 1, MODEL),
+    (Bug::InPlaceNotFlushed, 3, MODEL),
+    (Bug::ReplyGateSkipped, 12, MODEL),
+    (Bug::SyncNotDurable, 9, MODEL),
+    (Bug::OrphanFreedOpen, 1, MODEL),
+    (Bug::UnlockLost, 8, MODEL),
+    (Bug::TailNotZeroed, 17, MODEL),
+    (Bug::HoleNotPunched, 11, MODEL),
+    (Bug::AppendAtOldEnd, 1, MODEL),
+    (Bug::CookieSkips, 1, MODEL),
+    (Bug::CircleUnchecked, 2, FSCK),
+    (Bug::ParentLinkKept, 1, FSCK),
+    (Bug::EmptyUnchecked, 1, FSCK),
+];
+
+/// Seeds tried when the recorded one shows the bug no longer.
+const TRIES: u64 = 60;
+
+thread_local! {
+    static PLANTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A panic of what was planted is the run's result, and told as such.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| match PLANTED.get() {
+            true => redbud_sim::panicked(&info.to_string()),
+            false => usual(info),
+        }));
+    });
+}
+
+fn run_with(bug: Bug, plan: &Plan) -> Report {
+    quiet_panics();
+    PLANTED.set(true);
+    let guard = plant(bug);
+    let report = run(plan);
+    drop(guard);
+    PLANTED.set(false);
+    report
+}
+
+fn invariant(report: &Report) -> Option<&'static str> {
+    report.violation.as_ref().map(|violation| violation.invariant)
+}
+
+/// The first of the seeds that shows the bug, and what it broke.
+fn find(bug: Bug, seeds: impl Iterator<Item = u64>) -> Option<(u64, Report)> {
+    let mut reports = seeds.map(|seed| (seed, run_with(bug, &Plan::new(seed))));
+    reports.find(|(_, report)| report.violation.is_some())
+}
+
+/// Does `work` for the rows, on two threads.
+fn for_rows<T: Sync>(rows: &[T], work: impl Fn(&T) + Sync) {
+    let half = rows.len().div_ceil(2);
+    std::thread::scope(|scope| {
+        for part in rows.chunks(half) {
+            scope.spawn(|| part.iter().for_each(&work));
+        }
+    });
+}
+
+#[test]
+fn every_planted_bug_is_caught_and_without_it_nothing_is_found() {
+    if let Ok(count) = std::env::var("REDBUD_PLANT") {
+        return print_table(count.parse().expect("REDBUD_PLANT is a number of seeds"));
+    }
+    assert!(TABLE.len() >= 20);
+    for_rows(TABLE, |&(bug, recorded, checker)| {
+        let caught = |seed| invariant(&run_with(bug, &Plan::new(seed))) == Some(checker);
+        let seed = std::iter::once(recorded).chain(1..=TRIES).find(|&seed| caught(seed));
+        let seed = seed.unwrap_or_else(|| panic!("{bug:?} is not caught by {checker:?}"));
+        if seed != recorded {
+            println!("{bug:?} is shown by seed {seed} now, no longer by {recorded}");
+        }
+        let plan = Plan::new(seed);
+        let sound = run(&plan);
+        assert_eq!(sound.violation, None, "{}", plan.command());
+    });
+}
+
+/// For a table made anew.
+fn print_table(seeds: u64) {
+    for_rows(Bug::ALL, |&bug| match find(bug, 1..=seeds) {
+        Some((seed, report)) => {
+            println!("    (Bug::{bug:?}, {seed}, {:?}),", invariant(&report).unwrap_or_default());
+        }
+        None => println!("    // Bug::{bug:?}: not in {seeds} seeds"),
+    });
+}
+
+#[test]
+fn a_failing_run_is_shrunk_to_a_few_steps_that_repeat_it() {
+    let bug = Bug::HoleNotPunched;
+    let (_, found) = find(bug, 1..=TRIES).expect("the bug is found soon");
+    let smallest =
+        shrink(&found, &mut |plan| run_with(bug, plan), &mut |progress| progress.runs < 400);
+    let keep = smallest.plan.keep.clone().expect("something was left out");
+    assert!(keep.0.len() <= 15, "{}", smallest.plan.command());
+    assert_eq!(invariant(&smallest), invariant(&found));
+    assert!(smallest.operations < found.operations);
+    let told: Keep = keep.to_string().parse().expect("what is printed can be read");
+    let again = run_with(bug, &Plan { keep: Some(told), ..smallest.plan.clone() });
+    assert_eq!(again, smallest);
+    let sound = run(&smallest.plan);
+    assert_eq!(sound.violation, None, "the bug is what fails");
+}
