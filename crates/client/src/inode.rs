@@ -563,11 +563,47 @@ impl Inodes {
 
 #[cfg(test)]
 mod tests {
+    use types::Timestamp;
+
     use super::*;
 
     #[test]
     fn an_inode_at_rest_takes_less_than_four_hundred_bytes() {
         let bytes = size_of::<Inode>() + 2 * size_of::<usize>() + 2 * size_of::<(Ino, Rc<Inode>)>();
         assert!(bytes <= 400, "{bytes}");
+    }
+
+    #[test]
+    fn a_removal_told_early_takes_no_size_from_who_was_told_it_by_the_question() {
+        let told = |version, size| Attr { version, size, ..attr() };
+        let inode = Inode::new(&told(1, 0));
+        // The answer to the question was made first, with what the writer elsewhere said.
+        let question = told(2, 5000);
+        inode.told_removal(&Attr { nlink: 0, ..told(3, 0) });
+        inode.told_attr(&question);
+        let seen = inode.attr_as_told(&question);
+        assert_eq!((seen.size, seen.nlink, seen.version), (5000, 0, 3));
+        // What is told later is the truth again.
+        inode.told_attr(&told(4, 100));
+        assert_eq!(inode.attr_as_told(&question).size, 100);
+    }
+
+    fn attr() -> Attr {
+        Attr {
+            ino: Ino(7),
+            kind: FileKind::Regular,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            btime: Timestamp::default(),
+            version: 0,
+        }
     }
 }

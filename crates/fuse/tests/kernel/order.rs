@@ -3,14 +3,15 @@
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use env::{DriverKind, FuseChannel};
 use redbud_fuse::{ServeOptions, serve};
-use std::time::Duration;
 
 use crate::common::memory::MemoryFs;
-use crate::common::{Control, PATIENCE};
+use crate::common::{Control, PATIENCE, wait_for};
 
 const INIT: u32 = 26;
 const SETLKW: u32 = 33;
@@ -20,6 +21,8 @@ const INTERRUPT: u32 = 36;
 /// The kernel's end of a channel that keeps messages apart.
 struct Kernel {
     socket: std::fs::File,
+    /// The process that calls.
+    caller: u32,
 }
 
 fn words32(words: &[u32]) -> Vec<u8> {
@@ -52,13 +55,13 @@ impl Kernel {
             )
         };
         assert_eq!(set, 0);
-        (Kernel { socket: mine.into() }, served)
+        (Kernel { socket: mine.into(), caller: 0 }, served)
     }
 
     fn send(&mut self, opcode: u32, unique: u64, node: u64, arguments: &[u8]) {
         let mut message = words32(&[40 + arguments.len() as u32, opcode]);
         message.extend(words64(&[unique, node]));
-        message.extend(words32(&[0, 0, 0, 0]));
+        message.extend(words32(&[0, 0, self.caller, 0]));
         message.extend(arguments);
         self.socket.write_all(&message).unwrap();
     }
@@ -80,19 +83,26 @@ impl Kernel {
         self.send(SETLKW, unique, node, &arguments);
     }
 
+    fn create(&mut self, unique: u64, name: &[u8]) {
+        let mut arguments = words32(&[libc::O_RDWR as u32, 0o100_644, 0, 0]);
+        arguments.extend(name);
+        self.send(CREATE, unique, 1, &arguments);
+    }
+
     fn interrupt(&mut self, unique: u64) {
         self.send(INTERRUPT, unique | 1, 0, &words64(&[unique]));
     }
 }
 
-#[test]
-fn an_interrupt_that_overtakes_its_request_is_not_lost() {
+/// A kernel, and the file system that it mounted.
+fn mounted() -> (Kernel, Arc<Control>, thread::JoinHandle<()>) {
     let (mut kernel, served) = Kernel::new();
     let control = Arc::new(Control::default());
+    let shared = control.clone();
     let server = thread::spawn(move || {
         env::run(DriverKind::Auto, |env| async move {
             let channel = FuseChannel::new(&env, served).unwrap();
-            let fs = MemoryFs::new(&env, Duration::ZERO, control);
+            let fs = MemoryFs::new(&env, Duration::ZERO, shared);
             serve(&env, channel, fs, ServeOptions::default()).await.unwrap();
         })
         .unwrap();
@@ -101,9 +111,13 @@ fn an_interrupt_that_overtakes_its_request_is_not_lost() {
     init.extend([0; 48]);
     kernel.send(INIT, 2, 0, &init);
     assert_eq!(kernel.reply().1, 0);
-    let mut create = words32(&[libc::O_RDWR as u32, 0o100_644, 0, 0]);
-    create.extend(b"f\0");
-    kernel.send(CREATE, 4, 1, &create);
+    (kernel, control, server)
+}
+
+#[test]
+fn an_interrupt_that_overtakes_its_request_is_not_lost() {
+    let (mut kernel, _control, server) = mounted();
+    kernel.create(4, b"f\0");
     let (_, error, made) = kernel.reply();
     assert_eq!(error, 0);
     let node = u64::from_ne_bytes(made[..8].try_into().unwrap());
@@ -122,6 +136,35 @@ fn an_interrupt_that_overtakes_its_request_is_not_lost() {
     }
     kernel.lock(40, node, handle, 1);
     assert_eq!(kernel.reply(), (40, 0, Vec::new()));
+    drop(kernel);
+    server.join().unwrap();
+}
+
+#[test]
+fn what_is_made_for_a_killed_process_is_closed_and_forgotten() {
+    let (mut kernel, control, server) = mounted();
+    // It has ended, and nobody has taken note of that: so looks a process that is being killed.
+    let mut dying = std::process::Command::new("true").spawn().unwrap();
+    kernel.caller = dying.id();
+    let stat = format!("/proc/{}/stat", dying.id());
+    wait_for("its end", || std::fs::read_to_string(&stat).unwrap().contains(") Z "));
+    control.park_creates.store(true, Ordering::SeqCst);
+    for unique in [4, 6, 8] {
+        kernel.create(unique, format!("f{unique}\0").as_bytes());
+        kernel.interrupt(unique);
+        assert_eq!(kernel.reply(), (unique, -libc::EINTR, Vec::new()));
+    }
+    control.park_creates.store(false, Ordering::SeqCst);
+    wait_for("their making", || control.parked.load(Ordering::SeqCst) == 0);
+    // The names are there, and nothing of them is open or known to the kernel.
+    kernel.caller = 0;
+    kernel.create(10, b"g\0");
+    assert_eq!(kernel.reply().1, 0);
+    let open = || control.open.load(Ordering::SeqCst);
+    wait_for("the files to be closed", || open() == 1);
+    assert_eq!(control.made.load(Ordering::SeqCst), 4);
+    assert_eq!(control.referenced.load(Ordering::SeqCst), 1);
+    dying.wait().unwrap();
     drop(kernel);
     server.join().unwrap();
 }

@@ -198,6 +198,40 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
 }
 
 #[test]
+fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else_is_back() {
+    run(|bed| async move {
+        let (c, o) = (bed.client("c").await, bed.client("o").await);
+        let held = Rights::OPEN | Rights::DATA_X;
+        let made = c.create(ROOT, "f", FileKind::Regular, held).await.unwrap();
+        let ino = made.attr.ino;
+        o.acquire(ino, Rights::OPEN).await.unwrap();
+        o.keep_open();
+        c.sync().await;
+        let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) };
+        let request = c.request(1, vec![unlink]);
+        let reply = c.exchange(request.clone()).await.unwrap();
+        let kept = |reply: &Reply| match &reply.results[0] {
+            Ok(OpReply::Removed { kept, .. }) => *kept,
+            other => panic!("{other:?}"),
+        };
+        assert!(kept(&reply));
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        let leases = vec![HeldLease { ino, rights: held, open: false }];
+        c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
+        assert!(kept(&c.exchange(replay(&request, &reply)).await.unwrap()));
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        o.connect(o.id()).await.unwrap();
+        let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true }];
+        o.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
+        o.call(Op::ReclaimDone {}).await.unwrap();
+        // Its remover may still save what it wrote.
+        assert!(c.attr(ino).await.unwrap().rights.contains(held));
+        assert!(o.attr(ino).await.unwrap().rights.contains(Rights::OPEN));
+    });
+}
+
+#[test]
 fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);

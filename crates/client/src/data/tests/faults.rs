@@ -302,3 +302,31 @@ fn a_device_that_answers_nothing_holds_up_no_fsync_of_files_on_others() {
         });
     }
 }
+
+/// They were committed with a time and nothing else, and no flush had followed yet.
+#[test]
+fn bytes_written_in_place_before_an_eviction_are_flushed_or_reported_by_the_next_fsync() {
+    for (seed, fails) in [(430, false), (431, false), (432, true)] {
+        run(seed, one_disk(512), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[1; 10_000]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            rig.write(&file, 5000, &[2; 10]).await.unwrap();
+            while !file.is_clean() {
+                rig.env.sleep(Duration::from_millis(1)).await;
+            }
+            assert!(!file.is_settled(), "nothing has flushed it");
+            rig.ctx.evicted(ClientId(6));
+            rig.acquire(&file);
+            if fails {
+                rig.server.disks[0].fail(DiskAction::Flush, 1, DiskFault::Io);
+                assert_eq!(file.fsync(false).await, Err(Fault::Io));
+                return;
+            }
+            file.fsync(false).await.unwrap();
+            let left = [rig.server.disks[0].stable_only()];
+            let content = Server::content(&rig.server.now.borrow(), &left, Ino(1));
+            assert!(content[5000..5010] == [2; 10], "the bytes are lost");
+        });
+    }
+}

@@ -138,6 +138,7 @@ impl MemoryFs {
     }
 
     fn opened(&self, ino: Ino, flags: OpenFlags) -> Opened {
+        self.control.open.fetch_add(1, Ordering::SeqCst);
         let handle = self.state.borrow_mut().handle(ino);
         Opened { handle, keep_cache: true, direct_io: bypasses_pages(flags) }
     }
@@ -316,6 +317,7 @@ impl Filesystem for MemoryFs {
         umask: u16,
         flags: OpenFlags,
     ) -> Res<(Entry, Opened)> {
+        park(&self.env, &self.control, |c| &c.park_creates).await;
         let ino = self.made(caller, place, spec(mode, umask)).map_err(|fault| {
             if fault == Fault::Exists && !flags.has(OpenFlags::EXCLUSIVE) {
                 Fault::Stale
@@ -323,6 +325,7 @@ impl Filesystem for MemoryFs {
                 fault
             }
         })?;
+        self.control.made.fetch_add(1, Ordering::SeqCst);
         Ok((self.entry(ino)?, self.opened(ino, flags)))
     }
     async fn tmpfile(
@@ -392,6 +395,8 @@ impl Filesystem for MemoryFs {
         if let Some(owner) = flock_owner {
             self.unlock_all(handle, owner, true);
         }
+        let open = &self.control.open;
+        let _ = open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |open| open.checked_sub(1));
         self.state.borrow_mut().handles.remove(&handle.0);
     }
     async fn fsync(&self, handle: Handle, _: bool) -> Res<()> {

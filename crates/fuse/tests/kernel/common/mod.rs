@@ -28,12 +28,17 @@ pub struct Control {
     pub park_lookups: AtomicBool,
     pub park_reads: AtomicBool,
     pub park_setattrs: AtomicBool,
+    pub park_creates: AtomicBool,
     /// Handlers that wait so now.
     pub parked: AtomicU32,
     /// Locks that are waited for now.
     pub lock_waits: AtomicU32,
     /// Inodes the kernel refers to, the root left out.
     pub referenced: AtomicU64,
+    /// Files made by CREATE.
+    pub made: AtomicU32,
+    /// Handles of files.
+    pub open: AtomicU32,
     commands: Mutex<VecDeque<(Notice, Arc<AtomicBool>)>>,
     over: AtomicBool,
 }
