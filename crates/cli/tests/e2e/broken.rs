@@ -182,3 +182,46 @@ fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false()
     assert!(names > synced as usize, "{names} of {synced}");
     cluster.finish();
 }
+
+#[test]
+fn a_log_that_cannot_be_written_stops_the_server_before_it_acknowledges() {
+    let dir = crate::harness::Scratch::new();
+    let device = Fragile::new(dir.path(), 512 << 20, 128 << 20);
+    let mut cluster =
+        Cluster::start(&Spec { metadata_path: Some(device.device.clone()), ..Spec::default() });
+    cluster.mount();
+    let root = cluster.root();
+    fs::create_dir(root.join("d")).unwrap();
+    write_synced(&root.join("d/first"), 1, 100_000).unwrap();
+    // The zeros of the unused log lose their room: the log's next blocks cannot be written.
+    success(Command::new("fallocate").arg("--dig-holes").arg(device.small.join("image")));
+    let filler = device.fill(0);
+    let maker = std::thread::spawn({
+        let root = root.clone();
+        move || {
+            for number in 0..300u32 {
+                File::create(root.join(format!("d/f{number}")))?.sync_all()?;
+            }
+            Ok::<(), io::Error>(())
+        }
+    });
+    let status = cluster.wait_server();
+    assert!(!status.success(), "{status}");
+    let said = cluster.server_log();
+    assert!(said.contains(device.device.to_str().unwrap()), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    // Whoever waits for the log goes on waiting, and is told no success.
+    assert!(
+        !maker.is_finished(),
+        "300 files with their own fsync do not fit into a page of the log"
+    );
+    drop(filler);
+    cluster.start_server();
+    maker.join().unwrap().expect("no application sees an error");
+    cluster.kill_client(0);
+    let second = cluster.mount();
+    let root = cluster.path(second);
+    assert!(fs::read(root.join("d/first")).unwrap() == pattern(1, 100_000));
+    assert_eq!(fs::read_dir(root.join("d")).unwrap().count(), 301);
+    cluster.finish();
+}
