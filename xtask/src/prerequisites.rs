@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that the end-to-end tests run, with their Debian packages.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("cc", "gcc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
@@ -18,8 +18,10 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("pg_ctlcluster", "postgresql"),
     ("python3", "python3"),
     ("rsync", "rsync"),
+    ("setpriv", "util-linux"),
     ("sqlite3", "sqlite3"),
     ("tar", "tar"),
+    ("unshare", "util-linux"),
 ];
 
 /// Makes sure that everything is there, or says what is missing and how to get it.

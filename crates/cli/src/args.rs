@@ -186,7 +186,7 @@ of mode 0666.
 
 Options (-o, separated by commas):
   ro, nosuid, nodev, noexec, noatime, sync, dirsync    as in mount(8)
-  noallow_other      only the user who mounts may enter
+  [no]allow_other    may other users than the one who mounts enter (default: if root mounts)
   strict             the kernel also drops cached pages when a file's size or times changed
   timeo=N,retrans=N  mounting gives up after N tenths of a second, N times (50, 3)
   lease=TIME         lease asked of the server

@@ -37,8 +37,8 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// Writes wait until they are durable.
     pub sync: bool,
-    /// Other users than the one who mounts may enter.
-    pub allow_other: bool,
+    /// May other users than the one who mounts enter? By default if root mounts.
+    pub allow_other: Option<bool>,
     /// The kernel drops pages when size or times changed, besides when it is told.
     pub strict: bool,
     /// How long mounting waits for the server.
@@ -70,7 +70,7 @@ impl Default for MountOptions {
             noatime: false,
             dirsync: false,
             sync: false,
-            allow_other: true,
+            allow_other: None,
             strict: false,
             mount_timeout: Duration::from_millis(MOUNT_TIMEOUT.0 * 100 * MOUNT_TIMEOUT.1),
             lease: None,
@@ -116,8 +116,8 @@ impl MountOptions {
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
-            "allow_other" => self.allow_other = true,
-            "noallow_other" => self.allow_other = false,
+            "allow_other" => self.allow_other = Some(true),
+            "noallow_other" => self.allow_other = Some(false),
             "strict" => self.strict = true,
             "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
             "owner" | "group" => (self.nosuid, self.nodev) = (true, true),

@@ -165,7 +165,7 @@ fn kernel_options(source: &Source, options: &MountOptions) -> fuse::MountOptions
     for (_, word) in words.into_iter().filter(|(set, _)| *set) {
         assert!(kernel.apply(word), "the adapter knows the option {word}");
     }
-    kernel.allow_other &= options.allow_other;
+    kernel.allow_other = options.allow_other.unwrap_or(kernel.allow_other);
     kernel
 }
 

@@ -27,3 +27,4 @@ mod programs;
 mod random;
 mod space;
 mod stopped;
+mod user;
