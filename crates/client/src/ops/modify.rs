@@ -9,6 +9,7 @@ use types::limits::SYMLINK_MAX;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::lookup::WANT;
+use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
 use crate::api::{Caller, Entry, NodeSpec, Place};
 use crate::client::Client;
 use crate::core::Core;
@@ -82,7 +83,8 @@ impl Client {
         };
         let inode = self.core.inodes.make(&leased.attr);
         inode.set_unnamed(false);
-        Ok(self.core.entry_as_told(&inode, place.dir, &leased.attr))
+        let entry = self.core.entry_as_told(&inode, place.dir, &leased.attr);
+        Ok(Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry })
     }
 
     /// Takes a name away.

@@ -7,6 +7,7 @@ use proto::mds::{InoRef, NewNode, Op, OpReply};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
+use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
 use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opened, Place};
 use crate::client::Client;
 use crate::core::Core;
@@ -119,7 +120,7 @@ impl Client {
                         return Err(fault);
                     }
                 }
-                Ok((entry, opened))
+                Ok((Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry }, opened))
             }
             Err(fault) => Err(fault),
         }

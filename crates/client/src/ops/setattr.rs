@@ -20,6 +20,10 @@ fn time(spec: TimeSpec) -> SetTime {
     }
 }
 
+/// For how long the kernel may believe attributes that it takes in also where they were invalidated
+/// after the answer: those of SETATTR (before Linux 6.16), of LINK, and of CREATE for a file that is there.
+pub(super) const TAKEN_IN_WITHOUT_QUESTION: Duration = Duration::ZERO;
+
 impl Client {
     /// Changes attributes. The size is changed under `DATA_X`, locally; the rest at the server.
     pub async fn setattr(
@@ -56,7 +60,8 @@ impl Client {
             core.set_attr(caller, &inode, change).await?;
         }
         let attr = if inode.attr_holds() { inode.attr() } else { core.ask_attr(ino).await?.1 };
-        Ok((attr, core.tell_attr(&inode)))
+        core.tell_attr(&inode);
+        Ok((attr, TAKEN_IN_WITHOUT_QUESTION))
     }
 }
 
