@@ -32,6 +32,25 @@ const TTL_MAX: Duration = Duration::from_secs(3600);
 /// Contents of closed files kept for their next opening.
 const CONTENTS_MAX: usize = 65_536;
 
+/// For how long the kernel may believe what it is told in one moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Lifetimes {
+    /// What the lease covers.
+    covered: Duration,
+    /// Names of the directory in question.
+    name: Duration,
+}
+
+impl Lifetimes {
+    /// What a lookup of the inode answers; counts as one.
+    pub fn entry(self, inode: &Inode) -> Entry {
+        inode.looked_up();
+        inode.tell_owner();
+        let attr_ttl = if inode.attr_stays() { self.covered } else { Duration::ZERO };
+        Entry { attr: inode.attr(), attr_ttl, entry_ttl: self.name }
+    }
+}
+
 /// A client's state.
 pub(crate) struct Core {
     pub env: Env,
@@ -118,24 +137,36 @@ impl Core {
         self.session.live().await
     }
 
+    /// For how long the kernel may believe what the lease covers, from now on.
+    fn ttl(&self) -> Duration {
+        self.session.lease_left().min(TTL_MAX)
+    }
+
     /// The kernel is told the inode's attributes; for how long it may believe them.
     pub fn tell_attr(&self, inode: &Inode) -> Duration {
         inode.tell_owner();
-        if inode.attr_stays() { self.session.lease_left().min(TTL_MAX) } else { Duration::ZERO }
+        if inode.attr_stays() { self.ttl() } else { Duration::ZERO }
     }
 
     /// For how long the kernel may believe names of the directory.
     pub fn name_ttl(&self, dir: Ino) -> Duration {
         match self.inodes.get(dir) {
-            Some(dir) if dir.holds(Rights::NAMES) => self.session.lease_left().min(TTL_MAX),
+            Some(dir) if dir.holds(Rights::NAMES) => self.ttl(),
             _ => Duration::ZERO,
         }
     }
 
     /// What a lookup of the inode under `dir` answers; counts as one.
     pub fn entry(&self, inode: &Inode, dir: Ino) -> Entry {
-        inode.looked_up();
-        Entry { attr: inode.attr(), attr_ttl: self.tell_attr(inode), entry_ttl: self.name_ttl(dir) }
+        let times = Lifetimes { covered: self.ttl(), name: self.name_ttl(dir) };
+        times.entry(inode)
+    }
+
+    /// Lifetimes of what is told under `dir` in this moment.
+    pub fn lifetimes(&self, dir: &Inode) -> Lifetimes {
+        let covered = self.ttl();
+        let name = if dir.holds(Rights::NAMES) { covered } else { Duration::ZERO };
+        Lifetimes { covered, name }
     }
 
     /// As [`Core::entry`], from the reply to this lookup.

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use env::Join;
 use proto::mds::Reply;
 use types::{Fault, HashMap, Ino};
 
@@ -30,6 +31,35 @@ pub(crate) struct OpenDir {
     /// Losses of sessions that this handle has reported.
     pub reported: Cell<u64>,
     pub fetched: RefCell<Option<Fetched>>,
+    /// The part that follows it, while it was not asked for.
+    pub ahead: RefCell<Option<Ahead>>,
+}
+
+/// A part of a listing that is on its way before the kernel has asked for it.
+pub(crate) struct Ahead {
+    /// What follows this cookie.
+    pub from: u64,
+    /// With attributes?
+    pub plus: bool,
+    pub answer: Join<Result<Fetched, Fault>>,
+}
+
+impl Ahead {
+    /// Is it what follows `after`?
+    pub fn is(&self, after: u64, plus: bool) -> bool {
+        self.from == after && self.plus == plus
+    }
+}
+
+impl OpenDir {
+    /// Makes what follows `after` the part that was fetched last, if it is here already.
+    pub fn go_on(&self, after: u64, plus: bool) -> bool {
+        let ready = |ahead: &mut Ahead| ahead.is(after, plus) && ahead.answer.is_ready();
+        let ahead = self.ahead.borrow_mut().take_if(ready);
+        let Some(Ok(fetched)) = ahead.and_then(|ahead| ahead.answer.take()) else { return false };
+        *self.fetched.borrow_mut() = Some(fetched);
+        true
+    }
 }
 
 /// A fetched part of a listing.
@@ -39,6 +69,18 @@ pub(crate) struct Fetched {
     pub from: u64,
     /// … is what this reply's first result says.
     pub reply: Rc<Reply>,
+    /// The inodes of its entries, if they were looked for while nobody waited.
+    pub inodes: Option<Rc<EntryInodes>>,
+}
+
+/// The inodes of the entries of a part, as of some moment.
+pub(crate) struct EntryInodes {
+    /// [`Names::turns`] of the directory at that moment.
+    ///
+    /// [`Names::turns`]: crate::names::Names::turns
+    pub turns: u64,
+    /// Of each entry, if its name led there.
+    pub each: Vec<Option<Rc<Inode>>>,
 }
 
 enum Open {
@@ -67,8 +109,9 @@ impl Handles {
 
     /// A directory was opened, when `losses` sessions had been lost with changes.
     pub fn add_dir(&self, inode: Rc<Inode>, losses: u64) -> Handle {
-        let (reported, fetched) = (Cell::new(losses), RefCell::new(None));
-        self.add(Open::Dir(Rc::new(OpenDir { inode, reported, fetched })))
+        let reported = Cell::new(losses);
+        let (fetched, ahead) = (RefCell::new(None), RefCell::new(None));
+        self.add(Open::Dir(Rc::new(OpenDir { inode, reported, fetched, ahead })))
     }
 
     /// The open file.

@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 use proto::lease_client::Lease;
 use proto::mds::Leased;
-use types::{Attr, Bug, Duration, FileKind, HashMap, Ino, Instant, Rights, planted};
+use types::{Attr, Bug, Duration, FileKind, HashMap, Ino, Instant, Name, Rights, planted};
 
-use crate::names::Names;
+use crate::names::{Known, Names};
 use crate::uses::Content;
 
 /// Rights to cache what replies tell in passing.
@@ -279,6 +279,15 @@ impl Inode {
     /// Runs `f` on the cached names of a directory.
     pub fn names<R>(&self, f: impl FnOnce(&mut Names) -> R) -> R {
         f(self.state.borrow_mut().names())
+    }
+
+    /// What is known of a name in this directory.
+    pub fn known(&self, name: &Name) -> Known {
+        if self.holds(Rights::NAMES) {
+            self.names(|names| names.find(name))
+        } else {
+            Known::Nothing
+        }
     }
 
     /// Cached names, without making room for them.

@@ -37,6 +37,8 @@ pub(crate) struct Names {
     since: u64,
     /// Rises with every loss of the right.
     losses: u32,
+    /// Rises whenever a name may have ceased to lead where it led.
+    turns: u64,
     misses: u32,
     fetching: bool,
     /// The directory above, as far as known.
@@ -63,6 +65,7 @@ impl Names {
         self.listed_to = 0;
         self.misses = 0;
         self.losses = self.losses.wrapping_add(1);
+        self.turns += 1;
     }
 
     /// The directory was just made by this client.
@@ -87,13 +90,16 @@ impl Names {
 
     /// `name` leads to `ino`.
     pub fn add(&mut self, name: &Name, ino: Ino) {
-        if self.map.insert(name.clone(), ino) == Some(Ino::NONE) {
-            self.missing -= 1;
+        match self.map.insert(name.clone(), ino) {
+            Some(Ino::NONE) => self.missing -= 1,
+            Some(before) if before != ino => self.turns += 1,
+            _ => {}
         }
     }
 
     /// `name` is missing.
     pub fn remove(&mut self, name: &Name) {
+        self.turns += 1;
         if self.complete {
             self.map.remove(name);
             return;
@@ -147,6 +153,11 @@ impl Names {
         self.losses
     }
 
+    /// While this is the same, and the right held, a name that led somewhere leads there still.
+    pub fn turns(&self) -> u64 {
+        self.turns
+    }
+
     /// Names kept, missing ones too.
     pub fn len(&self) -> usize {
         self.map.len()
@@ -178,6 +189,25 @@ mod tests {
         assert_eq!(names.find(&name("a")), Known::Missing);
         names.clear();
         assert_eq!(names.find(&name("b")), Known::Nothing);
+    }
+
+    #[test]
+    fn only_news_leave_the_turns_as_they_were() {
+        let mut names = Names::default();
+        let mut known = names.turns();
+        let mut turned =
+            |names: &Names| std::mem::replace(&mut known, names.turns()) != names.turns();
+        names.add(&name("a"), Ino(5));
+        names.add(&name("b"), Ino(6));
+        names.add(&name("a"), Ino(5));
+        names.listed(0, 7, true);
+        assert!(!turned(&names));
+        names.add(&name("a"), Ino(6));
+        assert!(turned(&names), "it leads elsewhere");
+        names.remove(&name("a"));
+        assert!(turned(&names), "it is gone");
+        names.clear();
+        assert!(turned(&names), "nothing is known");
     }
 
     #[test]

@@ -255,6 +255,18 @@ struct JoinState<T> {
 /// Yields the value of a task that was started with [`Env::spawn_join`].
 pub struct Join<T>(Rc<RefCell<JoinState<T>>>);
 
+impl<T> Join<T> {
+    /// Would waiting for it end at once?
+    pub fn is_ready(&self) -> bool {
+        self.0.borrow().value.is_some()
+    }
+
+    /// The value, if it is there already.
+    pub fn take(&self) -> Option<T> {
+        self.0.borrow_mut().value.take()
+    }
+}
+
 impl<T> Future for Join<T> {
     type Output = T;
 

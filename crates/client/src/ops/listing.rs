@@ -1,24 +1,32 @@
 //! Listing directories.
 //!
 //! The kernel's offsets are the server's cookies plus two: 1 follows ".", 2 follows "..".
+//!
+//! Invariants:
+//! - an entry that this client knows to be gone is not listed, whenever it was fetched;
+//! - a listing that begins anew uses nothing that was asked for before;
+//! - whatever was prepared, lookups are counted and lifetimes taken when entries are told.
 
 use std::rc::Rc;
 
-use proto::mds::{DirEntry, InoRef, Op, OpReply};
+use proto::mds::{DirEntry, InoRef, Op, OpReply, Reply};
 use types::limits::READDIR_MAX;
 use types::{Bug, Fault, FileKind, Ino, Rights, planted};
 
 use super::lookup::{WANT, WANT_DIR};
 use crate::api::{Caller, Entry, Handle, Listed};
 use crate::client::Client;
-use crate::handles::{Fetched, OpenDir};
+use crate::core::{Core, Lifetimes};
+use crate::handles::{Ahead, EntryInodes, Fetched, OpenDir};
+use crate::inode::Inode;
 use crate::names::Known;
 use crate::rpc::{Call, result};
 
 /// Offset after "." and "..".
 const DOTS: u64 = 2;
-/// Entries of the first part: many listings are short, or end early.
-const FIRST: u32 = 1024;
+/// Entries of a part. Where a listing goes on, the part after it is on its way while this one is told.
+const PART: u32 = 1024;
+const _: () = assert!(PART as usize <= READDIR_MAX);
 /// Bytes of a FUSE directory entry before its name, and of what READDIRPLUS adds.
 const DIRENT: usize = 24;
 const ENTRY_OUT: usize = 128;
@@ -54,9 +62,11 @@ impl Client {
         if dir.inode.is_removed_directory() {
             return Ok(Vec::new());
         }
-        let mut page = Page { listed: Vec::new(), room: bytes, plus };
+        let times = core.lifetimes(&dir.inode);
+        let mut page = Page { listed: Vec::new(), room: bytes, plus, times };
         if cookie == 0 {
             dir.fetched.borrow_mut().take();
+            dir.ahead.borrow_mut().take();
         }
         let parent = dir.inode.names(|names| names.parent).filter(|_| dir.inode.ino != self.root());
         let parent = parent.unwrap_or(self.root());
@@ -71,35 +81,56 @@ impl Client {
             let OpReply::Entries { entries, end, .. } = result(&fetched.reply, 0)? else {
                 return Err(Fault::Protocol);
             };
-            for entry in &entries[index..] {
-                if !self.put(&mut page, &dir, entry) {
+            if index > 0
+                && !end
+                && let Some(last) = entries.last()
+            {
+                self.ask_ahead(&dir, last.cookie, plus);
+            }
+            page.times = core.lifetimes(&dir.inode);
+            let inodes = fetched.inodes.as_ref().filter(|inodes| {
+                dir.inode.holds(Rights::NAMES) && dir.inode.names(|n| n.turns()) == inodes.turns
+            });
+            for (index, entry) in entries.iter().enumerate().skip(index) {
+                let inode = inodes.and_then(|inodes| inodes.each.get(index)?.as_ref());
+                if !self.put(&mut page, &dir, entry, inode) {
                     return Ok(page.listed);
                 }
                 after = entry.cookie;
             }
-            // What does not need another request is told first.
-            if *end || !page.listed.is_empty() {
+            // What needs no wait is told first: nothing that was put may grow old.
+            if *end || (!page.listed.is_empty() && !dir.go_on(after, plus)) {
                 break;
             }
         }
         Ok(page.listed)
     }
 
-    /// Puts an entry if there is room, or passes over it if it is known to be gone.
-    fn put(&self, page: &mut Page, dir: &OpenDir, entry: &DirEntry) -> bool {
-        let core = &self.core;
-        let held = dir.inode.holds(Rights::NAMES);
-        let known =
-            if held { dir.inode.names(|names| names.find(&entry.name)) } else { Known::Nothing };
+    /// Puts an entry if there is room, or passes over it if it is known to be gone. `inode`: what
+    /// its name leads to, if that is known for certain.
+    fn put(
+        &self,
+        page: &mut Page,
+        dir: &OpenDir,
+        entry: &DirEntry,
+        inode: Option<&Rc<Inode>>,
+    ) -> bool {
+        let (name, times) = (entry.name.as_bytes(), page.times);
+        let cookie = entry.cookie + DOTS;
+        if let Some(inode) = inode {
+            let found = || inode.attr_holds().then(|| times.entry(inode));
+            return page.put(name, entry.ino, entry.kind, cookie, found);
+        }
+        let known = dir.inode.known(&entry.name);
         if known == Known::Missing {
             return true;
         }
-        let same = known == Known::Leads(entry.ino);
-        let found = || -> Option<Entry> {
-            let inode = core.inodes.get(entry.ino).filter(|inode| same && inode.attr_holds())?;
-            Some(core.entry(&inode, dir.inode.ino))
+        let found = || {
+            let same = known == Known::Leads(entry.ino);
+            let inode = self.core.inodes.get(entry.ino).filter(|inode| same && inode.attr_holds());
+            inode.map(|inode| times.entry(&inode))
         };
-        page.put(entry.name.as_bytes(), entry.ino, entry.kind, entry.cookie + DOTS, found)
+        page.put(name, entry.ino, entry.kind, cookie, found)
     }
 
     /// The part of the listing that holds what follows `after`, and where in it. `None`: the end.
@@ -127,19 +158,31 @@ impl Client {
                 _ => {}
             }
         }
-        let op = Op::ReadDir {
-            dir: InoRef::Is { ino: dir.inode.ino },
-            cookie: after,
-            max: if after == 0 { FIRST } else { READDIR_MAX as u32 },
-            plus,
-            want: WANT,
-            want_dir: WANT_DIR,
+        let ahead = dir.ahead.borrow_mut().take_if(|ahead| ahead.is(after, plus));
+        let come = match ahead {
+            Some(ahead) => ahead.answer.await.ok(),
+            None => None,
         };
-        let reply = self.core.session.call(Call::one(&Caller::default(), op)).await?;
-        result(&reply, 0)?;
-        let fetched = Fetched { from: after, reply };
+        let fetched = match come {
+            Some(fetched) => fetched,
+            None => self.core.list(dir.inode.ino, after, plus).await?,
+        };
         *dir.fetched.borrow_mut() = Some(fetched.clone());
         Ok(Some((fetched, 0)))
+    }
+
+    /// Asks for what follows `after`, unless that is under way.
+    fn ask_ahead(&self, dir: &OpenDir, after: u64, plus: bool) {
+        let mut ahead = dir.ahead.borrow_mut();
+        if ahead.as_ref().is_none_or(|ahead| !ahead.is(after, plus)) {
+            let (core, ino) = (self.core.clone(), dir.inode.ino);
+            let answer = self.core.env.spawn_join(async move {
+                let fetched = core.list(ino, after, plus).await?;
+                let inodes = core.entry_inodes(ino, &fetched.reply).map(Rc::new);
+                Ok(Fetched { inodes, ..fetched })
+            });
+            *ahead = Some(Ahead { from: after, plus, answer });
+        }
     }
 
     /// Closes a directory.
@@ -164,11 +207,43 @@ impl Client {
     }
 }
 
+impl Core {
+    /// Asks the server for a part of a listing.
+    async fn list(&self, ino: Ino, after: u64, plus: bool) -> Result<Fetched, Fault> {
+        let dir = InoRef::Is { ino };
+        let op =
+            Op::ReadDir { dir, cookie: after, max: PART, plus, want: WANT, want_dir: WANT_DIR };
+        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        match result(&reply, 0)? {
+            // Another request for the same would bring the same.
+            OpReply::Entries { entries, end: false, .. } if entries.is_empty() => {
+                Err(Fault::Protocol)
+            }
+            OpReply::Entries { .. } => Ok(Fetched { from: after, reply, inodes: None }),
+            _ => Err(Fault::Protocol),
+        }
+    }
+
+    /// Where the names of a part of a listing of `dir` lead, as far as that is known for certain.
+    fn entry_inodes(&self, dir: Ino, part: &Reply) -> Option<EntryInodes> {
+        let Ok(OpReply::Entries { entries, .. }) = result(part, 0) else { return None };
+        let dir = self.inodes.get(dir).filter(|dir| dir.holds(Rights::NAMES))?;
+        let inode = |entry: &DirEntry| {
+            let leads = dir.known(&entry.name) == Known::Leads(entry.ino);
+            if leads { self.inodes.get(entry.ino) } else { None }
+        };
+        let turns = dir.names(|names| names.turns());
+        Some(EntryInodes { turns, each: entries.iter().map(inode).collect() })
+    }
+}
+
 /// An answer that fills up.
 struct Page {
     listed: Vec<Listed>,
     room: usize,
     plus: bool,
+    /// As of the moment in which entries are put.
+    times: Lifetimes,
 }
 
 impl Page {
