@@ -13,11 +13,17 @@ const LIMIT: Duration = Duration::from_secs(25 * 60);
 /// A step: its name, the arguments of cargo, its environment.
 type Step = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     ("formatting", &["fmt", "--all", "--check"], &[]),
     ("lints", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[]),
     ("build", &["build", "--workspace", "--all-targets", "--locked"], &[]),
     ("tests", &["test", "--workspace", "--locked", "--no-fail-fast"], &[("RUST_BACKTRACE", "1")]),
+    (
+        "orders of threads",
+        &["test", "--package", "redbud-env", "--lib", "--locked", "loom_"],
+        // Another directory: the flag is one of every crate.
+        &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+    ),
     (
         "documentation",
         &["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"],

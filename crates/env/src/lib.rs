@@ -22,6 +22,7 @@ mod os;
 mod shard;
 pub mod sim;
 pub mod sync;
+mod threads;
 mod timer;
 
 pub use buffer::IoBuf;

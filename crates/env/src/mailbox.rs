@@ -8,11 +8,11 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Wake;
 
 use crate::driver::Completion;
+use crate::threads::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// Rings an executor that may be asleep.
 pub(crate) type Bell = Box<dyn Fn() + Send + Sync>;
@@ -119,9 +119,11 @@ impl SlotWaker {
         Arc::new(SlotWaker { slot, queued: AtomicBool::new(false), mailbox })
     }
 
-    /// The slot is about to be polled: wakes from here on queue it again.
+    /// The slot is about to be polled: wakes from here on queue it again, and the poll sees what
+    /// was done before those that did not. (A store alone could reach the others after the poll
+    /// has read.)
     pub(crate) fn begin_poll(&self) {
-        self.queued.store(false, Ordering::Release);
+        self.queued.swap(false, Ordering::AcqRel);
     }
 }
 
@@ -145,5 +147,70 @@ impl Wake for SlotWaker {
         if !local.unwrap_or(false) {
             self.mailbox.leave(|letters| letters.wakes.push(self.slot));
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Notify;
+    use loom::sync::atomic::AtomicUsize;
+    use loom::thread;
+
+    use super::*;
+
+    /// An executor with one task that is over when `done`, woken from other threads.
+    fn run(mailbox: &Mailbox, task: &SlotWaker, asleep: &Notify, done: impl Fn() -> bool) {
+        let (mut wakes, mut completions) = (VecDeque::new(), Vec::new());
+        loop {
+            if mailbox.may_sleep() {
+                asleep.wait();
+            }
+            mailbox.collect(&mut wakes, &mut completions);
+            for slot in wakes.drain(..) {
+                assert_eq!(slot, 3);
+                task.begin_poll();
+                if done() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn parts() -> (Arc<Mailbox>, Arc<SlotWaker>, Arc<Notify>) {
+        let asleep = Arc::new(Notify::new());
+        let bell = asleep.clone();
+        let mailbox = Mailbox::new(Box::new(move || bell.notify()));
+        let task = SlotWaker::new(3, mailbox.clone());
+        (mailbox, task, asleep)
+    }
+
+    #[test]
+    fn loom_a_wake_from_another_thread_is_never_slept_through() {
+        loom::model(|| {
+            let (mailbox, task, asleep) = parts();
+            let waker = task.clone();
+            let other = thread::spawn(move || waker.wake_by_ref());
+            run(&mailbox, &task, &asleep, || true);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_a_poll_sees_what_was_done_before_every_wake_that_it_answers() {
+        loom::model(|| {
+            let (mailbox, task, asleep) = parts();
+            let count = Arc::new(AtomicUsize::new(0));
+            let others: Vec<_> = (0..2)
+                .map(|_| {
+                    let (waker, count) = (task.clone(), count.clone());
+                    thread::spawn(move || {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        waker.wake_by_ref();
+                    })
+                })
+                .collect();
+            run(&mailbox, &task, &asleep, || count.load(Ordering::Relaxed) == 2);
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
     }
 }

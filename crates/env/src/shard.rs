@@ -4,26 +4,26 @@
 //! the lock, and two shards are only taken together by [`Shard::with2`], in
 //! address order, so no two threads wait for each other.
 
-use std::sync::{Mutex, MutexGuard};
+use crate::threads::{Mutex, MutexGuard};
 
 /// State that executors of several threads share: reached only inside `with`, so no await is ever under it.
 #[derive(Default)]
 pub struct Shard<T>(Mutex<T>);
 
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(loom)))]
 thread_local! {
     static HELD: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Notes in debug builds that this thread is inside a shard.
+/// Notes in debug builds that this thread is inside a shard. (Loom's threads share one.)
 struct Inside {
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(loom)))]
     address: usize,
 }
 
 impl Inside {
     fn enter(address: usize, nested: bool) -> Inside {
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, not(loom)))]
         {
             HELD.with(|held| {
                 let mut held = held.borrow_mut();
@@ -33,7 +33,7 @@ impl Inside {
             });
             Inside { address }
         }
-        #[cfg(not(debug_assertions))]
+        #[cfg(not(all(debug_assertions, not(loom))))]
         {
             let _ = (address, nested);
             Inside {}
@@ -41,7 +41,7 @@ impl Inside {
     }
 }
 
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(loom)))]
 impl Drop for Inside {
     fn drop(&mut self) {
         HELD.with(|held| held.borrow_mut().retain(|&address| address != self.address));
@@ -84,7 +84,7 @@ impl<T> Shard<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -126,5 +126,31 @@ mod tests {
     fn entering_a_shard_inside_another_is_refused() {
         let (a, b) = (Shard::new(0), Shard::new(0));
         a.with(|_| b.with(|_| ()));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn loom_two_shards_are_taken_in_either_order_without_deadlock_or_lost_change() {
+        loom::model(|| {
+            let shards = Arc::new((Shard::new(0), Shard::new(0)));
+            let other = {
+                let shards = shards.clone();
+                thread::spawn(move || {
+                    shards.1.with2(&shards.0, |b, a| (*a, *b) = (*a + 1, *b + 1));
+                })
+            };
+            shards.0.with2(&shards.1, |a, b| (*a, *b) = (*a + 1, *b + 1));
+            shards.0.with(|a| *a += 1);
+            other.join().unwrap();
+            assert_eq!(shards.0.with(|a| *a) + shards.1.with(|b| *b), 5);
+        });
     }
 }

@@ -1,0 +1,13 @@
+//! What threads share: the standard library's, or loom's where every order of threads is tried
+//! (`cargo xtask ci` does, with `--cfg loom`).
+
+#[cfg(all(test, loom))]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+};
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+};
