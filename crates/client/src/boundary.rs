@@ -12,6 +12,8 @@
 //!     .dirty_bytes() -> u64
 //! File::new(ctx, ino, &Attr) -> Rc<File>           knows no layout, holds nothing
 //!     .acquired(rights, &Attr, Option<LayoutPart>)  a DATA right came; `None`: the layout is empty (a new file), or unchanged if a DATA right was held before
+//!     .acquired_part(&Attr, range, Option<&LayoutPart>)   a part came under DATA_P, with its layout; `.lost_part(range)`: it went (clean by then)
+//!     .flush_part(range)          (async) as flush, for one part
 //!     .lost(rights_left)          a DATA right went (clean by then): without DATA_S layout and buffers are forgotten, without DATA_X nothing may be dirty
 //!     .server_attr(&Attr)         the server told newer attributes; without DATA_X they are the truth
 //!     .times_setting()            (async) before times are set explicitly at the server: pending mtime is dropped, no commit that carries it is under way
@@ -53,6 +55,10 @@ pub struct Commit {
     pub mtime: Option<Timestamp>,
     /// New change time.
     pub ctime: Option<Timestamp>,
+    /// Made under `DATA_P`: size and times count if they are above what the server has.
+    pub merge: bool,
+    /// What the last block holds behind the size is zero on the device.
+    pub tail_zero: bool,
 }
 
 /// Why a commit was not taken, or not whole.

@@ -15,8 +15,8 @@ use proto::mds::{
     DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
 use types::{
-    Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name, Rights,
-    planted,
+    Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name, Part,
+    Rights, planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
@@ -277,14 +277,31 @@ impl Core {
 
     fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: Option<LayoutPart>) {
         let rights = inode.lease(|lease| lease.rights().closed());
-        let data = rights & (Rights::DATA_S | Rights::DATA_X);
+        let data = rights & Rights::WHOLE;
         if !news || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
         let content = self.content(inode);
         let layout = if content.is_loaded() { None } else { layout };
+        content.parts.borrow_mut().clear();
         content.file.acquired(data, &inode.server_attr(), layout);
         content.set_loaded(true);
+        content.changed.notify_all();
+    }
+
+    /// A part of the content came; `attr`: as they were then.
+    fn acquired_part(
+        &self,
+        inode: &Rc<Inode>,
+        attr: &Attr,
+        part: Part,
+        layout: Option<&LayoutPart>,
+    ) {
+        inode.told_without_data();
+        let content = self.content(inode);
+        content.shared.set(true);
+        content.parts.borrow_mut().insert(part);
+        content.file.acquired_part(attr, part.range, layout);
         content.changed.notify_all();
     }
 
@@ -344,9 +361,14 @@ impl Core {
                     self.unnamed(attr, *unused == Some(attr.ino) && !kept);
                 }
             }
-            (Op::Acquire { .. }, OpReply::Acquired { leased, layout }) => {
+            (Op::Acquire { .. }, OpReply::Acquired { leased, layout, part, .. }) => {
                 let (inode, news) = self.told(leased);
-                self.acquired(&inode, news, layout.clone());
+                match part {
+                    Some(part) if news && inode.holds(Rights::DATA_P) => {
+                        self.acquired_part(&inode, &leased.attr, *part, layout.as_ref());
+                    }
+                    _ => self.acquired(&inode, news, layout.clone()),
+                }
             }
             (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
             (Op::Unlock { ino, lock }, OpReply::Done {}) => {
@@ -462,7 +484,7 @@ impl Core {
                 let (give, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
                 inode.give(give, self.session.order());
                 if !give.is_empty() {
-                    ops.push(Op::Return { ino, seq, give, still_open: false });
+                    ops.push(Op::Return { ino, seq, give, still_open: false, part: None });
                     self.returning.borrow_mut().insert(ino, seq);
                 }
             }
@@ -535,7 +557,7 @@ impl Events for Core {
         let content = inode.content()?;
         content.shared.set(true);
         let exclusive = inode.holds(Rights::DATA_X) && content.is_loaded();
-        exclusive.then(|| content.file.data_attr())
+        (exclusive || content.holds_parts()).then(|| content.file.data_attr())
     }
 
     fn reclaim(&self) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
@@ -549,7 +571,10 @@ impl Events for Core {
                     rights = Rights::empty();
                 }
                 let open = inode.opens() > 0;
-                let held = HeldLease { ino: inode.ino, rights, open };
+                let parts = inode
+                    .content()
+                    .map_or_else(Vec::new, |content| content.parts.borrow().iter().collect());
+                let held = HeldLease { ino: inode.ino, rights, open, parts };
                 (open || !rights.is_empty()).then_some(held)
             })
             .collect();
@@ -563,7 +588,7 @@ impl Events for Core {
         for inode in &inodes {
             inode.forget_lease(self.session.order());
             if let Some(content) = inode.content() {
-                content.set_loaded(false);
+                content.forget();
                 content.shared.set(true);
                 content.file.drop_all(true);
                 if lost.contains(&inode.ino) {
@@ -593,7 +618,7 @@ impl Core {
             if inode.opens() > 0 {
                 let ino = InoRef::Is { ino: inode.ino };
                 let rights = Rights::OPEN | Rights::ATTR;
-                let op = Op::Acquire { ino, rights, from: FileBlock(0) };
+                let op = Op::Acquire { ino, rights, from: FileBlock(0), part: None };
                 // A file that has no name left is gone: its handles see `Stale`.
                 let _ = self.session.call(Call::one(&Caller::default(), op)).await;
             }

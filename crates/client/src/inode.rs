@@ -61,7 +61,7 @@ struct State {
     /// It was in use since it came to the front of that queue last.
     warm: bool,
     opens: u32,
-    /// Open handles that are buffered and may write.
+    /// Open handles that are buffered and may write, or whose mappings may.
     buffered_writers: u32,
     /// The kernel may have pages of it.
     pages: bool,
@@ -124,12 +124,23 @@ impl Inode {
     /// have overtaken that one: it does not know the size that a writer elsewhere knows.
     pub fn attr_as_told(&self, told: &Attr) -> Attr {
         let newest = self.server_attr();
-        let lacks_data = self.state.borrow().lacks_data;
-        if self.attr_holds() || !lacks_data || told.version >= newest.version {
+        let (lacks_data, parts) = {
+            let state = self.state.borrow();
+            (state.lacks_data, state.lease.holds(Rights::DATA_P))
+        };
+        let newer = told.version < newest.version;
+        if self.attr_holds() || newer && !lacks_data {
             return self.attr();
         }
         let Attr { size, blocks, mtime, .. } = *told;
-        self.overlaid(Attr { size, blocks, mtime, ..newest })
+        let attr = Attr { size, blocks, mtime, ..newest };
+        // Who holds parts was asked about them, too, when the others were.
+        if parts { attr } else { self.overlaid(attr) }
+    }
+
+    /// The attributes told last lack what those know who write the file.
+    pub fn told_without_data(&self) {
+        self.state.borrow_mut().lacks_data = true;
     }
 
     /// The reply to a removal told attributes: size and times as the server has them, though
@@ -142,9 +153,8 @@ impl Inode {
 
     fn overlaid(&self, mut attr: Attr) -> Attr {
         let state = self.state.borrow();
-        if state.lease.holds(Rights::DATA_X)
-            && let Special::Content(content) = &state.special
-            && content.is_loaded()
+        if let Special::Content(content) = &state.special
+            && (state.lease.holds(Rights::DATA_X) && content.is_loaded() || content.holds_parts())
         {
             content.file.overlay(&mut attr);
         }

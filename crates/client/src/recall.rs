@@ -17,11 +17,13 @@
 //! | next, while something is noted | parked | parked | served | invalidate what was noted, parked ranges left out |
 //! | … if that takes over 10 ms | served, noted | served | served | (one more round follows) |
 //! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
-
+//!
+//! Parts drain without the kernel, which has no pages of them: what has a block of the part is parked,
+//! and the part goes when nothing of it is in service or dirty. The rest of the file is served on.
 use std::rc::Rc;
 
 use proto::mds::{Op, Push};
-use types::{Bug, Duration, FileKind, Ino, Rights, planted};
+use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
 use crate::core::Core;
 use crate::inode::Inode;
@@ -43,9 +45,9 @@ impl Core {
     /// The server said something.
     pub fn pushed(self: &Rc<Self>, push: Push) {
         match push {
-            Push::Recall { ino, seq, take } => {
+            Push::Recall { ino, seq, take, part } => {
                 self.recalls.set(self.recalls.get() + 1);
-                self.begin_recall(ino, seq, take);
+                self.begin_recall(ino, seq, take, part);
             }
             Push::LockFree { ino, owner } => self.locks.freed(ino, owner),
             Push::SpaceWanted {} => {
@@ -56,20 +58,26 @@ impl Core {
         }
     }
 
-    fn begin_recall(self: &Rc<Self>, ino: Ino, seq: u64, take: Rights) {
+    fn begin_recall(self: &Rc<Self>, ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>) {
         let core = self.clone();
         let Some(inode) = self.inodes.get(ino) else {
-            self.env.spawn(async move { core.give_back(ino, seq, take, false).await });
+            self.env.spawn(async move { core.give_back((ino, seq), take, false, part).await });
             return;
         };
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
         let had = Rights::from_bits_retain(soft.bits()) & inode.lease(|lease| lease.rights());
         inode.give(kept_by_mistake(soft), self.session.order());
-        self.env.spawn(async move { core.recall(inode, seq, take, had).await });
+        self.env.spawn(async move { core.recall(inode, seq, (take, part), had).await });
     }
 
-    async fn recall(self: Rc<Self>, inode: Rc<Inode>, seq: u64, take: Rights, had: Rights) {
+    async fn recall(
+        self: Rc<Self>,
+        inode: Rc<Inode>,
+        seq: u64,
+        (take, part): (Rights, Option<BlockRange>),
+        had: Rights,
+    ) {
         let ino = inode.ino;
         // What the kernel was never told, or has forgotten, it need not be told to forget.
         let known = ino == Ino::ROOT || !inode.is_idle();
@@ -79,9 +87,15 @@ impl Core {
         if known && had.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
         }
-        let data = take & (Rights::DATA_S | Rights::DATA_X);
+        let data = take & Rights::WHOLE;
         if !data.is_empty() && inode.kind() == FileKind::Regular {
             self.drain(&inode, data).await;
+        }
+        if take.contains(Rights::DATA_P) {
+            self.drain_part(&inode, part.unwrap_or(BlockRange::ALL)).await;
+            if part.is_none() {
+                inode.give(Rights::DATA_P, self.session.order());
+            }
         }
         let awaited = inode.awaited_until();
         let expected = known && self.env.now() < awaited && inode.holds(Rights::OPEN);
@@ -96,11 +110,17 @@ impl Core {
             });
         }
         inode.give(give & Rights::OPEN, self.session.order());
-        self.give_back(ino, seq, give, still_open).await;
+        self.give_back((ino, seq), give, still_open, part).await;
     }
 
-    async fn give_back(&self, ino: Ino, seq: u64, give: Rights, still_open: bool) {
-        let op = Op::Return { ino, seq, give, still_open };
+    async fn give_back(
+        &self,
+        (ino, seq): (Ino, u64),
+        give: Rights,
+        still_open: bool,
+        part: Option<BlockRange>,
+    ) {
+        let op = Op::Return { ino, seq, give, still_open, part };
         // After an eviction there is nothing left to give back.
         let _ = self.session.call(Call::reserved(vec![op])).await;
     }
@@ -118,7 +138,7 @@ impl Core {
             inode.give(data, self.session.order());
             return;
         }
-        content.begin_drain();
+        content.begin_drain(BlockRange::ALL);
         content.shared.set(true);
         if inode.has_pages() {
             inode.set_pages(false);
@@ -134,8 +154,70 @@ impl Core {
         if !left.contains(Rights::DATA_S) {
             content.set_loaded(false);
         }
-        content.file.lost(left & (Rights::DATA_S | Rights::DATA_X));
+        content.file.lost(left & Rights::WHOLE);
         content.end_drain();
+    }
+
+    /// Takes `range` from the requests that use parts of it, and gives it up locally.
+    async fn drain_part(&self, inode: &Inode, range: BlockRange) {
+        if let Some(content) = inode.content() {
+            self.empty_part(inode, &content, range).await;
+        }
+    }
+
+    /// Gives up all parts locally, because the whole will take their place.
+    pub async fn leave_parts(&self, inode: &Inode, content: &Content) {
+        if content.holds_parts() {
+            self.empty_part(inode, content, BlockRange::ALL).await;
+        }
+    }
+
+    async fn empty_part(&self, inode: &Inode, content: &Content, range: BlockRange) {
+        let _draining = content.draining.lock().await;
+        let held = content.parts.borrow().within(range).next().is_some();
+        if !held {
+            return;
+        }
+        content.begin_drain(range);
+        content.park(true);
+        loop {
+            let changed = content.changed.notified();
+            if content.is_used_in(range) {
+                changed.await;
+                continue;
+            }
+            // With the last part everything goes that is known of the file.
+            let last = content.parts.borrow().iter().all(|part| range.contains(part.range));
+            let range = if last { BlockRange::ALL } else { range };
+            if content.file.is_settled_in(range) || planted(Bug::RecallWithoutFlush) {
+                break;
+            }
+            content.file.resume();
+            if let Err(fault) = content.file.flush_part(range).await
+                && !content.file.is_settled_in(range)
+            {
+                self.log_loss(inode, fault);
+                content.file.forsake();
+            }
+        }
+        if planted(Bug::DataKeptAfterRecall) {
+            content.end_drain();
+            return;
+        }
+        content.parts.borrow_mut().remove(range);
+        if content.holds_parts() {
+            content.file.lost_part(range);
+        } else {
+            content.file.lost(Rights::empty());
+        }
+        content.end_drain();
+    }
+
+    fn log_loss(&self, inode: &Inode, fault: Fault) {
+        self.session.log(&format!(
+            "{}: data were lost when another client asked for the file: {fault}",
+            self.origins.describe(inode.ino)
+        ));
     }
 
     /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
@@ -168,10 +250,7 @@ impl Core {
             if let Err(fault) = content.file.flush().await
                 && !content.file.is_clean()
             {
-                self.session.log(&format!(
-                    "{}: data were lost when another client asked for the file: {fault}",
-                    self.origins.describe(inode.ino)
-                ));
+                self.log_loss(inode, fault);
                 content.file.drop_all(true);
             }
         }

@@ -1,7 +1,10 @@
 //! Requests on the content of a file: uses of a DATA right, parking while it drains.
 //!
 //! Invariants:
-//! - a request in service holds a [`Use`]; the right is given back only at zero uses;
+//! - a request in service holds a [`Use`]; the right is given back only at zero uses, a part only
+//!   when no use has a block of it;
+//! - parts serve only what bypasses the kernel's pages: whoever waits for a part locks no folio, and
+//!   while parts are held the kernel has no pages of the file, so giving one up tells it nothing;
 //! - a request that changes the size is never parked while `DATA_X` is held, nor is the
 //!   kernel's write-back: the kernel may hold locks that an invalidation waits for;
 //! - while the right drains, the range of every answered page-filling READ is noted and
@@ -14,8 +17,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
-use proto::mds::{InoRef, Op};
-use types::{Duration, Fault, FileBlock, Rights};
+use proto::mds::{InoRef, Op, OpReply};
+use proto::parts::Parts;
+use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_MAX};
+use types::{BlockRange, Duration, Fault, FileBlock, Part, Rights};
 
 use crate::api::Caller;
 use crate::core::Core;
@@ -37,8 +42,20 @@ pub(crate) enum Service {
     Always,
 }
 
-#[derive(Default)]
+/// What became of a request for rights on content.
+struct Asked {
+    /// The whole right is to be had, or nothing.
+    calm: bool,
+}
+
+/// The blocks that bytes `[range.0, range.1)` touch.
+fn blocks_of(range: (u64, u64)) -> BlockRange {
+    BlockRange::new(range.0 / BLOCK_U64, range.1.div_ceil(BLOCK_U64))
+}
+
 struct Drain {
+    /// What goes.
+    range: BlockRange,
     parking: bool,
     noted: Vec<(u64, u64)>,
 }
@@ -51,7 +68,13 @@ pub(crate) struct Content {
     /// Another client may know the file. Not so for a file that this client made and has held
     /// `DATA_X` on ever since, without a glimpse: whoever finds it has its size glimpsed.
     pub shared: Cell<bool>,
+    /// Under `DATA_P`: what is held.
+    pub parts: RefCell<Parts>,
+    /// The server did not know what lies behind the size.
+    untold_tail: Cell<bool>,
     uses: Cell<u32>,
+    /// Uses of parts, by number.
+    part_uses: RefCell<BTreeMap<u64, BlockRange>>,
     drain: RefCell<Option<Drain>>,
     parked: RefCell<BTreeMap<u64, (u64, u64)>>,
     parked_next: Cell<u64>,
@@ -71,7 +94,10 @@ impl Content {
             file,
             loaded: Cell::new(false),
             shared: Cell::new(true),
+            parts: RefCell::default(),
+            untold_tail: Cell::new(false),
             uses: Cell::new(0),
+            part_uses: RefCell::default(),
             drain: RefCell::new(None),
             parked: RefCell::new(BTreeMap::new()),
             parked_next: Cell::new(0),
@@ -90,6 +116,17 @@ impl Content {
     /// A DATA right came or went.
     pub fn set_loaded(&self, loaded: bool) {
         self.loaded.set(loaded);
+    }
+
+    /// Nothing is held any more.
+    pub fn forget(&self) {
+        self.loaded.set(false);
+        self.parts.borrow_mut().clear();
+    }
+
+    /// Are parts held?
+    pub fn holds_parts(&self) -> bool {
+        !self.parts.borrow().is_empty()
     }
 
     /// Is a recall draining it?
@@ -111,9 +148,31 @@ impl Content {
         self.uses.get()
     }
 
-    /// A recall begins to drain.
-    pub fn begin_drain(&self) {
-        *self.drain.borrow_mut() = Some(Drain::default());
+    /// Is a request on a block of `range` in service under a part?
+    pub fn is_used_in(&self, range: BlockRange) -> bool {
+        self.part_uses.borrow().values().any(|used| used.overlaps(range))
+    }
+
+    /// A recall of `range` begins to drain.
+    pub fn begin_drain(&self, range: BlockRange) {
+        *self.drain.borrow_mut() = Some(Drain { range, parking: false, noted: Vec::new() });
+    }
+
+    fn is_parking(&self, range: BlockRange) -> bool {
+        let drain = self.drain.borrow();
+        drain.as_ref().is_some_and(|drain| drain.parking && drain.range.overlaps(range))
+    }
+
+    fn use_whole(self: &Rc<Self>) -> Use {
+        self.uses.set(self.uses.get() + 1);
+        Use { content: self.clone(), part: None }
+    }
+
+    fn use_part(self: &Rc<Self>, range: BlockRange) -> Use {
+        self.uses.set(self.uses.get() + 1);
+        let number = self.parked_next.replace(self.parked_next.get() + 1);
+        self.part_uses.borrow_mut().insert(number, range);
+        Use { content: self.clone(), part: Some(number) }
     }
 
     /// The recall ended: parked requests ask anew.
@@ -170,6 +229,8 @@ fn subtract(ranges: &[(u64, u64)], holes: &[(u64, u64)]) -> Vec<(u64, u64)> {
 /// A request in service.
 pub(crate) struct Use {
     content: Rc<Content>,
+    /// Its number among the uses of parts.
+    part: Option<u64>,
 }
 
 impl Use {
@@ -183,7 +244,10 @@ impl Drop for Use {
     fn drop(&mut self) {
         let uses = self.content.uses.get() - 1;
         self.content.uses.set(uses);
-        if uses == 0 {
+        if let Some(number) = self.part {
+            self.content.part_uses.borrow_mut().remove(&number);
+        }
+        if uses == 0 || self.part.is_some() && self.content.is_draining() {
             self.content.changed.notify_all();
         }
     }
@@ -230,7 +294,8 @@ impl Core {
         content
     }
 
-    /// Waits until a request on `range` may be served under `need` (`DATA_S` or `DATA_X`).
+    /// Waits until a request on bytes `range` may be served under `need` (`DATA_S` or `DATA_X`) on the
+    /// whole content.
     pub async fn use_data(
         &self,
         inode: &Rc<Inode>,
@@ -238,25 +303,62 @@ impl Core {
         service: Service,
         range: (u64, u64),
     ) -> Result<Use, Fault> {
+        self.serve(inode, need, service, range, true).await
+    }
+
+    /// As [`Core::use_data`], for what bypasses the kernel's pages: a part that covers `range` will do.
+    pub async fn use_part(
+        &self,
+        inode: &Rc<Inode>,
+        need: Rights,
+        range: (u64, u64),
+    ) -> Result<Use, Fault> {
+        let large = blocks_of(range).len() > PART_BLOCKS_MAX / 2;
+        self.serve(inode, need, Service::Plain, range, large).await
+    }
+
+    async fn serve(
+        &self,
+        inode: &Rc<Inode>,
+        need: Rights,
+        service: Service,
+        range: (u64, u64),
+        mut whole: bool,
+    ) -> Result<Use, Fault> {
         let content = self.content(inode);
+        let writes = need.contains(Rights::DATA_X);
+        let part = Part { range: blocks_of(range), exclusive: writes };
         let mut parked = None;
         loop {
             self.live().await?;
             let changed = content.changed.notified();
             if content.loaded.get() && inode.holds(need) {
-                let parking = content.drain.borrow().as_ref().is_some_and(|drain| drain.parking);
-                if !parking || service == Service::Always {
+                if !content.is_parking(BlockRange::ALL) || service == Service::Always {
                     if service == Service::PageRead {
                         content.note(range.0, range.1);
                         inode.set_pages(true);
                     }
-                    content.uses.set(content.uses.get() + 1);
+                    let in_use = content.use_whole();
                     drop(parked);
-                    return Ok(Use { content: content.clone() });
+                    if writes && content.untold_tail.take() {
+                        in_use.file().zero_tail().await?;
+                    }
+                    return Ok(in_use);
+                }
+            } else if !whole && content.parts.borrow().covers(part) {
+                // What lies beyond the size that is known here may have been written elsewhere.
+                if !writes && range.1 > content.file.size() {
+                    whole = true;
+                    continue;
+                }
+                if !content.is_parking(part.range) {
+                    drop(parked);
+                    return Ok(content.use_part(part.range));
                 }
             } else if !content.is_draining() && !content.acquiring.get() {
                 drop(changed);
-                self.acquire(inode, &content, need).await?;
+                let part = (!whole).then_some(part.range);
+                whole |= self.acquire(inode, &content, need, part).await?.calm;
                 continue;
             }
             if parked.is_none() {
@@ -266,22 +368,27 @@ impl Core {
         }
     }
 
-    /// Gets `OPEN`, and `DATA_S` with it. While the server asks this client for rights it grants it
-    /// nothing: then again. What a file that counts as open was granted stays, however often others
-    /// ask for it, so this ends.
-    pub async fn acquire_open(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
+    /// Gets `OPEN`, and with it `need` on the whole content if no other client stands in the way of
+    /// writing. Do several write the file at this time? While the server asks this client for rights it
+    /// grants it nothing: then again. What a file that counts as open was granted stays, however often
+    /// others ask for it, so this ends.
+    pub async fn acquire_open(&self, inode: &Rc<Inode>, need: Rights) -> Result<bool, Fault> {
         let content = self.content(inode);
+        let writes = need.contains(Rights::DATA_X);
+        let part = writes.then(BlockRange::default);
         loop {
             let changed = content.changed.notified();
-            if inode.holds(Rights::OPEN) {
-                return Ok(());
+            let has = !writes || inode.holds(need) || content.holds_parts();
+            if inode.holds(Rights::OPEN) && has {
+                return Ok(writes && !inode.holds(need));
             }
             if !content.acquiring.get() && !content.is_draining() {
                 drop(changed);
-                self.acquire(inode, &content, Rights::DATA_S).await?;
-                if !inode.holds(Rights::OPEN) {
-                    self.env.sleep(AGAIN).await;
+                let asked = self.acquire(inode, &content, need, part).await?;
+                if inode.holds(Rights::OPEN) {
+                    return Ok(writes && !asked.calm && !inode.holds(need));
                 }
+                self.env.sleep(AGAIN).await;
                 continue;
             }
             changed.await;
@@ -289,24 +396,39 @@ impl Core {
     }
 
     /// At most one at a time for an inode: what a reply says of a DATA right and of the
-    /// layout belongs together.
+    /// layout belongs together. Without `part` the parts held are given up for the whole.
     async fn acquire(
         &self,
         inode: &Rc<Inode>,
-        content: &Content,
+        content: &Rc<Content>,
         need: Rights,
-    ) -> Result<(), Fault> {
+        part: Option<BlockRange>,
+    ) -> Result<Asked, Fault> {
         content.acquiring.set(true);
         let _acquiring = Acquiring(content);
+        // Who holds the whole right to read has pages, and gives it up first.
+        let part = part.filter(|_| !inode.holds(Rights::DATA_S));
+        let many = content.parts.borrow().len() + 1 >= PARTS_MAX;
+        let part = part.filter(|_| !many);
+        if part.is_none() {
+            self.leave_parts(inode, content).await;
+        }
         let ino = InoRef::Is { ino: inode.ino };
         let rights = need | Rights::ATTR | Rights::OPEN;
-        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from: FileBlock(0) }];
+        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from: FileBlock(0), part }];
         // The kernel asks for `security.capability` before the first write.
-        if need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
+        let first = !content.holds_parts();
+        if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
             ops.push(Op::ListXattr { ino, want: Rights::ATTR });
         }
         let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
-        result(&reply, 0).map(|_| ())
+        match result(&reply, 0)? {
+            OpReply::Acquired { calm, untold_tail, .. } => {
+                content.untold_tail.set(*untold_tail);
+                Ok(Asked { calm: *calm })
+            }
+            _ => Err(Fault::Protocol),
+        }
     }
 }
 

@@ -7,11 +7,19 @@
 //! - everything it decides is in its [`Effects`], applied by the server at the instant
 //!   its transaction succeeded, and dropped otherwise.
 
-use proto::mds::{DataAttr, InoRef, Leased, OpReply, Principal};
-use store::{Stop, Txn};
-use types::{Attr, Bug, ClientId, Fault, FileKind, HashMap, Ino, Rights, Timestamp, planted};
+use std::cell::RefCell;
 
+use proto::mds::{InoRef, Leased, OpReply, Principal};
+use store::{Stop, Txn};
+use types::limits::{PART_BLOCKS_MAX, PARTS_TOTAL_MAX};
+use types::{
+    Attr, BlockRange, Bug, ClientId, Fault, FileKind, HashMap, Ino, Part, Rights, Timestamp,
+    planted,
+};
+
+use crate::contention::{Asked, Manner};
 use crate::gate::Held;
+use crate::glimpse::Glimpsed;
 use crate::recent::Unit;
 use crate::record::{Outcome, Record};
 use crate::server::Server;
@@ -23,6 +31,8 @@ pub struct Need {
     pub ino: Ino,
     /// The rights.
     pub take: Rights,
+    /// Of `DATA_P` what excludes this.
+    pub part: Option<Part>,
 }
 
 /// What the request has already waited for.
@@ -32,8 +42,10 @@ pub struct Waited {
     pub gates: Option<Held>,
     /// Inodes whose other holders have been asked for `OPEN`: who still holds it has the file open.
     pub open_asked: Vec<Ino>,
-    /// What holders of `DATA_X` said of size and times.
-    pub glimpsed: HashMap<Ino, Option<DataAttr>>,
+    /// What those who write said of size and times.
+    pub glimpsed: HashMap<Ino, Glimpsed>,
+    /// How requests for parts are met: decided once for each.
+    pub manners: RefCell<HashMap<Ino, Manner>>,
 }
 
 /// What a transaction decided beside its changes of blocks.
@@ -43,12 +55,16 @@ pub struct Effects {
     pub needs: Vec<Need>,
     /// Was one of them missing?
     pub missing: bool,
-    /// Holders of `DATA_X` on these must be asked for size and times.
-    pub glimpse: Vec<Ino>,
+    /// Those who write these must be asked for size and times; with the size that the server has.
+    pub glimpse: Vec<(Ino, u64)>,
     /// Rights the client would like.
     pub wants: Vec<(Ino, Rights)>,
     /// Rights it shall have, free of conflicts by its needs.
     pub grants: Vec<(Ino, Rights)>,
+    /// A part that it shall have, likewise.
+    pub part: Option<(Ino, Part)>,
+    /// A file's new size, and whether zeros follow it to the end of its block.
+    pub tail: Option<(Ino, u64, bool)>,
     /// Leases that end.
     pub drops: Vec<(ClientId, Ino)>,
     /// What the reply rests on.
@@ -132,9 +148,46 @@ impl Cx<'_> {
         if planted(Bug::RecallSkipped) && take.contains(Rights::NAMES) {
             return;
         }
-        self.effects.needs.push(Need { ino, take });
+        self.effects.needs.push(Need { ino, take, part: None });
         self.effects.missing |= self.server.gates.closed(ino, self.waited.gates.as_ref())
             || self.server.leases.borrow().others(self.client, ino).intersects(take);
+    }
+
+    /// No other client may hold anything that excludes `part` of `ino`, and no other operation may wait there.
+    pub fn need_part(&mut self, ino: Ino, part: Part) {
+        let take = Rights::DATA_P.conflicts();
+        self.need(ino, take);
+        self.effects.needs.push(Need { ino, take, part: Some(part) });
+        let leases = self.server.leases.borrow();
+        self.effects.missing |= !leases.part_conflicts(self.client, ino, part).is_empty();
+    }
+
+    /// How a request for `range` of `ino` under `rights` is met.
+    pub fn manner(&self, ino: Ino, rights: Rights, range: BlockRange) -> Manner {
+        if let Some(manner) = self.waited.manners.borrow().get(&ino) {
+            return *manner;
+        }
+        let leases = self.server.leases.borrow();
+        let (client, now) = (self.client, self.server.env.now());
+        let part = Part { range, exclusive: rights.contains(Rights::DATA_X) };
+        let holds = leases.rights(client, ino);
+        let manner = self.server.contention.borrow_mut().ask(Asked {
+            client,
+            ino,
+            now,
+            excluded: leases.others(client, ino).intersects(rights.conflicts() & Rights::WHOLE),
+            overlaps: !leases.part_conflicts(client, ino, part).is_empty(),
+            holds_parts: holds.contains(Rights::DATA_P),
+        });
+        let many = range.len() > PART_BLOCKS_MAX / 2 || leases.parts_len() >= PARTS_TOTAL_MAX;
+        let manner = match manner {
+            Manner::Part(_) if holds.intersects(Rights::WHOLE) => Manner::Whole,
+            Manner::Part(_) if many && holds.contains(Rights::DATA_P) => Manner::Calm,
+            Manner::Part(_) if many => Manner::Whole,
+            manner => manner,
+        };
+        self.waited.manners.borrow_mut().insert(ino, manner);
+        manner
     }
 
     /// Has another client the file open?
@@ -193,26 +246,19 @@ impl Cx<'_> {
         if attr.nlink == 0 { Err(Fault::NotFound.into()) } else { Ok(attr) }
     }
 
-    /// Attributes as others may see them: size and times from the client that holds
-    /// `DATA_X`, if it is another one. Asks for a glimpse if there is none yet.
+    /// Attributes as others may see them: with what those know who write the file, if this client
+    /// is not the only one. Asks for a glimpse if there is none yet.
     pub fn seen(&mut self, mut attr: Attr) -> Attr {
-        if attr.kind != FileKind::Regular || self.replay {
-            return attr;
-        }
-        let writer = self.server.leases.borrow().writer(attr.ino);
-        if writer.is_none_or(|writer| writer == self.client) {
+        let written = self.server.leases.borrow().written_elsewhere(self.client, attr.ino);
+        if attr.kind != FileKind::Regular || self.replay || !written {
             return attr;
         }
         match self.waited.glimpsed.get(&attr.ino) {
-            None => self.effects.glimpse.push(attr.ino),
-            Some(None) => {}
-            Some(Some(_)) if planted(Bug::GlimpseIgnored) => {}
-            Some(Some(data)) => {
-                attr.size = data.size;
-                attr.blocks = data.blocks;
-                attr.mtime = data.mtime;
-                attr.ctime = attr.ctime.max(data.ctime);
-            }
+            Some(_) if planted(Bug::GlimpseIgnored) => {}
+            Some(glimpsed) if glimpsed.holds_for(&attr) => glimpsed.put_in(&mut attr),
+            // Sizes that change too fast to be read are taken.
+            Some(glimpsed) if glimpsed.is_given_up() => self.need(attr.ino, Rights::WRITES),
+            _ => self.effects.glimpse.push((attr.ino, attr.size)),
         }
         attr
     }
@@ -250,7 +296,7 @@ impl Cx<'_> {
 pub fn possible(kind: FileKind) -> Rights {
     match kind {
         FileKind::Directory => Rights::ATTR | Rights::NAMES | Rights::OPEN,
-        FileKind::Regular => Rights::ATTR | Rights::OPEN | Rights::DATA_S | Rights::DATA_X,
+        FileKind::Regular => Rights::ATTR | Rights::OPEN | Rights::WHOLE,
         _ => Rights::ATTR | Rights::OPEN,
     }
 }

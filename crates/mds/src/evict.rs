@@ -98,8 +98,9 @@ pub async fn evict(server: &Rc<Server>, client: ClientId, reason: &str) {
     session.push(Message::Push { push: Push::Evicted { reason: reason.to_owned() } });
     session.unbind();
     let held = server.leases.borrow().of_client(client);
-    let writable = held.iter().filter(|(_, rights)| rights.contains(Rights::DATA_X));
+    let writable = held.iter().filter(|(_, rights)| rights.intersects(Rights::WRITES));
     let mut writable: Vec<Ino> = writable.map(|(ino, _)| *ino).collect();
+    writable.iter().for_each(|&ino| server.contention.borrow_mut().forget(ino));
     if unknown {
         writable = vec![ALL];
     }

@@ -130,7 +130,7 @@ pub async fn run(server: Rc<Server>) {
 async fn free(server: &Rc<Server>, ino: Ino) {
     let nobody = ClientId(0);
     if !server.leases.borrow().others(nobody, ino).is_empty() {
-        let needs = [Need { ino, take: Rights::all() }];
+        let needs = [Need { ino, take: Rights::all(), part: None }];
         let gates = crate::recall::recall(server, nobody, &needs, None).await;
         server.leases.borrow_mut().drop_inode(ino);
         drop(gates);

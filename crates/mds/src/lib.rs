@@ -14,11 +14,13 @@
 
 pub mod config;
 mod connection;
+mod contention;
 mod crowd;
 mod cx;
 pub mod evict;
 mod freer;
 mod gate;
+mod glimpse;
 mod grace;
 mod hello;
 mod ops;

@@ -1,4 +1,4 @@
-//! Waiting for rights: gates, recalls, glimpses, and the end of patience.
+//! Waiting for rights: gates, recalls, and the end of patience.
 //!
 //! Invariants:
 //! - while an operation waits for rights on an inode it holds the inode's gate, so
@@ -8,8 +8,6 @@
 
 use std::rc::Rc;
 
-use env::sync::oneshot;
-use proto::mds::{DataAttr, Message, Push};
 use types::{ClientId, Duration, Ino, Rights};
 
 use crate::cx::Need;
@@ -19,7 +17,7 @@ use crate::server::Server;
 use crate::session::Session;
 
 /// How often a waiter looks whether the one it waits for has died.
-const LOOK: Duration = Duration::from_millis(500);
+pub const LOOK: Duration = Duration::from_millis(500);
 
 /// Takes the gates of `needs`, asks every other client for the rights, and waits until they are given up,
 /// or the `waiter`'s own session is over.
@@ -31,7 +29,12 @@ pub async fn recall(
 ) -> Held {
     let gates = server.gates.enter(needs.iter().map(|need| need.ino).collect()).await;
     for need in needs.iter().filter(|need| !need.take.is_empty()) {
-        let recalls = server.leases.borrow_mut().recall(client, need.ino, need.take);
+        let mut leases = server.leases.borrow_mut();
+        let mut recalls = leases.recall(client, need.ino, need.take);
+        if let Some(part) = need.part {
+            recalls.extend(leases.recall_part(client, need.ino, part));
+        }
+        drop(leases);
         for recall in recalls {
             if let Some(session) = server.session(recall.client) {
                 session.push_recall(recall);
@@ -42,7 +45,11 @@ pub async fn recall(
         let notified = server.lease_events.notified();
         let mut awaited = Vec::new();
         for need in needs {
-            awaited.extend(server.leases.borrow().awaited(client, need.ino, need.take));
+            let leases = server.leases.borrow();
+            awaited.extend(leases.awaited(client, need.ino, need.take));
+            if let Some(part) = need.part {
+                awaited.extend(leases.part_conflicts(client, need.ino, part));
+            }
         }
         if awaited.is_empty() || waiter.is_some_and(Session::is_over) {
             return gates;
@@ -55,31 +62,6 @@ pub async fn recall(
 /// Asks for `OPEN` of others is part of `needs`: which inodes have been asked about.
 pub fn asked_about_open(needs: &[Need]) -> impl Iterator<Item = Ino> {
     needs.iter().filter(|need| need.take.contains(Rights::OPEN)).map(|need| need.ino)
-}
-
-/// Asks the holder of `DATA_X` on `ino` for size and times; `None` if there is none any more.
-pub async fn glimpse(server: &Rc<Server>, ino: Ino) -> Option<DataAttr> {
-    loop {
-        let writer = server.leases.borrow().writer(ino)?;
-        let session = server.session(writer)?;
-        let (send, mut receive) = oneshot();
-        let id = server.next_id();
-        session.glimpses.borrow_mut().insert(id, send);
-        let connection = session.connection_number();
-        session.push(Message::Push { push: Push::Glimpse { id, ino } });
-        loop {
-            let patience = LOOK.min(server.config.lease / 4);
-            if let Some(answer) = server.env.timeout(patience, &mut receive).await {
-                return answer.flatten();
-            }
-            end_the_late(server, &[writer]).await;
-            let gone = server.session(writer).is_none_or(|now| !Rc::ptr_eq(&now, &session));
-            if gone || session.connection_number() != connection {
-                session.glimpses.borrow_mut().remove(&id);
-                break;
-            }
-        }
-    }
 }
 
 /// Evicts those of `clients`, whom others wait for, that have been silent for a lease or

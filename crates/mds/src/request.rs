@@ -10,14 +10,15 @@
 use std::rc::Rc;
 
 use proto::lock_server::Owner;
-use proto::mds::{Leased, Lock, Message, Op, OpReply, Reply, Request};
+use proto::mds::{HeldLease, Leased, Lock, Message, Op, OpReply, Reply, Request};
 use store::{Cost, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
-use types::{Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
+use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::cx::{Cx, Effects, Waited};
+use crate::glimpse::glimpse;
 use crate::ops::{self, READ, commit, repeat, space};
-use crate::recall::{self, asked_about_open, glimpse, recall};
+use crate::recall::{self, asked_about_open, recall};
 use crate::recent::Unit;
 use crate::record::{self, Outcome, Record};
 use crate::server::Server;
@@ -79,7 +80,15 @@ pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpR
                 entry.iter_mut().for_each(&mut tell);
                 tell(dir);
             }
-            OpReply::Attr { leased } | OpReply::Acquired { leased, .. } => tell(leased),
+            OpReply::Attr { leased } => tell(leased),
+            OpReply::Acquired { leased, layout, part, .. } => {
+                // What went meanwhile, or is asked back, is not told.
+                let keeps = |part| leases.keeps_part(session.client, leased.attr.ino, part);
+                if part.is_some_and(|part| !keeps(part)) {
+                    (*layout, *part) = (None, None);
+                }
+                tell(leased);
+            }
             OpReply::Entries { entries, dir, .. } => {
                 entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut tell);
                 tell(dir);
@@ -254,9 +263,17 @@ impl Work {
             _ => {}
         }
         match op {
-            Op::Commit { ino, edits, size, mtime, ctime } => {
-                let (ino, size, mtime, ctime) = (*ino, *size, *mtime, *ctime);
-                self.commit(index, op, commit::Commit { ino, edits, size, mtime, ctime }).await
+            Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
+                let commit = commit::Commit {
+                    ino: *ino,
+                    edits,
+                    size: *size,
+                    mtime: *mtime,
+                    ctime: *ctime,
+                    merge: *merge,
+                    tail_zero: *tail_zero,
+                };
+                self.commit(index, op, commit).await
             }
             Op::Space { hint, blocks } => self.space(index, op, *hint, *blocks).await,
             Op::Sync {} => {
@@ -268,9 +285,9 @@ impl Work {
                 self.lock(op)
             }
             Op::Unlock { .. } | Op::CancelLock { .. } => self.lock(op),
-            Op::Return { ino, seq, give, still_open } => {
+            Op::Return { ino, seq, give, still_open, part } => {
                 let unknown = self.server.leases.borrow().unknown_to(self.client(), *ino, *seq);
-                self.give_back(*ino, *seq, *give, *still_open);
+                self.give_back((*ino, *seq), *give, *still_open, *part);
                 Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::Kept { seq }))
             }
             Op::Reclaim { leases, locks } => {
@@ -278,8 +295,7 @@ impl Work {
                     return Err(Fault::Protocol);
                 }
                 for held in leases {
-                    let open = if held.open { Rights::OPEN } else { Rights::empty() };
-                    self.reclaim(held.ino, held.rights | open);
+                    self.reclaim(held);
                 }
                 for (ino, lock) in locks {
                     self.reclaim_lock(*ino, lock);
@@ -429,9 +445,15 @@ impl Work {
         Ok(OpReply::Done {})
     }
 
-    fn give_back(&self, ino: Ino, seq: u64, give: Rights, still_open: bool) {
+    fn give_back(
+        &self,
+        (ino, seq): (Ino, u64),
+        give: Rights,
+        still_open: bool,
+        part: Option<BlockRange>,
+    ) {
         let mut leases = self.server.leases.borrow_mut();
-        let changed = leases.give_back(self.client(), ino, seq, give, still_open);
+        let changed = leases.give_back(self.client(), ino, seq, give, still_open, part);
         drop(leases);
         if changed {
             self.server.lease_events.notify_all();
@@ -441,12 +463,16 @@ impl Work {
         }
     }
 
-    fn reclaim(&self, ino: Ino, rights: Rights) {
-        let refused = self.server.leases.borrow_mut().reclaim(self.client(), ino, rights);
-        if !refused.is_empty() {
+    fn reclaim(&self, held: &HeldLease) {
+        let (client, ino) = (self.client(), held.ino);
+        let open = if held.open { Rights::OPEN } else { Rights::empty() };
+        let mut leases = self.server.leases.borrow_mut();
+        let refused = leases.reclaim(client, ino, held.rights | open);
+        let parts = leases.reclaim_parts(client, ino, &held.parts);
+        drop(leases);
+        if !refused.is_empty() || !parts.is_empty() {
             let text = format!(
-                "client {} claims {refused:?} of inode {ino}, another has it",
-                self.client()
+                "client {client} claims {refused:?} {parts:?} of inode {ino}, another has it"
             );
             self.server.log(&text);
         }
@@ -576,9 +602,10 @@ impl Work {
             waited.open_asked.extend(asked_about_open(&effects.needs));
             return;
         }
-        for &ino in &effects.glimpse {
-            let data = glimpse(&self.server, ino).await;
-            waited.glimpsed.insert(ino, data);
+        for &(ino, size) in &effects.glimpse {
+            let before = waited.glimpsed.get(&ino);
+            let glimpsed = glimpse(&self.server, ino, size, before).await;
+            waited.glimpsed.insert(ino, glimpsed);
         }
     }
 
@@ -607,6 +634,11 @@ impl Work {
                 granted |= !leases.rights(client, ino).contains(rights);
                 leases.grant(client, ino, rights);
             }
+            if let Some((ino, part)) = effects.part
+                && leases.is_part_grantable(client, ino, part)
+            {
+                granted |= leases.grant_part(client, ino, part);
+            }
             for (ino, rights) in effects.wants {
                 if leases.len() >= server.config.leases_max
                     || server.gates.closed(ino, waited.gates.as_ref())
@@ -626,6 +658,9 @@ impl Work {
             recent.forget(server.mfs.last_committed());
             for unit in effects.changes {
                 recent.note(unit, client, transno);
+            }
+            if let Some((ino, size, zero)) = effects.tail {
+                server.contention.borrow_mut().note_tail(ino, size, zero);
             }
             self.last = self.last.max(transno);
             session.last.set(session.last.get().max(transno));

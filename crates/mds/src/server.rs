@@ -19,6 +19,7 @@ use types::{ClientId, Duration, Instant, Lsn, Timestamp, Transno};
 
 use crate::config::Config;
 use crate::connection::Connection;
+use crate::contention::Contention;
 use crate::crowd::{self, Crowd};
 use crate::evict::{self, Quarantine};
 use crate::freer::Freer;
@@ -79,6 +80,8 @@ pub struct Server {
     pub address: RefCell<String>,
     /// Leases.
     pub leases: RefCell<LeaseTable>,
+    /// Files that several clients use at the same time.
+    pub contention: RefCell<Contention>,
     /// Leases to be recalled because there are too many.
     pub crowd: Crowd,
     /// Locks.
@@ -131,6 +134,7 @@ impl Server {
             config,
             identity,
             address: RefCell::default(),
+            contention: RefCell::default(),
             crowd: Crowd::default(),
             locks: RefCell::default(),
             gates: Gates::default(),

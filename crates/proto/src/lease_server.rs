@@ -6,14 +6,20 @@
 //!   recall, and never repeats, not even over a restart (the epoch stands above it);
 //! - while rights of a client on an inode are asked back, it is granted nothing
 //!   more there, so a return that names the recall's sequence knows every grant;
-//! - a return made in ignorance of a later grant or recall changes nothing, and says so.
+//! - a return made in ignorance of a later grant or recall changes nothing, and says so;
+//! - who holds `DATA_P` holds at least one part, and no right on the whole content; parts of two
+//!   clients overlap only where both are shared.
 //!
 //! The table decides and remembers; who waits for what, and for how long, is its
 //! user's business.
 
 use std::collections::BinaryHeap;
 
-use types::{ClientId, Epoch, HashMap, Ino, Rights};
+use types::{BlockRange, ClientId, Epoch, HashMap, Ino, Rights};
+
+use self::parts::Holding;
+
+mod parts;
 
 /// A recall to be pushed to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +32,8 @@ pub struct Recall {
     pub seq: u64,
     /// Rights to give up.
     pub take: Rights,
+    /// Of `DATA_P` only these blocks.
+    pub part: Option<BlockRange>,
 }
 
 /// What replies tell a client of its lease. Rights that are asked back are among
@@ -71,6 +79,8 @@ impl Holders {
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
     inodes: HashMap<Ino, Holders>,
+    /// Who holds parts of an inode, and which.
+    parts: HashMap<Ino, Vec<Holding>>,
     /// Leases by client; no entry means none.
     counts: HashMap<ClientId, usize>,
     total: usize,
@@ -82,6 +92,7 @@ impl LeaseTable {
     pub fn new(epoch: Epoch) -> LeaseTable {
         LeaseTable {
             inodes: HashMap::default(),
+            parts: HashMap::default(),
             counts: HashMap::default(),
             total: 0,
             last_seq: u64::from(epoch.0) << 32,
@@ -139,6 +150,15 @@ impl LeaseTable {
         holders.iter().find(|h| h.rights.contains(Rights::DATA_X)).map(|h| h.client)
     }
 
+    /// May someone know more of size and times of `ino` than the server does, `client` under `DATA_X` excepted?
+    pub fn written_elsewhere(&self, client: ClientId, ino: Ino) -> bool {
+        let Some(holders) = self.inodes.get(&ino) else { return false };
+        holders.iter().any(|holder| {
+            let mine = holder.client == client;
+            holder.rights.intersects(if mine { Rights::DATA_P } else { Rights::WRITES })
+        })
+    }
+
     /// Does anyone hold one of `rights` on `ino`?
     pub fn anyone(&self, ino: Ino, rights: Rights) -> bool {
         self.inodes
@@ -162,7 +182,8 @@ impl LeaseTable {
         if out.contains(Rights::DATA_X) { out } else { out.difference(Rights::DATA_X) }
     }
 
-    /// Gives `client` `rights` on `ino`. They must be grantable.
+    /// Gives `client` `rights` on `ino`. They must be grantable. A right on the whole content takes the
+    /// place of the parts held.
     pub fn grant(&mut self, client: ClientId, ino: Ino, rights: Rights) {
         let rights = rights.closed();
         assert!(self.grantable(client, ino, rights).contains(rights), "a grant conflicts");
@@ -178,9 +199,15 @@ impl LeaseTable {
             Some(holders) => match holders.get_mut(client) {
                 Some(holder) if holder.rights.contains(rights) => return,
                 Some(holder) => {
+                    let whole = rights.intersects(Rights::WHOLE);
+                    let parts = whole && holder.rights.contains(Rights::DATA_P);
                     holder.rights |= rights;
                     holder.seq = seq;
                     self.last_seq = seq;
+                    if parts {
+                        holder.rights -= Rights::DATA_P;
+                        self.drop_parts(client, ino);
+                    }
                     return;
                 }
                 None => holders.more.push(fresh),
@@ -196,16 +223,31 @@ impl LeaseTable {
     pub fn recall(&mut self, except: ClientId, ino: Ino, take: Rights) -> Vec<Recall> {
         let Some(holders) = self.inodes.get_mut(&ino) else { return Vec::new() };
         let mut out = Vec::new();
+        let mut parts = self.parts.get_mut(&ino);
         for holder in std::iter::once(&mut holders.first).chain(&mut holders.more) {
             let wanted = holder.rights & take;
-            if holder.client == except || holder.asked.contains(wanted) {
+            if holder.client == except {
+                continue;
+            }
+            let mut part = None;
+            let mut more = false;
+            if let Some(holding) =
+                parts::of(parts.as_deref_mut().map(Vec::as_mut_slice), holder.client)
+            {
+                if wanted.contains(Rights::DATA_P) {
+                    more = holding.asked != Some(BlockRange::ALL);
+                    holding.asked = Some(BlockRange::ALL);
+                }
+                part = holding.asked.filter(|&asked| asked != BlockRange::ALL);
+            }
+            if holder.asked.contains(wanted) && !more {
                 continue;
             }
             self.last_seq += 1;
             holder.seq = self.last_seq;
             holder.asked |= wanted;
             let (client, seq, take) = (holder.client, holder.seq, holder.asked);
-            out.push(Recall { client, ino, seq, take });
+            out.push(Recall { client, ino, seq, take, part });
         }
         out
     }
@@ -215,7 +257,8 @@ impl LeaseTable {
         let mut out: Vec<Recall> = Vec::new();
         for (&ino, holders) in &self.inodes {
             if let Some(h) = holders.get(client).filter(|h| !h.asked.is_empty()) {
-                out.push(Recall { client, ino, seq: h.seq, take: h.asked });
+                let part = self.asked_part(client, ino);
+                out.push(Recall { client, ino, seq: h.seq, take: h.asked, part });
             }
         }
         out.sort_by_key(|recall| recall.seq);
@@ -228,8 +271,8 @@ impl LeaseTable {
             .is_some_and(|h| h.seq == recall.seq && !h.asked.is_empty())
     }
 
-    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`. With
-    /// `still_open` a recall of `OPEN` is answered and `OPEN` stays. Says whether anything changed.
+    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`; of `DATA_P` only `part`, if it
+    /// says one. With `still_open` a recall of `OPEN` is answered and `OPEN` stays. Says whether anything changed.
     pub fn give_back(
         &mut self,
         client: ClientId,
@@ -237,6 +280,7 @@ impl LeaseTable {
         seq: u64,
         give: Rights,
         still_open: bool,
+        part: Option<BlockRange>,
     ) -> bool {
         let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
             return false;
@@ -252,6 +296,23 @@ impl LeaseTable {
         if give.contains(Rights::DATA_S) {
             give |= Rights::DATA_X;
         }
+        if give.contains(Rights::DATA_P)
+            && let Some(holding) =
+                parts::of(self.parts.get_mut(&ino).map(Vec::as_mut_slice), client)
+        {
+            let (left, asked) = holding.give(part);
+            if !asked {
+                holder.asked -= Rights::DATA_P;
+            }
+            if left {
+                give -= Rights::DATA_P;
+            } else {
+                self.drop_parts(client, ino);
+            }
+        }
+        let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
+            return false;
+        };
         holder.rights = holder.rights.difference(give);
         holder.asked = holder.asked.difference(give);
         if holder.rights.is_empty() {
@@ -294,7 +355,10 @@ impl LeaseTable {
         self.last_seq += 1;
         holder.seq = self.last_seq;
         holder.asked = holder.rights;
-        Some(Recall { client, ino, seq: holder.seq, take: holder.asked })
+        if let Some(holding) = parts::of(self.parts.get_mut(&ino).map(Vec::as_mut_slice), client) {
+            holding.asked = Some(BlockRange::ALL);
+        }
+        Some(Recall { client, ino, seq: holder.seq, take: holder.asked, part: None })
     }
 
     /// Ends the lease of `client` on `ino`; yields what it held.
@@ -308,6 +372,7 @@ impl LeaseTable {
 
     /// Ends all leases on `ino`: the inode is gone.
     pub fn drop_inode(&mut self, ino: Ino) {
+        self.parts.remove(&ino);
         if let Some(holders) = self.inodes.remove(&ino) {
             for holder in holders.iter() {
                 self.uncount(holder.client);
@@ -334,10 +399,11 @@ impl LeaseTable {
         holders.filter_map(|(&ino, h)| h.get(client).map(|h| (ino, h.rights))).collect()
     }
 
-    /// Puts a lease back that `client` held before the server's restart. Yields the
+    /// Puts a lease back that `client` held before the server's restart, without its parts. Yields the
     /// rights that another client has claimed first; the others are given. The client does
     /// not learn its new sequence, so any return is made in knowledge of it.
     pub fn reclaim(&mut self, client: ClientId, ino: Ino, rights: Rights) -> Rights {
+        let rights = rights - Rights::DATA_P;
         let given = self.grantable(client, ino, rights);
         self.grant(client, ino, given);
         if let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) {
@@ -358,6 +424,8 @@ impl LeaseTable {
                 assert_eq!(holder.rights, holder.rights.closed());
                 assert!(holder.rights.contains(holder.asked), "what is not held is asked back");
                 assert!(holder.seq <= self.last_seq);
+                let parts = holder.rights.contains(Rights::DATA_P);
+                assert!(!parts || !holder.rights.intersects(Rights::WHOLE), "{holders:?}");
                 for other in holders.iter().skip(index + 1) {
                     assert_ne!(holder.client, other.client);
                     assert!(!holder.rights.conflicts().intersects(other.rights), "{holders:?}");
@@ -366,6 +434,7 @@ impl LeaseTable {
         }
         assert_eq!(total, self.total);
         assert_eq!(counts, self.counts);
+        self.validate_parts();
     }
 
     fn holder(&self, client: ClientId, ino: Ino) -> Option<&Holder> {
@@ -373,6 +442,7 @@ impl LeaseTable {
     }
 
     fn remove(&mut self, client: ClientId, ino: Ino) {
+        self.drop_parts(client, ino);
         let Some(holders) = self.inodes.get_mut(&ino) else { return };
         if holders.first.client == client {
             match holders.more.pop() {

@@ -9,15 +9,15 @@
 //! [`Request::atomic`]; otherwise each is its own.
 
 use types::{
-    Attr, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, Ino, LockOwner, Name, PagBlock,
-    PagId, Rights, Timestamp, Transno, Uuid,
+    Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, Ino, LockOwner, Name,
+    PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
 };
 
 use crate::wire::Bytes;
 use crate::{wire_enum, wire_struct};
 
 /// Version of the protocol that this code speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 wire_struct! {
     /// The first frame of a connection.
@@ -240,7 +240,7 @@ wire_struct! {
         pub end: u64,
     }
 
-    /// What a holder of `DATA_X` knows better than the server.
+    /// What a holder of `DATA_X` knows better than the server, or one of `DATA_P` perhaps.
     pub struct DataAttr {
         /// Size.
         pub size: u64,
@@ -260,6 +260,8 @@ wire_struct! {
         pub rights: Rights,
         /// Open handles are there.
         pub open: bool,
+        /// Under `DATA_P`: the parts held.
+        pub parts: Vec<Part>,
     }
 
     /// Free and total space.
@@ -324,7 +326,7 @@ wire_enum! {
     pub enum Op {
         /// Finds a name. Reply `Entry`.
         Lookup = 1 { dir: InoRef, name: Name, want: Rights, want_dir: Rights, },
-        /// Attributes. Reply `Attr`. Asks the holder of `DATA_X` (glimpse).
+        /// Attributes. Reply `Attr`. Asks the holder of `DATA_X`, or all of `DATA_P` (glimpse).
         GetAttr = 2 { ino: InoRef, want: Rights, },
         /// Entries after `cookie` (0: from the start), attributes too if `plus`. Reply `Entries`.
         ReadDir = 3 { dir: InoRef, cookie: u64, max: u32, plus: bool, want: Rights, want_dir: Rights, },
@@ -354,13 +356,18 @@ wire_enum! {
         RemoveXattr = 14 { ino: InoRef, name: Bytes, },
         /// Target of a symbolic link. Reply `Bytes`.
         ReadLink = 15 { ino: InoRef, },
-        /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`. Reply `Acquired`.
-        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, },
+        /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`. With `part`,
+        /// which only who holds no right on the whole content names, the server may give this part, or a larger one, instead of `DATA_S` or
+        /// `DATA_X`; an empty part: `OPEN` alone will do if there are others who write. Without it, the whole right is given, and takes the
+        /// place of all parts that the client holds: they are clean by then. Reply `Acquired`.
+        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, part: Option<BlockRange>, },
         /// More of a layout, under a `DATA` right. Reply `Layout`.
         Layout = 17 { ino: InoRef, from: FileBlock, },
         /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`. `mtime` only if
-        /// it was written since times were last set explicitly. Passes gates. Reply `Attr`, or `Part`.
-        Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, },
+        /// it was written since times were last set explicitly. With `merge` under `DATA_P`: all edits lie in parts held exclusively, size and
+        /// times count if they are above what is there. `tail_zero`: what the last block holds behind the size is zero on the device, too.
+        /// Passes gates. Reply `Attr`, or `Part`.
+        Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, merge: bool, tail_zero: bool, },
         /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, },
         /// Pool blocks given back, at most `RETURN_RUNS_MAX` runs; also the answer to [`Push::SpaceWanted`],
@@ -380,8 +387,8 @@ wire_enum! {
         /// No longer waits. Reply `Done`.
         CancelLock = 26 { ino: Ino, lock: Lock, },
         /// Gives rights up: all of `give`. After a recall `seq` is the recall's. `still_open`: the recall asked for
-        /// `OPEN`, but handles are open; it is returned later. Passes gates. Reply `Done`, or `Kept`.
-        Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, },
+        /// `OPEN`, but handles are open; it is returned later. `part`: of `DATA_P` only these blocks. Passes gates. Reply `Done`, or `Kept`.
+        Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, part: Option<BlockRange>, },
         /// Rights, locks held before the server's restart. Reply `Done`.
         Reclaim = 28 { leases: Vec<HeldLease>, locks: Vec<(Ino, Lock)>, },
         /// Reclaim and replay are complete. Reply `Done`.
@@ -417,8 +424,10 @@ wire_enum! {
         Removed = 7 { ino: Ino, attr: Attr, dir: Leased, kept: bool, },
         /// The moved inode, a replaced one (attributes after), both directories. `kept` as in `Removed`.
         Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, },
-        /// Rights are held; layout if a `DATA` right was asked for.
-        Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, },
+        /// Rights are held; layout if a `DATA` right was given. `part`: what of the content is held, if not the whole.
+        /// `calm`: no part was given, because no other client has used the file of late: the whole right is to be asked for.
+        /// `untold_tail`: no part was given, because what lies behind the size in the last block is not known to be zero.
+        Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, part: Option<Part>, calm: bool, untold_tail: bool, },
         /// A stretch of the layout.
         Layout = 10 { part: LayoutPart, },
         /// Bytes.
@@ -442,8 +451,9 @@ wire_enum! {
 wire_enum! {
     /// What the server says unasked.
     pub enum Push {
-        /// Give up the rights `take` on the inode, as of lease sequence `seq`. Answered by [`Op::Return`].
-        Recall = 1 { ino: Ino, seq: u64, take: Rights, },
+        /// Give up the rights `take` on the inode, as of lease sequence `seq`; of `DATA_P` only `part`, if it says one.
+        /// Answered by [`Op::Return`].
+        Recall = 1 { ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>, },
         /// What are size and times now? Answered by [`PushReply`].
         Glimpse = 2 { id: u64, ino: Ino, },
         /// A lock that was waited for may be free now.
@@ -458,7 +468,7 @@ wire_enum! {
 }
 
 wire_struct! {
-    /// The answer to a glimpse; `None`: the client holds no `DATA_X`.
+    /// The answer to a glimpse; `None`: the client holds neither `DATA_X` nor `DATA_P`.
     pub struct PushReply {
         /// As in the push.
         pub id: u64,

@@ -2,8 +2,8 @@
 //! ⟨id u16, length u32, fields⟩ so that a reader can skip what it does not know.
 
 use types::{
-    Attr, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, LockOwner,
-    Lsn, Name, PagBlock, PagId, Rights, Timestamp, Transno, Uuid,
+    Attr, BlockRange, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock, FileKind,
+    Ino, LockOwner, Lsn, Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
 };
 
 /// Bytes that are no message, with what was wrong.
@@ -268,6 +268,27 @@ impl Wire for Extent {
             && extent.file.0 < 1 << 52
             && extent.addr.0 < 1 << 52;
         if bounded { Ok(extent) } else { Err(Malformed("an extent is out of range")) }
+    }
+}
+
+impl Wire for BlockRange {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.from.put(out);
+        self.to.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let range = BlockRange { from: Wire::get(reader)?, to: Wire::get(reader)? };
+        if range.from <= range.to { Ok(range) } else { Err(Malformed("a range ends before it")) }
+    }
+}
+
+impl Wire for Part {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.range.put(out);
+        self.exclusive.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Part { range: Wire::get(reader)?, exclusive: Wire::get(reader)? })
     }
 }
 

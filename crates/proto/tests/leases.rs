@@ -77,7 +77,7 @@ impl World {
             for n in 0..self.wires[at].returns.len() {
                 let mut world = self.clone();
                 let (seq, give) = world.wires[at].returns.remove(n);
-                world.server.give_back(client(at), INO, seq, give, false);
+                world.server.give_back(client(at), INO, seq, give, false, None);
                 out.push(world);
             }
             let held = self.clients[at].rights();

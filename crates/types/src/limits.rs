@@ -42,6 +42,14 @@ pub const GROUPS_MAX: usize = 65_536;
 pub const PAGS_MAX: usize = 1024;
 /// Leases one server keeps; beyond it recalls the coldest.
 pub const LEASES_MAX: usize = 4 << 20;
+/// Blocks of one part of a file that is granted: what the largest request touches, and room around it.
+pub const PART_BLOCKS_MAX: u64 = 1024;
+/// Parts of one file that one client holds; beyond it the client takes the whole right.
+pub const PARTS_MAX: usize = 16_384;
+/// Parts that all clients of a server hold together; beyond it none are granted.
+pub const PARTS_TOTAL_MAX: usize = 1 << 20;
+/// Parts in one message that tells a restarted server of them.
+pub const RECLAIM_PARTS_MAX: usize = 65_536;
 /// Blocks of one space grant: 16 MiB, the delegation chunk of 000 §IV.A.
 pub const GRANT_BLOCKS: u64 = (16 << 20) / BLOCK_U64;
 /// Runs of pool blocks in one operation that gives them back.
@@ -57,4 +65,7 @@ const _: () = assert!(BLOCK == 1 << BLOCK_SHIFT);
 const _: () = assert!(IO_MAX + 65_536 <= FRAME_MAX, "a frame holds the largest request");
 const _: () = assert!(XATTR_VALUE_MAX <= XATTR_TOTAL_MAX);
 const _: () = assert!(COMMIT_EDITS_MAX * 64 <= FRAME_MAX / 2);
+const _: () = assert!(PARTS_MAX <= RECLAIM_PARTS_MAX && RECLAIM_PARTS_MAX * 2 * 17 <= FRAME_MAX);
+const _: () = assert!(PART_BLOCKS_MAX < REPLY_EXTENTS_MAX as u64, "a part's layout fits a reply");
+const _: () = assert!(IO_MAX as u64 / BLOCK_U64 < PART_BLOCKS_MAX);
 const _: () = assert!(REPLY_EXTENTS_MAX * 48 <= FRAME_MAX);

@@ -4,8 +4,8 @@ use bitflags::bitflags;
 
 bitflags! {
     /// Rights of one client on one inode. A server never has two clients hold
-    /// conflicting rights: `DATA_X` excludes every other client's `DATA_S` and
-    /// `DATA_X`, and every other client's `ATTR`.
+    /// conflicting rights: `DATA_X` excludes every other client's `DATA_S`, `DATA_X` and
+    /// `DATA_P`, and every other client's `ATTR`; `DATA_P` excludes the same but `DATA_P`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
     pub struct Rights: u8 {
         /// May cache the inode's attributes, xattrs and symlink target.
@@ -18,10 +18,20 @@ bitflags! {
         const DATA_S = 8;
         /// May change data, size and layout, and owns size, mtime and ctime. Implies `DATA_S`.
         const DATA_X = 16;
+        /// Holds parts of the file, each shared or exclusive: what else may be done with them
+        /// says [`crate::Part`]. A client holds this or `DATA_S`, never both.
+        const DATA_P = 32;
     }
 }
 
 impl Rights {
+    /// Rights on the whole content.
+    pub const WHOLE: Rights = Rights::DATA_S.union(Rights::DATA_X);
+    /// All rights on content.
+    pub const DATA: Rights = Rights::WHOLE.union(Rights::DATA_P);
+    /// Rights whose holder may know more of size and times than the server.
+    pub const WRITES: Rights = Rights::DATA_X.union(Rights::DATA_P);
+
     /// `DATA_X` also counts as `DATA_S`.
     pub fn closed(self) -> Rights {
         if self.contains(Rights::DATA_X) { self | Rights::DATA_S } else { self }
@@ -31,9 +41,12 @@ impl Rights {
     pub fn conflicts(self) -> Rights {
         let mut out = Rights::empty();
         if self.contains(Rights::DATA_X) {
-            out |= Rights::DATA_S | Rights::DATA_X | Rights::ATTR;
+            out |= Rights::DATA | Rights::ATTR;
         } else if self.intersects(Rights::DATA_S | Rights::ATTR) {
-            out |= Rights::DATA_X;
+            out |= Rights::WRITES;
+        }
+        if self.contains(Rights::DATA_P) {
+            out |= Rights::WHOLE | Rights::ATTR;
         }
         out
     }
@@ -45,12 +58,19 @@ mod tests {
 
     #[test]
     fn conflicts_are_symmetric_for_every_pair_of_rights() {
-        for a in 0..32u8 {
-            for b in 0..32u8 {
+        for a in 0..64u8 {
+            for b in 0..64u8 {
                 let (a, b) = (Rights::from_bits_truncate(a), Rights::from_bits_truncate(b));
                 assert_eq!(a.conflicts().intersects(b), b.conflicts().intersects(a), "{a:?} {b:?}");
             }
         }
+    }
+
+    #[test]
+    fn holders_of_parts_stand_only_each_other() {
+        let parts = Rights::DATA_P;
+        assert_eq!(parts.conflicts(), Rights::DATA_S | Rights::DATA_X | Rights::ATTR);
+        assert!(!parts.conflicts().intersects(parts));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{Notify, Semaphore};
 use proto::mds::{Edit, PagInfo};
-use types::limits::{COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
+use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
 use types::{
     Bug, ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid, planted,
 };
@@ -34,9 +34,9 @@ use crate::boundary::{Commit, Refusal, Rpc};
 /// From acceptance to the start of the commit, and from the end of a write in place to its flush.
 const AGE: Duration = Duration::from_secs(1);
 /// Until a file that could not be committed is tried again.
-const RETRY: Duration = Duration::from_millis(50);
+pub(super) const RETRY: Duration = Duration::from_millis(50);
 /// How often a recall tries a commit that the server cannot take at the moment.
-const FLUSH_TRIES: u32 = 100;
+pub(super) const FLUSH_TRIES: u32 = 100;
 /// Between two looks at a pool that nobody uses.
 const IDLE: Duration = Duration::from_secs(10);
 /// Files of one batch.
@@ -96,6 +96,7 @@ pub(super) struct Sealed {
     edits_below: u64,
     size: Option<u64>,
     shrinks: bool,
+    tail_zero: bool,
     mtime: Option<Timestamp>,
     ctime: Option<Timestamp>,
     generation: u64,
@@ -222,6 +223,7 @@ impl DataContext {
             } else if state.is_settled() {
                 state.queued = false;
                 state.tail = None;
+                state.touched.clear();
                 drop(state);
                 self.active.borrow_mut().remove(&file.ino);
             } else if state.alone && !batch.is_empty() {
@@ -288,6 +290,7 @@ impl DataContext {
             let settled = state.is_settled() && !state.queued;
             if settled {
                 state.writes = 0;
+                state.touched.clear();
                 if purpose == Purpose::Background {
                     state.tail = None;
                 }
@@ -468,7 +471,7 @@ fn speaks_of_data(edit: &Edit) -> bool {
 }
 
 /// Can the server take the same commit later?
-fn passing(fault: Fault) -> bool {
+pub(super) fn passing(fault: Fault) -> bool {
     matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
 }
 
@@ -578,6 +581,8 @@ impl File {
                         edits_below: state.next_edit,
                         size: changed.then_some(state.disk_size),
                         shrinks: state.disk_size < state.server_size,
+                        tail_zero: state.tail_zero && state.disk_size == state.size
+                            || state.disk_size.is_multiple_of(BLOCK_U64),
                         mtime: state.mtime,
                         ctime: state.ctime,
                         generation: state.generation,
@@ -626,7 +631,8 @@ impl File {
                 break;
             }
             let (size, mtime, ctime) = (None, None, None);
-            parts.push(Commit { ino: self.ino, edits: part, size, mtime, ctime });
+            let (ino, edits, merge) = (self.ino, part, state.in_parts());
+            parts.push(Commit { ino, edits, size, mtime, ctime, merge, tail_zero: false });
         }
         // A shorter size comes with the first edits, so that no block in between is missing;
         // a longer one with the last, when all its blocks are there.
@@ -636,6 +642,7 @@ impl File {
         // Times that were set explicitly since count.
         last.mtime = sealed.mtime.filter(|_| state.mtime.is_some());
         last.ctime = sealed.ctime;
+        last.tail_zero = sealed.tail_zero;
         parts
     }
 
@@ -647,7 +654,8 @@ impl File {
         }
         state.alone = false;
         if let Some(size) = sealed.size {
-            state.server_size = size;
+            let least = if state.in_parts() { state.server_size } else { 0 };
+            state.server_size = size.max(least);
         }
         if state.mtime == sealed.mtime {
             state.mtime = None;
@@ -694,7 +702,7 @@ impl File {
     }
 
     /// What the server will not take is lost.
-    fn give_up(self: &Rc<Self>, why: &str) {
+    pub(super) fn give_up(self: &Rc<Self>, why: &str) {
         self.errors.set(self.errors.get() + 1);
         let who = self.ctx.rpc.describe(self.ino);
         self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));

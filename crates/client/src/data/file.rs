@@ -19,6 +19,7 @@ use std::rc::{Rc, Weak};
 use env::IoBuf;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{DataAttr, Edit, LayoutPart};
+use proto::parts::Parts;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, Instant, PagId, Rights, Timestamp};
 
@@ -81,6 +82,10 @@ pub(super) struct State {
     pub layout: ExtentMap,
     /// Blocks below it are in `layout`.
     pub loaded_to: u64,
+    /// Under `DATA_P`: blocks whose mapping is in `layout`.
+    pub known: Parts,
+    /// Under `DATA_P`: blocks written since all was settled.
+    pub touched: Parts,
     /// The bytes of the last block beyond the size are known to be zero on the device, too.
     pub tail_zero: bool,
     /// Content of the last, partial block, as launched last.
@@ -312,6 +317,8 @@ impl File {
                 ctime: None,
                 layout: ExtentMap::default(),
                 loaded_to: 0,
+                known: Parts::default(),
+                touched: Parts::default(),
                 tail_zero: false,
                 tail: None,
                 dirty: BTreeMap::new(),
@@ -388,13 +395,15 @@ impl File {
             state.generation += 1;
             state.layout.clear();
             state.loaded_to = 0;
+            state.known.clear();
+            state.touched.clear();
         }
     }
 
-    /// The server told newer attributes; without `DATA_X` they are the truth.
+    /// The server told newer attributes; without `DATA_X` or `DATA_P` they are the truth.
     pub fn server_attr(&self, attr: &Attr) {
         let mut state = self.state.borrow_mut();
-        if !state.rights.contains(Rights::DATA_X) {
+        if !state.rights.intersects(Rights::WRITES) {
             state.take_attr(attr);
         }
     }
@@ -420,13 +429,16 @@ impl File {
     /// Puts in what this client knows better.
     pub fn overlay(&self, attr: &mut Attr) {
         let state = self.state.borrow();
-        if !state.rights.contains(Rights::DATA_X) {
+        if state.in_parts() {
+            attr.size = attr.size.max(state.size);
+            attr.blocks = attr.blocks.max(state.allocated());
+            attr.mtime = state.mtime.map_or(attr.mtime, |mtime| mtime.max(attr.mtime));
+        } else if state.rights.contains(Rights::DATA_X) {
+            attr.size = state.size;
+            attr.blocks = state.allocated();
+            attr.mtime = state.mtime.unwrap_or(attr.mtime);
+        } else {
             return;
-        }
-        attr.size = state.size;
-        attr.blocks = state.allocated();
-        if let Some(mtime) = state.mtime {
-            attr.mtime = mtime;
         }
         if let Some(ctime) = state.ctime {
             attr.ctime = attr.ctime.max(ctime);
@@ -696,16 +708,18 @@ impl State {
         self.log.clear();
         self.layout.clear();
         self.loaded_to = 0;
+        self.known.clear();
+        self.touched.clear();
         self.stamps.clear();
         self.mtime = None;
         self.ctime = None;
         self.size = self.server_size;
         self.disk_size = self.server_size;
-        self.tail_zero = false;
+        self.tail_zero = self.in_parts();
         self.generation += 1;
     }
 
-    fn take_attr(&mut self, attr: &Attr) {
+    pub(super) fn take_attr(&mut self, attr: &Attr) {
         self.size = attr.size;
         self.disk_size = attr.size;
         self.server_size = attr.size;

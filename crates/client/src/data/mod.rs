@@ -21,6 +21,7 @@ mod disks;
 mod extents;
 mod file;
 mod launch;
+mod parts;
 mod pool;
 mod read;
 mod resize;

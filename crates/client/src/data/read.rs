@@ -56,7 +56,7 @@ impl File {
                 return Ok(ReadData::default());
             }
             let (first, last) = blocks_of(offset, end);
-            self.ensure_loaded(last).await?;
+            self.ensure_known(first, last).await?;
             let changed = self.changed.notified();
             {
                 let mut state = self.state.borrow_mut();

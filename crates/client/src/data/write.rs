@@ -98,7 +98,7 @@ impl File {
         let mut data = Some(data);
         let generation = self.state.borrow().generation;
         loop {
-            self.ensure_loaded(last).await?;
+            self.ensure_known(first, last).await?;
             let lack = {
                 let mut state = self.state.borrow_mut();
                 if state.generation != generation || !means.reserved.is_valid() {
@@ -263,6 +263,7 @@ impl File {
             first
         };
         state.mark_stale(first, last);
+        state.touch_blocks(first, last);
         self.grow(state, end);
         state.touch(self.ctx.rpc.time());
         state.writes = state.writes.saturating_add(1);

@@ -42,7 +42,11 @@ impl Client {
         let need = if exclusive { Rights::DATA_X } else { Rights::DATA_S };
         let service = if page_filling { Service::PageRead } else { Service::Plain };
         let range = (offset, offset.saturating_add(u64::from(len)));
-        let in_use = core.use_data(&file.inode, need, service, range).await?;
+        let in_use = if page_filling {
+            core.use_data(&file.inode, need, service, range).await?
+        } else {
+            core.use_part(&file.inode, need, range).await?
+        };
         in_use.file().read(offset, len as usize).await
     }
 
@@ -74,7 +78,11 @@ impl Client {
         let service = if flags.write_back_cache { Service::Always } else { Service::Plain };
         let range = (offset, offset + len as u64);
         let (at, written) = {
-            let in_use = core.use_data(inode, Rights::DATA_X, service, range).await?;
+            let in_use = if append || !file.direct || flags.write_back_cache {
+                core.use_data(inode, Rights::DATA_X, service, range).await?
+            } else {
+                core.use_part(inode, Rights::DATA_X, range).await?
+            };
             if !file.direct {
                 inode.set_pages(true);
             }

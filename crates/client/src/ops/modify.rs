@@ -170,7 +170,7 @@ impl Removal {
         } else if attr.nlink == 0
             && let Some(content) = self.inode.content()
         {
-            content.set_loaded(false);
+            content.forget();
             content.file.drop_all(false);
             content.file.lost(Rights::empty());
         }

@@ -43,7 +43,7 @@ impl Drop for Counted {
 
 /// Does the kernel bypass its page cache? A buffered write shows its bytes to local
 /// readers before this client has the right, so only O_RDWR, which takes the right at
-/// open and may be mapped, is buffered.
+/// open and may be mapped, is buffered, and not even that while several clients write the file.
 fn is_direct(flags: OpenFlags) -> bool {
     flags.has(OpenFlags::DIRECT | OpenFlags::APPEND) || flags.writes() && !flags.read_write()
 }
@@ -170,7 +170,7 @@ impl Client {
             };
             let _ = core.unlock(inode.ino, lock).await;
         }
-        let left = inode.count_open(-1, file.flags.read_write() && !file.direct);
+        let left = inode.count_open(-1, file.flags.read_write());
         drop(file);
         if left > 0 {
             return;
@@ -205,40 +205,43 @@ impl Core {
             let Some(removing) = removing else { break };
             removing.await;
         }
-        let buffered = flags.read_write() && !is_direct(flags);
-        let mut counted = Counted::new(inode, buffered);
-        let got = self.rights_to_open(inode, flags, buffered).await;
+        let mut counted = Counted::new(inode, flags.read_write());
+        let got = self.rights_to_open(inode, flags).await;
         counted.kept = got.is_ok();
         drop(counted);
-        if let Err(fault) = got {
-            self.settle_open(inode).await;
-            return Err(fault);
+        match got {
+            Ok(direct) => Ok(self.handle(inode, flags, direct)),
+            Err(fault) => {
+                self.settle_open(inode).await;
+                Err(fault)
+            }
         }
-        Ok(self.handle(inode, flags))
     }
 
-    async fn rights_to_open(
-        &self,
-        inode: &Rc<Inode>,
-        flags: OpenFlags,
-        buffered: bool,
-    ) -> Result<(), Fault> {
-        let held = inode.holds(Rights::OPEN);
-        if buffered || flags.writes() && !held {
+    /// Gets what opening takes. Does the kernel bypass its page cache?
+    async fn rights_to_open(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<bool, Fault> {
+        let direct = is_direct(flags);
+        if flags.read_write() && !direct {
+            if self.acquire_open(inode, Rights::DATA_X).await? {
+                return Ok(true);
+            }
             drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
         }
-        // Reading follows, as a rule; and who writes may have `DATA_X` from before `OPEN` was lost.
-        if inode.holds(Rights::OPEN) { Ok(()) } else { self.acquire_open(inode).await }
+        // Reading or writing follows, as a rule; and who writes may have `DATA_X` from before `OPEN` was lost.
+        if !inode.holds(Rights::OPEN) {
+            let follows = if flags.writes() { Rights::DATA_X } else { Rights::DATA_S };
+            self.acquire_open(inode, follows).await?;
+        }
+        Ok(direct)
     }
 
     /// A file that was just made is open.
     fn opened(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
-        inode.count_open(1, flags.read_write() && !is_direct(flags));
-        self.handle(inode, flags)
+        inode.count_open(1, flags.read_write());
+        self.handle(inode, flags, is_direct(flags))
     }
 
-    fn handle(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
-        let direct = is_direct(flags);
+    fn handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
         let reported = inode.content().map_or(0, |content| content.file.error_seq());
         let file = OpenFile { inode: inode.clone(), flags, direct, reported: Cell::new(reported) };
         Opened {
@@ -292,7 +295,7 @@ impl Core {
                     let _ = content.file.flush().await;
                 }
                 content.file.pause().await;
-                content.set_loaded(false);
+                content.forget();
                 content.file.drop_all(false);
                 content.file.lost(Rights::empty());
                 content.file.resume();
@@ -300,7 +303,7 @@ impl Core {
             inode.set_pages(false);
         }
         inode.give(give, self.session.order());
-        let op = Op::Return { ino: inode.ino, seq, give, still_open: false };
+        let op = Op::Return { ino: inode.ino, seq, give, still_open: false, part: None };
         let reply = self.session.call(Call::reserved(vec![op])).await.ok()?;
         match result(&reply, 0) {
             Ok(OpReply::Kept { seq }) => Some(*seq),

@@ -105,7 +105,9 @@ impl Core {
 
     /// A write by an unprivileged caller clears set-id bits.
     pub async fn kill_setid(&self, caller: &Caller, inode: &Rc<Inode>) -> Result<(), Fault> {
-        if !inode.attr_holds() {
+        // Who holds a part gives it up before anyone changes the mode.
+        let parts = inode.content().is_some_and(|content| content.holds_parts());
+        if !inode.attr_holds() && !parts {
             self.fetch_attr(inode.ino).await?;
         }
         if !has_setid(&inode.attr()) {

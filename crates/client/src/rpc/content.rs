@@ -151,6 +151,6 @@ fn taken(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
 }
 
 fn commit_op(commit: Commit) -> Op {
-    let Commit { ino, edits, size, mtime, ctime } = commit;
-    Op::Commit { ino, edits, size, mtime, ctime }
+    let Commit { ino, edits, size, mtime, ctime, merge, tail_zero } = commit;
+    Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero }
 }

@@ -9,8 +9,9 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use env::sync::oneshot;
-use proto::mds::{Op, Principal, Replay, Reply, Request};
+use proto::mds::{HeldLease, Op, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
+use types::limits::RECLAIM_PARTS_MAX;
 use types::{Bug, Transno, planted};
 
 use super::{Phase, Session, done};
@@ -89,7 +90,13 @@ impl Session {
         let (mut leases, mut locks) =
             self.events().map_or_else(Default::default, |events| events.reclaim());
         while !leases.is_empty() || !locks.is_empty() {
-            let leases_now = leases.split_off(leases.len().saturating_sub(RECLAIM_MAX));
+            let mut parts = 0;
+            let fits = |held: &&HeldLease| {
+                parts += held.parts.len();
+                parts <= RECLAIM_PARTS_MAX
+            };
+            let count = leases.iter().rev().take(RECLAIM_MAX).take_while(fits).count();
+            let leases_now = leases.split_off(leases.len() - count);
             let locks_now = locks.split_off(locks.len().saturating_sub(RECLAIM_MAX));
             let op = Op::Reclaim { leases: leases_now, locks: locks_now };
             let reply = self.recovery_call(number, vec![op]).await?;

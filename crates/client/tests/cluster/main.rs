@@ -13,5 +13,6 @@ mod listing;
 mod locks;
 mod model;
 mod namespace;
+mod parts;
 mod recovery;
 mod space;

@@ -57,7 +57,7 @@ fn check_owner(cx: &Cx<'_>, attr: &Attr, set: &SetAttr) -> Result<(), Stop> {
 
 /// Nobody else may count on the attributes; a writer first hands over size and times.
 pub fn need_attributes(cx: &mut Cx<'_>, attr: &Attr) {
-    let data = if attr.kind == FileKind::Regular { Rights::DATA_X } else { Rights::empty() };
+    let data = if attr.kind == FileKind::Regular { Rights::WRITES } else { Rights::empty() };
     cx.need(attr.ino, Rights::ATTR | data);
 }
 

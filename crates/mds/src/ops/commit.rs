@@ -1,4 +1,5 @@
-//! Commits: what a holder of `DATA_X` did to a file's layout, size and times.
+//! Commits: what a holder of `DATA_X` did to a file's layout, size and times, or one of `DATA_P`
+//! to its parts.
 //!
 //! Invariants:
 //! - edits take effect in their order; a commit too large for one transaction is
@@ -12,7 +13,7 @@ use std::ops::Range;
 use proto::mds::{Edit, OpReply};
 use store::{Stop, Txn};
 use types::limits::FILE_SIZE_MAX;
-use types::{Fault, FileBlock, FileKind, Ino, Rights, Timestamp};
+use types::{BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights, Timestamp};
 
 use crate::cx::Cx;
 use crate::recent::Unit;
@@ -29,6 +30,38 @@ pub struct Commit<'a> {
     pub size: Option<u64>,
     pub mtime: Option<Timestamp>,
     pub ctime: Option<Timestamp>,
+    pub merge: bool,
+    pub tail_zero: bool,
+}
+
+impl Commit<'_> {
+    /// May the client do this to the blocks of `edits`?
+    fn is_covered(&self, cx: &Cx<'_>, edits: &[Edit]) -> bool {
+        let leases = cx.server.leases.borrow();
+        let rights = leases.rights(cx.client, self.ino);
+        let holds = |range| leases.holds_part(cx.client, self.ino, Part { range, exclusive: true });
+        rights.contains(Rights::DATA_X)
+            || self.merge
+                && rights.contains(Rights::DATA_P)
+                && edits.iter().all(|edit| holds(blocks(edit)))
+    }
+
+    /// The size when all is done, where the server has `old`.
+    fn size(&self, old: u64) -> u64 {
+        match self.size {
+            Some(size) if self.merge => size.max(old),
+            size => size.unwrap_or(old),
+        }
+    }
+}
+
+/// The blocks that an edit speaks of.
+fn blocks(edit: &Edit) -> BlockRange {
+    match edit {
+        Edit::Map { extent } => BlockRange::new(extent.file.0, extent.end()),
+        Edit::Unmap { from, to } => BlockRange::new(from.0, *to),
+        Edit::Written { from, len } => BlockRange::new(from.0, from.0.saturating_add(*len)),
+    }
 }
 
 /// Applies edits of a range. Yields how many are done, and with the last of the commit the reply.
@@ -43,8 +76,7 @@ pub fn step(
     if attr.kind != FileKind::Regular || commit.size.is_some_and(|size| size > FILE_SIZE_MAX) {
         return Err(Fault::Invalid.into());
     }
-    let writer = cx.server.leases.borrow().rights(cx.client, ino).contains(Rights::DATA_X);
-    if !writer && !cx.replay {
+    if !cx.replay && !commit.is_covered(cx, &commit.edits[range.clone()]) {
         return Err(Fault::Stale.into());
     }
     let (edits, mut at, mut work) = (commit.edits, range.start, EDITS);
@@ -74,11 +106,19 @@ pub fn step(
         at += 1;
     }
     let last = at == edits.len();
-    let size = commit.size.unwrap_or(attr.size);
+    let size = commit.size(attr.size);
     attr.size = if last { size } else { attr.size.max(size) };
     if last {
-        attr.mtime = commit.mtime.unwrap_or(attr.mtime);
-        attr.ctime = commit.ctime.unwrap_or(attr.ctime);
+        // A time that was set ahead is no write's.
+        let merge = commit.merge && attr.mtime <= cx.now;
+        let (mtime, ctime) =
+            (commit.mtime.unwrap_or(attr.mtime), commit.ctime.unwrap_or(attr.ctime));
+        attr.mtime = if merge { mtime.max(attr.mtime) } else { mtime };
+        attr.ctime = if commit.merge { ctime.max(attr.ctime) } else { ctime };
+        // What a merged commit says is true of the size that it says.
+        if !commit.merge || commit.size == Some(attr.size) {
+            cx.effects.tail = Some((ino, attr.size, commit.tail_zero));
+        }
     }
     attr.version += 1;
     txn.set_attr(&attr)?;

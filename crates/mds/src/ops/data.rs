@@ -3,38 +3,124 @@
 use proto::mds::{InoRef, LayoutPart, OpReply};
 use store::{Stop, Txn};
 use types::limits::REPLY_EXTENTS_MAX;
-use types::{Fault, FileBlock, FileKind, Ino, Rights};
+use types::{Attr, BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights};
 
+use crate::contention::Manner;
 use crate::cx::{Cx, possible};
 use crate::recent::Unit;
-
-const DATA: Rights = Rights::DATA_S.union(Rights::DATA_X);
 
 pub fn acquire(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
-    rights: Rights,
-    from: FileBlock,
+    (rights, from): (Rights, FileBlock),
+    part: Option<BlockRange>,
 ) -> Result<OpReply, Stop> {
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
-    let rights = rights.closed();
-    if rights.intersects(DATA) && attr.kind != FileKind::Regular {
+    let rights = rights.closed() - Rights::DATA_P;
+    if rights.intersects(Rights::WHOLE) && attr.kind != FileKind::Regular {
         let directory = attr.kind == FileKind::Directory;
         return Err(if directory { Fault::IsDirectory } else { Fault::Invalid }.into());
     }
     if rights.contains(Rights::NAMES) && attr.kind != FileKind::Directory {
         return Err(Fault::NotDirectory.into());
     }
+    let Some(range) = part.filter(|_| rights.intersects(Rights::WHOLE)) else {
+        return whole(cx, txn, attr, (rights, from), false);
+    };
+    if range.is_empty() {
+        return opened(cx, txn, attr, (rights, from));
+    }
+    match cx.manner(ino, rights, range) {
+        Manner::Whole => whole(cx, txn, attr, (rights, from), false),
+        Manner::Calm => calm(cx, attr),
+        Manner::Part(window) => {
+            if cx.server.contention.borrow().is_tail_zero(ino, attr.size) {
+                return a_part(cx, txn, attr, (rights, range), window);
+            }
+            let parts = cx.server.leases.borrow().rights(cx.client, ino).contains(Rights::DATA_P);
+            if parts { calm(cx, attr) } else { whole(cx, txn, attr, (rights, from), true) }
+        }
+    }
+}
+
+/// Gives rights on everything.
+fn whole(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    attr: Attr,
+    (rights, from): (Rights, FileBlock),
+    untold_tail: bool,
+) -> Result<OpReply, Stop> {
+    let ino = attr.ino;
     cx.need(ino, rights.conflicts());
-    // Without a claim on attributes, a writer elsewhere stays and is only asked.
-    let told = if rights.conflicts().contains(Rights::DATA_X) { attr } else { cx.seen(attr) };
+    // Without a claim on attributes, those who write elsewhere stay and are only asked.
+    let told = if rights.conflicts().contains(Rights::WRITES) { attr } else { cx.seen(attr) };
     cx.ready()?;
     cx.effects.grants.push((ino, rights & possible(attr.kind)));
     cx.effects.reads.push(Unit::Attr(ino));
-    let layout = if rights.intersects(DATA) { Some(part(cx, txn, ino, from)?) } else { None };
-    Ok(OpReply::Acquired { leased: cx.leased(told), layout })
+    let content = rights.intersects(Rights::WHOLE);
+    let layout = if content { Some(part(cx, txn, ino, from, None)?) } else { None };
+    let leased = cx.leased(told);
+    Ok(OpReply::Acquired { leased, layout, part: None, calm: false, untold_tail })
+}
+
+/// Gives a part, widened within `window` blocks.
+fn a_part(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    attr: Attr,
+    (rights, asked): (Rights, BlockRange),
+    window: u64,
+) -> Result<OpReply, Stop> {
+    let ino = attr.ino;
+    let exclusive = rights.contains(Rights::DATA_X);
+    cx.need_part(ino, Part { range: asked, exclusive });
+    cx.ready()?;
+    let range = asked.from.0.checked_div(window).map_or(asked, |at| {
+        let to = asked.to.0.checked_next_multiple_of(window).unwrap_or(asked.to.0);
+        let limit = BlockRange::new(at * window, to);
+        cx.server.leases.borrow().room_around(cx.client, ino, asked, limit)
+    });
+    let given = Part { range, exclusive };
+    cx.effects.grants.push((ino, Rights::OPEN));
+    cx.effects.part = Some((ino, given));
+    cx.effects.reads.push(Unit::Attr(ino));
+    let layout = Some(part(cx, txn, ino, range.from, Some(range))?);
+    let leased = cx.leased(attr);
+    Ok(OpReply::Acquired { leased, layout, part: Some(given), calm: false, untold_tail: false })
+}
+
+/// Gives nothing: the client's parts are to become the whole.
+fn calm(cx: &mut Cx<'_>, attr: Attr) -> Result<OpReply, Stop> {
+    let told = cx.seen(attr);
+    cx.ready()?;
+    cx.effects.reads.push(Unit::Attr(attr.ino));
+    let leased = cx.leased(told);
+    Ok(OpReply::Acquired { leased, layout: None, part: None, calm: true, untold_tail: false })
+}
+
+/// A file is opened: the whole right if nobody stands in its way, else `OPEN` alone.
+fn opened(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    attr: Attr,
+    wanted: (Rights, FileBlock),
+) -> Result<OpReply, Stop> {
+    let ino = attr.ino;
+    let stands = (wanted.0.conflicts() & Rights::DATA) - Rights::ATTR;
+    if !cx.server.leases.borrow().others(cx.client, ino).intersects(stands) {
+        return whole(cx, txn, attr, wanted, false);
+    }
+    let calm = !cx.server.contention.borrow().is_contended(ino, cx.server.env.now());
+    cx.need(ino, Rights::empty());
+    let told = cx.seen(attr);
+    cx.ready()?;
+    cx.effects.grants.push((ino, Rights::OPEN));
+    cx.effects.reads.push(Unit::Attr(ino));
+    let leased = cx.leased(told);
+    Ok(OpReply::Acquired { leased, layout: None, part: None, calm, untold_tail: false })
 }
 
 pub fn layout(
@@ -48,19 +134,31 @@ pub fn layout(
     if attr.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());
     }
-    if !cx.server.leases.borrow().rights(cx.client, ino).intersects(DATA) {
+    if !cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::DATA) {
         return Err(Fault::Stale.into());
     }
-    Ok(OpReply::Layout { part: part(cx, txn, ino, from)? })
+    Ok(OpReply::Layout { part: part(cx, txn, ino, from, None)? })
 }
 
-fn part(cx: &mut Cx<'_>, txn: &mut Txn<'_>, ino: Ino, from: FileBlock) -> Result<LayoutPart, Stop> {
+/// The layout from `from`, or of `within` only.
+fn part(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    from: FileBlock,
+    within: Option<BlockRange>,
+) -> Result<LayoutPart, Stop> {
     cx.effects.reads.push(Unit::Data(ino));
-    let extents = txn.layout(ino, from, REPLY_EXTENTS_MAX)?;
-    let to = match extents.last() {
-        Some(last) if extents.len() >= REPLY_EXTENTS_MAX => last.end(),
-        _ => u64::MAX,
+    let max = within.map_or(REPLY_EXTENTS_MAX, |range| range.len() as usize + 1);
+    let mut extents = txn.layout(ino, from, max.min(REPLY_EXTENTS_MAX))?;
+    let to = match (within, extents.last()) {
+        (Some(range), _) => range.to.0,
+        (None, Some(last)) if extents.len() >= REPLY_EXTENTS_MAX => last.end(),
+        (None, _) => u64::MAX,
     };
+    if within.is_some() {
+        extents = extents.iter().filter_map(|extent| extent.slice(from.0, to)).collect();
+    }
     let frozen = cx.server.quarantine.is_all_frozen() || txn.is_frozen(ino)?;
     Ok(LayoutPart { from, to, extents, frozen })
 }

@@ -80,8 +80,8 @@ pub fn read_dir(
                 None => txn.attr(entry.ino)?,
             };
             // A file that another client is writing is left to a lookup of its own.
-            let writer = cx.server.leases.borrow().writer(entry.ino);
-            let attr = attr.filter(|_| writer.is_none_or(|writer| writer == cx.client));
+            let written = cx.server.leases.borrow().written_elsewhere(cx.client, entry.ino);
+            let attr = attr.filter(|_| !written);
             if let Some(attr) = attr {
                 if want.intersects(possible(attr.kind)) {
                     cx.want(&attr, want);

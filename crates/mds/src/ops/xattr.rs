@@ -57,8 +57,8 @@ pub fn list(
 
 /// Bytes, with the lease unless another client knows the attributes better.
 fn tell(cx: &mut Cx<'_>, attr: Attr, bytes: Vec<u8>, want: Rights) -> OpReply {
-    let writer = cx.server.leases.borrow().writer(attr.ino);
-    let leased = writer.is_none_or(|writer| writer == cx.client).then(|| {
+    let written = cx.server.leases.borrow().written_elsewhere(cx.client, attr.ino);
+    let leased = (!written).then(|| {
         cx.want(&attr, want);
         cx.leased(attr)
     });

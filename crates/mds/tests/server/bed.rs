@@ -232,8 +232,8 @@ impl Client {
     ) -> Option<Result<Welcome, Refused>> {
         let stream = self.env.connect(ADDRESS).await.ok()?;
         let hello = Hello {
-            version_min: 1,
-            version_max: 1,
+            version_min: proto::mds::VERSION,
+            version_max: proto::mds::VERSION,
             features: 0,
             fs_name: "home".into(),
             role,
@@ -296,9 +296,10 @@ impl Client {
 
     fn pushed(self, push: Push) {
         match &push {
-            Push::Recall { ino, seq, take } if self.state.obliging.get() => {
+            Push::Recall { ino, seq, take, part } if self.state.obliging.get() => {
                 let still_open = self.state.keep_open.get() && take.contains(Rights::OPEN);
-                let give = Op::Return { ino: *ino, seq: *seq, give: *take, still_open };
+                let give =
+                    Op::Return { ino: *ino, seq: *seq, give: *take, still_open, part: *part };
                 let client = self.clone();
                 self.env.spawn(async move {
                     client.reserved(give).await;
@@ -341,7 +342,7 @@ impl Client {
 
     pub async fn recall(&self) -> (Ino, u64, Rights) {
         match self.push(|push| matches!(push, Push::Recall { .. })).await {
-            Push::Recall { ino, seq, take } => (ino, seq, take),
+            Push::Recall { ino, seq, take, .. } => (ino, seq, take),
             _ => unreachable!(),
         }
     }
@@ -448,8 +449,11 @@ impl Client {
         ino: Ino,
         rights: Rights,
     ) -> Result<(Leased, Option<LayoutPart>), Fault> {
-        match self.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0) }).await? {
-            OpReply::Acquired { leased, layout } => Ok((leased, layout)),
+        match self
+            .call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0), part: None })
+            .await?
+        {
+            OpReply::Acquired { leased, layout, .. } => Ok((leased, layout)),
             other => panic!("{other:?}"),
         }
     }
@@ -496,7 +500,15 @@ impl Client {
         edits: Vec<Edit>,
         size: Option<u64>,
     ) -> Result<Attr, Fault> {
-        let op = Op::Commit { ino, edits, size, mtime: None, ctime: None };
+        let op = Op::Commit {
+            ino,
+            edits,
+            size,
+            mtime: None,
+            ctime: None,
+            merge: false,
+            tail_zero: false,
+        };
         match self.call(op).await? {
             OpReply::Attr { leased } => Ok(leased.attr),
             other => panic!("{other:?}"),

@@ -75,7 +75,7 @@ impl Worker {
 
     async fn replay(&mut self, welcome: Welcome) -> Option<()> {
         self.restarts += 1;
-        let lease = |(&ino, &rights)| HeldLease { ino, rights, open: false };
+        let lease = |(&ino, &rights)| HeldLease { ino, rights, open: false, parts: vec![] };
         let leases = self.held.iter().map(lease).collect();
         let reclaim = Op::Reclaim { leases, locks: vec![] };
         self.client.exchange(self.client.request(127, vec![reclaim])).await?;
@@ -279,7 +279,7 @@ async fn write(w: &mut Worker, known: &mut Known, ino: Ino) {
     let rights = Rights::DATA_X;
     w.held.insert(ino, rights.closed());
     let Ok(OpReply::Acquired { leased, .. }) =
-        w.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0) }).await
+        w.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0), part: None }).await
     else {
         panic!()
     };
@@ -297,12 +297,22 @@ async fn write(w: &mut Worker, known: &mut Known, ino: Ino) {
     let mut edits = vec![Edit::Unmap { from: FileBlock(0), to: 1 << 40 }];
     edits.extend(extents.iter().map(|&extent| Edit::Map { extent }));
     let size = Some(file * 4096);
-    let done = w.call(Op::Commit { ino, edits, size, mtime: None, ctime: None }).await;
+    let done = w
+        .call(Op::Commit {
+            ino,
+            edits,
+            size,
+            mtime: None,
+            ctime: None,
+            merge: false,
+            tail_zero: false,
+        })
+        .await;
     assert!(done.is_ok(), "{done:?}");
     (known.size, known.extents) = (file * 4096, extents);
     w.held.remove(&ino);
     let give = Rights::DATA_X | Rights::DATA_S;
-    w.call(Op::Return { ino, seq: leased.seq, give, still_open: false }).await.unwrap();
+    w.call(Op::Return { ino, seq: leased.seq, give, still_open: false, part: None }).await.unwrap();
 }
 
 async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
@@ -322,7 +332,8 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
             other => panic!("{other:?}"),
         };
         let rights = Rights::DATA_S;
-        let layout = w.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0) }).await;
+        let layout =
+            w.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0), part: None }).await;
         let Ok(OpReply::Acquired { layout: Some(layout), .. }) = layout else { panic!() };
         let found = Known {
             ino: Some(leased.attr.ino),

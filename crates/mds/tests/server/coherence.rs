@@ -28,7 +28,7 @@ fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
         let (ino, seq, take) = b.recall().await;
         assert_eq!((ino, take), (ROOT, N | A));
         assert!(bed.env.timeout(Duration::from_millis(500), &mut made).await.is_none(), "it waits");
-        b.reserved(Op::Return { ino, seq, give: take, still_open: false }).await;
+        b.reserved(Op::Return { ino, seq, give: take, still_open: false, part: None }).await;
         let ino = made.await.unwrap();
         let (found, dir) = b.find(ROOT, "f", A, N).await;
         assert_eq!(found.unwrap().attr.ino, ino);
@@ -55,7 +55,7 @@ fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
             4096,
             "commits pass gates"
         );
-        a.reserved(Op::Return { ino, seq, give: X, still_open: false }).await;
+        a.reserved(Op::Return { ino, seq, give: X, still_open: false, part: None }).await;
         let (leased, layout) = read.await.unwrap().unwrap();
         assert_eq!((leased.rights, leased.attr.size), (S | A, 4096));
         assert_eq!(layout.unwrap().to, u64::MAX);
@@ -96,11 +96,13 @@ fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
         assert_eq!(a.unlink(ROOT, "f").await.unwrap().nlink, 0);
         assert_eq!(b.attr(ino).await.unwrap().attr.nlink, 0);
         let seq = a.attr(ino).await.unwrap().seq;
-        a.call(Op::Return { ino, seq, give: O | A, still_open: false }).await.unwrap();
+        a.call(Op::Return { ino, seq, give: O | A, still_open: false, part: None }).await.unwrap();
         bed.sleep(Duration::from_millis(200)).await;
         let leased = b.attr(ino).await.unwrap();
         assert_eq!(leased.rights, O);
-        b.call(Op::Return { ino, seq: leased.seq, give: O, still_open: false }).await.unwrap();
+        b.call(Op::Return { ino, seq: leased.seq, give: O, still_open: false, part: None })
+            .await
+            .unwrap();
         bed.sleep(Duration::from_millis(200)).await;
         assert_eq!(b.attr(ino).await, Err(Fault::Stale));
     });

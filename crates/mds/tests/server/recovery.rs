@@ -31,7 +31,8 @@ fn what_was_lost_is_replayed_with_the_same_result() {
         bed.restart().await;
         let welcome = c.connect(c.id()).await.unwrap();
         assert_eq!(welcome.state, RECOVERED);
-        let leases = vec![HeldLease { ino: ROOT, rights: Rights::NAMES, open: false }];
+        let leases =
+            vec![HeldLease { ino: ROOT, rights: Rights::NAMES, open: false, parts: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         for (request, reply) in requests.iter().zip(&replies) {
             let again = c.exchange(replay(request, reply)).await.unwrap();
@@ -66,7 +67,7 @@ fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
         // The second operation waits for a right; meanwhile the first becomes durable.
         let (ino, seq, give) = b.recall().await;
         c.sync().await;
-        b.reserved(Op::Return { ino, seq, give, still_open: false }).await;
+        b.reserved(Op::Return { ino, seq, give, still_open: false, part: None }).await;
         let reply = reply.await;
         assert!(reply.results.iter().all(Result::is_ok), "{reply:?}");
         bed.restart().await;
@@ -183,15 +184,22 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         c.sync().await;
         bed.restart().await;
         c.connect(c.id()).await.unwrap();
-        let leases = vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true }];
+        let leases =
+            vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, parts: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         c.call(Op::ReclaimDone {}).await.unwrap();
         bed.sleep(Duration::from_millis(500)).await;
         assert_eq!(c.attr(inos[0]).await.unwrap().rights, Rights::OPEN);
         assert_eq!(c.attr(inos[1]).await, Err(Fault::Stale));
-        c.call(Op::Return { ino: inos[0], seq: 0, give: Rights::OPEN, still_open: false })
-            .await
-            .unwrap();
+        c.call(Op::Return {
+            ino: inos[0],
+            seq: 0,
+            give: Rights::OPEN,
+            still_open: false,
+            part: None,
+        })
+        .await
+        .unwrap();
         bed.sleep(Duration::from_millis(500)).await;
         assert_eq!(c.attr(inos[0]).await, Err(Fault::Stale));
     });
@@ -217,12 +225,12 @@ fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else
         assert!(kept(&reply));
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
-        let leases = vec![HeldLease { ino, rights: held, open: false }];
+        let leases = vec![HeldLease { ino, rights: held, open: false, parts: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         assert!(kept(&c.exchange(replay(&request, &reply)).await.unwrap()));
         c.call(Op::ReclaimDone {}).await.unwrap();
         o.connect(o.id()).await.unwrap();
-        let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true }];
+        let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true, parts: vec![] }];
         o.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         o.call(Op::ReclaimDone {}).await.unwrap();
         // Its remover may still save what it wrote.
@@ -244,7 +252,7 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
         for (c, leases, locks) in [
             (
                 &a,
-                vec![HeldLease { ino, rights: Rights::DATA_X, open: false }],
+                vec![HeldLease { ino, rights: Rights::DATA_X, open: false, parts: vec![] }],
                 vec![(ino, lock.clone())],
             ),
             (&b, vec![], vec![]),
@@ -259,7 +267,7 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
         let got = bed.env.spawn_join(async move { b2.acquire(ino, Rights::DATA_S).await });
         let (_, seq, take) = a.recall().await;
         assert_eq!(take, Rights::DATA_X);
-        a.reserved(Op::Return { ino, seq, give: take, still_open: false }).await;
+        a.reserved(Op::Return { ino, seq, give: take, still_open: false, part: None }).await;
         assert!(got.await.is_ok());
     });
 }

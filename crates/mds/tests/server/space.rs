@@ -81,7 +81,15 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
         let mut edits: Vec<Edit> = (0..100).map(map).collect();
         edits[70] = Edit::Unmap { from: FileBlock(9), to: 9 };
         let size = Some(1 << 20);
-        let op = |edits| Op::Commit { ino, edits, size, mtime: None, ctime: None };
+        let op = |edits| Op::Commit {
+            ino,
+            edits,
+            size,
+            mtime: None,
+            ctime: None,
+            merge: false,
+            tail_zero: false,
+        };
         let request = c.request(3, vec![op(edits.clone()), op(Vec::new())]);
         let reply = c.exchange(request.clone()).await.unwrap();
         let [Ok(OpReply::Part { done, fault: Fault::Invalid })] = reply.results[..] else {

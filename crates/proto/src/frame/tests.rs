@@ -1,5 +1,5 @@
 use types::{Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name};
-use types::{PagBlock, PagId, Rights, Timestamp, Transno, Uuid};
+use types::{BlockRange, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid};
 
 use super::*;
 use crate::mds::*;
@@ -38,6 +38,7 @@ fn samples() -> Vec<Message> {
         addr: PagBlock(100),
         state: ExtentState::Unwritten,
     };
+    let part = Part { range: BlockRange::new(7, 9), exclusive: true };
     let dir = InoRef::Is { ino: Ino::ROOT };
     let lock =
         Lock { flock: true, owner: types::LockOwner(4), pid: 1, exclusive: true, start: 0, end: 9 };
@@ -74,9 +75,22 @@ fn samples() -> Vec<Message> {
             size: Some(1),
             mtime: None,
             ctime: Some(Timestamp::default()),
+            merge: true,
+            tail_zero: false,
+        },
+        Op::Acquire {
+            ino: dir.clone(),
+            rights: Rights::DATA_X,
+            from: FileBlock(1),
+            part: Some(part.range),
         },
         Op::Reclaim {
-            leases: vec![HeldLease { ino: Ino(5), rights: Rights::OPEN, open: true }],
+            leases: vec![HeldLease {
+                ino: Ino(5),
+                rights: Rights::OPEN | Rights::DATA_P,
+                open: true,
+                parts: vec![part],
+            }],
             locks: vec![(Ino(5), lock.clone())],
         },
         Op::Lock { ino: Ino(5), lock: lock.clone(), wait: true },
@@ -91,6 +105,9 @@ fn samples() -> Vec<Message> {
                 extents: vec![extent],
                 frozen: false,
             }),
+            part: Some(part),
+            calm: false,
+            untold_tail: true,
         }),
         Ok(OpReply::Entries {
             entries: vec![DirEntry {
@@ -162,7 +179,14 @@ fn samples() -> Vec<Message> {
                 results,
             },
         },
-        Message::Push { push: Push::Recall { ino: Ino(4), seq: 8, take: Rights::DATA_X } },
+        Message::Push {
+            push: Push::Recall {
+                ino: Ino(4),
+                seq: 8,
+                take: Rights::DATA_P,
+                part: Some(BlockRange::new(1, 2)),
+            },
+        },
         Message::Refused { refused: Refused { fault: Fault::Evicted, text: "gone".into() } },
         Message::PushReply {
             reply: PushReply {

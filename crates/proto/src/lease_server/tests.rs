@@ -1,3 +1,5 @@
+use types::{BlockRange, Part};
+
 use super::*;
 
 const A: ClientId = ClientId(1);
@@ -17,7 +19,7 @@ fn a_writer_is_asked_for_everything_that_conflicts() {
     assert_eq!(recalls.len(), 1);
     assert_eq!(recalls[0].take, Rights::DATA_X | Rights::DATA_S | Rights::ATTR);
     assert!(table.recall(B, F, Rights::DATA_X.conflicts()).is_empty(), "asked once");
-    assert!(table.give_back(A, F, recalls[0].seq, recalls[0].take, false));
+    assert!(table.give_back(A, F, recalls[0].seq, recalls[0].take, false, None));
     assert_eq!(table.rights(A, F), Rights::OPEN);
     table.grant(B, F, Rights::DATA_X);
     table.validate();
@@ -29,7 +31,7 @@ fn a_writer_may_keep_reading_when_a_reader_comes() {
     table.grant(A, F, Rights::DATA_X | Rights::ATTR);
     let recalls = table.recall(B, F, Rights::DATA_S.conflicts());
     assert_eq!(recalls[0].take, Rights::DATA_X);
-    table.give_back(A, F, recalls[0].seq, Rights::DATA_X, false);
+    table.give_back(A, F, recalls[0].seq, Rights::DATA_X, false, None);
     assert_eq!(table.rights(A, F), Rights::DATA_S | Rights::ATTR);
     assert_eq!(table.grantable(B, F, Rights::DATA_S | Rights::ATTR), Rights::DATA_S | Rights::ATTR);
     table.validate();
@@ -41,7 +43,7 @@ fn a_return_that_does_not_know_the_last_grant_changes_nothing() {
     table.grant(A, F, Rights::ATTR);
     let old = table.held(A, F).seq;
     table.grant(A, F, Rights::DATA_S);
-    assert!(!table.give_back(A, F, old, Rights::ATTR, false));
+    assert!(!table.give_back(A, F, old, Rights::ATTR, false, None));
     assert_eq!(table.rights(A, F), Rights::ATTR | Rights::DATA_S);
 }
 
@@ -53,7 +55,7 @@ fn nothing_is_granted_to_a_client_that_is_being_asked() {
     assert!(table.grantable(A, F, Rights::OPEN).is_empty());
     assert_eq!(table.held(A, F).seq, recall.seq);
     assert_eq!(table.unanswered(A), vec![recall]);
-    table.give_back(A, F, recall.seq, Rights::NAMES, false);
+    table.give_back(A, F, recall.seq, Rights::NAMES, false, None);
     assert!(table.unanswered(A).is_empty());
     assert!(!table.is_asked(&recall));
 }
@@ -63,7 +65,7 @@ fn a_holder_with_open_handles_answers_and_keeps_open() {
     let mut table = table();
     table.grant(A, F, Rights::OPEN | Rights::ATTR);
     let recall = table.recall(B, F, Rights::OPEN | Rights::ATTR)[0];
-    table.give_back(A, F, recall.seq, Rights::ATTR | Rights::OPEN, true);
+    table.give_back(A, F, recall.seq, Rights::ATTR | Rights::OPEN, true, None);
     assert_eq!(table.rights(A, F), Rights::OPEN);
     assert!(table.unanswered(A).is_empty());
     table.validate();
@@ -126,7 +128,8 @@ fn the_table_agrees_with_a_list_of_rights() {
                 let recall = asked.swap_remove(next(asked.len() as u64) as usize);
                 let live = table.is_asked(&recall);
                 let give = recall.take;
-                let changed = table.give_back(recall.client, recall.ino, recall.seq, give, false);
+                let changed =
+                    table.give_back(recall.client, recall.ino, recall.seq, give, false, None);
                 assert!(!live || changed);
                 if changed {
                     let give =
@@ -163,7 +166,7 @@ fn the_coldest_leases_are_those_granted_longest_ago_and_not_asked_back() {
     assert_eq!(table.coldest(A, 3), [Ino(3), Ino(4), Ino(5)]);
     assert_eq!(table.coldest(A, 99).last(), Some(&Ino(1)));
     // A file that stays open is not asked for again at once.
-    table.give_back(A, Ino(2), recall.seq, recall.take, true);
+    table.give_back(A, Ino(2), recall.seq, recall.take, true, None);
     assert_eq!(table.coldest(A, 99).last(), Some(&Ino(2)));
     assert!(table.coldest(ClientId(9), 3).is_empty());
     table.validate();
@@ -201,7 +204,7 @@ fn whatever_crosses_a_return_the_right_is_given_up_in_the_end() {
             lease.give(give);
             while !grant(&mut table, &mut replies) {}
             let unknown = table.unknown_to(A, F, seq);
-            assert_eq!(table.give_back(A, F, seq, give, false), unknown.is_none());
+            assert_eq!(table.give_back(A, F, seq, give, false, None), unknown.is_none());
             while let Some(held) = replies.pop() {
                 lease.granted(held.rights, held.seq);
                 lease.validate();
@@ -214,4 +217,188 @@ fn whatever_crosses_a_return_the_right_is_given_up_in_the_end() {
         assert!(!table.rights(A, F).contains(Rights::OPEN) && !lease.holds(Rights::OPEN));
     }
     assert!(crossings > 100);
+}
+
+const P: Rights = Rights::DATA_P;
+
+fn part(from: u64, to: u64, exclusive: bool) -> Part {
+    Part { range: BlockRange::new(from, to), exclusive }
+}
+
+#[test]
+fn parts_of_two_clients_stand_side_by_side_and_the_whole_takes_all() {
+    let mut table = table();
+    assert!(table.grant_part(A, F, part(0, 16, true)));
+    assert!(table.grant_part(B, F, part(16, 32, true)));
+    assert!(!table.is_part_grantable(B, F, part(8, 24, false)));
+    assert!(table.grantable(B, F, Rights::DATA_S | Rights::ATTR).is_empty());
+    let recalls = table.recall_part(B, F, part(8, 24, true));
+    let want = Recall {
+        client: A,
+        ino: F,
+        seq: recalls[0].seq,
+        take: P,
+        part: Some(BlockRange::new(8, 24)),
+    };
+    assert_eq!(recalls, [want]);
+    assert!(table.recall_part(B, F, part(8, 24, true)).is_empty(), "asked once");
+    assert!(
+        !table.is_part_grantable(A, F, part(100, 101, true)),
+        "nothing is given to who is asked"
+    );
+    assert_eq!(table.unanswered(A), [want]);
+    assert!(table.give_back(A, F, want.seq, P, false, want.part));
+    assert_eq!(table.rights(A, F), P);
+    assert!(table.keeps_part(A, F, part(0, 8, true)) && !table.holds_part(A, F, part(0, 9, false)));
+    table.grant_part(B, F, part(8, 24, true));
+    table.validate();
+    let recalls = table.recall(A, F, Rights::DATA_X.conflicts());
+    assert_eq!((recalls.len(), recalls[0].take, recalls[0].part), (1, P, None));
+    assert_eq!(table.awaited(A, F, Rights::DATA_X.conflicts()), [B]);
+    table.give_back(B, F, recalls[0].seq, P, false, None);
+    table.grant(A, F, Rights::DATA_X);
+    assert_eq!(table.rights(A, F), Rights::DATA_X | Rights::DATA_S, "instead of its parts");
+    assert_eq!(table.parts_len(), 0);
+    table.validate();
+}
+
+#[test]
+fn a_part_grows_as_far_as_nobody_else_has_anything() {
+    let mut table = table();
+    let limit = BlockRange::new(0, 256);
+    let asked = BlockRange::new(16, 32);
+    assert_eq!(table.room_around(A, F, asked, limit), limit);
+    table.grant_part(B, F, part(40, 50, false));
+    table.grant_part(A, F, part(100, 110, true));
+    assert_eq!(table.room_around(A, F, asked, limit), BlockRange::new(0, 40));
+    assert_eq!(table.room_around(A, F, BlockRange::new(50, 60), limit), BlockRange::new(50, 256));
+    assert_eq!(table.room_around(A, F, BlockRange::new(45, 60), limit), BlockRange::new(45, 60));
+}
+
+#[test]
+fn a_further_recall_of_a_part_asks_for_both_and_ends_with_the_answer_to_both() {
+    let mut table = table();
+    table.grant_part(A, F, part(0, 100, true));
+    let first = table.recall_part(B, F, part(0, 10, true))[0];
+    let second = table.recall_part(B, F, part(20, 30, false))[0];
+    assert_eq!(second.part, Some(BlockRange::new(0, 30)));
+    assert!(!table.give_back(A, F, first.seq, P, false, first.part), "it did not know the second");
+    let all = table.recall(B, F, P)[0];
+    assert_eq!(all.part, None);
+    assert!(table.recall_part(B, F, part(50, 60, true)).is_empty(), "everything is asked back");
+    table.give_back(A, F, all.seq, P, false, None);
+    assert!(table.rights(A, F).is_empty() && table.is_empty());
+    table.validate();
+}
+
+#[test]
+fn of_two_conflicting_claims_on_a_part_the_first_wins() {
+    let mut table = table();
+    assert!(table.reclaim(A, F, Rights::OPEN | P).is_empty());
+    assert!(table.reclaim_parts(A, F, &[part(0, 4, true), part(8, 12, true)]).is_empty());
+    assert_eq!(
+        table.reclaim_parts(B, F, &[part(4, 6, true), part(10, 11, false)]),
+        [part(10, 11, false)]
+    );
+    assert!(table.give_back(A, F, 0, P, false, None), "whatever sequence it knew");
+    assert_eq!((table.rights(A, F), table.part_holders(F)), (Rights::OPEN, vec![B]));
+    table.validate();
+}
+
+/// Clients that grant, use, recall and return parts and whole rights with messages under way: what
+/// a client relies on, the server counts as the client's.
+#[test]
+fn whatever_crosses_no_client_relies_on_a_part_that_another_may_change() {
+    use crate::lease_client::Lease;
+    use crate::parts::Parts;
+    let mut state = 0x0f1e_2d3c_4b5a_6978u64;
+    let mut next = move |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    enum Down {
+        Told(Held, Option<Part>),
+        Recalled(Recall),
+    }
+    let mut shared = 0;
+    for _ in 0..400 {
+        let mut table = table();
+        let mut clients =
+            [(A, Lease::default(), Parts::default()), (B, Lease::default(), Parts::default())];
+        let mut down: [Vec<Down>; 2] = Default::default();
+        let mut up: [Vec<(u64, Rights, Option<BlockRange>)>; 2] = Default::default();
+        for _ in 0..300 {
+            let who = next(2) as usize;
+            let (client, lease, parts) = &mut clients[who];
+            let client = *client;
+            let from = next(20);
+            let wanted = part(from, from + 1 + next(8), next(2) == 0);
+            match next(6) {
+                0 if table.is_part_grantable(client, F, wanted) => {
+                    table.grant_part(client, F, wanted);
+                    down[who].push(Down::Told(table.held(client, F), Some(wanted)));
+                }
+                0 => {
+                    let recalls = table.recall_part(client, F, wanted);
+                    recalls
+                        .into_iter()
+                        .for_each(|recall| down[1 - who].push(Down::Recalled(recall)));
+                }
+                1 => {
+                    let keeps = table.keeps_part(client, F, wanted).then_some(wanted);
+                    down[who].push(Down::Told(table.held(client, F), keeps));
+                }
+                2 if next(4) == 0 => {
+                    let recalls = table.recall(client, F, Rights::DATA_X.conflicts());
+                    recalls
+                        .into_iter()
+                        .for_each(|recall| down[1 - who].push(Down::Recalled(recall)));
+                }
+                // Parts are clean when the whole is asked for, and no answer to another request is under way.
+                2 if parts.is_empty()
+                    && down[who].is_empty()
+                    && table.grantable(client, F, Rights::DATA_X).contains(Rights::DATA_X) =>
+                {
+                    table.grant(client, F, Rights::DATA_X);
+                    down[who].push(Down::Told(table.held(client, F), None));
+                }
+                3 | 4 if !down[who].is_empty() => match down[who].remove(0) {
+                    Down::Told(held, told) => {
+                        if lease.granted(held.rights, held.seq)
+                            && lease.holds(P)
+                            && let Some(told) = told
+                        {
+                            parts.insert(told);
+                        }
+                    }
+                    Down::Recalled(Recall { seq, take, part, .. }) => {
+                        lease.recalled(seq, take);
+                        if take.contains(P) {
+                            parts.remove(part.unwrap_or(BlockRange::ALL));
+                        }
+                        // A client may not know of all its parts, so it keeps the right with the last of them.
+                        lease.give(if part.is_some() { take - P } else { take });
+                        up[who].push((seq, take, part));
+                    }
+                },
+                5 if !up[who].is_empty() => {
+                    let (seq, give, part) = up[who].remove(0);
+                    table.give_back(client, F, seq, give, false, part);
+                }
+                _ => {}
+            }
+            table.validate();
+            for (client, lease, parts) in &clients {
+                lease.validate();
+                for held in parts.iter() {
+                    assert!(table.holds_part(*client, F, held), "{client:?} {held:?} {table:?}");
+                }
+            }
+            let both = clients.iter().all(|(_, _, parts)| !parts.is_empty());
+            shared += u32::from(both);
+        }
+    }
+    assert!(shared > 1000, "{shared}");
 }

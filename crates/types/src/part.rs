@@ -1,0 +1,67 @@
+//! Parts of a file: ranges of its blocks, and how a client may hold one.
+
+use crate::ids::FileBlock;
+
+/// The blocks `from..to` of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct BlockRange {
+    /// First block.
+    pub from: FileBlock,
+    /// One past the last.
+    pub to: FileBlock,
+}
+
+impl BlockRange {
+    /// All blocks that a file can have.
+    pub const ALL: BlockRange = BlockRange { from: FileBlock(0), to: FileBlock(u64::MAX) };
+
+    /// The blocks `from..to`.
+    pub fn new(from: u64, to: u64) -> BlockRange {
+        BlockRange { from: FileBlock(from), to: FileBlock(to) }
+    }
+
+    /// Blocks in it.
+    pub fn len(self) -> u64 {
+        self.to.0.saturating_sub(self.from.0)
+    }
+
+    /// Is there no block in it?
+    pub fn is_empty(self) -> bool {
+        self.from >= self.to
+    }
+
+    /// Is every block of `other` in it?
+    pub fn contains(self, other: BlockRange) -> bool {
+        other.is_empty() || self.from <= other.from && other.to <= self.to
+    }
+
+    /// Is there a block in both?
+    pub fn overlaps(self, other: BlockRange) -> bool {
+        !self.is_empty() && !other.is_empty() && self.from < other.to && other.from < self.to
+    }
+
+    /// The blocks that are in both.
+    pub fn common(self, other: BlockRange) -> BlockRange {
+        BlockRange { from: self.from.max(other.from), to: self.to.min(other.to) }
+    }
+
+    /// The smallest range that contains both.
+    pub fn hull(self, other: BlockRange) -> BlockRange {
+        if self.is_empty() {
+            return other;
+        }
+        if other.is_empty() {
+            return self;
+        }
+        BlockRange { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+}
+
+/// A part of a file as a client holds it, or wants to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Part {
+    /// Which blocks.
+    pub range: BlockRange,
+    /// To change them, not only to read.
+    pub exclusive: bool,
+}
