@@ -647,7 +647,11 @@ impl State {
         if matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound)) {
             return same_if(nameless && !mine, || format!("inode {ino} is there"));
         }
-        let Some(node) = node else { return impossible(format!("inode {ino} is gone")) };
+        let Some(node) = node else {
+            // A removed directory is there until those who found it before have given it up.
+            let lingers = matches!((&call.op, outcome), (Op::SetMode(..), Outcome::Done));
+            return same_if(lingers, || format!("inode {ino} is gone"));
+        };
         let change = |change: &dyn Fn(&mut Node)| {
             let mut next = self.clone();
             change(next.node(ino));
