@@ -292,19 +292,24 @@ Real clients and a real metadata server run in this process, on a simulated netw
 disks. Everything random follows from the seed: the same seed, options and version of Redbud give
 the same run and the same trace, on every machine. What every application saw is compared with a
 model of a POSIX file system; afterwards everything must finish and the metadata must be whole.
-A violation is told with the command that repeats it; the exit status is then 1.
+A violation is told with the fewest operations and faults that show it, and with the command that
+repeats exactly those.
 
-Faults: cut (a connection breaks), partition (nothing passes, for less than a lease), server-kill
-(the server's process dies, also during recovery), server-power (its host loses power: of what its
-disk had not flushed a part survives, sectors torn), stall (a disk answers nothing for a while),
-cluster-power (at the end, when all is synced, all hosts and disks lose power).")]
+  redbud sim --seed 1                          one history, and what happened in it
+  redbud sim --count 1000 --jobs 2             a thousand
+  redbud sim --seed 1 --faults none            without faults
+  redbud sim --campaign c.json --core-hours 8  as many as eight hours allow; may be broken off
+
+The kinds of faults are in SIMULATION.md; a wrong one makes redbud name them.
+
+Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments.")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seeds to run
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub count: u64,
+    /// Seeds to run; else 1
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub count: Option<u64>,
     /// Threads that run seeds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
@@ -327,6 +332,18 @@ pub struct SimArgs {
     /// Another course of network and disks with the same operations and faults
     #[arg(long, default_value_t = 0)]
     pub timing: u64,
+    /// Metadata servers; there is one
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
+    pub mds: u16,
+    /// Run every seed twice: both runs must be the same
+    #[arg(long)]
+    pub twice: bool,
+    /// Go on with the campaign of this file, or begin one: seed after seed, with sums in the file
+    #[arg(long, value_name = "FILE")]
+    pub campaign: Option<PathBuf>,
+    /// End the campaign after so much processor time, that of earlier calls included
+    #[arg(long, value_name = "HOURS", requires = "campaign")]
+    pub core_hours: Option<f64>,
     /// Seconds to look for the smallest history that shows a violation
     #[arg(long, default_value_t = 30)]
     pub shrink: u64,

@@ -4,6 +4,7 @@
 //! moves what seeds do: where the recorded one shows the bug no longer, the next ones are tried,
 //! so the table ages slowly. `REDBUD_PLANT=1000 cargo test -p redbud-sim --test planted` looks
 //! through so many seeds for every bug and prints the table anew.
+#![cfg(debug_assertions)]
 #![allow(missing_docs)]
 
 use std::cell::Cell;

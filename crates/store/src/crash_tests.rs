@@ -6,6 +6,8 @@
 //! acknowledged one, and the store must go on from there. Not covered here: damage that a device
 //! does to what is stable.
 
+mod depth;
+
 use std::collections::BTreeMap;
 
 use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, crash_images};

@@ -51,6 +51,8 @@ bugs! {
     SlotAnswerLost,
     /// The result of a request is not kept in its transaction.
     ResultNotKept,
+    /// The answer to a request that was executed before a restart is not kept for its next resend.
+    RepeatedAnswerLost,
     /// A new inode takes the number of an old one.
     InodeNumberReused,
     /// Blocks are granted and stay free.
@@ -101,7 +103,7 @@ bugs! {
     EmptyUnchecked,
 }
 
-#[cfg(any(debug_assertions, feature = "planted"))]
+#[cfg(debug_assertions)]
 mod state {
     use std::cell::Cell;
 
@@ -134,11 +136,11 @@ mod state {
     }
 }
 
-#[cfg(any(debug_assertions, feature = "planted"))]
+#[cfg(debug_assertions)]
 pub use state::{Planted, plant, planted};
 
 /// Is this bug planted here? Never, in a build that is to be used.
-#[cfg(not(any(debug_assertions, feature = "planted")))]
+#[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn planted(_: Bug) -> bool {
     false

@@ -99,12 +99,17 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         c.call(Op::ReclaimDone {}).await.unwrap();
-        let again = c.exchange(request).await.unwrap();
+        let again = c.exchange(request.clone()).await.unwrap();
         let ino = |reply: &Reply| match &reply.results[2] {
             Ok(OpReply::Made { leased, .. }) => leased.attr.ino,
             other => panic!("{other:?}"),
         };
         assert_eq!(ino(&first), ino(&again));
+        // That answer is lost, too.
+        c.hang_up();
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
+        let third = c.exchange(request).await.unwrap();
+        assert_eq!(third.results, again.results);
         assert_eq!(c.names(ROOT).await, ["x"]);
     });
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sim::{Plan, Report};
+use serde::{Deserialize, Serialize};
+use sim::{Plan, Report, Violation};
 
 /// Seeds that a thread runs before the others are waited for.
 const EACH: u64 = 32;
@@ -22,14 +23,15 @@ thread_local! {
 /// Runs plans.
 pub struct Batch {
     jobs: usize,
+    twice: bool,
     processor: Duration,
 }
 
 impl Batch {
-    /// On so many threads.
-    pub fn new(jobs: u16) -> Batch {
+    /// On so many threads; `twice`: each plan is run again, and must give the same.
+    pub fn new(jobs: u16, twice: bool) -> Batch {
         std::panic::set_hook(Box::new(panicked));
-        Batch { jobs: usize::from(jobs), processor: Duration::ZERO }
+        Batch { jobs: usize::from(jobs), twice, processor: Duration::ZERO }
     }
 
     /// Plans to give it at once.
@@ -38,8 +40,8 @@ impl Batch {
     }
 
     /// Processor time used so far.
-    pub fn processor_time(&self) -> Duration {
-        self.processor
+    pub fn processor_seconds(&self) -> f64 {
+        self.processor.as_secs_f64()
     }
 
     /// Runs all of them; the reports are in their order.
@@ -53,7 +55,7 @@ impl Batch {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(plan) = plans.get(index) else { break };
                 PLAN.set(Some(plan.clone()));
-                mine.push((index, sim::run(plan)));
+                mine.push((index, self.one(plan)));
                 PLAN.set(None);
             }
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,6 +72,28 @@ impl Batch {
         self.processor += processor;
         reports.sort_unstable_by_key(|(index, _)| *index);
         reports.into_iter().map(|(_, report)| report).collect()
+    }
+}
+
+impl Batch {
+    fn one(&self, plan: &Plan) -> Report {
+        let mut report = sim::run(plan);
+        if self.twice && report.violation.is_none() {
+            let again = sim::run(plan);
+            if again != report {
+                report.violation = Some(differs(&report, &again));
+            }
+        }
+        report
+    }
+}
+
+fn differs(report: &Report, again: &Report) -> Violation {
+    Violation {
+        invariant: "the same seed gives the same run",
+        text: format!("{report:?}\n  the second time:\n  {again:?}"),
+        log: Vec::new(),
+        history: Vec::new(),
     }
 }
 
@@ -100,7 +124,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
 }
 
 /// What all runs came to.
-#[derive(Clone, Default)]
+#[derive(Serialize, Deserialize, Clone, Default, PartialEq, Debug)]
 pub struct Totals {
     /// Runs.
     pub seeds: u64,
@@ -115,10 +139,11 @@ pub struct Totals {
     /// Moments that were not judged fully.
     pub unjudged: u64,
     /// Virtual time.
-    pub virtual_time: f64,
+    pub virtual_seconds: f64,
     /// Processor time.
-    pub processor: Duration,
+    pub processor_seconds: f64,
     /// Of all traces, in whatever order.
+    #[serde(with = "hexadecimal")]
     pub trace: u64,
 }
 
@@ -131,14 +156,14 @@ impl Totals {
         self.faults += report.faults;
         self.restarts += report.restarts;
         self.unjudged += report.unjudged;
-        self.virtual_time += report.time.as_secs_f64();
+        self.virtual_seconds += report.time.as_secs_f64();
         self.trace ^= report.trace.rotate_left((report.plan.seed % 64) as u32);
     }
 
     /// How fast it goes, in a few words.
     pub fn brief(&self) -> String {
         let mut text = format!("{} with a violation", self.violations);
-        let seconds = self.processor.as_secs_f64();
+        let seconds = self.processor_seconds;
         if seconds > 0.0 {
             let per = |count: u64| count as f64 / seconds;
             let (operations, faults) = (per(self.operations), per(self.faults));
@@ -146,9 +171,24 @@ impl Totals {
                 text,
                 "; {operations:.0} operations and {faults:.0} faults a second of processor time, \
                  {:.0} times as fast as real time",
-                self.virtual_time / seconds
+                self.virtual_seconds / seconds
             );
         }
         text
+    }
+}
+
+/// Numbers that JSON's readers would round.
+mod hexadecimal {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{value:016x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
     }
 }

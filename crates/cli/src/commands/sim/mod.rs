@@ -1,14 +1,17 @@
 //! `redbud sim`: the cluster in a simulated world.
 
 mod batch;
+mod campaign;
 mod report;
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sim::{Fault, Plan, Report};
+use sim::{Fault, Keep, Plan, Report};
 
 use self::batch::{Batch, Totals};
+use self::campaign::Campaign;
 use crate::args::SimArgs;
 use crate::exit::{Ended, Failure, Status};
 use crate::output;
@@ -16,53 +19,109 @@ use crate::output;
 /// Exit status if a violation was found.
 const VIOLATED: u8 = Status::Failed as u8;
 
-/// Runs the seeds, and tells what they came to.
-pub fn run(args: &SimArgs) -> Ended {
-    let faults = faults(args.faults.as_deref())?;
-    let keep = args.keep.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
-    if keep.is_some() && args.count > 1 {
-        return Err(Failure::usage("--keep is about one seed, --count asks for several"));
+/// What all plans of a call have in common.
+struct Options {
+    faults: Vec<Fault>,
+    keep: Option<Keep>,
+}
+
+impl Options {
+    fn new(args: &SimArgs) -> Result<Options, Failure> {
+        let faults = faults(args.faults.as_deref())?;
+        let keep = args.keep.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
+        Ok(Options { faults, keep })
     }
-    let plan = |seed| {
+
+    fn plan(&self, args: &SimArgs, seed: u64) -> Plan {
         let usual = Plan::new(seed);
         Plan {
             clients: args.clients.map_or(usual.clients, usize::from),
             processes: args.processes.map_or(usual.processes, usize::from),
             operations: args.operations,
-            faults: faults.clone(),
-            keep: keep.clone(),
+            faults: self.faults.clone(),
+            keep: self.keep.clone(),
             timing: args.timing,
             ..usual
         }
-    };
-    let mut batch = Batch::new(args.jobs);
+    }
+}
+
+/// Runs the seeds, and tells what they came to.
+pub fn run(args: &SimArgs) -> Ended {
+    let options = Options::new(args)?;
+    if let Some(path) = &args.campaign {
+        return run_campaign(args, &options, path);
+    }
+    let count = args.count.unwrap_or(1);
+    if options.keep.is_some() && count > 1 {
+        return Err(Failure::usage("--keep is about one seed, --count asks for several"));
+    }
+    let mut batch = Batch::new(args.jobs, args.twice);
     let mut reports = Vec::new();
     let mut totals = Totals::default();
-    let line = Line::new(args.count > 1);
-    let mut next = 0;
-    while next < args.count {
-        let size = batch.size().min(args.count - next);
+    let line = Line::new(count > 1);
+    while totals.seeds < count {
+        let next = args.seed.wrapping_add(totals.seeds);
+        let size = batch.size().min(count - totals.seeds);
         let plans: Vec<Plan> =
-            (0..size).map(|nth| plan(args.seed.wrapping_add(next + nth))).collect();
+            (0..size).map(|nth| options.plan(args, next.wrapping_add(nth))).collect();
         for report in batch.run(&plans) {
             totals.add(&report);
             // Of runs that went well only the summary is told, unless a program reads it.
-            if report.violation.is_some() || args.count == 1 || args.output.is_json() {
+            if report.violation.is_some() || count == 1 || args.output.is_json() {
                 reports.push(report);
             }
         }
-        totals.processor = batch.processor_time();
-        next += size;
-        line.show(&format!("{next} of {} seeds, {}", args.count, totals.brief()));
+        totals.processor_seconds = batch.processor_seconds();
+        line.show(&format!("{} of {count} seeds, {}", totals.seeds, totals.brief()));
     }
     line.clear();
     let shrunk = reports.iter().find(|report| report.violation.is_some());
     let shrunk = shrunk.and_then(|report| shrink(report, Duration::from_secs(args.shrink)));
     let text = report::text(&reports, shrunk.as_ref(), &totals);
-    let violated = totals.violations > 0;
     let document = report::document(&reports, shrunk.as_ref(), &totals);
     output::print_report(args.output, &document, |_| text)?;
-    Ok(if violated { VIOLATED } else { 0 })
+    Ok(ended(&totals))
+}
+
+fn ended(totals: &Totals) -> u8 {
+    if totals.violations > 0 { VIOLATED } else { 0 }
+}
+
+/// Goes on with the campaign of a file, until its time or its seeds are used up.
+fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
+    if args.count.is_none() && args.core_hours.is_none() {
+        return Err(Failure::usage("--campaign wants an end: --core-hours or --count"));
+    }
+    let first = options.plan(args, args.seed);
+    let mut command = first.command();
+    if args.clients.is_none() || args.processes.is_none() {
+        command += " (clients and processes by the seed, where not asked for)";
+    }
+    let mut campaign = Campaign::open(path, &first, command)?;
+    let mut batch = Batch::new(args.jobs, args.twice);
+    let before = campaign.totals.processor_seconds;
+    let line = Line::new(true);
+    loop {
+        let totals = &campaign.totals;
+        let left = args.count.map_or(u64::MAX, |count| count.saturating_sub(totals.seeds));
+        let late = args.core_hours.is_some_and(|hours| totals.processor_seconds >= hours * 3600.0);
+        if left == 0 || late {
+            break;
+        }
+        let plans = (0..batch.size().min(left))
+            .map(|nth| options.plan(args, campaign.next_seed.wrapping_add(nth)));
+        let plans: Vec<Plan> = plans.collect();
+        for report in batch.run(&plans) {
+            campaign.add(&report);
+        }
+        campaign.totals.processor_seconds = before + batch.processor_seconds();
+        campaign.save(path)?;
+        line.show(&format!("{} seeds, {}", campaign.totals.seeds, campaign.totals.brief()));
+    }
+    line.clear();
+    output::print_report(args.output, &campaign, report::campaign_text)?;
+    Ok(ended(&campaign.totals))
 }
 
 fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use sim::Report;
 
 use super::batch::Totals;
+use super::campaign::Campaign;
 
 /// Steps of the smallest history that are printed.
 const STEPS: usize = 60;
@@ -14,22 +15,9 @@ const LINES: usize = 20;
 #[derive(Serialize)]
 pub struct Document {
     version: u32,
-    summary: Summary,
+    summary: Totals,
     /// Each run; the smallest one that shows the first violation is the last.
     runs: Vec<Run>,
-}
-
-#[derive(Serialize)]
-struct Summary {
-    seeds: u64,
-    violations: u64,
-    operations: u64,
-    faults: u64,
-    restarts: u64,
-    unjudged: u64,
-    virtual_seconds: f64,
-    processor_seconds: f64,
-    trace: String,
 }
 
 #[derive(Serialize)]
@@ -60,17 +48,7 @@ pub fn document(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) ->
     let runs = runs.chain(shrunk.map(|report| (report, true)));
     Document {
         version: 2,
-        summary: Summary {
-            seeds: totals.seeds,
-            violations: totals.violations,
-            operations: totals.operations,
-            faults: totals.faults,
-            restarts: totals.restarts,
-            unjudged: totals.unjudged,
-            virtual_seconds: totals.virtual_time,
-            processor_seconds: totals.processor.as_secs_f64(),
-            trace: format!("{:016x}", totals.trace),
-        },
+        summary: totals.clone(),
         runs: runs.map(|(report, shrunk)| run(report, shrunk)).collect(),
     }
 }
@@ -118,6 +96,15 @@ pub fn text(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) -> Str
     text + &summary(totals)
 }
 
+/// What a campaign came to, for people.
+pub fn campaign_text(campaign: &Campaign) -> String {
+    let mut text = String::new();
+    for found in &campaign.found {
+        text += &format!("VIOLATION of \"{}\"\n  {}\n", found.invariant, found.command);
+    }
+    text + &summary(&campaign.totals)
+}
+
 /// A violation, all that is known of it.
 fn explained(report: &Report) -> String {
     let Some(violation) = &report.violation else { return String::new() };
@@ -146,7 +133,7 @@ fn summary(totals: &Totals) -> String {
         totals.operations,
         totals.faults,
         totals.restarts,
-        totals.virtual_time,
+        totals.virtual_seconds,
         totals.brief(),
     );
     if totals.unjudged > 0 {
