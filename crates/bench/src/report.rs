@@ -295,6 +295,14 @@ mod tests {
     use super::*;
     use crate::works::WORKS;
 
+    #[test]
+    fn columns_line_up() {
+        let mut table = Columns::new(&["zone", "size"]);
+        table.row(vec!["0".into(), "16G".into()]);
+        table.row(vec!["total".into(), "1024P".into()]);
+        assert_eq!(table.text(), "zone    size\n0        16G\ntotal  1024P\n");
+    }
+
     fn samples(rates: &[u64]) -> Vec<Sample> {
         let sample = |&ops: &u64| Sample { ops, nanos: 1_000_000_000, ..Sample::default() };
         rates.iter().map(sample).collect()

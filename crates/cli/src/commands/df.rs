@@ -1,12 +1,13 @@
 //! `redbud df`: space of a file system, by data zone.
 
+use bench::report::Columns;
 use proto::mds::{Op, OpReply, Statfs};
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 
 use crate::args::DfArgs;
 use crate::exit::{Ended, Failure};
-use crate::output::{self, Table};
+use crate::output;
 use crate::source::Source;
 use crate::units::human_size;
 use crate::{admin, target};
@@ -78,7 +79,7 @@ impl Space {
 fn describe(space: &Space, human: bool) -> String {
     let size = |bytes: u64| if human { human_size(bytes) } else { (bytes / 1024).to_string() };
     let unit = if human { "size" } else { "1K-blocks" };
-    let mut table = Table::new(&["zone", unit, "used", "available", "use%"]);
+    let mut table = Columns::new(&["zone", unit, "used", "available", "use%"]);
     let mut row = |name: String, bytes: u64, free: u64| {
         let used = bytes.saturating_sub(free);
         let percent = (u128::from(used) * 100).div_ceil(u128::from(bytes.max(1)));

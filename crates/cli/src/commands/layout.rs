@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use bench::report::Columns;
 use serde::{Deserialize, Serialize};
 
 use crate::args::LayoutArgs;
 use crate::exit::{Ended, Failure};
-use crate::output::{self, Table};
+use crate::output;
 
 /// The extended attribute in which a mount tells a file's layout.
 const ATTRIBUTE: &str = "user.redbud.layout";
@@ -78,7 +79,7 @@ fn attribute(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
 }
 
 fn describe(file: &FileLayout) -> String {
-    let mut table = Table::new(&["offset", "length", "pag", "address", "state"]);
+    let mut table = Columns::new(&["offset", "length", "pag", "address", "state"]);
     for segment in &file.segments {
         table.row(vec![
             segment.offset.to_string(),
