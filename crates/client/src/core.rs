@@ -15,8 +15,8 @@ use proto::mds::{
     DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
 use types::{
-    Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name, Part,
-    Rights, planted,
+    Ahead, Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name,
+    Part, Rights, planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
@@ -289,19 +289,21 @@ impl Core {
         content.changed.notify_all();
     }
 
-    /// A part of the content came; `attr`: as they were then.
-    fn acquired_part(
+    /// Parts of the content came; `attr`: as they were then.
+    fn acquired_parts(
         &self,
         inode: &Rc<Inode>,
         attr: &Attr,
-        part: Part,
+        parts: &[Part],
         layout: Option<&LayoutPart>,
     ) {
         inode.told_without_data();
         let content = self.content(inode);
         content.shared.set(true);
-        content.parts.borrow_mut().insert(part);
-        content.file.acquired_part(attr, part.range, layout);
+        for &part in parts {
+            content.parts.borrow_mut().insert(part);
+            content.file.acquired_part(attr, part.range, layout);
+        }
         content.changed.notify_all();
     }
 
@@ -361,13 +363,12 @@ impl Core {
                     self.unnamed(attr, *unused == Some(attr.ino) && !kept);
                 }
             }
-            (Op::Acquire { .. }, OpReply::Acquired { leased, layout, part, .. }) => {
+            (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
                 let (inode, news) = self.told(leased);
-                match part {
-                    Some(part) if news && inode.holds(Rights::DATA_P) => {
-                        self.acquired_part(&inode, &leased.attr, *part, layout.as_ref());
-                    }
-                    _ => self.acquired(&inode, news, layout.clone()),
+                if parts.is_empty() || !inode.holds(Rights::DATA_P) {
+                    self.acquired(&inode, news, layout.clone());
+                } else if news {
+                    self.acquired_parts(&inode, &leased.attr, parts, layout.as_ref());
                 }
             }
             (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
@@ -618,7 +619,13 @@ impl Core {
             if inode.opens() > 0 {
                 let ino = InoRef::Is { ino: inode.ino };
                 let rights = Rights::OPEN | Rights::ATTR;
-                let op = Op::Acquire { ino, rights, from: FileBlock(0), part: None };
+                let op = Op::Acquire {
+                    ino,
+                    rights,
+                    from: FileBlock(0),
+                    part: None,
+                    ahead: Ahead::default(),
+                };
                 // A file that has no name left is gone: its handles see `Stale`.
                 let _ = self.session.call(Call::one(&Caller::default(), op)).await;
             }

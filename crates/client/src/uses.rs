@@ -19,8 +19,8 @@ use std::rc::Rc;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{InoRef, Op, OpReply};
 use proto::parts::Parts;
-use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_MAX};
-use types::{BlockRange, Duration, Fault, FileBlock, Part, Rights};
+use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_AHEAD_MAX, PARTS_MAX};
+use types::{Ahead, BlockRange, Duration, Fault, FileBlock, Part, Rights};
 
 use crate::api::Caller;
 use crate::core::Core;
@@ -41,6 +41,9 @@ pub(crate) enum Service {
     /// Never parked: write-back, change of size.
     Always,
 }
+
+/// Parts that are asked for ahead: the first time that a stride is repeated, the second …
+const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, PARTS_AHEAD_MAX as u8 - 1];
 
 /// What became of a request for rights on content.
 struct Asked {
@@ -70,6 +73,8 @@ pub(crate) struct Content {
     pub shared: Cell<bool>,
     /// Under `DATA_P`: what is held.
     pub parts: RefCell<Parts>,
+    /// Where a part was asked for last, how far from the one before, and how often so.
+    asked: Cell<(u64, u64, u8)>,
     /// The server did not know what lies behind the size.
     untold_tail: Cell<bool>,
     uses: Cell<u32>,
@@ -95,6 +100,7 @@ impl Content {
             loaded: Cell::new(false),
             shared: Cell::new(true),
             parts: RefCell::default(),
+            asked: Cell::default(),
             untold_tail: Cell::new(false),
             uses: Cell::new(0),
             part_uses: RefCell::default(),
@@ -156,6 +162,20 @@ impl Content {
     /// A recall of `range` begins to drain.
     pub fn begin_drain(&self, range: BlockRange) {
         *self.drain.borrow_mut() = Some(Drain { range, parking: false, noted: Vec::new() });
+    }
+
+    /// A part is asked for. What will be asked for next, if it goes on as before?
+    fn ahead(&self, part: BlockRange) -> Ahead {
+        let (last, stride, times) = self.asked.get();
+        let from = part.from.0;
+        let given = stride.saturating_mul(u64::from(AHEAD_STEPS[usize::from(times)]) + 1);
+        if stride == 0 || last.checked_add(given) != Some(from) {
+            self.asked.set((from, from.saturating_sub(last), 0));
+            return Ahead::default();
+        }
+        let times = (times + 1).min(AHEAD_STEPS.len() as u8 - 1);
+        self.asked.set((from, stride, times));
+        Ahead { stride, count: AHEAD_STEPS[usize::from(times)] }
     }
 
     fn is_parking(&self, range: BlockRange) -> bool {
@@ -408,14 +428,16 @@ impl Core {
         let _acquiring = Acquiring(content);
         // Who holds the whole right to read has pages, and gives it up first.
         let part = part.filter(|_| !inode.holds(Rights::DATA_S));
-        let many = content.parts.borrow().len() + 1 >= PARTS_MAX;
+        let many = content.parts.borrow().len() + PARTS_AHEAD_MAX >= PARTS_MAX;
         let part = part.filter(|_| !many);
         if part.is_none() {
             self.leave_parts(inode, content).await;
         }
         let ino = InoRef::Is { ino: inode.ino };
         let rights = need | Rights::ATTR | Rights::OPEN;
-        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from: FileBlock(0), part }];
+        let ahead = part.map_or_else(Ahead::default, |part| content.ahead(part));
+        let from = FileBlock(0);
+        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, part, ahead }];
         // The kernel asks for `security.capability` before the first write.
         let first = !content.holds_parts();
         if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {

@@ -97,6 +97,14 @@ impl Contention {
         if file.is_contended(now) { Manner::Part(file.window) } else { otherwise }
     }
 
+    /// The whole right was given to who asked last: a turn is short or long from here, however long
+    /// it took the one before to save what it had written.
+    pub fn given(&mut self, ino: Ino, now: Instant) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.switched = now;
+        }
+    }
+
     /// The file's size is `size` now; `zero`: what lies behind it in the last block is zero on the device.
     pub fn note_tail(&mut self, ino: Ino, size: u64, zero: bool) {
         if let Some(file) = self.files.get_mut(&ino) {
@@ -162,6 +170,15 @@ mod tests {
         assert_eq!(contention.ask(mine(2000)), Manner::Part(WINDOW));
         assert_eq!(contention.ask(mine(4000)), Manner::Calm);
         assert_eq!(contention.ask(asked(2, 4001)), Manner::Whole);
+    }
+
+    #[test]
+    fn a_turn_is_short_however_long_it_was_waited_for() {
+        let mut contention = Contention::default();
+        let excluded = |client, ms| Asked { excluded: true, ..asked(client, ms) };
+        assert_eq!(contention.ask(excluded(2, 0)), Manner::Whole);
+        contention.given(F, asked(2, 5000).now);
+        assert_eq!(contention.ask(excluded(1, 5001)), Manner::Part(WINDOW));
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub struct Effects {
     pub wants: Vec<(Ino, Rights)>,
     /// Rights it shall have, free of conflicts by its needs.
     pub grants: Vec<(Ino, Rights)>,
-    /// A part that it shall have, likewise.
-    pub part: Option<(Ino, Part)>,
+    /// Parts that it shall have, the first likewise, the others if they are free.
+    pub parts: Vec<(Ino, Part)>,
     /// A file's new size, and whether zeros follow it to the end of its block.
     pub tail: Option<(Ino, u64, bool)>,
     /// Leases that end.

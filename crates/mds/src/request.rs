@@ -81,12 +81,9 @@ pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpR
                 tell(dir);
             }
             OpReply::Attr { leased } => tell(leased),
-            OpReply::Acquired { leased, layout, part, .. } => {
+            OpReply::Acquired { leased, parts, .. } => {
                 // What went meanwhile, or is asked back, is not told.
-                let keeps = |part| leases.keeps_part(session.client, leased.attr.ino, part);
-                if part.is_some_and(|part| !keeps(part)) {
-                    (*layout, *part) = (None, None);
-                }
+                parts.retain(|&part| leases.keeps_part(session.client, leased.attr.ino, part));
                 tell(leased);
             }
             OpReply::Entries { entries, dir, .. } => {
@@ -633,11 +630,14 @@ impl Work {
                 let rights = leases.grantable(client, ino, rights);
                 granted |= !leases.rights(client, ino).contains(rights);
                 leases.grant(client, ino, rights);
+                if rights.intersects(Rights::WHOLE) {
+                    server.contention.borrow_mut().given(ino, server.env.now());
+                }
             }
-            if let Some((ino, part)) = effects.part
-                && leases.is_part_grantable(client, ino, part)
-            {
-                granted |= leases.grant_part(client, ino, part);
+            for (ino, part) in effects.parts {
+                if leases.is_part_grantable(client, ino, part) {
+                    granted |= leases.grant_part(client, ino, part);
+                }
             }
             for (ino, rights) in effects.wants {
                 if leases.len() >= server.config.leases_max

@@ -9,8 +9,8 @@
 //! [`Request::atomic`]; otherwise each is its own.
 
 use types::{
-    Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, Ino, LockOwner, Name,
-    PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
+    Ahead, Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, Ino, LockOwner,
+    Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
 };
 
 use crate::wire::Bytes;
@@ -358,9 +358,9 @@ wire_enum! {
         ReadLink = 15 { ino: InoRef, },
         /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`. With `part`,
         /// which only who holds no right on the whole content names, the server may give this part, or a larger one, instead of `DATA_S` or
-        /// `DATA_X`; an empty part: `OPEN` alone will do if there are others who write. Without it, the whole right is given, and takes the
+        /// `DATA_X`, and those `ahead` up to the first that anyone else has something of; an empty part: `OPEN` alone will do if there are others who write. Without it, the whole right is given, and takes the
         /// place of all parts that the client holds: they are clean by then. Reply `Acquired`.
-        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, part: Option<BlockRange>, },
+        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, part: Option<BlockRange>, ahead: Ahead, },
         /// More of a layout, under a `DATA` right. Reply `Layout`.
         Layout = 17 { ino: InoRef, from: FileBlock, },
         /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`. `mtime` only if
@@ -424,10 +424,10 @@ wire_enum! {
         Removed = 7 { ino: Ino, attr: Attr, dir: Leased, kept: bool, },
         /// The moved inode, a replaced one (attributes after), both directories. `kept` as in `Removed`.
         Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, },
-        /// Rights are held; layout if a `DATA` right was given. `part`: what of the content is held, if not the whole.
+        /// Rights are held; layout if a `DATA` right was given. `parts`: what of the content is held, if not the whole, the part asked for first.
         /// `calm`: no part was given, because no other client has used the file of late: the whole right is to be asked for.
         /// `untold_tail`: no part was given, because what lies behind the size in the last block is not known to be zero.
-        Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, part: Option<Part>, calm: bool, untold_tail: bool, },
+        Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, parts: Vec<Part>, calm: bool, untold_tail: bool, },
         /// A stretch of the layout.
         Layout = 10 { part: LayoutPart, },
         /// Bytes.

@@ -2,8 +2,8 @@
 //! ⟨id u16, length u32, fields⟩ so that a reader can skip what it does not know.
 
 use types::{
-    Attr, BlockRange, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock, FileKind,
-    Ino, LockOwner, Lsn, Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
+    Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock,
+    FileKind, Ino, LockOwner, Lsn, Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
 };
 
 /// Bytes that are no message, with what was wrong.
@@ -279,6 +279,16 @@ impl Wire for BlockRange {
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let range = BlockRange { from: Wire::get(reader)?, to: Wire::get(reader)? };
         if range.from <= range.to { Ok(range) } else { Err(Malformed("a range ends before it")) }
+    }
+}
+
+impl Wire for Ahead {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.stride.put(out);
+        self.count.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Ahead { stride: Wire::get(reader)?, count: Wire::get(reader)? })
     }
 }
 

@@ -26,7 +26,7 @@ pub use ids::*;
 pub use label::{Label, LabelError, LabelKind, check_fs_name};
 pub use map::{HashMap, HashSet};
 pub use name::Name;
-pub use part::{BlockRange, Part};
+pub use part::{Ahead, BlockRange, Part};
 pub use plant::{Bug, planted};
 pub use rights::Rights;
 pub use time::{Duration, Instant, Timestamp};

@@ -44,6 +44,8 @@ pub const PAGS_MAX: usize = 1024;
 pub const LEASES_MAX: usize = 4 << 20;
 /// Blocks of one part of a file that is granted: what the largest request touches, and room around it.
 pub const PART_BLOCKS_MAX: u64 = 1024;
+/// Parts given in one answer.
+pub const PARTS_AHEAD_MAX: usize = 16;
 /// Parts of one file that one client holds; beyond it the client takes the whole right.
 pub const PARTS_MAX: usize = 16_384;
 /// Parts that all clients of a server hold together; beyond it none are granted.

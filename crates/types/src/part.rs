@@ -57,6 +57,16 @@ impl BlockRange {
     }
 }
 
+/// Further parts that a client is likely to ask for: as long as the one that it asks for, each so many
+/// blocks after the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Ahead {
+    /// Blocks from the start of one to the start of the next.
+    pub stride: u64,
+    /// How many.
+    pub count: u8,
+}
+
 /// A part of a file as a client holds it, or wants to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Part {

@@ -63,6 +63,10 @@ async fn assert_content(mount: &Mount, ino: Ino, expected: &[u8], why: &str) {
     mount.close(handle).await;
 }
 
+fn requests(mounts: &[Mount]) -> u64 {
+    mounts.iter().map(Mount::requests).sum()
+}
+
 fn recalls(mounts: &[Mount]) -> u64 {
     mounts.iter().map(|mount| mount.client.status().recalls).sum()
 }
@@ -75,9 +79,12 @@ fn strided_writers_do_not_take_turns_and_everybody_reads_every_byte() {
                 [cluster.mount("a").await, cluster.mount("b").await, cluster.mount("c").await];
             let (ino, handles) = shared(&mounts, "f").await;
             let before = recalls(&mounts);
+            let asked = requests(&mounts);
             let expected = stride(&mounts, &handles, 600, 65_536).await;
             let taken = recalls(&mounts) - before;
             assert!(taken < 60, "{taken} recalls for 600 pieces");
+            let asked = requests(&mounts) - asked;
+            assert!(asked < 250, "{asked} requests for 600 pieces");
             for (who, mount) in mounts.iter().enumerate() {
                 assert_content(mount, ino, &expected, &format!("seed {seed}, client {who}")).await;
             }

@@ -2,19 +2,22 @@
 
 use proto::mds::{InoRef, LayoutPart, OpReply};
 use store::{Stop, Txn};
-use types::limits::REPLY_EXTENTS_MAX;
-use types::{Attr, BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights};
+use types::limits::{BLOCK_U64, FILE_SIZE_MAX, PARTS_AHEAD_MAX, REPLY_EXTENTS_MAX};
+use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights};
 
 use crate::contention::Manner;
 use crate::cx::{Cx, possible};
 use crate::recent::Unit;
+
+/// Blocks that a file can have.
+const FILE_BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_U64 + 1;
 
 pub fn acquire(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     (rights, from): (Rights, FileBlock),
-    part: Option<BlockRange>,
+    part: Option<(BlockRange, Ahead)>,
 ) -> Result<OpReply, Stop> {
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
@@ -26,7 +29,7 @@ pub fn acquire(
     if rights.contains(Rights::NAMES) && attr.kind != FileKind::Directory {
         return Err(Fault::NotDirectory.into());
     }
-    let Some(range) = part.filter(|_| rights.intersects(Rights::WHOLE)) else {
+    let Some((range, ahead)) = part.filter(|_| rights.intersects(Rights::WHOLE)) else {
         return whole(cx, txn, attr, (rights, from), false);
     };
     if range.is_empty() {
@@ -37,7 +40,7 @@ pub fn acquire(
         Manner::Calm => calm(cx, attr),
         Manner::Part(window) => {
             if cx.server.contention.borrow().is_tail_zero(ino, attr.size) {
-                return a_part(cx, txn, attr, (rights, range), window);
+                return some_parts(cx, txn, attr, (rights, range, ahead), window);
             }
             let parts = cx.server.leases.borrow().rights(cx.client, ino).contains(Rights::DATA_P);
             if parts { calm(cx, attr) } else { whole(cx, txn, attr, (rights, from), true) }
@@ -63,33 +66,62 @@ fn whole(
     let content = rights.intersects(Rights::WHOLE);
     let layout = if content { Some(part(cx, txn, ino, from, None)?) } else { None };
     let leased = cx.leased(told);
-    Ok(OpReply::Acquired { leased, layout, part: None, calm: false, untold_tail })
+    Ok(OpReply::Acquired { leased, layout, parts: Vec::new(), calm: false, untold_tail })
 }
 
-/// Gives a part, widened within `window` blocks.
-fn a_part(
+/// Gives a part, widened within `window` blocks, and what the client will ask for next.
+fn some_parts(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
     attr: Attr,
-    (rights, asked): (Rights, BlockRange),
+    (rights, asked, ahead): (Rights, BlockRange, Ahead),
     window: u64,
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
     let exclusive = rights.contains(Rights::DATA_X);
     cx.need_part(ino, Part { range: asked, exclusive });
     cx.ready()?;
-    let range = asked.from.0.checked_div(window).map_or(asked, |at| {
+    let mut ranges = vec![widened(cx, ino, asked, window)];
+    ranges.extend(free_ahead(cx, ino, asked, ahead));
+    let mut layout = LayoutPart { from: ranges[0].from, to: 0, extents: Vec::new(), frozen: false };
+    for &range in &ranges {
+        let here = part(cx, txn, ino, range.from, Some(range))?;
+        layout.to = here.to;
+        layout.frozen = here.frozen;
+        layout.extents.extend(here.extents);
+    }
+    let parts: Vec<Part> = ranges.into_iter().map(|range| Part { range, exclusive }).collect();
+    cx.effects.grants.push((ino, Rights::OPEN));
+    cx.effects.parts = parts.iter().map(|&part| (ino, part)).collect();
+    cx.effects.reads.push(Unit::Attr(ino));
+    let (leased, layout) = (cx.leased(attr), Some(layout));
+    Ok(OpReply::Acquired { leased, layout, parts, calm: false, untold_tail: false })
+}
+
+fn widened(cx: &Cx<'_>, ino: Ino, asked: BlockRange, window: u64) -> BlockRange {
+    asked.from.0.checked_div(window).map_or(asked, |at| {
         let to = asked.to.0.checked_next_multiple_of(window).unwrap_or(asked.to.0);
         let limit = BlockRange::new(at * window, to);
         cx.server.leases.borrow().room_around(cx.client, ino, asked, limit)
-    });
-    let given = Part { range, exclusive };
-    cx.effects.grants.push((ino, Rights::OPEN));
-    cx.effects.part = Some((ino, given));
-    cx.effects.reads.push(Unit::Attr(ino));
-    let layout = Some(part(cx, txn, ino, range.from, Some(range))?);
-    let leased = cx.leased(attr);
-    Ok(OpReply::Acquired { leased, layout, part: Some(given), calm: false, untold_tail: false })
+    })
+}
+
+/// The ranges `ahead` of `asked`, up to the first of which another client has something.
+fn free_ahead(cx: &Cx<'_>, ino: Ino, asked: BlockRange, ahead: Ahead) -> Vec<BlockRange> {
+    let leases = cx.server.leases.borrow();
+    // One after the other, and far from the end of all numbers.
+    let fits = (asked.len()..FILE_BLOCKS_MAX / 256).contains(&ahead.stride);
+    let count = if fits { usize::from(ahead.count).min(PARTS_AHEAD_MAX - 1) } else { 0 };
+    (1..=count as u64)
+        .map(|at| {
+            let by = at * ahead.stride;
+            BlockRange::new(asked.from.0.saturating_add(by), asked.to.0.saturating_add(by))
+        })
+        .take_while(|&range| {
+            let whole = Part { range, exclusive: true };
+            range.to.0 <= FILE_BLOCKS_MAX && leases.part_conflicts(cx.client, ino, whole).is_empty()
+        })
+        .collect()
 }
 
 /// Gives nothing: the client's parts are to become the whole.
@@ -98,7 +130,13 @@ fn calm(cx: &mut Cx<'_>, attr: Attr) -> Result<OpReply, Stop> {
     cx.ready()?;
     cx.effects.reads.push(Unit::Attr(attr.ino));
     let leased = cx.leased(told);
-    Ok(OpReply::Acquired { leased, layout: None, part: None, calm: true, untold_tail: false })
+    Ok(OpReply::Acquired {
+        leased,
+        layout: None,
+        parts: Vec::new(),
+        calm: true,
+        untold_tail: false,
+    })
 }
 
 /// A file is opened: the whole right if nobody stands in its way, else `OPEN` alone.
@@ -120,7 +158,7 @@ fn opened(
     cx.effects.grants.push((ino, Rights::OPEN));
     cx.effects.reads.push(Unit::Attr(ino));
     let leased = cx.leased(told);
-    Ok(OpReply::Acquired { leased, layout: None, part: None, calm, untold_tail: false })
+    Ok(OpReply::Acquired { leased, layout: None, parts: Vec::new(), calm, untold_tail: false })
 }
 
 pub fn layout(

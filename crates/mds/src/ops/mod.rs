@@ -85,8 +85,8 @@ pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, S
             xattr::set(cx, txn, ino, &name.0, change)
         }
         Op::RemoveXattr { ino, name } => xattr::remove(cx, txn, ino, &name.0),
-        Op::Acquire { ino, rights, from, part } => {
-            data::acquire(cx, txn, ino, (*rights, *from), *part)
+        Op::Acquire { ino, rights, from, part, ahead } => {
+            data::acquire(cx, txn, ino, (*rights, *from), part.map(|part| (part, *ahead)))
         }
         Op::Layout { ino, from } => data::layout(cx, txn, ino, *from),
         Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),

@@ -450,7 +450,13 @@ impl Client {
         rights: Rights,
     ) -> Result<(Leased, Option<LayoutPart>), Fault> {
         match self
-            .call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0), part: None })
+            .call(Op::Acquire {
+                ino: at(ino),
+                rights,
+                from: FileBlock(0),
+                part: None,
+                ahead: types::Ahead::default(),
+            })
             .await?
         {
             OpReply::Acquired { leased, layout, .. } => Ok((leased, layout)),

@@ -278,8 +278,15 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
 async fn write(w: &mut Worker, known: &mut Known, ino: Ino) {
     let rights = Rights::DATA_X;
     w.held.insert(ino, rights.closed());
-    let Ok(OpReply::Acquired { leased, .. }) =
-        w.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0), part: None }).await
+    let Ok(OpReply::Acquired { leased, .. }) = w
+        .call(Op::Acquire {
+            ino: at(ino),
+            rights,
+            from: FileBlock(0),
+            part: None,
+            ahead: types::Ahead::default(),
+        })
+        .await
     else {
         panic!()
     };
@@ -332,8 +339,15 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
             other => panic!("{other:?}"),
         };
         let rights = Rights::DATA_S;
-        let layout =
-            w.call(Op::Acquire { ino: at(ino), rights, from: FileBlock(0), part: None }).await;
+        let layout = w
+            .call(Op::Acquire {
+                ino: at(ino),
+                rights,
+                from: FileBlock(0),
+                part: None,
+                ahead: types::Ahead::default(),
+            })
+            .await;
         let Ok(OpReply::Acquired { layout: Some(layout), .. }) = layout else { panic!() };
         let found = Known {
             ino: Some(leased.attr.ino),

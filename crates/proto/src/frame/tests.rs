@@ -1,5 +1,5 @@
+use types::{Ahead, BlockRange, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid};
 use types::{Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name};
-use types::{BlockRange, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid};
 
 use super::*;
 use crate::mds::*;
@@ -83,6 +83,7 @@ fn samples() -> Vec<Message> {
             rights: Rights::DATA_X,
             from: FileBlock(1),
             part: Some(part.range),
+            ahead: Ahead { stride: 5, count: 2 },
         },
         Op::Reclaim {
             leases: vec![HeldLease {
@@ -105,7 +106,7 @@ fn samples() -> Vec<Message> {
                 extents: vec![extent],
                 frozen: false,
             }),
-            part: Some(part),
+            parts: vec![part],
             calm: false,
             untold_tail: true,
         }),
