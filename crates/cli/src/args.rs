@@ -325,6 +325,12 @@ pub struct SimArgs {
     /// Kinds of faults, separated by commas, or "none"; else all
     #[arg(long, value_delimiter = ',')]
     pub faults: Option<Vec<String>>,
+    /// What operations do: mixed, names, content
+    #[arg(long, default_value = "mixed")]
+    pub workload: String,
+    /// Spread the operations over so much virtual time; else they come as fast as they go
+    #[arg(long)]
+    pub hours: Option<f64>,
     /// Leave out all other operations and faults: c0p1:2,4-6/f:0 keeps four operations of process 1
     /// of client 0, and the first fault
     #[arg(long, value_name = "STEPS")]

@@ -70,6 +70,9 @@ impl FromStr for Fault {
     }
 }
 
+/// One fault comes in the time of so many operations of a process, where these are spread.
+const FAULT: u64 = 8;
+
 /// Makes faults until it is told to end.
 pub struct Injector {
     /// The cluster.
@@ -107,7 +110,8 @@ impl Injector {
                 1..3 => self.rng.below(50_000),
                 _ => self.rng.below(1_000_000),
             };
-            self.cluster.env.sleep(Duration::from_micros(pause)).await;
+            let pause = Duration::from_micros(pause) + self.script.pause(FAULT, &mut self.rng);
+            self.cluster.env.sleep(pause).await;
             if self.ended.get() {
                 break;
             }

@@ -24,5 +24,5 @@ mod workload;
 pub use faults::Fault;
 pub use log::panicked;
 pub use run::{NO_PANICS, Plan, Report, Violation, run};
-pub use script::Keep;
+pub use script::{Keep, Workload};
 pub use shrink::{Progress, shrink};

@@ -15,7 +15,7 @@ use crate::judge::Judge;
 use crate::log;
 use crate::model::State;
 use crate::mount::{Mount, OpenFile};
-use crate::script::{Keep, Script, Step};
+use crate::script::{Keep, Script, Step, Workload};
 use crate::workload::Process;
 
 /// Within this virtual time everything ends once the faults have stopped.
@@ -45,6 +45,10 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// The steps that are not left out; `None`: none is left out.
     pub keep: Option<Keep>,
+    /// What operations do.
+    pub workload: Workload,
+    /// Virtual time over which the operations are spread; `None`: as fast as they go.
+    pub time: Option<Duration>,
     /// Which course the network and the disks take; 0: the usual one of the seed.
     pub timing: u64,
 }
@@ -60,6 +64,8 @@ impl Plan {
             operations: 300,
             faults: Fault::ALL.to_vec(),
             keep: None,
+            workload: Workload::Mixed,
+            time: None,
             timing: 0,
         }
     }
@@ -70,7 +76,9 @@ impl Plan {
     }
 
     fn script(&self) -> Script {
-        Script { seed: self.seed, keep: self.keep.clone() }
+        let each = u32::try_from(self.operations_each()).unwrap_or(u32::MAX);
+        let spacing = self.time.map_or(Duration::ZERO, |time| time / each.max(1));
+        Script { seed: self.seed, keep: self.keep.clone(), workload: self.workload, spacing }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.
@@ -91,6 +99,12 @@ impl Plan {
         );
         if let Some(keep) = &self.keep {
             text += &format!(" --keep {keep}");
+        }
+        if self.workload != Workload::Mixed {
+            text += &format!(" --workload {}", self.workload.name());
+        }
+        if let Some(time) = self.time {
+            text += &format!(" --hours {}", time.as_secs_f64() / 3600.0);
         }
         if self.timing != 0 {
             text += &format!(" --timing {}", self.timing);
@@ -217,12 +231,18 @@ async fn safety_and_healing(
         mounts.push(Mount::new(index, client, env, history.clone(), tags.clone()));
     }
     let mut processes = Vec::new();
+    let working = Rc::new(Cell::new(0));
     let each = plan.operations_each();
     for mount in &mounts {
         for number in 0..plan.processes {
             let lone = plan.processes == 1;
             let mut process = Process::new(mount.clone(), number as u64, lone, script.clone());
-            processes.push(mount.env.spawn_join(async move { process.run(each).await }));
+            let working = working.clone();
+            working.set(working.get() + 1);
+            processes.push(mount.env.spawn_join(async move {
+                process.run(each).await;
+                working.set(working.get() - 1);
+            }));
         }
     }
     let ended = Rc::new(Cell::new(false));
@@ -243,7 +263,7 @@ async fn safety_and_healing(
         let before = history.count();
         cluster.env.sleep(Duration::from_secs(1)).await;
         quiet = if history.count() == before { quiet + 1 } else { 0 };
-        if history.waiting().is_empty() && quiet > 0 || quiet > 60 {
+        if working.get() == 0 || quiet > 60 + 4 * script.spacing.as_secs() {
             break;
         }
     }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use env::sim::SimRng;
+use types::Duration;
 
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -128,6 +129,61 @@ pub struct Script {
     pub seed: u64,
     /// What is not left out; `None`: nothing is left out.
     pub keep: Option<Keep>,
+    /// What operations do.
+    pub workload: Workload,
+    /// Time between two operations of a process, about; zero: as fast as they go.
+    pub spacing: Duration,
+}
+
+/// What operations do, for the most part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Workload {
+    /// Everything.
+    #[default]
+    Mixed,
+    /// Names and attributes.
+    Names,
+    /// Contents of files.
+    Content,
+}
+
+impl Workload {
+    /// Every kind.
+    pub const ALL: [Workload; 3] = [Workload::Mixed, Workload::Names, Workload::Content];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Mixed => "mixed",
+            Workload::Names => "names",
+            Workload::Content => "content",
+        }
+    }
+
+    /// A roll of the table of operations in `workload.rs`: below 62 are names, attributes and
+    /// openings, 64 and above contents.
+    pub(crate) fn roll(self, rng: &mut SimRng) -> u64 {
+        match self {
+            Workload::Mixed => rng.below(100),
+            Workload::Names => rng.below(62),
+            Workload::Content => match rng.below(10) {
+                0 => rng.between(8, 15),
+                1 => rng.between(56, 61),
+                _ => 99,
+            },
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Workload, String> {
+        Workload::ALL.into_iter().find(|workload| workload.name() == text).ok_or_else(|| {
+            let names = Workload::ALL.map(Workload::name).join(", ");
+            format!("no such workload: {text}; there are {names}")
+        })
+    }
 }
 
 impl Script {
@@ -140,6 +196,12 @@ impl Script {
     pub fn rng(&self, step: Step) -> SimRng {
         let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
         SimRng::new(rng.next_u64())
+    }
+
+    /// A pause of `share` times the time between operations, on average.
+    pub(crate) fn pause(&self, share: u64, rng: &mut SimRng) -> Duration {
+        let most = 2 * share * self.spacing.as_micros() as u64;
+        Duration::from_micros(rng.below(most))
     }
 
     /// Is this fault or a later one made?
@@ -174,8 +236,9 @@ mod tests {
 
     #[test]
     fn a_step_draws_the_same_whatever_is_left_out() {
-        let all = Script { seed: 7, keep: None };
-        let some = Script { seed: 7, keep: Some(Keep([Step::Fault(2)].into())) };
+        let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
+        let all = Script { seed: 7, keep: None, workload, spacing };
+        let some = Script { keep: Some(Keep([Step::Fault(2)].into())), ..all.clone() };
         assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
         assert!(all.uses(0));
         let (one, other) = (Step::Fault(2), Step::Fault(3));

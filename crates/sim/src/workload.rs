@@ -58,6 +58,10 @@ impl Process {
                 let pause = self.rng.below(2000);
                 self.mount.env.sleep(Duration::from_micros(pause)).await;
             }
+            if !self.script.spacing.is_zero() {
+                let pause = self.script.pause(1, &mut self.rng);
+                self.mount.env.sleep(pause).await;
+            }
         }
         for file in std::mem::take(&mut self.files) {
             self.mount.close(file, self.number).await;
@@ -95,7 +99,7 @@ impl Process {
     }
 
     async fn operation(&mut self) -> Result<(), Fault> {
-        match self.rng.below(100) {
+        match self.script.workload.roll(&mut self.rng) {
             0..8 => self.make().await,
             8..16 => self.create().await,
             16..24 => {

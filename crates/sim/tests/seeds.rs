@@ -6,7 +6,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redbud_sim::{Plan, Report, run};
+use redbud_sim::{Plan, Report, Workload, run};
+use types::Duration;
 
 /// So many seeds, unless more are asked for.
 fn seeds(usual: u64) -> u64 {
@@ -68,6 +69,17 @@ fn the_same_seed_gives_the_same_run() {
     for_each(seeds(40), |seed| {
         let plan = plan(seed);
         assert_eq!(run(&plan), run(&plan), "{}", plan.command());
+    });
+}
+
+#[test]
+fn every_workload_holds_also_when_it_is_spread_over_an_hour() {
+    let hour = Duration::from_secs(3600);
+    for_each(seeds(6), |seed| {
+        let workload = Workload::ALL[(seed % 3) as usize];
+        let time = (seed >= 3).then_some(hour);
+        let report = check(&Plan { workload, time, operations: 60, ..Plan::new(seed) });
+        assert!(time.is_none() || report.time > hour / 4, "{:?}", report.time);
     });
 }
 

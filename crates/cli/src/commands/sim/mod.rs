@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sim::{Fault, Keep, Plan, Report};
+use sim::{Fault, Keep, Plan, Report, Workload};
 
 use self::batch::{Batch, Totals};
 use self::campaign::Campaign;
@@ -19,17 +19,31 @@ use crate::output;
 /// Exit status if a violation was found.
 const VIOLATED: u8 = Status::Failed as u8;
 
+/// Virtual hours of one history at most.
+const HOURS_MAX: f64 = 12.0;
+
 /// What all plans of a call have in common.
 struct Options {
     faults: Vec<Fault>,
     keep: Option<Keep>,
+    workload: Workload,
+    time: Option<Duration>,
 }
 
 impl Options {
     fn new(args: &SimArgs) -> Result<Options, Failure> {
         let faults = faults(args.faults.as_deref())?;
         let keep = args.keep.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
-        Ok(Options { faults, keep })
+        let workload = args.workload.parse().map_err(Failure::usage)?;
+        let time = match args.hours {
+            Some(hours) if !(hours > 0.0 && hours <= HOURS_MAX) => {
+                return Err(Failure::usage(format!(
+                    "--hours is more than 0 and at most {HOURS_MAX}"
+                )));
+            }
+            hours => hours.map(|hours| Duration::from_millis((hours * 3_600_000.0).round() as u64)),
+        };
+        Ok(Options { faults, keep, workload, time })
     }
 
     fn plan(&self, args: &SimArgs, seed: u64) -> Plan {
@@ -40,6 +54,8 @@ impl Options {
             operations: args.operations,
             faults: self.faults.clone(),
             keep: self.keep.clone(),
+            workload: self.workload,
+            time: self.time,
             timing: args.timing,
             ..usual
         }
