@@ -8,6 +8,7 @@
 //!   holders of a pipe, this process and the client, are gone.
 
 mod files;
+mod making;
 mod stop;
 mod supervisor;
 
@@ -31,6 +32,8 @@ pub fn run(args: &LocalArgs) -> Ended {
     let io = |path: &Path, error: std::io::Error| failed(format!("{}: {error}", path.display()));
     std::fs::create_dir_all(&args.dir).map_err(|error| io(&args.dir, error))?;
     let dir = args.dir.canonicalize().map_err(|error| io(&args.dir, error))?;
+    // Before the lock, which is a file of its own: nothing is left in a foreign directory.
+    making::check(&dir)?;
     let mut lock = lock(&dir)?;
     let mount = mount_point(&args.mount, &dir)?;
     lock.rewrite(&format!("pid {}, mounted at {}", std::process::id(), mount.display()))

@@ -148,11 +148,28 @@ async fn open(
     Ok(Opened { disk, path, pag })
 }
 
-/// Makes a file of the wanted size where none is.
+/// Makes a file of the wanted size where none is, or an empty one that an interrupted mkfs left.
 fn create(zone: &Zone) -> Result<(), Failure> {
-    let Some(size) = zone.size.filter(|_| !zone.path.exists()) else { return Ok(()) };
-    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&zone.path);
-    made.and_then(|file| file.set_len(size)).map_err(|error| at(&zone.path, &error))
+    let Some(size) = zone.size else { return Ok(()) };
+    let missing = match std::fs::metadata(&zone.path) {
+        Ok(found) if found.is_file() && found.len() == 0 => false,
+        Ok(_) => return Ok(()),
+        Err(_) => true,
+    };
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(missing).open(&zone.path);
+    let file = file.map_err(|error| at(&zone.path, &error))?;
+    file.set_len(size).map_err(|error| {
+        if missing {
+            // Best effort: an empty file is no harm, and the next mkfs sizes it.
+            let _ = std::fs::remove_file(&zone.path);
+        }
+        failed(format!(
+            "{}: cannot be made {} large: {error}",
+            zone.path.display(),
+            human_size(size)
+        ))
+    })
 }
 
 fn refuse_content(path: &str, head: &[u8]) -> Result<(), Failure> {

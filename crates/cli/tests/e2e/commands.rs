@@ -92,6 +92,67 @@ fn local_restarts_a_killed_server_and_leaves_nothing_when_it_is_killed_itself() 
     assert!(code == 0 && said.contains("12"), "{said}");
 }
 
+#[test]
+fn local_never_formats_what_it_did_not_make_in_this_very_start() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("cluster");
+    success(local(&scratch).args(["--exec", "echo precious > f; sync f"]));
+    let config = fs::read(dir.join("cluster.toml")).unwrap();
+    fs::remove_file(dir.join("cluster.toml")).unwrap();
+    for _ in 0..3 {
+        let (code, said) = run(local(&scratch).args(["--exec", "cat f"]));
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("cluster.toml is missing") && !said.contains("--force"), "{said}");
+    }
+    fs::write(dir.join("cluster.toml"), &config).unwrap();
+    assert!(success(local(&scratch).args(["--exec", "cat f"])).contains("precious"));
+
+    // A start that died while it brought the whole images out: it is ended, not begun again.
+    fs::create_dir(dir.join("making")).unwrap();
+    for file in ["cluster.toml", "data1.img"] {
+        fs::rename(dir.join(file), dir.join("making").join(file)).unwrap();
+    }
+    assert!(success(local(&scratch).args(["--exec", "cat f"])).contains("precious"));
+    assert!(!dir.join("making").exists());
+}
+
+#[test]
+fn local_makes_anew_what_an_interrupted_or_failed_first_start_left() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("cluster");
+    let mut huge = redbud();
+    huge.arg("local").arg(&dir).args(["--disk-size", "100P", "--exec", "true", "--mount"]);
+    let (code, said) = run(huge.arg(scratch.path().join("mnt")));
+    assert!(code == 1 && said.contains("data0.img"), "{said}");
+    for attempt in 0..6 {
+        let mut child = local(&scratch).args(["--exec", "true"]).spawn().unwrap();
+        // Later and later in the making, if it is not over by then.
+        eventually("the start has begun", || {
+            dir.join("making").exists() || dir.join("cluster.toml").exists()
+        });
+        std::thread::sleep(std::time::Duration::from_millis(2 * attempt));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    eventually("the last one has let go", || {
+        let (code, said) = run(local(&scratch).args(["--exec", "echo works > f; cat f"]));
+        assert!(code == 0 || said.contains("in use"), "{said}");
+        code == 0
+    });
+    success(redbud().arg("fsck").arg(&dir));
+}
+
+#[test]
+fn local_refuses_a_directory_of_something_else_and_leaves_nothing_there() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("cluster");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("letter"), b"dear").unwrap();
+    let (code, said) = run(local(&scratch).args(["--exec", "true"]));
+    assert!(code == 1 && said.contains("letter"), "{said}");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+}
+
 /// The process that serves the cluster of `scratch`.
 fn find_server(scratch: &Scratch) -> i32 {
     let config = scratch.path().join("cluster/cluster.toml");
@@ -165,6 +226,10 @@ fn mkfs_refuses_what_is_formatted_in_use_foreign_or_too_small() {
     fs::write(cluster.dir.join("data0.img"), vec![0; 4096]).unwrap();
     let (code, said) = mkfs(true);
     assert!(code == 1 && said.contains("data0.img") && said.contains("too small"), "{said}");
+    // What an mkfs leaves that was interrupted before it sized the file.
+    fs::write(cluster.dir.join("data0.img"), b"").unwrap();
+    let (code, said) = mkfs(true);
+    assert_eq!(code, 0, "{said}");
 
     fs::remove_file(cluster.dir.join("data0.img")).unwrap();
     assert_eq!(run(redbud().arg("mkfs").arg(&cluster.config).arg("--force")).0, 0);

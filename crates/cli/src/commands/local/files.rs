@@ -1,14 +1,14 @@
-//! The files of a local cluster: made and formatted at the first start.
+//! The files of a local cluster: DIR/cluster.toml and the images that it names.
 //!
-//! DIR/cluster.toml is written last, so it stands for a finished format; a file
-//! DIR/formatting marks one that was begun, whose remains may be overwritten.
+//! DIR/cluster.toml stands for images that are whole; the first start makes both.
 
+use std::fs::File;
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 
-use super::FS_NAME;
+use super::{FS_NAME, making};
 use crate::args::LocalArgs;
-use crate::commands::mkfs;
 use crate::config::Cluster;
 use crate::exit::Failure;
 use crate::target::LOCAL_CONFIG;
@@ -20,7 +20,7 @@ const PORTS: std::ops::Range<u16> = 10_000..31_000;
 pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     let file = dir.join(LOCAL_CONFIG);
     if !file.is_file() {
-        make(dir, args)?;
+        making::make(dir, args)?;
     }
     let cluster = read(&file)?;
     let lease = args.lease.filter(|lease| *lease != cluster.lease);
@@ -33,24 +33,12 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     read(&file)
 }
 
-fn make(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
-    let file = dir.join(LOCAL_CONFIG);
-    let marker = dir.join("formatting");
-    let begun = marker.exists();
-    let sizes =
-        Sizes { metadata: args.metadata_size, data: vec![args.disk_size; args.disks.into()] };
-    let lease = args.lease.unwrap_or(crate::config::DEFAULT_LEASE);
-    let text = text(free_port()?, lease, &sizes);
-    let cluster = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
-    std::fs::write(&marker, "mkfs was begun here\n").map_err(|error| io(&marker, &error))?;
-    mkfs::format(&cluster, begun)?;
-    replace(&file, &text)?;
-    std::fs::remove_file(&marker).map_err(|error| io(&marker, &error))
-}
-
-struct Sizes {
-    metadata: u64,
-    data: Vec<u64>,
+/// Bytes of the zones.
+pub struct Sizes {
+    /// The metadata zone.
+    pub metadata: u64,
+    /// The data zones, by their numbers.
+    pub data: Vec<u64>,
 }
 
 fn sizes(cluster: &Cluster) -> Sizes {
@@ -60,7 +48,8 @@ fn sizes(cluster: &Cluster) -> Sizes {
     }
 }
 
-fn text(port: u16, lease: types::Duration, sizes: &Sizes) -> String {
+/// The text of cluster.toml.
+pub fn text(port: u16, lease: types::Duration, sizes: &Sizes) -> String {
     let mut text = format!(
         "# Made by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
@@ -75,18 +64,30 @@ fn text(port: u16, lease: types::Duration, sizes: &Sizes) -> String {
     text
 }
 
-fn read(file: &Path) -> Result<Cluster, Failure> {
+/// Reads a cluster.toml.
+pub fn read(file: &Path) -> Result<Cluster, Failure> {
     Cluster::read(file).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Replaces `file` at once.
-fn replace(file: &Path, text: &str) -> Result<(), Failure> {
+/// Replaces `file` at once, also if the host fails.
+pub fn replace(file: &Path, text: &str) -> Result<(), Failure> {
     let new = file.with_extension("toml.new");
-    std::fs::write(&new, text).map_err(|error| io(&new, &error))?;
-    std::fs::rename(&new, file).map_err(|error| io(file, &error))
+    let written = File::create(&new).and_then(|mut out| {
+        out.write_all(text.as_bytes())?;
+        out.sync_all()
+    });
+    written.map_err(|error| io(&new, &error))?;
+    std::fs::rename(&new, file).map_err(|error| io(file, &error))?;
+    file.parent().map_or(Ok(()), sync)
 }
 
-fn io(path: &Path, error: &std::io::Error) -> Failure {
+/// Makes the names in `dir` survive a failure of the host.
+pub fn sync(dir: &Path) -> Result<(), Failure> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| io(dir, &error))
+}
+
+/// A file of the cluster cannot be made, read or changed.
+pub fn io(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed("RB-LOCAL", format!("{}: {error}", path.display()))
 }
 
@@ -100,7 +101,7 @@ fn port_of(address: &str) -> Result<u16, Failure> {
 }
 
 /// A free port, searched from a place that differs from process to process.
-fn free_port() -> Result<u16, Failure> {
+pub fn free_port() -> Result<u16, Failure> {
     let count = u32::from(PORTS.end - PORTS.start);
     let start = std::process::id().wrapping_mul(2_654_435_761) % count;
     let candidates = (0..count).map(|step| PORTS.start + ((start + step) % count) as u16);
