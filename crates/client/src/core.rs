@@ -6,7 +6,7 @@
 //! - an operation trusts what it read before an await only after looking again.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
 use env::Env;
@@ -584,7 +584,7 @@ impl Events for Core {
     }
 
     fn evicted(&self, client: ClientId, lost: &[Ino]) {
-        self.locks.lost();
+        self.lose_locks();
         let inodes = self.inodes.all();
         for inode in &inodes {
             inode.forget_lease(self.session.order());
@@ -608,6 +608,19 @@ impl Events for Core {
 }
 
 impl Core {
+    /// The locks went with the session: the log names the files and the processes.
+    fn lose_locks(&self) {
+        for (ino, locks) in self.locks.lose() {
+            let pids: BTreeSet<u32> = locks.iter().map(|lock| lock.pid).collect();
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            self.session.log(&format!(
+                "{}: the session was lost; locks of processes are lost: {}",
+                self.origins.describe(ino),
+                pids.join(", ")
+            ));
+        }
+    }
+
     /// Nothing that the kernel caches is covered any more; open files are opened anew.
     async fn invalidate_kernel(self: Rc<Self>, inodes: Vec<Rc<Inode>>) {
         self.kernel.inc_epoch().await;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use env::Join;
 use proto::mds::Reply;
-use types::{Fault, HashMap, Ino};
+use types::{Fault, HashMap, Ino, LockOwner};
 
 use crate::api::{Handle, OpenFlags};
 use crate::inode::Inode;
@@ -23,6 +23,18 @@ pub(crate) struct OpenFile {
     pub direct: bool,
     /// Failures of write-behind that this handle has reported.
     pub reported: Cell<u64>,
+    /// Who took locks through it (as in `flock`?), and may count on them.
+    pub lockers: RefCell<Vec<(bool, LockOwner)>>,
+}
+
+impl OpenFile {
+    /// `owner` is about to take a lock through it.
+    pub fn locks(&self, flock: bool, owner: LockOwner) {
+        let mut lockers = self.lockers.borrow_mut();
+        if !lockers.contains(&(flock, owner)) {
+            lockers.push((flock, owner));
+        }
+    }
 }
 
 /// An open directory: the part of the listing that was fetched last.

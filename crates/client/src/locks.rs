@@ -5,7 +5,9 @@
 //!   release is sent: what is reclaimed after a restart was granted before it;
 //! - one owner's ranges of one inode do not overlap;
 //! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
-//!   is held when it leaves is what it changes.
+//!   is held when it leaves is what it changes;
+//! - a lock that went with a session stays known as lost until its owner frees it, or closes what it
+//!   was taken through: nothing is done meanwhile in the belief that it is held ([`Locks::stand`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +15,9 @@ use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify, Permit};
 use proto::mds::Lock;
-use types::{Ino, LockOwner};
+use types::{Fault, Ino, LockOwner};
+
+use crate::handles::OpenFile;
 
 type Key = (Ino, bool, LockOwner);
 
@@ -21,6 +25,8 @@ type Key = (Ino, bool, LockOwner);
 #[derive(Default)]
 pub(crate) struct Locks {
     held: RefCell<BTreeMap<Key, Vec<Lock>>>,
+    /// Those that went with a session.
+    lost: RefCell<BTreeMap<Key, Vec<Lock>>>,
     waiting: RefCell<BTreeMap<(Ino, LockOwner), Notify>>,
     /// Owners about whose locks requests are under way, and how many wait for that or do it.
     turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
@@ -79,6 +85,18 @@ fn without(ranges: &mut Vec<Lock>, start: u64, end: u64) {
     }
 }
 
+/// Takes the range out of what the owner has. True if it had anything there.
+fn take(all: &mut BTreeMap<Key, Vec<Lock>>, ino: Ino, lock: &Lock) -> bool {
+    let Some(ranges) = all.get_mut(&key(ino, lock)) else { return false };
+    let before = ranges.clone();
+    without(ranges, lock.start, lock.end);
+    let changed = *ranges != before;
+    if ranges.is_empty() {
+        all.remove(&key(ino, lock));
+    }
+    changed
+}
+
 impl Locks {
     /// The server granted `lock`.
     pub fn granted(&self, ino: Ino, lock: &Lock) {
@@ -90,15 +108,8 @@ impl Locks {
 
     /// The owner's range is released. True if it held anything there.
     pub fn released(&self, ino: Ino, lock: &Lock) -> bool {
-        let mut held = self.held.borrow_mut();
-        let Some(ranges) = held.get_mut(&key(ino, lock)) else { return false };
-        let before = ranges.clone();
-        without(ranges, lock.start, lock.end);
-        let changed = *ranges != before;
-        if ranges.is_empty() {
-            held.remove(&key(ino, lock));
-        }
-        changed
+        take(&mut self.lost.borrow_mut(), ino, lock);
+        take(&mut self.held.borrow_mut(), ino, lock)
     }
 
     /// Waits until no other request about locks of this owner of `ino` is under way.
@@ -146,11 +157,45 @@ impl Locks {
         self.held.borrow().contains_key(&(ino, flock, owner))
     }
 
-    /// The session is lost, and the locks with it; who waits asks again.
-    pub fn lost(&self) {
-        self.held.borrow_mut().clear();
+    /// The session is lost, and the locks with it; who waits asks again. Returns what was held.
+    pub fn lose(&self) -> BTreeMap<Ino, Vec<Lock>> {
+        let mut told: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
+        let mut lost = self.lost.borrow_mut();
+        for (key, locks) in std::mem::take(&mut *self.held.borrow_mut()) {
+            told.entry(key.0).or_default().extend(locks.iter().cloned());
+            lost.entry(key).or_default().extend(locks);
+        }
         for notify in self.waiting.borrow().values() {
             notify.notify_all();
+        }
+        told
+    }
+
+    /// Does `file` still have all locks that were taken through it?
+    ///
+    /// # Errors
+    /// `Io` if one of them is lost, and its owner has not freed it since.
+    pub fn stand(&self, file: &OpenFile) -> Result<(), Fault> {
+        let lost = self.lost.borrow();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let ino = file.inode.ino;
+        let lockers = file.lockers.borrow();
+        let relied = lockers.iter().any(|(flock, owner)| lost.contains_key(&(ino, *flock, *owner)));
+        if relied { Err(Fault::Io) } else { Ok(()) }
+    }
+
+    /// The owner closed `file`: it counts no longer on locks that it took through it.
+    pub fn closed(&self, file: &OpenFile, flock: bool, owner: LockOwner) {
+        file.lockers.borrow_mut().retain(|locker| *locker != (flock, owner));
+        self.lost.borrow_mut().remove(&(file.inode.ino, flock, owner));
+    }
+
+    /// All that had `file` open closed it.
+    pub fn closed_by_all(&self, file: &OpenFile) {
+        for (flock, owner) in file.lockers.take() {
+            self.lost.borrow_mut().remove(&(file.inode.ino, flock, owner));
         }
     }
 

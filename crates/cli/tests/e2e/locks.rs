@@ -1,14 +1,16 @@
 //! Locks hold between clients, and end with them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
+use rustix::process::Signal;
 
-use crate::harness::{Cluster, Spec, eventually};
+use crate::harness::{Cluster, Spec, eventually, signal};
 
 fn two_mounts(lease: Duration) -> Cluster {
     let mut cluster = Cluster::start(&Spec { lease, ..Spec::default() });
@@ -95,5 +97,45 @@ fn locks_outlive_the_server() {
     near.unlock().unwrap();
     far.lock().unwrap();
     drop((near, far));
+    cluster.finish();
+}
+
+#[test]
+fn a_woken_client_reports_lost_locks_to_who_held_them() {
+    let cluster = two_mounts(Duration::from_secs(2));
+    let (flocked, ranged, free) =
+        (open(&cluster.path(0)), open(&cluster.path(0)), open(&cluster.path(0)));
+    free.sync_all().unwrap();
+    flocked.lock().unwrap();
+    fcntl_lock(&ranged, FlockOperation::LockExclusive).unwrap();
+    signal(cluster.client_pid(0), Signal::STOP);
+    let far = open(&cluster.path(1));
+    far.lock().unwrap();
+    fcntl_lock(&far, FlockOperation::LockExclusive).unwrap();
+    signal(cluster.client_pid(0), Signal::CONT);
+    let is_told = |result: std::io::Result<()>| {
+        let code = result.map_err(|error| error.raw_os_error());
+        assert_eq!(code, Err(Some(Errno::IO.raw_os_error())));
+    };
+    for file in [&flocked, &ranged] {
+        is_told(file.write_all_at(b"not mine any more", 0));
+        is_told(file.read_exact_at(&mut [0], 0));
+        is_told(file.sync_all());
+        is_told(file.set_len(0));
+    }
+    assert_eq!(fs::read(cluster.path(1).join("f")).unwrap(), b"x");
+    free.write_all_at(b"y", 0).unwrap();
+    free.sync_all().unwrap();
+    let log = cluster.client_log(0);
+    let line = log.lines().find(|line| line.contains("(/f)") && line.contains("locks"));
+    assert!(line.is_some_and(|line| line.contains(&std::process::id().to_string())), "{log}");
+    flocked.unlock().unwrap();
+    flocked.write_all_at(b"z", 0).unwrap();
+    drop((flocked, ranged, free, far));
+    let near = open(&cluster.path(0));
+    near.lock().unwrap();
+    near.write_all_at(b"mine", 0).unwrap();
+    near.sync_all().unwrap();
+    drop(near);
     cluster.finish();
 }

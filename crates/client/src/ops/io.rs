@@ -47,7 +47,9 @@ impl Client {
         } else {
             core.use_part(&file.inode, need, range).await?
         };
-        in_use.file().read(offset, len as usize).await
+        let data = in_use.file().read(offset, len as usize).await?;
+        core.locks.stand(&file)?;
+        Ok(data)
     }
 
     /// Writes the first `len` bytes of `data`; answers when the client owns them.
@@ -83,6 +85,10 @@ impl Client {
             } else {
                 core.use_part(inode, Rights::DATA_X, range).await?
             };
+            // Pages that the kernel launders may be another descriptor's.
+            if !flags.write_back_cache {
+                core.locks.stand(&file)?;
+            }
             if !file.direct {
                 inode.set_pages(true);
             }
@@ -115,6 +121,7 @@ impl Client {
             };
             core.unlock(ino, lock).await?;
         }
+        core.locks.closed(&file, false, owner);
         file.report()
     }
 
@@ -123,6 +130,7 @@ impl Client {
         let file = self.core.handles.file(handle)?;
         let durable = self.core.make_durable(&file.inode, datasync).await;
         file.report()?;
+        self.core.locks.stand(&file)?;
         durable
     }
 
@@ -150,6 +158,7 @@ impl Client {
         }
         let in_use =
             core.use_data(&file.inode, Rights::DATA_X, Service::Plain, (offset, end)).await?;
+        core.locks.stand(&file)?;
         in_use.file().fallocate(mode, offset, len).await?;
         drop(in_use);
         core.content_changed(&file.inode).await;

@@ -50,6 +50,9 @@ impl Client {
         if lock.exclusive.is_none() {
             return core.unlock(ino, lock).await;
         }
+        if let Ok(file) = core.handles.file(handle) {
+            file.locks(lock.flock, lock.owner);
+        }
         let waiter = core.locks.waiter(ino, lock.owner);
         let mut waiting = Waiting { core, ino, lock, waiter, queued: false };
         loop {
@@ -133,7 +136,15 @@ impl Core {
     /// Frees a range of an owner.
     pub async fn unlock(&self, ino: Ino, lock: LockRequest) -> Result<(), Fault> {
         let _turn = self.locks.turn(ino, lock.flock, lock.owner).await;
-        self.ask_about_locks(vec![Op::Unlock { ino, lock: wire(lock) }]).await
+        let lock = wire(lock);
+        match self.ask_about_locks(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
+            Err(Fault::Evicted) => {
+                // It went with the session that the request was made in.
+                self.locks.released(ino, &lock);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     async fn ask_about_locks(&self, ops: Vec<Op>) -> Result<(), Fault> {

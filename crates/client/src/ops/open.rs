@@ -1,6 +1,6 @@
 //! Opening and closing files.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use proto::mds::{InoRef, NewNode, Op, OpReply};
@@ -114,7 +114,7 @@ impl Client {
                 let opened = opened?;
                 if flags.has(OpenFlags::TRUNCATE) {
                     let inode = core.handles.file(opened.handle)?.inode.clone();
-                    if let Err(fault) = core.truncate(&inode, 0).await {
+                    if let Err(fault) = core.truncate(&inode, 0, None).await {
                         self.release(opened.handle, None).await;
                         self.forget(entry.attr.ino, 1);
                         return Err(fault);
@@ -170,6 +170,7 @@ impl Client {
             };
             let _ = core.unlock(inode.ino, lock).await;
         }
+        core.locks.closed_by_all(&file);
         let left = inode.count_open(-1, file.flags.read_write());
         drop(file);
         if left > 0 {
@@ -243,7 +244,8 @@ impl Core {
 
     fn handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
         let reported = inode.content().map_or(0, |content| content.file.error_seq());
-        let file = OpenFile { inode: inode.clone(), flags, direct, reported: Cell::new(reported) };
+        let (reported, lockers) = (Cell::new(reported), RefCell::default());
+        let file = OpenFile { inode: inode.clone(), flags, direct, reported, lockers };
         Opened {
             handle: self.handles.add_file(file),
             keep_cache: inode.keep_data() && !direct,

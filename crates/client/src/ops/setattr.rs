@@ -9,6 +9,7 @@ use types::{Attr, Duration, Fault, FileKind, Ino, Rights};
 use crate::api::{Caller, SetAttrRequest, TimeSpec};
 use crate::client::Client;
 use crate::core::Core;
+use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::rpc::{Call, result};
 use crate::uses::Service;
@@ -38,7 +39,10 @@ impl Client {
         let inode = core.inode(ino).await?;
         if let Some(size) = set.size {
             match inode.kind() {
-                FileKind::Regular => core.truncate(&inode, size).await?,
+                FileKind::Regular => {
+                    let by = set.handle.and_then(|handle| core.handles.file(handle).ok());
+                    core.truncate(&inode, size, by.as_deref()).await?;
+                }
                 FileKind::Directory => return Err(Fault::IsDirectory),
                 _ => return Err(Fault::Invalid),
             }
@@ -71,14 +75,20 @@ pub(super) fn has_setid(attr: &Attr) -> bool {
 }
 
 impl Core {
-    /// Sets the size of a regular file.
-    pub async fn truncate(&self, inode: &Rc<Inode>, size: u64) -> Result<(), Fault> {
+    /// Sets the size of a regular file; `by`: through this.
+    pub async fn truncate(
+        &self,
+        inode: &Rc<Inode>,
+        size: u64,
+        by: Option<&OpenFile>,
+    ) -> Result<(), Fault> {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
         // An unlinked, closed file is no longer there; the kernel may still ask.
         let in_use =
             self.use_data(inode, Rights::DATA_X, Service::Always, (size, u64::MAX)).await?;
+        by.map_or(Ok(()), |file| self.locks.stand(file))?;
         in_use.file().set_size(size).await?;
         drop(in_use);
         self.content_changed(inode).await;

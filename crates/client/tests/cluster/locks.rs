@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use client::{LockOwner, LockRequest};
+use client::{LockOwner, LockRequest, SetAttrRequest};
 use types::{Duration, Fault};
 
-use crate::harness::{RDWR, check};
+use crate::harness::{LEASE, RDWR, ROOT, check, logged};
 
 fn lock(owner: u64, exclusive: Option<bool>, start: u64, end: u64) -> LockRequest {
     LockRequest { flock: false, owner: LockOwner(owner), pid: owner as u32, exclusive, start, end }
@@ -115,5 +115,88 @@ fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
             b.client.setlk(theirs, request(flock, Some(true)), false).await.unwrap();
             b.client.setlk(theirs, request(flock, None), false).await.unwrap();
         }
+    });
+}
+
+#[test]
+fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
+    check(5, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"as it was").await;
+        let (flocked, ranged, free) =
+            (a.open(ino, RDWR).await, a.open(ino, RDWR).await, a.open(ino, RDWR).await);
+        a.client.setlk(flocked, flock(1, Some(true)), false).await.unwrap();
+        a.client.setlk(ranged, lock(2, Some(true), 0, 99), false).await.unwrap();
+        a.client.fsync(free, false).await.unwrap();
+        cluster.world.isolate("a");
+        let theirs = b.open(ino, RDWR).await;
+        b.client.setlk(theirs, flock(3, Some(true)), true).await.unwrap();
+        b.client.setlk(theirs, lock(4, Some(true), 0, 99), true).await.unwrap();
+        // It comes back while a write waits for it, and knows of the loss before it goes on.
+        let (waiting, handle) = (a.clone(), flocked);
+        let write =
+            cluster.env.spawn_join(async move { waiting.try_write(handle, 0, b"unlocked!").await });
+        cluster.env.sleep(LEASE * 2).await;
+        cluster.world.heal();
+        assert_eq!(write.await, Err(Fault::Io));
+        for handle in [flocked, ranged] {
+            for _ in 0..2 {
+                assert_eq!(a.try_write(handle, 0, b"unlocked!").await, Err(Fault::Io));
+                assert_eq!(a.client.read(handle, 0, 9, false).await.err(), Some(Fault::Io));
+                assert_eq!(a.client.fsync(handle, false).await, Err(Fault::Io));
+                let longer = a.client.fallocate(&ROOT, handle, 0, 0, 100).await;
+                assert_eq!(longer, Err(Fault::Io));
+                let cut = SetAttrRequest {
+                    size: Some(1),
+                    handle: Some(handle),
+                    ..SetAttrRequest::default()
+                };
+                assert_eq!(a.client.setattr(&ROOT, ino, cut).await.err(), Some(Fault::Io));
+            }
+        }
+        assert_eq!(b.read(theirs, 0, 100).await, b"as it was");
+        let named = format!("inode {ino} (/f): the session was lost; locks of processes are lost");
+        let told: Vec<_> = logged().into_iter().filter(|line| line.contains(&named)).collect();
+        assert_eq!(told.len(), 1, "{:?}", logged());
+        assert!(told[0].ends_with(": 1, 2"), "{told:?}");
+        // Who did not lock it has lost nothing.
+        a.write(free, 0, b"as").await;
+        a.client.fsync(free, false).await.unwrap();
+        // Half of the range is given up, then all; a lock taken anew does not hide that one was lost.
+        a.client.setlk(ranged, lock(2, None, 0, 49), false).await.unwrap();
+        assert_eq!(a.try_write(ranged, 0, b"x").await, Err(Fault::Io));
+        b.client.setlk(theirs, lock(4, None, 0, 99), false).await.unwrap();
+        a.client.setlk(ranged, lock(2, Some(true), 0, 99), false).await.unwrap();
+        assert_eq!(a.try_write(ranged, 0, b"x").await, Err(Fault::Io));
+        a.client.setlk(ranged, lock(2, None, 0, 99), false).await.unwrap();
+        a.write(ranged, 0, b"as").await;
+        a.client.fsync(ranged, false).await.unwrap();
+        a.client.release(flocked, Some(LockOwner(1))).await;
+        b.client.setlk(theirs, flock(3, None), false).await.unwrap();
+        let again = a.open(ino, RDWR).await;
+        a.client.setlk(again, flock(1, Some(true)), false).await.unwrap();
+        a.write(again, 0, b"as").await;
+        a.client.fsync(again, false).await.unwrap();
+    });
+}
+
+#[test]
+fn closing_a_descriptor_ends_the_report_of_its_owners_lost_range() {
+    check(6, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let mine = a.open(ino, RDWR).await;
+        a.client.setlk(mine, lock(1, Some(false), 0, 9), false).await.unwrap();
+        a.client.setlk(mine, lock(2, Some(false), 0, 9), false).await.unwrap();
+        cluster.world.isolate("a");
+        let theirs = b.open(ino, RDWR).await;
+        b.client.setlk(theirs, lock(3, Some(true), 0, 9), true).await.unwrap();
+        cluster.world.heal();
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(a.try_write(mine, 0, b"x").await, Err(Fault::Io));
+        a.client.flush(mine, LockOwner(1)).await.unwrap();
+        assert_eq!(a.try_write(mine, 0, b"x").await, Err(Fault::Io), "one has it open still");
+        a.client.flush(mine, LockOwner(2)).await.unwrap();
+        a.write(mine, 0, b"x").await;
     });
 }
