@@ -95,7 +95,11 @@ impl fmt::Display for StoreError {
                 write!(f, "metadata block {block} is damaged: {what}; run `redbud fsck`")
             }
             StoreError::DamagedLog { lsn, what } => {
-                write!(f, "the log is damaged at position {lsn}: {what}")
+                write!(
+                    f,
+                    "the log is damaged at position {lsn}: {what}; nothing was changed: restore the \
+                     metadata device from a backup"
+                )
             }
             StoreError::Io { what, path, error, .. } => write!(f, "{path}: {what}: {error}"),
             StoreError::Poisoned(why) => {

@@ -63,6 +63,8 @@ pub(crate) struct Background {
     pub(crate) device: Device,
     /// Geometry; its tail and epoch are those of the opening.
     pub(crate) layout: Superblock,
+    /// What the opening found of the label.
+    pub(crate) label: crate::open::Condition,
     /// Wakes the task that writes groups.
     pub(crate) flusher: Notify,
     /// Wakes the task that brings blocks home.

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::metaspace::{self, MetaSpace};
 use crate::mfs::{Cost, Mfs};
-use crate::open::{CACHE_BYTES_MIN, OpenOptions};
+use crate::open::{CACHE_BYTES_MIN, Condition, OpenOptions};
 use crate::roots::ROOTS_BLOCK;
 use crate::side;
 use crate::superblock::{LOG_BYTES_MAX, LOG_BYTES_MIN, SuperError, Superblock};
@@ -65,7 +65,7 @@ impl Mfs {
         let commit_interval = Duration::from_secs(1);
         let opening =
             OpenOptions { cache_bytes: CACHE_BYTES_MIN, read_only: false, commit_interval };
-        let mfs = Mfs::open_unlabelled(device.clone(), opening).await?;
+        let mfs = Mfs::open_unlabelled(device.clone(), opening, Condition::Whole).await?;
         mfs.run(Cost::STEP, |txn| side::initialise(txn, options)).await?;
         mfs.close().await?;
         write_label(&device, &superblock).await

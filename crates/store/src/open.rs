@@ -6,14 +6,17 @@
 //!   raised in both copies of the superblock;
 //! - a store opened read-only writes nothing at all: what redo changed stays in the cache.
 
+pub(crate) mod label;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use env::sync::Notify;
 use env::{Disk, Env};
-use types::label::{Label, LabelError, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Duration, Epoch, MetaBlock};
+
+pub(crate) use label::Condition;
 
 use crate::cache::Cache;
 use crate::device::Device;
@@ -55,14 +58,15 @@ impl Mfs {
     /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`; `DamagedLog`.
     pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Mfs, StoreError> {
         let device = Device { env: env.clone(), disk: disk.clone() };
-        check_label(&device).await?;
-        Mfs::open_unlabelled(device, options).await
+        let condition = label::check(&device).await?;
+        Mfs::open_unlabelled(device, options, condition).await
     }
 
     /// Opens the store on a device whose label was checked, or is not yet written.
     pub(crate) async fn open_unlabelled(
         device: Device,
         options: OpenOptions,
+        label: Condition,
     ) -> Result<Mfs, StoreError> {
         let env = device.env.clone();
         let (mut superblock, newest) = find_superblock(&device).await?;
@@ -78,6 +82,7 @@ impl Mfs {
         let background = Background {
             device,
             layout: superblock,
+            label,
             flusher: Notify::new(),
             checkpointer: Notify::new(),
             progress: Notify::new(),
@@ -91,6 +96,11 @@ impl Mfs {
         }
         mfs.run(Cost::READ, side::load).await?;
         Ok(mfs)
+    }
+
+    /// Was the label damaged when the store was opened? The superblock said what it should have.
+    pub fn is_label_damaged(&self) -> bool {
+        self.inner.background.as_ref().is_some_and(|opened| opened.label == Condition::Damaged)
     }
 
     /// Reads the bitmap.
@@ -178,36 +188,12 @@ async fn settle(
     Ok(Log::new(epoch, end.lsn, end.previous, superblock.log_bytes()))
 }
 
-/// Refuses a device whose label says that it is something else, or that has none.
-async fn check_label(device: &Device) -> Result<(), StoreError> {
-    let path = device.disk.path().to_owned();
-    let refused = |text: String| Err(StoreError::Refused(format!("{path}: {text}").into()));
-    if device.blocks() < 4 {
-        return refused("too small to be a Redbud metadata device".into());
-    }
-    let bytes = device.read(MetaBlock(0), 1).await?;
-    match Label::decode(&bytes) {
-        Ok(label) if label.kind == LabelKind::Data => refused(format!(
-            "is a data device of file system `{}` (PAG {}), not its metadata device; \
-             name the metadata device instead",
-            label.fs_name, label.pag
-        )),
-        Ok(_) | Err(LabelError::Checksum | LabelError::Field(_)) => Ok(()),
-        Err(LabelError::Version(version)) => refused(format!(
-            "its label has version {version}, which this release does not know; \
-             use a newer release of redbud"
-        )),
-        Err(LabelError::Foreign | LabelError::Short) => refused(
-            "not a Redbud metadata device, or its making was interrupted; make one with `redbud mkfs`"
-                .into(),
-        ),
-    }
+fn refused(device: &Device, text: &str) -> StoreError {
+    StoreError::Refused(format!("{}: {text}", device.disk.path()).into())
 }
 
-/// Reads the superblock copies; returns the one to use and which it is.
-async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreError> {
-    let path = device.disk.path().to_owned();
-    let refused = |text: String| StoreError::Refused(format!("{path}: {text}").into());
+/// Both copies of the superblock, or why they are none.
+async fn read_copies(device: &Device) -> Vec<recovery::Copy> {
     let blocks = device.blocks();
     let mut copies = Vec::new();
     for index in 0..2 {
@@ -218,6 +204,14 @@ async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreEr
             Err(_) => Err(SuperError::Damaged("cannot be read")),
         });
     }
+    copies
+}
+
+/// Reads the superblock copies; returns the one to use and which it is.
+async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreError> {
+    let refused = |text: String| refused(device, &text);
+    let blocks = device.blocks();
+    let mut copies = read_copies(device).await;
     let choice = recovery::choose(&copies[0], &copies[1]);
     let index = match choice {
         Choice::Use(index) => index,

@@ -124,7 +124,20 @@ fn describe(report: &Report) -> String {
     if report.problems_omitted > 0 {
         text += &format!("and {} more problems\n", report.problems_omitted);
     }
+    if !report.clean {
+        text += "nothing was changed; ";
+        text += match report.problems.iter().any(|problem| problem.severity == "error") {
+            true => {
+                "what cannot be read gives errors: save what can, and restore the metadata device \
+                 from a backup\n"
+            }
+            false => "no file is at risk\n",
+        };
+    }
     let counts = &report.counts;
+    if counts.inodes == 0 {
+        return text + &format!("{}: DAMAGED: nothing could be counted\n", report.name);
+    }
     let verdict = if report.clean { "clean" } else { "DAMAGED" };
     text + &format!(
         "{}: {verdict}: {} inodes ({} directories, {} orphans), {} names, {} segments, \

@@ -9,7 +9,7 @@ use std::task::Poll;
 use env::{DriverKind, Env};
 use mds::{Config, Mds, PagPlace};
 use rustix::process::{Signal, getpid, kill_process};
-use store::{Cost, Mfs, OpenOptions};
+use store::{Cost, Mfs, OpenOptions, StoreError};
 
 use crate::args::MdsArgs;
 use crate::config::Cluster;
@@ -36,6 +36,16 @@ fn failed(text: String) -> Failure {
     Failure::failed("RB-MDS", text)
 }
 
+/// The store on the device at `path` failed; the message names the device.
+fn store_failed(path: &str, error: &StoreError) -> Failure {
+    match error {
+        StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } => {
+            failed(format!("{path}: {error}"))
+        }
+        named => failed(named.to_string()),
+    }
+}
+
 async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let path = cluster.metadata.path.display().to_string();
     let disk =
@@ -45,7 +55,13 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         read_only: false,
         ..OpenOptions::default()
     };
-    let mfs = Mfs::open(&env, &disk, options).await.map_err(|error| failed(error.to_string()))?;
+    let opened = Mfs::open(&env, &disk, options).await;
+    let mfs = opened.map_err(|error| store_failed(&path, &error))?;
+    if mfs.is_label_damaged() {
+        log::line(&format!(
+            "{path}: its label (block 0) is damaged; the superblock says what it said"
+        ));
+    }
     let identity = mfs.identity();
     if identity.name != cluster.name {
         let text = format!(
@@ -58,7 +74,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     }
     let config = Config {
         lease: cluster.lease,
-        pags: places(&mfs, cluster).await?,
+        pags: places(&mfs, &path, cluster).await?,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };
@@ -88,9 +104,9 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
 }
 
 /// The data zones: what they are, as the metadata says; where they lie, as the file says.
-async fn places(mfs: &Mfs, cluster: &Cluster) -> Result<Vec<PagPlace>, Failure> {
-    let (states, _) =
-        mfs.run(Cost::SMALL, |txn| txn.pags()).await.map_err(|error| failed(error.to_string()))?;
+async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace>, Failure> {
+    let states = mfs.run(Cost::SMALL, |txn| txn.pags()).await;
+    let (states, _) = states.map_err(|error| store_failed(path, &error))?;
     let mut places = Vec::new();
     for state in states {
         let Some((_, zone)) = cluster.data.iter().find(|(id, _)| *id == state.id) else {

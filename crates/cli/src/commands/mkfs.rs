@@ -8,6 +8,7 @@ use std::path::Path;
 
 use env::{Disk, DriverKind, Env, IoBuf};
 use serde::Serialize;
+use store::superblock::Superblock;
 use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, Stop, StoreError};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Attr, Epoch, Fault, Ino, Label, LabelKind, PagId, Uuid};
@@ -143,7 +144,7 @@ async fn open(
     let (read, head) = disk.read(0, IoBuf::zeroed(PROBE)).await;
     read.map_err(|error| failed(error.to_string()))?;
     if !force {
-        refuse_content(&path, &head)?;
+        refuse_content(&path, &head, disk.size())?;
     }
     Ok(Opened { disk, path, pag })
 }
@@ -172,7 +173,7 @@ fn create(zone: &Zone) -> Result<(), Failure> {
     })
 }
 
-fn refuse_content(path: &str, head: &[u8]) -> Result<(), Failure> {
+fn refuse_content(path: &str, head: &[u8], bytes: u64) -> Result<(), Failure> {
     let text = if Label::is_ours(head) {
         let whose = Label::decode(head).map_or_else(
             |error| error.to_string(),
@@ -185,6 +186,13 @@ fn refuse_content(path: &str, head: &[u8]) -> Result<(), Failure> {
         );
         format!(
             "{path}: formatted already: {whose}; --force formats it again, and what it holds is lost"
+        )
+    } else if let Ok(found) = Superblock::decode(&head[BLOCK..2 * BLOCK], 0, bytes / BLOCK_U64) {
+        format!(
+            "{path}: it carries a superblock of the file system `{}` ({}), and its label is damaged or \
+             missing: if it was ever in use, `redbud mds` or `redbud fsck` says what to do; --force \
+             formats it, and what it holds is lost",
+            found.name, found.uuid
         )
     } else if head.iter().any(|&byte| byte != 0) {
         format!("{path}: it is not empty; --force formats it, and what it holds is lost")

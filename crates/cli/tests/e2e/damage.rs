@@ -54,6 +54,31 @@ fn a_metadata_device_without_its_label_is_refused() {
 }
 
 #[test]
+fn one_damaged_bit_of_the_label_costs_nothing_and_one_of_the_roots_says_what_to_do() {
+    let mut cluster = Cluster::formatted(&Spec::default());
+    overwrite(&cluster, "metadata.img", 0, b"S");
+    let output = run(redbud().arg("mkfs").arg(&cluster.config));
+    let said = describe(&output);
+    assert!(!output.status.success() && said.contains("superblock of the file system"), "{said}");
+    let output = run(redbud().arg("fsck").arg(&cluster.config));
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("the label is damaged") && said.contains("no file is at risk"), "{said}");
+    cluster.start_server();
+    cluster.mount();
+    fs::write(cluster.root().join("f"), b"works").unwrap();
+    cluster.unmount(0);
+    cluster.stop_server();
+    assert!(cluster.server_log().contains("label (block 0) is damaged"));
+
+    overwrite(&cluster, "metadata.img", 2 * 4096, &[0xa5]);
+    assert_server_refuses(&cluster, "metadata.img: metadata block 2 is damaged");
+    let said = describe(&run(redbud().arg("fsck").arg(&cluster.config)));
+    assert!(said.contains("from a backup") && said.contains("nothing could be counted"), "{said}");
+    assert_eq!(said.matches("metadata block 2:").count(), 1, "{said}");
+}
+
+#[test]
 fn a_data_device_of_another_file_system_is_refused_by_server_and_client() {
     let mut cluster = Cluster::formatted(&Spec::default());
     let mut own = vec![0; 4096];

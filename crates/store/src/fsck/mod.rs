@@ -89,8 +89,13 @@ impl Report {
     }
 
     fn add(&mut self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
+        let problem = Problem { kind, subject, detail: detail.into() };
+        // Everything that is reached through a damaged block meets it.
+        if kind == ProblemKind::DamagedBlock && self.problems.contains(&problem) {
+            return;
+        }
         if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(Problem { kind, subject, detail: detail.into() });
+            self.problems.push(problem);
         } else {
             self.omitted += 1;
         }
@@ -119,8 +124,14 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Report
         Err(error) => return Err(error),
     };
     let report = check(&mfs).await;
+    let label = mfs.is_label_damaged();
     mfs.close().await?;
-    report
+    report.map(|mut report| {
+        if label {
+            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
+        }
+        report
+    })
 }
 
 /// Checks an open store. Nothing may change it meanwhile.

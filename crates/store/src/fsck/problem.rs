@@ -46,6 +46,8 @@ macro_rules! kinds {
 kinds! {
     /// A block cannot be what it should: checksum, address, type, or content.
     DamagedBlock = Error, "a metadata block is damaged";
+    /// The label is damaged; the superblock is not.
+    DamagedLabel = Warning, "the label is damaged; the superblock says what it said";
     /// The log ends in something that is no log.
     DamagedLog = Error, "the log is damaged";
     /// Two owners of one metadata block.

@@ -1,6 +1,6 @@
 use env::DiskOptions;
 use env::sim::{SimDisk, SimWorld};
-use types::label::Label;
+use types::label::{Label, LabelKind};
 use types::{Transno, Uuid};
 
 use super::*;
@@ -193,6 +193,41 @@ fn devices_that_are_no_metadata_device_are_refused_with_path_and_advice() {
         damage(&env, &disk, MetaBlock(1), Some(b"anything")).await;
         damage(&env, &disk, MetaBlock(blocks - 1), Some(b"else")).await;
         assert!(text(Mfs::open(&env, &disk, small()).await).contains("not a Redbud"));
+    });
+}
+
+#[test]
+fn a_damaged_label_costs_nothing_and_no_message_suggests_to_format() {
+    on_device(64 << 20, |env, disk| async move {
+        Mfs::format(&env, &disk, &format_options()).await.unwrap();
+        let original = disk.read(0, env.buffer(BLOCK)).await.1;
+        for byte in [0, 7, 8, 20, 60, 4000] {
+            let mut label = original.to_vec();
+            label[byte] ^= 0x10;
+            damage(&env, &disk, MetaBlock(0), Some(&label)).await;
+            let report = crate::fsck::fsck(&env, &disk, Default::default()).await.unwrap();
+            let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
+            assert_eq!(kinds, [crate::fsck::ProblemKind::DamagedLabel], "byte {byte}");
+            let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
+            assert!(mfs.is_label_damaged());
+            mfs.close().await.unwrap();
+        }
+        damage(&env, &disk, MetaBlock(0), Some(b"somebody else's")).await;
+        let said = text(Mfs::open(&env, &disk, small()).await);
+        assert!(said.contains("`home`") && said.contains("restore block 0"), "{said}");
+        damage(&env, &disk, MetaBlock(0), Some(&original)).await;
+        let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
+        assert!(!mfs.is_label_damaged());
+        mfs.close().await.unwrap();
+
+        // Everything is found through the roots; their damage is one finding.
+        let roots = crate::roots::ROOTS_BLOCK;
+        let mut block = disk.read(roots.0 * BLOCK_U64, env.buffer(BLOCK)).await.1.to_vec();
+        block[0] ^= 1;
+        damage(&env, &disk, roots, Some(&block)).await;
+        let report = crate::fsck::fsck(&env, &disk, Default::default()).await.unwrap();
+        let found = report.problems.iter().filter(|problem| problem.detail.contains("checksum"));
+        assert_eq!(found.count(), 1, "{:?}", report.problems);
     });
 }
 
