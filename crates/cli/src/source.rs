@@ -1,6 +1,7 @@
 //! What is mounted: `host[:port][,host[:port]…]:/fsname[/subdir]`, and addresses in general.
 
 use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
 
 use types::{Name, check_fs_name};
 
@@ -40,6 +41,12 @@ impl Source {
         Ok(Source { servers, fs_name: fs_name.to_owned(), dir })
     }
 
+    /// Is it the same file system, by its name and a server of either?
+    pub fn is_same_as(&self, other: &Source) -> bool {
+        let meets = |one: &String| other.servers.iter().any(|another| is_same_server(one, another));
+        self.fs_name == other.fs_name && self.servers.iter().any(meets)
+    }
+
     /// The same file system from its root.
     pub fn whole(self) -> Source {
         Source { dir: Vec::new(), ..self }
@@ -51,6 +58,23 @@ impl fmt::Display for Source {
         write!(f, "{}:/{}", self.servers.join(","), self.fs_name)?;
         self.dir.iter().try_for_each(|name| write!(f, "/{name}"))
     }
+}
+
+/// Do two addresses mean one server? One that listens everywhere is each with its port.
+fn is_same_server(one: &str, another: &str) -> bool {
+    let resolve = |text: &str| -> Vec<SocketAddr> {
+        text.to_socket_addrs().map(Iterator::collect).unwrap_or_default()
+    };
+    if one == another {
+        return true;
+    }
+    let others = resolve(another);
+    resolve(one).iter().any(|one| {
+        others.iter().any(|another| {
+            let anywhere = one.ip().is_unspecified() || another.ip().is_unspecified();
+            one == another || (anywhere && one.port() == another.port())
+        })
+    })
 }
 
 /// Checks "host", "host:port", "`[v6]`" or "`[v6]`:port"; gives it with its port.
@@ -81,6 +105,19 @@ pub fn check_address(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_are_told_apart_by_name_and_server() {
+        let same = |one: &str, another: &str| {
+            Source::parse(one).unwrap().is_same_as(&Source::parse(another).unwrap())
+        };
+        assert!(same("127.0.0.1:7:/home/a", "127.0.0.1:7:/home"));
+        assert!(same("0.0.0.0:7:/home", "127.0.0.1:7:/home"));
+        assert!(same("10.0.0.1:7,10.0.0.2:7:/home", "10.0.0.2:7:/home"));
+        assert!(!same("127.0.0.1:7:/home", "127.0.0.1:7:/work"));
+        assert!(!same("127.0.0.1:7:/home", "127.0.0.1:8:/home"));
+        assert!(!same("0.0.0.0:7:/home", "127.0.0.1:8:/home"));
+    }
 
     #[test]
     fn sources_read_with_and_without_ports() {

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::commands::umount;
 use crate::config::Cluster;
 use crate::exit::Failure;
 use crate::mountinfo;
@@ -14,7 +15,11 @@ pub const LOCAL_CONFIG: &str = "cluster.toml";
 /// Finds the file system that `text` means.
 pub fn source(text: &str) -> Result<Source, Failure> {
     let path = Path::new(text);
-    if path.exists() || text.starts_with('/') {
+    // A mount whose client died is there, though nothing can be asked about it.
+    let missing = path.symlink_metadata().is_err_and(|error| {
+        matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+    });
+    if !missing || text.starts_with('/') {
         if let Some(file) = config_file(path) {
             let cluster = read_cluster(&file)?;
             return Ok(Source {
@@ -74,9 +79,9 @@ fn config_file(path: &Path) -> Option<PathBuf> {
 
 fn mounted(path: &Path) -> Result<Source, Failure> {
     let wrong = |text: String| Failure::usage(format!("{}: {text}", path.display()));
-    let whole = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
-    // A mount whose client died cannot be resolved any more; its path as given still can.
-    let whole = whole.canonicalize().unwrap_or(whole);
+    // A mount whose client died cannot be resolved any more; what lies above it still can.
+    let whole = path.canonicalize().or_else(|_| umount::resolve(path));
+    let whole = whole.map_err(|error| wrong(error.to_string()))?;
     let mount = mountinfo::mount_of(&whole).map_err(|error| wrong(error.to_string()))?;
     let mount = mount.ok_or_else(|| {
         wrong(

@@ -47,14 +47,18 @@ pub fn run(args: &StatusArgs) -> Ended {
         Failure::failed("RB-MOUNTINFO", format!("/proc/self/mountinfo: {error}"))
     })?;
     let running: Vec<Registration> = registry::running().into_iter().map(|(_, one)| one).collect();
+    let is_asked = |mount: &&Mounted| {
+        let source = Source::parse(&mount.source).ok();
+        args.target.is_none()
+            || source.is_some_and(|source| sources.iter().any(|asked| asked.is_same_as(&source)))
+    };
+    let mounts: Vec<Mount> =
+        mounts.iter().filter(is_asked).map(|mount| describe_mount(mount, &running)).collect();
     let asked: Vec<(Source, Result<Value, Failure>)> =
         sources.into_iter().map(|source| (source.clone(), server(&source))).collect();
     let worst = asked.iter().filter_map(|(_, answer)| answer.as_ref().err()).map(|f| f.code).max();
-    let report = Report {
-        version: 1,
-        filesystems: asked.into_iter().map(file_system).collect(),
-        mounts: mounts.iter().map(|mount| describe_mount(mount, &running)).collect(),
-    };
+    let report =
+        Report { version: 1, filesystems: asked.into_iter().map(file_system).collect(), mounts };
     output::print_report(args.output, &report, describe)?;
     Ok(worst.unwrap_or(0))
 }
@@ -101,7 +105,7 @@ fn describe(report: &Report) -> String {
     for mount in &report.mounts {
         let client = match mount.pid {
             Some(pid) => format!("client pid {pid}"),
-            None => "no client process".to_owned(),
+            None => "no client process (if it died: redbud umount)".to_owned(),
         };
         text += &format!("mount {} of {}, {client}\n", mount.mount, mount.source);
     }

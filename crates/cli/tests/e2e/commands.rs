@@ -207,6 +207,37 @@ fn status_df_and_layout_tell_what_is_there_also_as_json() {
 }
 
 #[test]
+fn status_and_df_answer_for_a_mount_whose_client_died_and_tell_of_no_other_file_system() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    let scratch = Scratch::new();
+    let mut other = local_running(&scratch);
+    signal(cluster.client_pid(0), Signal::KILL);
+    eventually("the mount is dead", || {
+        fs::metadata(&root).is_err_and(|error| error.raw_os_error() == Some(107))
+    });
+    for target in [root.to_str().unwrap(), "mnt0"] {
+        for command in ["status", "df"] {
+            let mut command = vec![command, "--json", target];
+            let said = success(redbud().args(&mut command).current_dir(&cluster.dir));
+            assert_eq!(json(&said)["filesystems"][0]["source"], cluster.source, "{said}");
+        }
+        let status =
+            json(&success(redbud().args(["status", "--json", target]).current_dir(&cluster.dir)));
+        let mounts = status["mounts"].as_array().unwrap();
+        assert_eq!(mounts.len(), 1, "{status}");
+        assert_eq!(mounts[0]["mount"], root.to_str().unwrap(), "{status}");
+        assert!(mounts[0]["pid"].is_null(), "{status}");
+    }
+    let everything = json(&success(redbud().args(["status", "--json"])));
+    assert!(everything["mounts"].as_array().unwrap().len() >= 2, "{everything}");
+    signal(other.id() as i32, Signal::INT);
+    assert_eq!(wait_child(&mut other).code(), Some(0));
+    cluster.kill_client(0);
+    cluster.finish();
+}
+
+#[test]
 fn mkfs_refuses_what_is_formatted_in_use_foreign_or_too_small() {
     let mut cluster = Cluster::formatted(&Spec::default());
     let mkfs = |force: bool| {
