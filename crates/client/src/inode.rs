@@ -413,14 +413,18 @@ impl Inode {
         self.state.borrow().opens
     }
 
-    /// A handle was opened (`by` 1) or closed (-1); `buffered`: it writes through the page cache.
-    pub fn count_open(&self, by: i32, buffered: bool) -> u32 {
+    /// A handle was opened (`by` 1) or closed (-1).
+    pub fn count_open(&self, by: i32) -> u32 {
         let mut state = self.state.borrow_mut();
         state.opens = state.opens.saturating_add_signed(by);
-        if buffered {
-            state.buffered_writers = state.buffered_writers.saturating_add_signed(by);
-        }
         state.opens
+    }
+
+    /// A handle that may map the file writable is there (`by` 1), or gone (-1). The kernel then has
+    /// pages under `DATA_X` only.
+    pub fn count_writer(&self, by: i32) {
+        let mut state = self.state.borrow_mut();
+        state.buffered_writers = state.buffered_writers.saturating_add_signed(by);
     }
 
     /// `OPEN` was recalled while handles were open, or about to be.

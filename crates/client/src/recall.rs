@@ -13,7 +13,7 @@
 //!
 //! | round | page-filling READs | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
-//! | first | served, noted | served | served | invalidate everything |
+//! | first | served, noted | served | served | invalidate everything that no waiting request keeps locked |
 //! | next, while something is noted | parked | parked | served | invalidate what was noted, parked ranges left out |
 //! | … if that takes over 10 ms | served, noted | served | served | (one more round follows) |
 //! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
@@ -126,7 +126,7 @@ impl Core {
     }
 
     /// Takes `data` rights from the requests that use them, and gives them up locally.
-    async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
+    pub async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
         if inode.content().is_none() && !inode.has_pages() {
             inode.give(data, self.session.order());
             return;
@@ -141,10 +141,13 @@ impl Core {
         content.begin_drain(BlockRange::ALL);
         content.shared.set(true);
         if inode.has_pages() {
-            inode.set_pages(false);
-            self.kernel.inval_pages(inode.ino, 0, 0).await;
+            for (start, end) in content.all_unlocked() {
+                let len = if end == u64::MAX { 0 } else { end - start };
+                self.kernel.inval_pages(inode.ino, start, len).await;
+            }
         }
         self.rounds(inode, &content).await;
+        inode.set_pages(false);
         inode.give(data, self.session.order());
         if planted(Bug::DataKeptAfterRecall) {
             content.end_drain();

@@ -8,8 +8,11 @@
 //! - a request that changes the size is never parked while `DATA_X` is held, nor is the
 //!   kernel's write-back: the kernel may hold locks that an invalidation waits for;
 //! - while the right drains, the range of every answered page-filling READ is noted and
-//!   invalidated before the right goes; a parked request's range is left out of the
-//!   invalidation, because its folios are locked and hold nothing that became stale;
+//!   invalidated before the right goes; the range of a request that waits and keeps its folios
+//!   locked is left out of every invalidation: they hold nothing that became stale, and it may wait
+//!   for the right that the invalidation is to set free;
+//! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
+//!   page-filling READs need is held as long as there is something to invalidate;
 //! - a request never waits for a second right while it holds a use.
 
 use std::cell::{Cell, RefCell};
@@ -36,6 +39,8 @@ const AGAIN: Duration = Duration::from_millis(2);
 pub(crate) enum Service {
     /// A read whose answer fills the kernel's pages.
     PageRead,
+    /// A write through the kernel's pages.
+    PageWrite,
     /// Any other that may be parked.
     Plain,
     /// Never parked: write-back, change of size.
@@ -44,6 +49,13 @@ pub(crate) enum Service {
 
 /// Parts that are asked for ahead: the first time that a stride is repeated, the second …
 const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, PARTS_AHEAD_MAX as u8 - 1];
+
+impl Service {
+    /// Does the kernel keep the range's folios locked until it is answered?
+    fn locks_folios(self) -> bool {
+        matches!(self, Service::PageRead | Service::PageWrite)
+    }
+}
 
 /// What became of a request for rights on content.
 struct Asked {
@@ -81,6 +93,7 @@ pub(crate) struct Content {
     /// Uses of parts, by number.
     part_uses: RefCell<BTreeMap<u64, BlockRange>>,
     drain: RefCell<Option<Drain>>,
+    /// Waiting requests, by number, and the bytes whose folios the kernel keeps locked for each.
     parked: RefCell<BTreeMap<u64, (u64, u64)>>,
     parked_next: Cell<u64>,
     acquiring: Cell<bool>,
@@ -211,7 +224,7 @@ impl Content {
         }
     }
 
-    /// Takes the noted ranges, without those that parked requests hold locked.
+    /// Takes the noted ranges, without those that waiting requests hold locked.
     /// `None`: nothing was noted.
     pub fn take_noted(&self) -> Option<Vec<(u64, u64)>> {
         let mut drain = self.drain.borrow_mut();
@@ -219,8 +232,17 @@ impl Content {
         if noted.is_empty() {
             return None;
         }
+        Some(self.unlocked(&noted))
+    }
+
+    /// Everything that waiting requests do not hold locked.
+    pub fn all_unlocked(&self) -> Vec<(u64, u64)> {
+        self.unlocked(&[(0, u64::MAX)])
+    }
+
+    fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let parked: Vec<_> = self.parked.borrow().values().copied().collect();
-        Some(subtract(&noted, &parked))
+        subtract(ranges, &parked)
     }
 
     fn note(&self, start: u64, end: u64) {
@@ -348,6 +370,7 @@ impl Core {
         let content = self.content(inode);
         let writes = need.contains(Rights::DATA_X);
         let part = Part { range: blocks_of(range), exclusive: writes };
+        let locked = if service.locks_folios() { range } else { (0, 0) };
         let mut parked = None;
         loop {
             self.live().await?;
@@ -377,13 +400,13 @@ impl Core {
                 }
             } else if !content.is_draining() && !content.acquiring.get() {
                 drop(changed);
+                // Others may ask for the file before this is answered: its folios are locked meanwhile.
+                parked.get_or_insert_with(|| Parked::new(&content, locked));
                 let part = (!whole).then_some(part.range);
                 whole |= self.acquire(inode, &content, need, part).await?.calm;
                 continue;
             }
-            if parked.is_none() {
-                parked = Some(Parked::new(&content, range));
-            }
+            parked.get_or_insert_with(|| Parked::new(&content, locked));
             changed.await;
         }
     }

@@ -77,7 +77,11 @@ impl Client {
             core.kill_setid(caller, inode).await?;
         }
         let append = (flags.append || file.flags.has(OpenFlags::APPEND)) && !flags.write_back_cache;
-        let service = if flags.write_back_cache { Service::Always } else { Service::Plain };
+        let service = match (flags.write_back_cache, file.direct) {
+            (true, _) => Service::Always,
+            (false, true) => Service::Plain,
+            (false, false) => Service::PageWrite,
+        };
         let range = (offset, offset + len as u64);
         let (at, written) = {
             let in_use = if append || !file.direct || flags.write_back_cache {

@@ -22,21 +22,20 @@ const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 /// Counts an open; taken back if opening fails.
 struct Counted {
     inode: Rc<Inode>,
-    buffered: bool,
     kept: bool,
 }
 
 impl Counted {
-    fn new(inode: &Rc<Inode>, buffered: bool) -> Counted {
-        inode.count_open(1, buffered);
-        Counted { inode: inode.clone(), buffered, kept: false }
+    fn new(inode: &Rc<Inode>) -> Counted {
+        inode.count_open(1);
+        Counted { inode: inode.clone(), kept: false }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         if !self.kept {
-            self.inode.count_open(-1, self.buffered);
+            self.inode.count_open(-1);
         }
     }
 }
@@ -171,7 +170,10 @@ impl Client {
             let _ = core.unlock(inode.ino, lock).await;
         }
         core.locks.closed_by_all(&file);
-        let left = inode.count_open(-1, file.flags.read_write());
+        if file.flags.read_write() {
+            inode.count_writer(-1);
+        }
+        let left = inode.count_open(-1);
         drop(file);
         if left > 0 {
             return;
@@ -206,12 +208,17 @@ impl Core {
             let Some(removing) = removing else { break };
             removing.await;
         }
-        let mut counted = Counted::new(inode, flags.read_write());
+        let mut counted = Counted::new(inode);
         let got = self.rights_to_open(inode, flags).await;
         counted.kept = got.is_ok();
         drop(counted);
         match got {
-            Ok(direct) => Ok(self.handle(inode, flags, direct)),
+            Ok(direct) => {
+                if flags.read_write() {
+                    inode.count_writer(1);
+                }
+                Ok(self.handle(inode, flags, direct))
+            }
             Err(fault) => {
                 self.settle_open(inode).await;
                 Err(fault)
@@ -219,26 +226,33 @@ impl Core {
         }
     }
 
-    /// Gets what opening takes. Does the kernel bypass its page cache?
+    /// Gets what opening takes. Does the kernel bypass its page cache? When it ends, and until
+    /// something else is awaited, the kernel has no pages but under `DATA_X` if the handle may map them
+    /// writable: a page that is there gets dirty without a request.
     async fn rights_to_open(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<bool, Fault> {
-        let direct = is_direct(flags);
+        let mut direct = is_direct(flags);
         if flags.read_write() && !direct {
-            if self.acquire_open(inode, Rights::DATA_X).await? {
-                return Ok(true);
-            }
-            drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
+            direct = self.acquire_open(inode, Rights::DATA_X).await?;
         }
         // Reading or writing follows, as a rule; and who writes may have `DATA_X` from before `OPEN` was lost.
         if !inode.holds(Rights::OPEN) {
             let follows = if flags.writes() { Rights::DATA_X } else { Rights::DATA_S };
             self.acquire_open(inode, follows).await?;
         }
+        if flags.read_write() && !direct {
+            drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
+        } else if flags.read_write() && inode.has_pages() && !inode.holds(Rights::DATA_X) {
+            self.drain(inode, Rights::WHOLE).await;
+        }
         Ok(direct)
     }
 
     /// A file that was just made is open.
     fn opened(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
-        inode.count_open(1, flags.read_write());
+        inode.count_open(1);
+        if flags.read_write() {
+            inode.count_writer(1);
+        }
         self.handle(inode, flags, is_direct(flags))
     }
 

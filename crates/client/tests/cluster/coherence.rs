@@ -329,6 +329,62 @@ fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
     });
 }
 
+/// Who may map a file writable reads pages under `DATA_X` only. A READ that waits for that right keeps
+/// its folio locked, and the right waits for a client whose invalidation must not wait for the folio.
+#[test]
+fn a_recall_does_not_wait_for_a_read_that_waits_for_the_right_to_write() {
+    for seed in 60..90 {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let ino = a.put("f", &[1; 64 << 10]).await;
+            let handle = a.open(ino, RDWR).await;
+            a.read_page(ino, handle, 0).await;
+            // Another reads: the right to write drains, while READs go on.
+            a.kernel.stuck.set(true);
+            let reader = {
+                let b = b.clone();
+                cluster.env.spawn_join(async move { b.get("f").await })
+            };
+            cluster.env.sleep(Duration::from_millis(20)).await;
+            a.read_page(ino, handle, 8192).await;
+            a.kernel.stuck.set(false);
+            reader.await;
+            let writer = {
+                let b = b.clone();
+                cluster.env.spawn_join(async move {
+                    let handle = b.open(ino, WRONLY).await;
+                    b.write(handle, 0, &[2; 4096]).await;
+                    b.close(handle).await;
+                })
+            };
+            cluster.env.sleep(Duration::from_micros(seed * 40 - 2000)).await;
+            let read =
+                cluster.env.timeout(Duration::from_secs(2), a.read_page(ino, handle, 0)).await;
+            assert!(read.is_some(), "the READ and the recall wait for each other");
+            let written = cluster.env.timeout(Duration::from_secs(2), writer).await;
+            assert!(written.is_some(), "the writer waits");
+            assert_eq!(a.read_page(ino, handle, 0).await, [2; 4096]);
+        });
+    }
+}
+
+/// Pages that a reader had are gone when the file may be mapped writable, unless they are under the
+/// right to write: stores into them make no request.
+#[test]
+fn a_file_is_opened_for_mapping_without_pages_under_the_right_to_read() {
+    check(91, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = b.put("f", &[1; 64 << 10]).await;
+        let reading = a.open(ino, RDONLY).await;
+        a.read_page(ino, reading, 0).await;
+        let told = |told| a.kernel.told.borrow().contains(&told);
+        assert!(!told(Told::Pages(ino, 0, 0)));
+        // O_APPEND bypasses the pages, and takes no right to write when it is opened; O_RDWR may map.
+        a.open(ino, OpenFlags(2 | OpenFlags::APPEND)).await;
+        assert!(told(Told::Pages(ino, 0, 0)));
+    });
+}
+
 #[test]
 fn truncation_is_served_while_the_right_drains() {
     check(9, |cluster| async move {

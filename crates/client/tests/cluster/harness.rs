@@ -181,19 +181,25 @@ pub struct TestKernel {
     pub told: Rc<RefCell<Vec<Told>>>,
     /// Invalidations of pages wait while this is set.
     pub stuck: Rc<Cell<bool>>,
+    /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
+    locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
 }
 
 impl TestKernel {
     fn new(env: Env) -> TestKernel {
-        TestKernel { env, told: Rc::default(), stuck: Rc::default() }
+        TestKernel { env, told: Rc::default(), stuck: Rc::default(), locked: Rc::default() }
     }
 
     fn tell(&self, told: Told) -> LocalFuture<'static, ()> {
         self.told.borrow_mut().push(told);
-        let (env, stuck) = (self.env.clone(), self.stuck.clone());
+        let (env, stuck, locked) = (self.env.clone(), self.stuck.clone(), self.locked.clone());
         Box::pin(async move {
             env.sleep(Duration::from_micros(30)).await;
-            while matches!(told, Told::Pages(..)) && stuck.get() {
+            let Told::Pages(ino, start, len) = told else { return };
+            let end = if len == 0 { u64::MAX } else { start + len };
+            let hangs =
+                |&(file, from, to): &(Ino, u64, u64)| file == ino && from < end && start < to;
+            while stuck.get() || locked.borrow().iter().any(hangs) {
                 env.sleep(Duration::from_millis(1)).await;
             }
         })
@@ -270,6 +276,17 @@ impl Mount {
 
     pub async fn read(&self, handle: Handle, offset: u64, len: u32) -> Vec<u8> {
         let read = self.client.read(handle, offset, len, false).await;
+        read.expect("the file can be read").to_vec()
+    }
+
+    /// A READ for pages, whose folios are locked until it is answered.
+    pub async fn read_page(&self, ino: Ino, handle: Handle, offset: u64) -> Vec<u8> {
+        let folio = (ino, offset, offset + 4096);
+        self.kernel.locked.borrow_mut().push(folio);
+        let read = self.client.read(handle, offset, 4096, true).await;
+        let mut locked = self.kernel.locked.borrow_mut();
+        let at = locked.iter().position(|other| *other == folio).expect("it was locked");
+        locked.remove(at);
         read.expect("the file can be read").to_vec()
     }
 
