@@ -133,6 +133,7 @@ async fn free(server: &Rc<Server>, ino: Ino) {
         let needs = [Need { ino, take: Rights::all(), part: None }];
         let gates = crate::recall::recall(server, nobody, &needs, None).await;
         server.leases.borrow_mut().drop_inode(ino);
+        server.lease_events.notify_all();
         drop(gates);
     }
     loop {

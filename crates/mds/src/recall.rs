@@ -41,6 +41,8 @@ pub async fn recall(
             }
         }
     }
+    let begun = server.env.now();
+    let mut told = false;
     loop {
         let notified = server.lease_events.notified();
         let mut awaited = Vec::new();
@@ -53,6 +55,13 @@ pub async fn recall(
         }
         if awaited.is_empty() || waiter.is_some_and(Session::is_over) {
             return gates;
+        }
+        if !told && server.env.now().since(begun) > server.config.lease {
+            told = true;
+            let inos: Vec<Ino> = needs.iter().map(|need| need.ino).collect();
+            server.log(&format!(
+                "client {client} has waited for more than a lease until {awaited:?} give up rights on {inos:?}"
+            ));
         }
         end_the_late(server, &awaited).await;
         server.env.timeout(LOOK.min(server.config.lease / 4), notified).await;

@@ -67,49 +67,65 @@ fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
         || request.ops.iter().all(|op| harmless(op) || (recovering && recovery(op)))
 }
 
-/// Fills in the leases of `session` as they are now.
+/// Rights to believe what a reply tells in passing.
+const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
+
+/// Fills in the leases of `session` as they are now. What was read without a right to believe it is
+/// told without it, though that was granted since: it may have changed in between.
 pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
     let leases = server.leases.borrow();
-    let mut tell = |leased: &mut Leased| {
-        let held = leases.held(session.client, leased.attr.ino);
-        (leased.rights, leased.seq) = (held.rights, held.seq);
-    };
     for reply in results.iter_mut().flatten() {
-        match reply {
-            OpReply::Entry { entry, dir } => {
-                entry.iter_mut().for_each(&mut tell);
-                tell(dir);
-            }
-            OpReply::Attr { leased } => tell(leased),
-            OpReply::Acquired { leased, parts, .. } => {
-                // What went meanwhile, or is asked back, is not told.
-                parts.retain(|&part| leases.keeps_part(session.client, leased.attr.ino, part));
-                tell(leased);
-            }
-            OpReply::Entries { entries, dir, .. } => {
-                entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut tell);
-                tell(dir);
-            }
-            OpReply::Made { leased, dir } | OpReply::Linked { leased, dir } => {
-                tell(leased);
-                tell(dir);
-            }
-            OpReply::Removed { dir, .. } => tell(dir),
-            OpReply::Renamed { moved, from, to, .. } => {
-                tell(moved);
-                tell(from);
-                tell(to);
-            }
-            OpReply::Bytes { leased, .. } => leased.iter_mut().for_each(&mut tell),
-            OpReply::Done {}
-            | OpReply::Layout { .. }
-            | OpReply::Space { .. }
-            | OpReply::Statfs { .. }
-            | OpReply::Locked { .. }
-            | OpReply::Text { .. }
-            | OpReply::Part { .. }
-            | OpReply::Kept { .. } => {}
+        if let OpReply::Acquired { leased, parts, .. } = reply {
+            // What went meanwhile, or is asked back, is not told.
+            parts.retain(|&part| leases.keeps_part(session.client, leased.attr.ino, part));
         }
+        each_leased(reply, &mut |leased| {
+            let held = leases.held(session.client, leased.attr.ino);
+            let believed = held.rights & leased.rights & SOFT;
+            (leased.rights, leased.seq) = ((held.rights - SOFT) | believed, held.seq);
+        });
+    }
+}
+
+/// Notes what rights the client has on what was just read.
+fn note_leases(server: &Server, session: &Session, reply: &mut OpReply) {
+    let leases = server.leases.borrow();
+    each_leased(reply, &mut |leased| {
+        leased.rights = leases.rights(session.client, leased.attr.ino);
+    });
+}
+
+/// All attributes with leases that a reply tells.
+fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
+    match reply {
+        OpReply::Entry { entry, dir } => {
+            entry.iter_mut().for_each(&mut *f);
+            f(dir);
+        }
+        OpReply::Attr { leased } | OpReply::Acquired { leased, .. } => f(leased),
+        OpReply::Entries { entries, dir, .. } => {
+            entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut *f);
+            f(dir);
+        }
+        OpReply::Made { leased, dir } | OpReply::Linked { leased, dir } => {
+            f(leased);
+            f(dir);
+        }
+        OpReply::Removed { dir, .. } => f(dir),
+        OpReply::Renamed { moved, from, to, .. } => {
+            f(moved);
+            f(from);
+            f(to);
+        }
+        OpReply::Bytes { leased, .. } => leased.iter_mut().for_each(f),
+        OpReply::Done {}
+        | OpReply::Layout { .. }
+        | OpReply::Space { .. }
+        | OpReply::Statfs { .. }
+        | OpReply::Locked { .. }
+        | OpReply::Text { .. }
+        | OpReply::Part { .. }
+        | OpReply::Kept { .. } => {}
     }
 }
 
@@ -192,18 +208,33 @@ impl Work {
         }
         if self.request.atomic && count > 1 {
             match self.atomically().await {
-                Ok(replies) => self.results.extend(replies.into_iter().map(Ok)),
+                Ok(mut replies) => {
+                    for (index, reply) in replies.iter_mut().enumerate() {
+                        self.note_leases(index, reply);
+                    }
+                    self.results.extend(replies.into_iter().map(Ok));
+                }
                 Err(fault) => self.results.push(Err(fault)),
             }
             return;
         }
         for index in 0..count {
-            let result = self.one(index).await;
+            let mut result = self.one(index).await;
+            if let Ok(reply) = &mut result {
+                self.note_leases(index, reply);
+            }
             let failed = matches!(result, Err(_) | Ok(OpReply::Part { .. }));
             self.results.push(result);
             if failed {
                 return;
             }
+        }
+    }
+
+    /// What is told again was read at another time: no right goes with it.
+    fn note_leases(&self, index: usize, reply: &mut OpReply) {
+        if self.request.replay.is_none() && self.kept_outcome(index).is_none() {
+            note_leases(&self.server, &self.session, reply);
         }
     }
 
@@ -623,6 +654,10 @@ impl Work {
         let mut granted = false;
         {
             let mut leases = server.leases.borrow_mut();
+            if !effects.drops.is_empty() {
+                // Someone may wait for just these.
+                server.lease_events.notify_all();
+            }
             for (client, ino) in effects.drops {
                 leases.drop_lease(client, ino);
             }
