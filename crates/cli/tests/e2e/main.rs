@@ -22,6 +22,7 @@ mod harness;
 mod kill;
 mod locks;
 mod namespaces;
+mod parts;
 mod posix;
 mod programs;
 mod random;
