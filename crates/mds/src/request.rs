@@ -348,8 +348,7 @@ impl Work {
     }
 
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
-        let usage = self.server.mfs.usage();
-        let statfs = self.server.mfs.run(READ, |txn| space::statfs(usage, txn)).await;
+        let statfs = self.server.mfs.run(READ, space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
     }
 

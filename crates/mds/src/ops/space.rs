@@ -1,7 +1,6 @@
 //! Data space: what is free, grants, returns.
 
 use proto::mds::{OpReply, PagRun, Statfs};
-use store::mfs::Usage;
 use store::{Stop, Txn};
 use types::limits::{GRANT_BLOCKS, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
@@ -9,16 +8,15 @@ use types::{Fault, PagId};
 use crate::cx::Cx;
 use crate::record::Outcome;
 
-/// Inodes that a metadata block holds at most.
-const SLOTS_PER_BLOCK: u64 = 8;
 /// Blocks are counted free from the moment nothing maps them.
-pub fn statfs(usage: Usage, txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
+pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
     let pags = txn.pags()?;
+    let inodes = txn.inode_counts()?;
     Ok(Statfs {
         blocks: pags.iter().map(|pag| pag.total).sum(),
         blocks_free: pags.iter().map(|pag| pag.free + pag.freed).sum(),
-        inodes: (usage.blocks - usage.blocks_free) * SLOTS_PER_BLOCK,
-        inodes_free: usage.blocks_free * SLOTS_PER_BLOCK,
+        inodes: inodes.used,
+        inodes_free: inodes.free,
         pags: pags.iter().map(|pag| (pag.id, (pag.total, pag.free + pag.freed))).collect(),
     })
 }
