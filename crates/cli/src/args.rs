@@ -105,15 +105,15 @@ pub struct LocalArgs {
     /// Where to mount it; made if it does not exist
     #[arg(long, value_name = "MNT")]
     pub mount: PathBuf,
-    /// Data disks to make at the first start
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub disks: u16,
-    /// Size of each data disk at the first start
-    #[arg(long, default_value = "16G", value_parser = parse_size)]
-    pub disk_size: u64,
-    /// Size of the metadata disk at the first start
-    #[arg(long, default_value = "8G", value_parser = parse_size)]
-    pub metadata_size: u64,
+    /// Data disks to make at the first start [default: 2]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub disks: Option<u16>,
+    /// Size of each data disk at the first start [default: 16G]
+    #[arg(long, value_parser = parse_size)]
+    pub disk_size: Option<u64>,
+    /// Size of the metadata disk at the first start [default: 8G]
+    #[arg(long, value_parser = parse_size)]
+    pub metadata_size: Option<u64>,
     /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
     #[arg(long, value_parser = crate::units::parse_duration)]
     pub lease: Option<types::Duration>,
@@ -189,8 +189,8 @@ Options (-o, separated by commas):
   [no]allow_other    may other users than the one who mounts enter (default: if root mounts)
   strict             the kernel also drops cached pages when a file's size or times changed
   timeo=N,retrans=N  mounting gives up after N tenths of a second, N times (50, 3)
-  lease=TIME         lease asked of the server
-  dirty=SIZE         dirty data held before writers wait (256M)
+  lease=TIME         lease asked of the server, 1s to 1h
+  dirty=SIZE         dirty data held before writers wait (256M; 1M or more)
   dataN=PATH         where data zone N lies on this host, if not where the cluster's file says
   log=FILE           where the background process logs
   transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if

@@ -9,6 +9,8 @@ pub enum Status {
     Failed = 1,
     /// The arguments or the cluster's file make no sense.
     Usage = 2,
+    /// Some of what was asked for failed.
+    Partial = 3,
     /// The server cannot be reached.
     Unreachable = 4,
     /// The caller may not do this.

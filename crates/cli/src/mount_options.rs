@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use types::{Duration, PagId};
 
+use crate::config::LEASE_RANGE;
 use crate::units::{parse_duration, parse_size};
 
 /// Which way requests come from the kernel.
@@ -59,6 +60,9 @@ pub struct MountOptions {
 
 /// Tenths of a second and number of tries, as `timeo` and `retrans` have them.
 const MOUNT_TIMEOUT: (u64, u64) = (50, 3);
+
+/// Least dirty data that a client may hold: with less, every write waits for the one before it.
+const DIRTY_MIN: u64 = 1 << 20;
 
 impl Default for MountOptions {
     fn default() -> MountOptions {
@@ -141,8 +145,17 @@ impl MountOptions {
     fn set_value(&mut self, option: &str, key: &str, value: &str) -> Result<(), String> {
         let explain = |text: String| format!("option `{option}`: {text}");
         match key {
-            "lease" => self.lease = Some(parse_duration(value).map_err(explain)?),
-            "dirty" => self.dirty_max = Some(parse_size(value).map_err(explain)?),
+            "lease" => {
+                let lease = parse_duration(value).map_err(explain)?;
+                let lease = Some(lease).filter(|lease| LEASE_RANGE.contains(lease));
+                self.lease =
+                    Some(lease.ok_or_else(|| explain("write a time from 1s to 1h".into()))?);
+            }
+            "dirty" => {
+                let dirty = parse_size(value).map_err(explain)?;
+                let dirty = Some(dirty).filter(|dirty| *dirty >= DIRTY_MIN);
+                self.dirty_max = Some(dirty.ok_or_else(|| explain("write 1M or more".into()))?);
+            }
             "log" => self.log = Some(value.into()),
             "transport" => {
                 self.transport = match value {
@@ -212,6 +225,11 @@ mod tests {
             "transport=pigeon",
             "entries=0",
             "lease=1d",
+            "lease=0",
+            "lease=999ms",
+            "lease=1000h",
+            "dirty=0",
+            "dirty=4096",
         ] {
             assert!(MountOptions::parse([bad]).is_err(), "{bad}");
         }

@@ -17,6 +17,8 @@ struct Report {
     clean: bool,
     problems: Vec<Problem>,
     problems_omitted: u64,
+    /// Data zones that are not where the cluster's file says; fsck does not read them.
+    data_missing: Vec<String>,
     counts: Numbers,
 }
 
@@ -89,8 +91,14 @@ fn report(cluster: &Cluster, findings: Findings) -> Report {
         clean,
         problems: findings.problems.iter().map(problem).collect(),
         problems_omitted: findings.omitted,
+        data_missing: missing_zones(cluster),
         counts: numbers(&findings.counts),
     }
+}
+
+fn missing_zones(cluster: &Cluster) -> Vec<String> {
+    let paths = cluster.data.iter().map(|(_, zone)| &zone.path);
+    paths.filter(|path| !path.exists()).map(|path| path.display().to_string()).collect()
 }
 
 fn numbers(counts: &Counts) -> Numbers {
@@ -120,6 +128,9 @@ fn describe(report: &Report) -> String {
             text += &format!(": {}", problem.detail);
         }
         text.push('\n');
+    }
+    for path in &report.data_missing {
+        text += &format!("warning: the data zone {path} is not there (its data is not checked)\n");
     }
     if report.problems_omitted > 0 {
         text += &format!("and {} more problems\n", report.problems_omitted);

@@ -6,7 +6,7 @@ use bench::report::Columns;
 use serde::{Deserialize, Serialize};
 
 use crate::args::LayoutArgs;
-use crate::exit::{Ended, Failure};
+use crate::exit::{Ended, Failure, Status};
 use crate::output;
 
 /// The extended attribute in which a mount tells a file's layout.
@@ -38,12 +38,26 @@ struct Report {
 
 /// Prints the layouts of files.
 pub fn run(args: &LayoutArgs) -> Ended {
-    let files: Vec<FileLayout> =
-        args.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
+    let mut files = Vec::new();
+    let mut failures = Vec::new();
+    for file in &args.files {
+        match read(file) {
+            Ok(layout) => files.push(layout),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let last = failures.pop();
+    if let Some(failure) = last.clone().filter(|_| files.is_empty() && failures.is_empty()) {
+        return Err(failure);
+    }
+    let status = if files.is_empty() { Status::Failed } else { Status::Partial };
     output::print_report(args.output, &Report { version: 1, files }, |report| {
         report.files.iter().map(describe).collect()
     })?;
-    Ok(0)
+    for failure in failures {
+        eprintln!("redbud: {failure}");
+    }
+    last.map_or(Ok(0), |failure| Err(failure.with_code(status as u8)))
 }
 
 fn read(path: &Path) -> Result<FileLayout, Failure> {

@@ -78,12 +78,23 @@ fn mount_point(path: &Path, dir: &Path) -> Result<PathBuf, Failure> {
     if let Ok(whole) = umount::resolve(path) {
         clear(&whole)?;
     }
+    let inside = || failed("lies in the cluster's own directory: choose another place".into());
+    // Before it is made: a refusal leaves nothing.
+    if existing_part(path).is_some_and(|part| part.starts_with(dir)) {
+        return Err(inside());
+    }
     std::fs::create_dir_all(path).map_err(|error| failed(error.to_string()))?;
     let whole = umount::resolve(path).map_err(|error| failed(error.to_string()))?;
     if whole.starts_with(dir) {
-        return Err(failed("lies in the cluster's own directory: choose another place".into()));
+        return Err(inside());
     }
     Ok(whole)
+}
+
+/// The resolved path of the deepest directory on the way to `path` that exists.
+fn existing_part(path: &Path) -> Option<PathBuf> {
+    let whole = std::path::absolute(path).ok()?;
+    whole.ancestors().find_map(|part| part.canonicalize().ok())
 }
 
 /// Takes a mount without a client away from `path`; refuses one that lives.

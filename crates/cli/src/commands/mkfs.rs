@@ -4,6 +4,7 @@
 //! was interrupted leaves no file system, or the old one with data zones that
 //! no longer belong to it, which a server refuses.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use env::{Disk, DriverKind, Env, IoBuf};
@@ -78,6 +79,7 @@ struct Opened {
 }
 
 async fn make(env: &Env, cluster: &Cluster, force: bool) -> Result<Formatted, Failure> {
+    refuse_twice(cluster)?;
     // All are open and checked before the first is written.
     let metadata = open(env, &cluster.metadata, PagId(0), METADATA_MIN, force).await?;
     let mut data = Vec::new();
@@ -147,6 +149,26 @@ async fn open(
         refuse_content(&path, &head, disk.size())?;
     }
     Ok(Opened { disk, path, pag })
+}
+
+/// Refuses zones that are one file under two names.
+fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
+    let mut seen = std::collections::BTreeMap::new();
+    let zones = cluster.data.iter().map(|(_, zone)| zone);
+    for zone in std::iter::once(&cluster.metadata).chain(zones) {
+        let Ok(found) = std::fs::metadata(&zone.path) else { continue };
+        let device = found.file_type().is_block_device().then(|| found.rdev());
+        let identity = device.map_or((found.dev(), found.ino()), |device| (device, 0));
+        if let Some(other) = seen.insert(identity, &zone.path) {
+            let text = format!(
+                "{} and {} are one file: each zone needs one of its own",
+                other.display(),
+                zone.path.display()
+            );
+            return Err(failed(text));
+        }
+    }
+    Ok(())
 }
 
 /// Makes a file of the wanted size where none is, or an empty one that an interrupted mkfs left.

@@ -51,7 +51,12 @@ fn check_mount_point(path: &Path) -> Result<PathBuf, Failure> {
     let wrong = |text: String| failed(format!("{}: {text}", path.display()));
     let whole = umount::resolve(path).map_err(|error| wrong(error.to_string()))?;
     match std::fs::metadata(&whole) {
-        Ok(metadata) if metadata.is_dir() => Ok(whole),
+        Ok(metadata) if metadata.is_dir() => match mountinfo::mount_at(&whole) {
+            Ok(Some(mount)) => {
+                Err(wrong(format!("{} is mounted there: redbud umount it first", mount.source)))
+            }
+            _ => Ok(whole),
+        },
         Ok(_) => Err(wrong("not a directory".into())),
         Err(error) => {
             let dead = mountinfo::mount_at(&whole).is_ok_and(|mounted| mounted.is_some());

@@ -143,6 +143,29 @@ fn local_makes_anew_what_an_interrupted_or_failed_first_start_left() {
 }
 
 #[test]
+fn local_tells_what_it_cannot_do_and_leaves_no_directory() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("cluster");
+    success(local(&scratch).args(["--exec", "true"]));
+    let (code, said) = run(local(&scratch).args(["--exec", "true", "--disks", "5"]));
+    assert!(code == 0 && said.contains("--disks has no effect"), "{said}");
+    assert!(!said.contains("--disk-size"), "{said}");
+    let inside = dir.join("sub/mnt");
+    let mut command = redbud();
+    let (code, said) = run(command.arg("local").arg(&dir).arg("--mount").arg(&inside));
+    assert!(code == 1 && said.contains("own directory"), "{said}");
+    assert!(!dir.join("sub").exists());
+    let (_, said) = run(redbud().arg("fsck").arg(&dir));
+    assert!(!said.contains("is not there"), "{said}");
+    fs::remove_file(dir.join("data1.img")).unwrap();
+    let (code, said) = run(redbud().arg("fsck").arg(&dir));
+    assert!(code == 0 && said.contains("data1.img is not there"), "{said}");
+    fs::hard_link(dir.join("metadata.img"), dir.join("data1.img")).unwrap();
+    let (code, said) = run(redbud().arg("mkfs").arg("--force").arg(dir.join("cluster.toml")));
+    assert!(code == 1 && said.contains("are one file"), "{said}");
+}
+
+#[test]
 fn local_refuses_a_directory_of_something_else_and_leaves_nothing_there() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("cluster");
@@ -191,6 +214,8 @@ fn status_df_and_layout_tell_what_is_there_also_as_json() {
         let space = &df["filesystems"][0];
         assert_eq!(space["zones"].as_array().unwrap().len(), 2, "{df}");
         assert!(space["bytes"].as_u64().unwrap() > 7 << 30, "{df}");
+        // The root and the file.
+        assert_eq!(space["inodes"], 2, "{df}");
     }
     assert!(success(redbud().arg("status")).contains(&root));
     assert!(success(redbud().args(["df", "-h", &root])).contains("total"));
@@ -201,6 +226,15 @@ fn status_df_and_layout_tell_what_is_there_also_as_json() {
     assert_eq!(layout["files"][0]["size"], 300_000);
     assert!((300_000..310_000).contains(&bytes), "{layout}");
     assert!(success(redbud().args(["layout", "-otable"]).arg(&file)).contains("written"));
+    let mut some = redbud();
+    let output = some.args(["layout", "--json", "/nonexistent", "/etc/passwd"]).arg(&file).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", describe(&output));
+    let files = json(&String::from_utf8_lossy(&output.stdout))["files"].as_array().unwrap().len();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(files == 1 && said.contains("/nonexistent") && said.contains("/etc/passwd"), "{said}");
+    let (code, said) = run(redbud().arg("mount").arg(&cluster.source).arg(cluster.root()));
+    assert!(code == 32 && said.contains("is mounted there"), "{said}");
     let (code, said) = run(redbud().arg("layout").arg("/etc/passwd"));
     assert!(code == 1 && said.contains("not lie in a Redbud mount"), "{said}");
     cluster.finish();

@@ -11,6 +11,7 @@ use super::{FS_NAME, making};
 use crate::args::LocalArgs;
 use crate::config::Cluster;
 use crate::exit::Failure;
+use crate::log;
 use crate::target::LOCAL_CONFIG;
 
 /// Ports that a local server may take: below the range that the kernel hands out.
@@ -23,6 +24,7 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
         making::make(dir, args)?;
     }
     let cluster = read(&file)?;
+    tell_ignored(dir, args, &sizes(&cluster));
     let lease = args.lease.filter(|lease| *lease != cluster.lease);
     if is_free(&cluster.listen) && lease.is_none() {
         return Ok(cluster);
@@ -31,6 +33,20 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     let text = text(port, lease.unwrap_or(cluster.lease), &sizes(&cluster));
     replace(&file, &text)?;
     read(&file)
+}
+
+/// Logs which options of a first start have no effect any more.
+fn tell_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
+    let wrong_disk = |size: u64| is.data.iter().any(|disk| *disk != size);
+    let options = [
+        ("--disks", args.disks.is_some_and(|disks| usize::from(disks) != is.data.len())),
+        ("--disk-size", args.disk_size.is_some_and(wrong_disk)),
+        ("--metadata-size", args.metadata_size.is_some_and(|size| size != is.metadata)),
+    ];
+    for (option, _) in options.into_iter().filter(|(_, ignored)| *ignored) {
+        let dir = dir.display();
+        log::line(&format!("{option} has no effect: {dir} was made before, and otherwise"));
+    }
 }
 
 /// Bytes of the zones.

@@ -20,6 +20,12 @@ use crate::target::LOCAL_CONFIG;
 
 /// Where the files are made.
 const MAKING: &str = "making";
+/// Data disks, unless told otherwise.
+const DISKS: u16 = 2;
+/// Bytes of a data disk, unless told otherwise.
+const DISK_SIZE: u64 = 16 << 30;
+/// Bytes of the metadata disk, unless told otherwise.
+const METADATA_SIZE: u64 = 8 << 30;
 /// What may lie in DIR before the cluster does.
 const HARMLESS: [&str; 5] = [MAKING, "lock", "mds.log", "client.log", "lost+found"];
 
@@ -89,8 +95,11 @@ fn remove(making: &Path) -> Result<(), Failure> {
 fn format(making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     std::fs::create_dir(making).map_err(|error| io(making, &error))?;
     let file = making.join(LOCAL_CONFIG);
-    let sizes =
-        Sizes { metadata: args.metadata_size, data: vec![args.disk_size; args.disks.into()] };
+    let disks = usize::from(args.disks.unwrap_or(DISKS));
+    let sizes = Sizes {
+        metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
+        data: vec![args.disk_size.unwrap_or(DISK_SIZE); disks],
+    };
     let lease = args.lease.unwrap_or(crate::config::DEFAULT_LEASE);
     let text = files::text(files::free_port()?, lease, &sizes);
     let cluster = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
