@@ -311,7 +311,8 @@ impl Core {
     fn unnamed(&self, attr: &Attr, given_up: bool) {
         let Some(inode) = self.inodes.get(attr.ino) else { return };
         inode.told_removal(attr);
-        if given_up {
+        // Another client may have given it a further name meanwhile: then the server keeps them.
+        if given_up && attr.nlink == 0 {
             inode.give(Rights::all(), self.session.order());
         }
     }
