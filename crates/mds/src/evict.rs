@@ -2,7 +2,8 @@
 //! client could still write.
 //!
 //! Invariants:
-//! - an eviction is durable before anything the client held is given to others;
+//! - an eviction is durable before anything the client held is given to others, and so is what
+//!   it had written in place;
 //! - blocks that an evicted client could write are not reused, and files it could
 //!   write are frozen, until lease and grace have passed, or its process on this host is gone;
 //! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
@@ -109,6 +110,7 @@ pub async fn evict(server: &Rc<Server>, client: ClientId, reason: &str) {
         return;
     }
     forget(server, &session);
+    server.log(&format!("client {client} is out: what it held is free"));
 }
 
 /// Evicts a client that has not come back after a restart.
@@ -116,7 +118,9 @@ pub async fn evict_absent(server: &Rc<Server>, client: ClientId, info: &Info) {
     let text = format!("client {client} ({}) has not come back: it is evicted", info.description);
     server.log(&text);
     server.quarantine.add(server, client, info.local, true);
-    quarantine(server, client, &[ALL]).await;
+    if quarantine(server, client, &[ALL]).await {
+        server.log(&format!("client {client} is out: what it held is free"));
+    }
 }
 
 /// Makes it durable that the client is out, and what it could write.
@@ -140,9 +144,23 @@ async fn quarantine(server: &Server, client: ClientId, files: &[Ino]) -> bool {
     }
     let durable = server.wait_durable(last).await.is_ok();
     if durable {
+        flush_data(server).await;
         server.quarantine.noted(client);
     }
     durable
+}
+
+/// What the client wrote in place others can read from now on: it must not go with a power cut.
+async fn flush_data(server: &Server) {
+    let disks = server.disks.borrow().clone();
+    for disk in disks {
+        if let Err(error) = disk.flush().await {
+            server.log(&format!(
+                "a data device cannot be flushed for an evicted client, whose last writes may not \
+                 outlive a power cut: {error}"
+            ));
+        }
+    }
 }
 
 /// Everything the session held is free.
