@@ -7,6 +7,9 @@ use types::{Attr, Fault, FileKind, Ino};
 /// A name of the small set that the workload uses.
 pub type NameNo = u8;
 
+/// Number of an open file: of all those of a run it is the only one.
+pub type FileNo = u32;
+
 /// The text of a name.
 pub fn name_text(name: NameNo) -> String {
     format!("n{name}")
@@ -36,9 +39,11 @@ pub enum Op {
         at: At,
         /// O_EXCL.
         exclusive: bool,
+        /// The open file.
+        file: FileNo,
     },
     /// Makes an open file without a name.
-    TmpFile(Ino),
+    TmpFile(Ino, FileNo),
     /// A further name.
     Link(Ino, At),
     /// Takes a name away that is no directory's.
@@ -55,9 +60,9 @@ pub enum Op {
         flags: u32,
     },
     /// Opens a file.
-    Open(Ino),
+    Open(Ino, FileNo),
     /// Closes it.
-    Close(Ino),
+    Close(Ino, FileNo),
     /// Reads.
     Read {
         /// File.
@@ -77,6 +82,10 @@ pub enum Op {
         len: u32,
         /// Pattern.
         tag: u32,
+        /// The open file.
+        file: FileNo,
+        /// It was opened O_SYNC.
+        sync: bool,
     },
     /// Sets the size.
     Truncate(Ino, u64),
@@ -90,6 +99,8 @@ pub enum Op {
         offset: u64,
         /// Bytes.
         len: u64,
+        /// The open file.
+        file: FileNo,
     },
     /// Sets the permission bits.
     SetMode(Ino, u16),
@@ -107,9 +118,91 @@ pub enum Op {
         exclusive: Option<bool>,
     },
     /// Everything of the file that this client wrote is durable.
-    Fsync(Ino),
+    Fsync(Ino, FileNo),
+    /// Every change of names and attributes that this client made is durable.
+    SyncNames,
     /// Everything that this client did is durable.
     SyncAll,
+    /// No application's: the client's session is over. Its locks and opens are gone, and of what
+    /// was not synced and nobody else saw a part is lost.
+    Lost {
+        /// The client itself has ended.
+        dead: bool,
+        /// So many of its last changes of names and attributes may be lost, too.
+        kept: u32,
+        /// Position at which the client surely knew of it.
+        learned: u64,
+        /// What it was doing to files; nobody else can have seen it before.
+        edits: Rc<Vec<Op>>,
+    },
+}
+
+impl Op {
+    /// May it change anything that others can see?
+    pub fn changes(&self) -> bool {
+        !matches!(
+            self,
+            Op::Lookup(_)
+                | Op::GetAttr(_)
+                | Op::TmpFile(..)
+                | Op::Open(..)
+                | Op::Close(..)
+                | Op::Read { .. }
+                | Op::GetXattr(_)
+                | Op::Fsync(..)
+                | Op::SyncNames
+                | Op::SyncAll
+        )
+    }
+
+    /// Does it only look?
+    pub fn only_looks(&self) -> bool {
+        matches!(self, Op::Lookup(_) | Op::GetAttr(_) | Op::Read { .. } | Op::GetXattr(_))
+    }
+
+    /// Is it a change of names or attributes, which the server makes at once?
+    pub fn changes_names(&self) -> bool {
+        matches!(
+            self,
+            Op::Make(..)
+                | Op::Create { .. }
+                | Op::TmpFile(..)
+                | Op::Link(..)
+                | Op::Unlink(_)
+                | Op::Rmdir(_)
+                | Op::Rename { .. }
+                | Op::SetMode(..)
+                | Op::SetXattr(..)
+        )
+    }
+
+    /// The file whose content it changes.
+    pub fn edited(&self) -> Option<Ino> {
+        match self {
+            Op::Write { ino, .. } | Op::Truncate(ino, _) | Op::Allocate { ino, .. } => Some(*ino),
+            _ => None,
+        }
+    }
+
+    /// Does it change a file's content so that others see nothing of it before its answer, or before
+    /// its client's rights are taken? A write that waits to be durable is there before its answer.
+    pub fn edits_unseen(&self) -> bool {
+        self.edited().is_some() && !matches!(self, Op::Write { sync: true, .. })
+    }
+
+    /// The open file by which it is done.
+    pub fn file(&self) -> Option<FileNo> {
+        match self {
+            Op::Open(_, file)
+            | Op::Close(_, file)
+            | Op::TmpFile(_, file)
+            | Op::Fsync(_, file)
+            | Op::Create { file, .. }
+            | Op::Write { file, .. }
+            | Op::Allocate { file, .. } => Some(*file),
+            _ => None,
+        }
+    }
 }
 
 /// What an application saw of attributes.
@@ -201,11 +294,13 @@ pub struct Call {
     pub client: usize,
     /// What.
     pub op: Op,
-    /// The answer; `None`: there was none.
+    /// The answer; `None`: there was none, and nobody knows whether it took effect by the end.
     pub outcome: Option<Outcome>,
+    /// The answer was guessed: there was none.
+    pub guessed: bool,
     /// Position of the beginning among all events.
     pub begun: u64,
-    /// Position of the end; `u64::MAX` without an answer.
+    /// Position of the end.
     pub ended: u64,
 }
 

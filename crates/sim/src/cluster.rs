@@ -11,7 +11,7 @@ use store::fsck::FsckOptions;
 use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
-use types::{Duration, Epoch, PagId, Uuid};
+use types::{Duration, Epoch, Instant, PagId, Uuid};
 
 use crate::log;
 
@@ -52,7 +52,14 @@ pub struct Cluster {
     disks: Rc<RefCell<Disks>>,
     /// Starts of the server.
     pub starts: Rc<Cell<u64>>,
+    /// When the server was killed or started again last.
+    pub restarted: Rc<Cell<Option<Instant>>>,
+    /// Who is told what the server says of evictions.
+    pub evictions: Rc<RefCell<Option<OnEviction>>>,
 }
+
+/// Takes the number of a client and whether it is out already.
+pub type OnEviction = Box<dyn Fn(u64, bool)>;
 
 /// The disks as they are attached now.
 pub struct Disks {
@@ -131,7 +138,9 @@ pub fn world(seed: u64) -> (SimWorld, Disks) {
 impl Cluster {
     /// The cluster of a world whose run has begun.
     pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
-        Cluster { world, env, disks: Rc::new(RefCell::new(disks)), starts }
+        let disks = Rc::new(RefCell::new(disks));
+        let restarted = Rc::new(Cell::new(None));
+        Cluster { world, env, disks, starts, restarted, evictions: Rc::default() }
     }
 
     /// The metadata zone as it is attached.
@@ -160,11 +169,22 @@ impl Cluster {
     /// Starts the server on its node; it is up some time later, or has ended again.
     pub fn start_server(&self) {
         self.starts.set(self.starts.get() + 1);
+        if self.starts.get() > 1 {
+            self.restarted.set(Some(self.env.now()));
+        }
         let env = self.world.node(SERVER);
+        let evictions = self.evictions.clone();
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: DATA.into() }],
-            log: Rc::new(|text| log::line(&format!("mds: {text}"))),
+            log: Rc::new(move |text| {
+                if let Some((client, out)) = evicted_client(text)
+                    && let Some(tell) = &*evictions.borrow()
+                {
+                    tell(client, out);
+                }
+                log::line(&format!("mds: {text}"));
+            }),
             ..mds::Config::new(FS, ADDRESS)
         };
         env.clone().spawn(async move {
@@ -173,6 +193,12 @@ impl Cluster {
                 log::violation(&format!("the server ended by itself: {error}"));
             }
         });
+    }
+
+    /// Kills the server's process.
+    pub fn kill_server(&self) {
+        self.restarted.set(Some(self.env.now()));
+        self.world.kill(SERVER);
     }
 
     /// Connects a client on the node `name`.
@@ -189,6 +215,14 @@ impl Cluster {
         let client = Client::connect(env, config, Rc::new(NoKernel)).await;
         client.map_err(|error| format!("{name} cannot mount: {error}"))
     }
+}
+
+/// The client that a line of the server's log says is evicted; and is it out?
+fn evicted_client(text: &str) -> Option<(u64, bool)> {
+    let rest = text.strip_prefix("client ")?;
+    let (number, rest) = rest.split_once(' ')?;
+    let out = rest.starts_with("is out");
+    (out || rest.contains("is evicted")).then(|| Some((number.parse().ok()?, out)))?
 }
 
 async fn serve(env: Env, config: mds::Config) -> Result<(), String> {

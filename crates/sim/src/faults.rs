@@ -9,6 +9,7 @@ use env::sim::SimRng;
 use types::Duration;
 
 use crate::cluster::{Cluster, SERVER};
+use crate::fleet::Fleet;
 use crate::log;
 use crate::script::{Script, Step};
 
@@ -25,20 +26,34 @@ pub enum Fault {
     ServerPower,
     /// A disk answers nothing for a while.
     Stall,
+    /// The process of a client is killed; another one mounts later.
+    ClientKill,
+    /// A client's process stands still, or is cut off, for up to three leases.
+    Silence,
+    /// Any of the hosts lose power at once; if all do, so do the data disks.
+    Power,
     /// Once everything is synced all hosts and disks lose power at once.
     ClusterPower,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 6] = [
+    pub const ALL: [Fault; 9] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
         Fault::ServerPower,
         Fault::Stall,
+        Fault::ClientKill,
+        Fault::Silence,
+        Fault::Power,
         Fault::ClusterPower,
     ];
+
+    /// May clients lose what they did?
+    pub fn loses(self) -> bool {
+        matches!(self, Fault::ClientKill | Fault::Silence | Fault::Power)
+    }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -48,6 +63,9 @@ impl Fault {
             Fault::ServerKill => "server-kill",
             Fault::ServerPower => "server-power",
             Fault::Stall => "stall",
+            Fault::ClientKill => "client-kill",
+            Fault::Silence => "silence",
+            Fault::Power => "power",
             Fault::ClusterPower => "cluster-power",
         }
     }
@@ -77,8 +95,8 @@ const FAULT: u64 = 8;
 pub struct Injector {
     /// The cluster.
     pub cluster: Cluster,
-    /// Names of the clients' nodes.
-    pub clients: Vec<String>,
+    /// The clients.
+    pub fleet: Fleet,
     /// Kinds to choose from.
     pub kinds: Vec<Fault>,
     /// Which faults are made.
@@ -126,8 +144,19 @@ impl Injector {
         self.cluster.world.heal();
     }
 
+    fn slot(&mut self) -> usize {
+        self.rng.below(self.fleet.slots() as u64) as usize
+    }
+
     fn client(&mut self) -> String {
-        self.clients[self.rng.below(self.clients.len() as u64) as usize].clone()
+        let slot = self.slot();
+        self.fleet.name(slot)
+    }
+
+    /// How long a dead client's host needs until it mounts again.
+    fn absence(&mut self) -> Duration {
+        let most = [50, 2_000, 12_000][self.rng.below(3) as usize];
+        Duration::from_millis(self.rng.below(most))
     }
 
     async fn pause(&mut self, most_ms: u64) {
@@ -145,7 +174,7 @@ impl Injector {
                 let client = self.client();
                 self.cluster.world.partition(&client, SERVER);
                 self.pause(2000).await;
-                self.cluster.world.heal();
+                self.cluster.world.heal_between(&client, SERVER);
             }
             Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
             Fault::Stall => {
@@ -155,15 +184,45 @@ impl Injector {
                 self.pause(1500).await;
                 disk.stall(false);
             }
+            Fault::ClientKill => {
+                let (slot, absence) = (self.slot(), self.absence());
+                self.fleet.kill(slot, absence);
+            }
+            Fault::Silence => {
+                let (slot, stopped) = (self.slot(), self.rng.one_in(2));
+                let time = Duration::from_millis(self.rng.between(1_000, 15_000));
+                self.fleet.silence(slot, time, stopped);
+            }
+            Fault::Power => self.power().await,
             // Comes at the end, see `run`.
             Fault::ClusterPower => {}
+        }
+    }
+
+    /// Some or all hosts lose power.
+    async fn power(&mut self) {
+        let all = self.rng.one_in(3);
+        let server = all || self.rng.one_in(2);
+        for slot in 0..self.fleet.slots() {
+            let absence = self.absence();
+            if all || self.rng.one_in(2) {
+                self.fleet.kill(slot, absence);
+            }
+        }
+        if all {
+            self.cluster.kill_server();
+            let data = self.cluster.data().after_power_cut(&mut self.rng);
+            self.cluster.replace(None, Some(data));
+        }
+        if server {
+            self.restart(Fault::ServerPower).await;
         }
     }
 
     /// Once, or again during recovery.
     async fn restart(&mut self, kind: Fault) {
         loop {
-            self.cluster.world.kill(SERVER);
+            self.cluster.kill_server();
             let meta = self.cluster.meta();
             let check = if kind == Fault::ServerPower || self.rng.one_in(4) {
                 Some(meta.after_power_cut(&mut self.rng))

@@ -19,11 +19,27 @@ pub struct Waiting {
     pub op: Op,
 }
 
+impl Inner {
+    fn settle(&mut self, client: usize, begun: u64, steps: Vec<(Op, Option<Outcome>)>) {
+        self.events += 1;
+        let ended = self.events;
+        for (op, outcome) in steps {
+            let call = Call { client, op, outcome, guessed: false, begun, ended };
+            for byte in format!("{call:?}").bytes() {
+                self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+            self.calls.push(call);
+        }
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     events: u64,
     calls: Vec<Call>,
     waiting: BTreeMap<u64, Waiting>,
+    /// What clients that ended waited for.
+    cut_short: Vec<Waiting>,
     hash: u64,
     count: u64,
 }
@@ -46,15 +62,67 @@ impl History {
     pub fn end(&self, begun: u64, steps: Vec<(Op, Outcome)>) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
-        inner.events += 1;
         inner.count += 1;
-        let ended = inner.events;
-        for (op, outcome) in steps {
-            let call = Call { client: waiting.client, op, outcome: Some(outcome), begun, ended };
-            for byte in format!("{call:?}").bytes() {
-                inner.hash = (inner.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let steps = steps.into_iter().map(|(op, outcome)| (op, Some(outcome))).collect();
+        inner.settle(waiting.client, begun, steps);
+    }
+
+    /// There is an answer that does not say whether it was done.
+    pub fn end_unknown(&self, begun: u64) {
+        let mut inner = self.0.borrow_mut();
+        let Some(waiting) = inner.waiting.remove(&begun) else { return };
+        inner.count += 1;
+        let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
+        inner.settle(waiting.client, begun, steps);
+    }
+
+    /// A client has ended: what it waits for is not answered. From here on its session may be
+    /// lost; gives the position for [`History::lost`].
+    pub fn cut_short(&self, client: usize) -> u64 {
+        let mut inner = self.0.borrow_mut();
+        let cut = inner.waiting.extract_if(.., |_, waiting| waiting.client == client);
+        let cut: Vec<Waiting> = cut.map(|(_, waiting)| waiting).collect();
+        inner.cut_short.extend(cut.into_iter().filter(|waiting| waiting.op.changes()));
+        inner.events += 1;
+        inner.events
+    }
+
+    /// The position of now.
+    pub fn position(&self) -> u64 {
+        let mut inner = self.0.borrow_mut();
+        inner.events += 1;
+        inner.events
+    }
+
+    /// The session of a client was lost between `begun` and now, with up to `kept` of the changes
+    /// that it had the answers to.
+    pub fn lost(&self, client: usize, begun: u64, dead: bool, kept: u32) {
+        let mut inner = self.0.borrow_mut();
+        let mut of = Vec::new();
+        if dead {
+            of = inner.cut_short.extract_if(.., |waiting| waiting.client == client).collect();
+        }
+        let (edits, of): (Vec<Waiting>, Vec<Waiting>) =
+            of.into_iter().partition(|waiting| waiting.op.edits_unseen());
+        let kept = kept.saturating_add(of.len() as u32);
+        for waiting in of {
+            inner.settle(client, waiting.begun, vec![(waiting.op, None)]);
+        }
+        let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
+        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits };
+        inner.settle(client, begun, vec![(lost, Some(Outcome::Done))]);
+    }
+
+    /// A client surely knows of the last loss of its session.
+    pub fn learned(&self, client: usize) {
+        let mut inner = self.0.borrow_mut();
+        inner.events += 1;
+        let now = inner.events;
+        for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
+            if let Op::Lost { learned, .. } = &mut call.op {
+                *learned = now;
+                return;
             }
-            inner.calls.push(call);
         }
     }
 

@@ -4,14 +4,23 @@
 //! Invariants:
 //! - steps are settled in the order of their ends; a candidate is the model's state with the
 //!   steps that took effect before they ended;
+//! - a step that only looked takes effect as soon as it may;
+//! - of a step without an answer both are followed up: that it took effect at some moment before
+//!   its end, and that it never did;
+//! - where changes may be lost, a candidate knows what led to it, so that it can be led there
+//!   again without them;
 //! - before a step others that still run are tried only if the order can matter: their
 //!   footprints meet, directly or through others. So no candidate is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::call::Call;
-use crate::model::{Footprint, State, Step};
+use types::{FileKind, Ino};
+
+use crate::call::{At, Call, Op, Outcome};
+use crate::footprint::Footprint;
+use crate::model::{State, Step};
+use crate::undo::{self, Link};
 
 /// Candidates kept; beyond it the search gives up, and says so.
 const CANDIDATES_MAX: usize = 2000;
@@ -24,6 +33,8 @@ struct Candidate {
     state: Rc<State>,
     /// Steps that took effect and have not ended, sorted.
     done: Vec<usize>,
+    /// What led here, if something may be lost.
+    past: Option<Rc<Link>>,
 }
 
 /// No order explains this.
@@ -42,8 +53,133 @@ pub struct Judge {
     pub given_up: u64,
 }
 
+/// What the whole history says, whatever moment is judged.
+struct Whole {
+    /// Inodes that were seen and of which no answer says that they were made: the name and the end
+    /// of the first lookup, and the type.
+    unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
+    /// Names that were renamed, or may have been.
+    renamed: BTreeSet<At>,
+    /// When each inode was looked up for the last time: position of the lookup's beginning.
+    looked_up: BTreeMap<Ino, u64>,
+    /// Inodes whose numbers steps without an answer may have been given again, after the files that
+    /// were made with them first were lost. By the steps' places.
+    remade: BTreeMap<usize, Vec<Ino>>,
+}
+
+impl Whole {
+    fn of(calls: &[Call]) -> Whole {
+        let mut made = BTreeSet::from([Ino::ROOT]);
+        let mut again = BTreeSet::new();
+        let mut unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
+        let mut renamed = BTreeSet::new();
+        let mut looked_up: BTreeMap<Ino, u64> = BTreeMap::new();
+        for call in calls {
+            match (&call.op, &call.outcome) {
+                (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
+                    let last = looked_up.entry(*ino).or_insert(0);
+                    *last = call.begun.max(*last);
+                    unmade.entry(*ino).or_insert((*at, call.ended, None));
+                }
+                (Op::GetAttr(ino), Some(Outcome::Attr(seen))) => {
+                    if let Some((.., kind)) = unmade.get_mut(ino) {
+                        *kind = Some(seen.kind);
+                    }
+                }
+                (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {
+                    let what = (*at, call.ended, Some(FileKind::Regular));
+                    if made.contains(ino) || unmade.insert(*ino, what).is_some() {
+                        again.insert(*ino);
+                    }
+                }
+                (
+                    Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),
+                    Some(Outcome::Found(Some(ino))),
+                ) => {
+                    // A number that was lost with its file may come again.
+                    let seen = unmade.contains_key(ino);
+                    again.extend((!made.insert(*ino) || seen).then_some(*ino));
+                }
+                (Op::Rename { from, to, .. }, _) => renamed.extend([*from, *to]),
+                _ => {}
+            }
+        }
+        unmade.retain(|ino, _| !made.contains(ino));
+        let remade = remade(calls, &renamed);
+        again.extend(remade.values().flatten());
+        looked_up.retain(|ino, _| !again.contains(ino));
+        Whole { unmade, renamed, looked_up, remade }
+    }
+
+    /// Inodes that an operation without an answer may have made.
+    fn made_by(&self, call: &Call, index: usize) -> Vec<Ino> {
+        let Some((at, kind)) = makes(&call.op) else { return Vec::new() };
+        let fits = |(first, seen, its): &(At, u64, Option<FileKind>)| {
+            *seen > call.begun
+                && its.is_none_or(|its| its == kind)
+                && (*first == at || self.renamed.contains(&at))
+        };
+        let new = self.unmade.iter().filter(|(_, what)| fits(what)).map(|(ino, _)| *ino);
+        new.chain(self.remade.get(&index).into_iter().flatten().copied()).collect()
+    }
+}
+
+/// The name and the type that an operation makes.
+fn makes(op: &Op) -> Option<(At, FileKind)> {
+    match op {
+        Op::Make(at, kind) => Some((*at, *kind)),
+        Op::Create { at, .. } => Some((*at, FileKind::Regular)),
+        _ => None,
+    }
+}
+
+/// See [`Whole::remade`].
+fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
+    let mut makers: BTreeMap<Ino, &Call> = BTreeMap::new();
+    let mut seen: BTreeMap<Ino, BTreeMap<At, u64>> = BTreeMap::new();
+    let mut losses = Vec::new();
+    for call in calls {
+        match (&call.op, &call.outcome) {
+            (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
+                let last = seen.entry(*ino).or_default().entry(*at).or_insert(0);
+                *last = call.ended.max(*last);
+            }
+            (
+                Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),
+                Some(Outcome::Found(Some(ino))),
+            ) => {
+                makers.entry(*ino).or_insert(call);
+            }
+            (Op::Lost { kept: 1.., .. }, _) => losses.push(call),
+            _ => {}
+        }
+    }
+    let mut remade = BTreeMap::new();
+    for (index, call) in calls.iter().enumerate().filter(|(_, call)| call.outcome.is_none()) {
+        let Some((at, _)) = makes(&call.op) else { continue };
+        let was_lost = |maker: &Call| {
+            losses.iter().any(|loss| {
+                loss.client == maker.client && loss.ended > maker.ended && loss.begun < call.ended
+            })
+        };
+        let seen_later = |ino| {
+            seen.get(ino)
+                .into_iter()
+                .flatten()
+                .any(|(name, last)| *last > call.begun && (*name == at || renamed.contains(&at)))
+        };
+        let lost = makers.iter().filter(|(ino, maker)| seen_later(ino) && was_lost(maker));
+        let inos: Vec<Ino> = lost.map(|(ino, _)| *ino).collect();
+        if !inos.is_empty() {
+            remade.insert(index, inos);
+        }
+    }
+    remade
+}
+
 struct Search<'a> {
     calls: &'a [Call],
+    whole: &'a Whole,
     /// Steps that run, that is: begun before the end that is settled, and not ended.
     running: Vec<usize>,
     target: usize,
@@ -56,7 +192,7 @@ struct Search<'a> {
 impl Judge {
     /// Everything begins from this state.
     pub fn new(state: State) -> Judge {
-        let start = Candidate { state: Rc::new(state), done: Vec::new() };
+        let start = Candidate { state: Rc::new(state), done: Vec::new(), past: None };
         Judge { candidates: vec![start], tries: 0, given_up: 0 }
     }
 
@@ -73,17 +209,24 @@ impl Judge {
         begins.sort_by_key(|&index| (calls[index].begun, index));
         let mut begins = begins.into_iter().peekable();
         let mut running: Vec<usize> = Vec::new();
+        let whole = Whole::of(calls);
         for target in ends {
             while let Some(next) = begins.next_if(|&next| calls[next].begun < calls[target].ended) {
                 running.push(next);
             }
             running.retain(|&index| index != target);
-            self.end(calls, &running, target)?;
+            self.end(calls, &whole, &running, target)?;
         }
         Ok(())
     }
 
-    fn end(&mut self, calls: &[Call], running: &[usize], target: usize) -> Result<(), Unexplained> {
+    fn end(
+        &mut self,
+        calls: &[Call],
+        whole: &Whole,
+        running: &[usize],
+        target: usize,
+    ) -> Result<(), Unexplained> {
         let mut found: Vec<Candidate> = Vec::new();
         let mut expected = None;
         let before = std::mem::take(&mut self.candidates);
@@ -94,6 +237,10 @@ impl Judge {
                 keep(&mut found, candidate);
                 continue;
             }
+            if calls[target].outcome.is_none() {
+                // It may never have taken effect.
+                keep(&mut found, candidate.clone());
+            }
             let running: Vec<usize> = running
                 .iter()
                 .copied()
@@ -101,6 +248,7 @@ impl Judge {
                 .collect();
             let mut search = Search {
                 calls,
+                whole,
                 running,
                 target,
                 found,
@@ -108,7 +256,9 @@ impl Judge {
                 tries: 0,
                 expected: None,
             };
-            search.explore(candidate.clone());
+            let mut candidate = candidate.clone();
+            search.absorb(&mut candidate);
+            search.explore(candidate);
             self.tries += search.tries as u64;
             if search.tries >= TRIES_MAX {
                 self.given_up += 1;
@@ -119,6 +269,10 @@ impl Judge {
         if found.len() > CANDIDATES_MAX {
             self.given_up += 1;
             found.truncate(CANDIDATES_MAX);
+        }
+        if found.is_empty() && self.given_up > 0 {
+            // Perhaps what was not looked at explains it: the rest is not judged.
+            return Ok(());
         }
         if found.is_empty() {
             return Err(unexplained(calls, running, target, expected));
@@ -146,28 +300,123 @@ impl Search<'_> {
         if self.tries >= TRIES_MAX {
             return;
         }
-        match candidate.state.step(&self.calls[self.target]) {
-            Step::Impossible(text) => self.expected = self.expected.take().or(Some(text)),
-            Step::Same => _ = keep(&mut self.found, candidate.clone()),
-            Step::Next(state) => {
-                let next = Candidate { state: Rc::new(state), done: candidate.done.clone() };
-                keep(&mut self.found, next);
-            }
+        match self.follow(&candidate, self.target) {
+            Ok(next) => next.into_iter().for_each(|next| _ = keep(&mut self.found, next)),
+            Err(text) => self.expected = self.expected.take().or(Some(text)),
         }
         for index in self.concerned(&candidate) {
-            let state = match candidate.state.step(&self.calls[index]) {
-                Step::Impossible(_) => continue,
-                Step::Same => candidate.state.clone(),
-                Step::Next(state) => Rc::new(state),
-            };
-            let mut done = candidate.done.clone();
-            let place = done.partition_point(|&other| other < index);
-            done.insert(place, index);
-            let next = Candidate { state, done };
-            if keep(&mut self.seen, next.clone()) {
-                self.explore(next);
+            if self.comes_first(&candidate, index) {
+                continue;
+            }
+            for mut next in self.follow(&candidate, index).unwrap_or_default() {
+                if let Err(place) = next.done.binary_search(&index) {
+                    next.done.insert(place, index);
+                }
+                if keep(&mut self.seen, next.clone()) {
+                    self.explore(next);
+                }
             }
         }
+    }
+
+    /// Are these the attributes that came with the answer to a step that has not taken effect yet?
+    fn comes_first(&self, candidate: &Candidate, index: usize) -> bool {
+        let attributes = &self.calls[index];
+        let Op::GetAttr(_) = attributes.op else { return false };
+        let before = index.checked_sub(1).map(|before| (before, &self.calls[before]));
+        before.is_some_and(|(before, call)| {
+            (call.client, call.begun, call.ended)
+                == (attributes.client, attributes.begun, attributes.ended)
+                && !matches!(call.op, Op::Lookup(_))
+                && candidate.done.binary_search(&before).is_err()
+                && (before == self.target || self.running.contains(&before))
+        })
+    }
+
+    /// Everything that may follow when a step takes effect; else what the model expects.
+    fn follow(&self, candidate: &Candidate, index: usize) -> Result<Vec<Candidate>, String> {
+        let call = &self.calls[index];
+        if let Op::Lost { kept, .. } = call.op
+            && kept > 0
+        {
+            return Ok(self.lost(candidate, call, kept));
+        }
+        let calls = if call.outcome.is_some() {
+            vec![Rc::new(call.clone())]
+        } else {
+            candidate.state.guesses(call, &self.whole.made_by(call, index), index)
+        };
+        let mut follow = Vec::new();
+        let mut expected = String::new();
+        for call in calls {
+            let states = match candidate.state.step(&call) {
+                Step::Impossible(text) => {
+                    expected = text;
+                    continue;
+                }
+                Step::Same => vec![candidate.state.clone()],
+                Step::Next(state) => vec![Rc::new(state)],
+                Step::Several(states) => states.into_iter().map(Rc::new).collect(),
+            };
+            let past = match candidate.state.mortal {
+                true => Some(Link::new(&candidate.past, &candidate.state, &call)),
+                false => None,
+            };
+            follow.extend(states.into_iter().map(|state| Candidate {
+                state,
+                done: candidate.done.clone(),
+                past: past.clone(),
+            }));
+        }
+        if !call.op.only_looks() {
+            follow.iter_mut().for_each(|next| self.absorb(next));
+        }
+        if follow.is_empty() { Err(expected) } else { Ok(follow) }
+    }
+
+    /// Running steps that only look, and could see here what they saw, are taken to have done so:
+    /// nothing that explains the rest needs them to do it later.
+    fn absorb(&self, candidate: &mut Candidate) {
+        for &index in &self.running {
+            let call = &self.calls[index];
+            if !call.op.only_looks() || call.outcome.is_none() {
+                continue;
+            }
+            let Err(place) = candidate.done.binary_search(&index) else { continue };
+            if !self.comes_first(candidate, index)
+                && let Step::Same = candidate.state.step(call)
+            {
+                candidate.done.insert(place, index);
+            }
+        }
+    }
+
+    /// A session is lost, with any part of its last changes.
+    fn lost(&self, candidate: &Candidate, lost: &Call, kept: u32) -> Vec<Candidate> {
+        let stays = |ino: Ino| self.whole.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
+        let mut found = Vec::new();
+        for (state, past) in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
+            let state = state.unwrap_or_else(|| candidate.state.clone());
+            let past = past.or_else(|| candidate.past.clone());
+            let past = Some(Link::new(&past, &state, &Rc::new(lost.clone())));
+            let Step::Next(state) = state.step(lost) else { continue };
+            let mut next = Candidate { state: Rc::new(state), done: candidate.done.clone(), past };
+            self.absorb(&mut next);
+            keep(&mut found, next);
+        }
+        found
+    }
+
+    /// What a running step may read and write.
+    fn footprint(&self, candidate: &Candidate, index: usize) -> Footprint {
+        let call = &self.calls[index];
+        let mut all = candidate.state.footprint(call);
+        if let Op::Lost { kept, .. } = call.op {
+            for lost in undo::last_changes(candidate.past.as_ref(), call.client, kept) {
+                all.join(lost.state.footprint(&lost.call));
+            }
+        }
+        all
     }
 
     /// Running steps whose order with the target may matter.
@@ -176,12 +425,12 @@ impl Search<'_> {
             .running
             .iter()
             .filter(|index| candidate.done.binary_search(index).is_err())
-            .map(|&index| (index, candidate.state.footprint(&self.calls[index])))
+            .map(|&index| (index, self.footprint(candidate, index)))
             .collect();
         if left.is_empty() {
             return Vec::new();
         }
-        let mut front = vec![candidate.state.footprint(&self.calls[self.target])];
+        let mut front = vec![self.footprint(candidate, self.target)];
         let mut concerned = Vec::new();
         while let Some(footprint) = front.pop() {
             let mut rest = Vec::new();

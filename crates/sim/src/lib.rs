@@ -10,15 +10,20 @@
 
 pub mod call;
 pub mod cluster;
+pub mod content;
 pub mod faults;
+mod fleet;
+pub mod footprint;
 mod history;
 pub mod judge;
 mod log;
+mod loss;
 pub mod model;
 mod mount;
 mod run;
 pub mod script;
 mod shrink;
+mod undo;
 mod workload;
 
 pub use faults::Fault;

@@ -3,19 +3,18 @@
 //! [`State::step`] says whether an operation may have had the outcome that was seen, and
 //! what follows from it. Where POSIX or SEMANTICS.md leave a choice, every choice is allowed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use types::{Fault, FileKind, Ino};
 
-use crate::call::{At, Call, NameNo, Op, Outcome, Seen, pattern};
+use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen};
+use crate::content::{Content, Dirty};
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
-/// FALLOC_FL_KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
-const KEEP_SIZE: u32 = 1;
-const PUNCH: u32 = 2;
-const ZERO: u32 = 16;
+/// Owners of locks of each client.
+pub const OWNERS: u64 = 1000;
 /// Inodes without names and handles that are remembered.
 const GONE_MAX: usize = 8;
 
@@ -23,7 +22,7 @@ const GONE_MAX: usize = 8;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
     /// Bytes.
-    File(Rc<Vec<u8>>),
+    File(Content),
     /// Names.
     Dir(BTreeMap<NameNo, Ino>),
     /// A symbolic link, pipe or the like.
@@ -47,6 +46,19 @@ pub struct Node {
     pub flocks: Vec<(u64, bool)>,
     /// Made by O_TMPFILE and without a name so far.
     pub unnamed: bool,
+    /// What a client may lose of the content.
+    pub dirty: Option<Rc<Dirty>>,
+    /// What a client that lost something had made of it, as long as it may be that still.
+    pub loss: Option<Rc<Loss>>,
+}
+
+/// Who has lost something of a file, perhaps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// Who.
+    pub client: usize,
+    /// The content if nothing was lost; `None`: something was.
+    pub hope: Option<Content>,
 }
 
 impl Node {
@@ -60,11 +72,21 @@ impl Node {
 
     fn new(kind: FileKind, parent: Ino) -> Node {
         let (body, nlink) = match kind {
-            FileKind::Regular => (Body::File(Rc::default()), 1),
+            FileKind::Regular => (Body::File(Content::default()), 1),
             FileKind::Directory => (Body::Dir(BTreeMap::new()), 2),
             other => (Body::Other(other), 1),
         };
-        Node { body, nlink, mode: None, parent, xattr: None, flocks: Vec::new(), unnamed: false }
+        Node {
+            body,
+            nlink,
+            mode: None,
+            parent,
+            xattr: None,
+            flocks: Vec::new(),
+            unnamed: false,
+            dirty: None,
+            loss: None,
+        }
     }
 }
 
@@ -76,6 +98,8 @@ pub enum Step {
     Same,
     /// This follows.
     Next(State),
+    /// One of these follows.
+    Several(Vec<State>),
 }
 
 /// The file system at one moment.
@@ -83,80 +107,50 @@ pub enum Step {
 pub struct State {
     /// All inodes that have a name or are open.
     pub nodes: BTreeMap<Ino, Rc<Node>>,
-    /// How often each client has each inode open.
-    pub opens: BTreeMap<(usize, Ino), u32>,
+    /// What each client has open of each inode.
+    pub opens: BTreeMap<(usize, Ino), Opens>,
+    /// Open files that have yet to tell of a loss.
+    pub owed: BTreeSet<(usize, FileNo)>,
+    /// Positions at which clients knew of the last loss of their sessions.
+    pub learned: BTreeMap<usize, u64>,
+    /// Clients may lose what they did.
+    pub mortal: bool,
+}
+
+/// Open files of one inode of one client.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Opens {
+    /// Their numbers.
+    pub files: Vec<FileNo>,
+    /// The session in which they were opened is lost: they hold nothing any more.
+    pub weak: bool,
 }
 
 impl Default for State {
     fn default() -> State {
         let root = Node::new(FileKind::Directory, Ino::ROOT);
-        State { nodes: BTreeMap::from([(Ino::ROOT, Rc::new(root))]), opens: BTreeMap::new() }
-    }
-}
-
-/// A part of the state that operations may share.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Key {
-    Name(At),
-    /// Does the directory exist?
-    Alive(Ino),
-    /// Which names has it?
-    Names(Ino),
-    Node(Ino),
-    /// Which directory lies in which.
-    Tree,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
-    Read,
-    /// Changes that do not see each other.
-    Add,
-    Write,
-}
-
-/// What an operation reads and writes.
-#[derive(Default)]
-pub struct Footprint(Vec<(Key, Mode)>);
-
-impl Footprint {
-    /// May the order of the two matter?
-    pub fn meets(&self, other: &Footprint) -> bool {
-        self.0.iter().any(|(key, mode)| {
-            other.0.iter().any(|(its, how)| {
-                key == its
-                    && !matches!((mode, how), (Mode::Read, Mode::Read) | (Mode::Add, Mode::Add))
-            })
-        })
-    }
-
-    fn add(&mut self, key: Key, mode: Mode) {
-        self.0.push((key, mode));
-    }
-
-    fn changes_name(&mut self, at: At) {
-        self.add(Key::Name(at), Mode::Write);
-        self.add(Key::Alive(at.dir), Mode::Read);
-        self.add(Key::Names(at.dir), Mode::Add);
-    }
-
-    fn loses_name(&mut self, state: &State, ino: Option<Ino>) {
-        let Some(ino) = ino else { return };
-        self.add(Key::Node(ino), Mode::Write);
-        if state.is_dir(ino) {
-            self.add(Key::Alive(ino), Mode::Write);
-            self.add(Key::Names(ino), Mode::Write);
+        State {
+            nodes: BTreeMap::from([(Ino::ROOT, Rc::new(root))]),
+            opens: BTreeMap::new(),
+            owed: BTreeSet::new(),
+            learned: BTreeMap::new(),
+            mortal: false,
         }
     }
 }
 
-fn impossible(text: impl Into<String>) -> Step {
+pub(crate) fn impossible(text: impl Into<String>) -> Step {
     Step::Impossible(text.into())
 }
 
 /// `true`: nothing changes.
 fn same_if(possible: bool, text: impl FnOnce() -> String) -> Step {
     if possible { Step::Same } else { impossible(text()) }
+}
+
+/// The client of a lock's owner.
+pub(crate) fn owner_of(owner: u64) -> usize {
+    (owner / OWNERS) as usize
 }
 
 impl State {
@@ -168,7 +162,7 @@ impl State {
         }
     }
 
-    fn is_dir(&self, ino: Ino) -> bool {
+    pub(crate) fn is_dir(&self, ino: Ino) -> bool {
         self.nodes.get(&ino).is_some_and(|node| matches!(node.body, Body::Dir(_)))
     }
 
@@ -193,7 +187,7 @@ impl State {
         true
     }
 
-    fn node(&mut self, ino: Ino) -> &mut Node {
+    pub(crate) fn node(&mut self, ino: Ino) -> &mut Node {
         Rc::make_mut(self.nodes.get_mut(&ino).expect("the caller has found it"))
     }
 
@@ -227,7 +221,7 @@ impl State {
 
     /// An inode lost a name, or was closed. Who had found it before may open it still, so
     /// the last ones are remembered.
-    fn perhaps_gone(&mut self) {
+    pub(crate) fn perhaps_gone(&mut self) {
         let gone: Vec<Ino> = self
             .nodes
             .iter()
@@ -251,100 +245,44 @@ impl State {
         next
     }
 
-    fn open(&mut self, client: usize, ino: Ino) {
-        *self.opens.entry((client, ino)).or_insert(0) += 1;
-    }
-
-    /// What `call` may read and write here.
-    pub fn footprint(&self, call: &Call) -> Footprint {
-        let mut all = Footprint::default();
-        match &call.op {
-            Op::Lookup(at) => {
-                all.add(Key::Name(*at), Mode::Read);
-                all.add(Key::Alive(at.dir), Mode::Read);
-            }
-            Op::Make(at, kind) => {
-                all.changes_name(*at);
-                if *kind == FileKind::Directory {
-                    all.add(Key::Node(at.dir), Mode::Write);
-                }
-                self.made(call, &mut all);
-            }
-            Op::Create { at, .. } => {
-                all.changes_name(*at);
-                self.made(call, &mut all);
-            }
-            Op::TmpFile(dir) => {
-                all.add(Key::Alive(*dir), Mode::Read);
-                self.made(call, &mut all);
-            }
-            Op::Link(ino, at) => {
-                all.changes_name(*at);
-                all.add(Key::Node(*ino), Mode::Write);
-            }
-            Op::Unlink(at) => {
-                all.changes_name(*at);
-                all.loses_name(self, self.find(*at));
-            }
-            Op::Rmdir(at) => {
-                all.changes_name(*at);
-                all.add(Key::Node(at.dir), Mode::Write);
-                all.loses_name(self, self.find(*at));
-            }
-            Op::Rename { from, to, .. } => {
-                all.changes_name(*from);
-                all.changes_name(*to);
-                let (moved, over) = (self.find(*from), self.find(*to));
-                if moved.into_iter().chain(over).any(|ino| self.is_dir(ino)) {
-                    all.add(Key::Tree, Mode::Write);
-                    all.add(Key::Node(from.dir), Mode::Write);
-                    all.add(Key::Node(to.dir), Mode::Write);
-                }
-                all.loses_name(self, over);
-                if let Some(moved) = moved {
-                    all.add(Key::Node(moved), Mode::Write);
-                }
-            }
-            Op::GetAttr(ino) | Op::Read { ino, .. } | Op::GetXattr(ino) => {
-                all.add(Key::Node(*ino), Mode::Read);
-            }
-            Op::Open(ino)
-            | Op::Close(ino)
-            | Op::Write { ino, .. }
-            | Op::Truncate(ino, _)
-            | Op::Allocate { ino, .. }
-            | Op::SetMode(ino, _)
-            | Op::SetXattr(ino, _)
-            | Op::Flock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
-            Op::Fsync(_) | Op::SyncAll => {}
-        }
-        all
-    }
-
-    fn made(&self, call: &Call, all: &mut Footprint) {
-        if let Some(Outcome::Found(Some(ino))) = &call.outcome {
-            all.add(Key::Node(*ino), Mode::Write);
-            all.add(Key::Alive(*ino), Mode::Write);
-        }
+    fn open(&mut self, client: usize, ino: Ino, file: FileNo) {
+        let opens = self.opens.entry((client, ino)).or_default();
+        opens.files.push(file);
+        opens.weak = false;
     }
 
     /// May `call` have had its outcome here, and what follows?
     pub fn step(&self, call: &Call) -> Step {
         let Some(outcome) = &call.outcome else { return impossible("an answer") };
+        if let Some(file) = call.op.file()
+            && self.owed.contains(&(call.client, file))
+            && let Some(step) = self.tell_loss(call, file, outcome)
+        {
+            return step;
+        }
         match &call.op {
             Op::Lookup(at) => self.lookup(*at, outcome),
             Op::GetAttr(ino) => self.getattr(*ino, outcome),
             Op::Make(at, kind) => self.step_make(*at, *kind, outcome),
-            Op::Create { at, exclusive } => self.create(call.client, *at, *exclusive, outcome),
-            Op::TmpFile(dir) => self.tmpfile(call.client, *dir, outcome),
+            Op::Create { at, exclusive, file } => {
+                self.create((call.client, *file), *at, *exclusive, outcome)
+            }
+            Op::TmpFile(dir, file) => self.tmpfile((call.client, *file), *dir, outcome),
             Op::Link(ino, at) => self.link(*ino, *at, outcome),
             Op::Unlink(at) => self.unlink(*at, outcome),
             Op::Rmdir(at) => self.rmdir(*at, outcome),
             Op::Rename { from, to, flags } => self.rename(*from, *to, *flags, outcome),
-            Op::Open(ino) => self.step_open(call.client, *ino, outcome),
-            Op::Close(ino) => self.close(call.client, *ino),
-            Op::Fsync(_) | Op::SyncAll => {
-                same_if(*outcome == Outcome::Done, || "durable".to_owned())
+            Op::Open(ino, file) => self.step_open((call.client, *file), *ino, outcome),
+            Op::Close(ino, file) => self.close((call.client, *file), *ino, outcome),
+            Op::Fsync(ino, _) => self.synced(call, Some(*ino), outcome),
+            Op::SyncAll => self.synced(call, None, outcome),
+            Op::SyncNames => self.synced(call, Some(Ino::NONE), outcome),
+            Op::Lost { dead, edits, learned, .. } => {
+                let mut next = self.lost(call.client, *dead, edits);
+                if !dead {
+                    next.learned.insert(call.client, *learned);
+                }
+                Step::Next(next)
             }
             _ => self.step_content(call, outcome),
         }
@@ -379,10 +317,6 @@ impl State {
             };
             return same_if(fits, || "the inode is gone".to_owned());
         };
-        let size = match &node.body {
-            Body::File(bytes) => bytes.len() as u64,
-            _ => 0,
-        };
         let nameless = node.nlink == 0;
         let Outcome::Attr(seen) = outcome else {
             let fits =
@@ -390,15 +324,30 @@ impl State {
             return same_if(fits, || format!("attributes of {ino}, {} links", node.nlink));
         };
         let mode = node.mode.unwrap_or(seen.mode);
-        let want = Seen { kind: node.kind(), mode, nlink: node.nlink, size };
+        let sized = match &node.body {
+            Body::File(content) => content.sized(seen.size),
+            _ => Ok(None),
+        };
+        let want = Seen { kind: node.kind(), mode, nlink: node.nlink, size: seen.size };
         // Without a name or handle of one's own an inode may be seen as it was.
-        let fits = *seen == want || nameless && seen.nlink == 0;
-        if fits && node.mode.is_none() {
-            let mut next = self.clone();
-            next.node(ino).mode = Some(seen.mode);
-            return Step::Next(next);
+        if nameless && seen.nlink == 0 && (*seen != want || sized.is_err()) {
+            return Step::Same;
         }
-        same_if(fits, || format!("{:?}", Outcome::Attr(want)))
+        let (true, Ok(sized)) = (*seen == want, &sized) else {
+            let size = sized.err().unwrap_or_default();
+            return impossible(format!("{:?} {size}", Outcome::Attr(want)));
+        };
+        if node.mode.is_some() && sized.is_none() {
+            return Step::Same;
+        }
+        let mut next = self.clone();
+        let node = next.node(ino);
+        node.mode = Some(seen.mode);
+        if let Some(sized) = sized {
+            node.body = Body::File(sized.clone());
+        }
+        node.doubt(|hope| hope.sized(seen.size).is_ok());
+        Step::Next(next)
     }
 
     fn step_make(&self, at: At, kind: FileKind, outcome: &Outcome) -> Step {
@@ -415,7 +364,13 @@ impl State {
         }
     }
 
-    fn create(&self, client: usize, at: At, exclusive: bool, outcome: &Outcome) -> Step {
+    fn create(
+        &self,
+        (client, file): (usize, FileNo),
+        at: At,
+        exclusive: bool,
+        outcome: &Outcome,
+    ) -> Step {
         if let Some(step) = self.dir_gone(at.dir, outcome) {
             return step;
         }
@@ -427,13 +382,13 @@ impl State {
                 if !exclusive && ino == *opened && !self.is_dir(ino) =>
             {
                 let mut next = self.clone();
-                next.open(client, ino);
+                next.open(client, ino, file);
                 Step::Next(next)
             }
             (Some(ino), Outcome::Failed(Fault::IsDirectory)) if self.is_dir(ino) => Step::Same,
             (None, Outcome::Found(Some(made))) if !self.nodes.contains_key(made) => {
                 let mut next = self.make(at, FileKind::Regular, *made);
-                next.open(client, *made);
+                next.open(client, *made, file);
                 Step::Next(next)
             }
             (Some(ino), _) => impossible(format!("the name exists and leads to {ino}")),
@@ -441,7 +396,7 @@ impl State {
         }
     }
 
-    fn tmpfile(&self, client: usize, dir: Ino, outcome: &Outcome) -> Step {
+    fn tmpfile(&self, (client, file): (usize, FileNo), dir: Ino, outcome: &Outcome) -> Step {
         if let Some(step) = self.dir_gone(dir, outcome) {
             return step;
         }
@@ -452,7 +407,7 @@ impl State {
         let mut next = self.clone();
         let node = Node { nlink: 0, unnamed: true, ..Node::new(FileKind::Regular, dir) };
         next.nodes.insert(*made, Rc::new(node));
-        next.open(client, *made);
+        next.open(client, *made, file);
         Step::Next(next)
     }
 
@@ -597,7 +552,7 @@ impl State {
         }
     }
 
-    fn step_open(&self, client: usize, ino: Ino, outcome: &Outcome) -> Step {
+    fn step_open(&self, (client, file): (usize, FileNo), ino: Ino, outcome: &Outcome) -> Step {
         let node = self.nodes.get(&ino);
         let nameless = node.is_none_or(|node| node.nlink == 0);
         match outcome {
@@ -607,7 +562,7 @@ impl State {
             Outcome::Failed(Fault::IsDirectory) if self.is_dir(ino) => Step::Same,
             Outcome::Found(Some(_)) if node.is_some() => {
                 let mut next = self.clone();
-                next.open(client, ino);
+                next.open(client, ino, file);
                 Step::Next(next)
             }
             // Long gone, yet somebody kept it.
@@ -616,16 +571,24 @@ impl State {
         }
     }
 
-    fn close(&self, client: usize, ino: Ino) -> Step {
+    fn close(&self, (client, file): (usize, FileNo), ino: Ino, outcome: &Outcome) -> Step {
+        if *outcome != Outcome::Done {
+            return impossible("closed");
+        }
         let mut next = self.clone();
-        if let Some(count) = next.opens.get_mut(&(client, ino)) {
-            *count -= 1;
-            if *count == 0 {
-                next.opens.remove(&(client, ino));
+        next.closed(client, file, ino);
+        Step::Next(next)
+    }
+
+    pub(crate) fn closed(&mut self, client: usize, file: FileNo, ino: Ino) {
+        if let Some(opens) = self.opens.get_mut(&(client, ino)) {
+            opens.files.retain(|other| *other != file);
+            if opens.files.is_empty() {
+                self.opens.remove(&(client, ino));
             }
         }
-        next.perhaps_gone();
-        Step::Next(next)
+        self.owed.remove(&(client, file));
+        self.perhaps_gone();
     }
 
     /// What is done to one inode.
@@ -643,7 +606,7 @@ impl State {
         };
         let node = self.nodes.get(&ino);
         let nameless = node.is_none_or(|node| node.nlink == 0);
-        let mine = self.opens.contains_key(&(call.client, ino));
+        let mine = self.opens.get(&(call.client, ino)).is_some_and(|opens| !opens.weak);
         if matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound)) {
             return same_if(nameless && !mine, || format!("inode {ino} is there"));
         }
@@ -672,7 +635,7 @@ impl State {
                 flock(node, *owner, *exclusive, outcome, &change)
             }
             _ => match &node.body {
-                Body::File(bytes) => content(bytes, &call.op, outcome, &change),
+                Body::File(content) => self.content(call, ino, content, outcome),
                 _ => impossible("no regular file"),
             },
         }
@@ -704,50 +667,5 @@ fn flock(
             node.flocks.sort_unstable();
         }),
         _ => impossible(format!("held by {:?}", node.flocks)),
-    }
-}
-
-fn content(bytes: &Rc<Vec<u8>>, op: &Op, outcome: &Outcome, change: Change<'_>) -> Step {
-    let size = bytes.len() as u64;
-    if let Op::Read { offset, len, .. } = op {
-        let from = (*offset).min(size) as usize;
-        let to = (*offset + u64::from(*len)).min(size) as usize;
-        let want = &bytes[from..to];
-        let fits = matches!(outcome, Outcome::Bytes(read) if read.as_slice() == want);
-        return same_if(fits, || crate::call::describe(want));
-    }
-    if *outcome != Outcome::Done {
-        return impossible("done");
-    }
-    let set = |new: Vec<u8>| {
-        let new = Rc::new(new);
-        change(&|node| node.body = Body::File(new.clone()))
-    };
-    let mut new = bytes.to_vec();
-    match op {
-        Op::Write { offset, len, tag, .. } => {
-            let at = offset.unwrap_or(size);
-            let end = (at + u64::from(*len)) as usize;
-            new.resize(new.len().max(end), 0);
-            new[at as usize..end].copy_from_slice(&pattern(*tag, 0, *len as usize));
-            set(new)
-        }
-        Op::Truncate(_, to) => {
-            new.resize(*to as usize, 0);
-            set(new)
-        }
-        Op::Allocate { mode, offset, len, .. } => {
-            let end = offset + len;
-            if mode & KEEP_SIZE == 0 {
-                new.resize(new.len().max(end as usize), 0);
-            }
-            if mode & (PUNCH | ZERO) != 0 {
-                let stop = (new.len() as u64).min(end) as usize;
-                let start = (*offset as usize).min(stop);
-                new[start..stop].fill(0);
-            }
-            set(new)
-        }
-        _ => impossible("an operation on content"),
     }
 }

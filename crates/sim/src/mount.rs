@@ -10,10 +10,12 @@ use client::{
 };
 use env::Env;
 use env::sync::{AsyncMutex, Permit};
+use types::limits::BLOCK_U64;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
-use crate::call::{At, NameNo, Op, Outcome, Seen, name_text, pattern};
+use crate::call::{At, FileNo, NameNo, Op, Outcome, Seen, name_text, pattern};
 use crate::history::History;
+use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
 const SYMLINK: &[u8] = b"target";
@@ -23,6 +25,8 @@ const SYMLINK: &[u8] = b"target";
 pub struct Mount {
     /// Number of the client in the history.
     pub index: usize,
+    /// Number of the client in the script; those that come after it on its host have the same.
+    pub slot: usize,
     /// The client.
     pub client: Client,
     /// The node that it runs on.
@@ -40,6 +44,8 @@ pub struct OpenFile {
     pub ino: Ino,
     /// The client's handle.
     pub handle: Handle,
+    /// Its number in the history.
+    pub number: FileNo,
     /// As opened.
     pub flags: OpenFlags,
 }
@@ -67,16 +73,44 @@ fn done(result: Result<(), Fault>) -> Outcome {
     }
 }
 
+/// Content is consistent per block: what was read of each is a step of its own. The last one says
+/// where the file ends, if that was seen.
+fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcome)> {
+    let (end, mut at) = (offset + u64::from(len), offset);
+    let mut steps = Vec::new();
+    while at < end {
+        let to = (at / BLOCK_U64 * BLOCK_U64 + BLOCK_U64).min(end);
+        let range = |at: u64| ((at - offset) as usize).min(bytes.len());
+        let read = &bytes[range(at)..range(to)];
+        let op = Op::Read { ino, offset: at, len: (to - at) as u32 };
+        steps.push((op, Outcome::Bytes(Rc::new(read.to_vec()))));
+        if (read.len() as u64) < to - at {
+            break;
+        }
+        at = to;
+    }
+    steps
+}
+
 impl Mount {
     /// The mount of a connected client.
     pub fn new(
-        index: usize,
+        (index, slot): (usize, usize),
         client: Client,
         env: Env,
         history: History,
         tags: Rc<Cell<u32>>,
     ) -> Mount {
-        Mount { index, client, env, history, lookups: Rc::default(), tags, locks: Rc::default() }
+        Mount {
+            index,
+            slot,
+            client,
+            env,
+            history,
+            lookups: Rc::default(),
+            tags,
+            locks: Rc::default(),
+        }
     }
 
     /// Takes the kernel's locks of these inodes: it lets only one operation at a time
@@ -97,7 +131,18 @@ impl Mount {
     }
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
+        // The session was lost under way: nobody knows whether it was done.
+        if outcome == Outcome::Failed(Fault::Evicted) && self.client.status().evictions > 0 {
+            self.history.end_unknown(begun);
+            return;
+        }
         self.history.end(begun, vec![(op, outcome)]);
+    }
+
+    /// A number that was not used before.
+    fn number(&self) -> u32 {
+        self.tags.set(self.tags.get() + 1);
+        self.tags.get()
     }
 
     /// Ends with the step and what its answer says of attributes, if the kernel may believe
@@ -187,35 +232,47 @@ impl Mount {
     /// open(2) with O_CREAT.
     pub async fn create(&self, at: At, exclusive: bool, flags: u32) -> Result<OpenFile, Fault> {
         let _locked = self.lock(vec![at.dir]).await;
-        let op = Op::Create { at, exclusive };
+        let number = self.number();
+        let op = Op::Create { at, exclusive, file: number };
         let begun = self.begin(&op);
         let flags = OpenFlags(flags | if exclusive { OpenFlags::EXCLUSIVE } else { 0 });
         let name = name(at.name);
         let place = Place { dir: at.dir, name: &name };
         let result = self.client.create(&CALLER, place, 0o644, 0o22, flags).await;
-        self.opened(begun, op, flags, result.map(|(entry, opened)| (entry, opened.handle)))
+        self.opened(
+            begun,
+            op,
+            (number, flags),
+            result.map(|(entry, opened)| (entry, opened.handle)),
+        )
     }
 
     /// open(2) with O_TMPFILE.
     pub async fn tmpfile(&self, dir: Ino, flags: u32) -> Result<OpenFile, Fault> {
-        let op = Op::TmpFile(dir);
+        let number = self.number();
+        let op = Op::TmpFile(dir, number);
         let begun = self.begin(&op);
         let flags = OpenFlags(flags);
         let result = self.client.tmpfile(&CALLER, dir, 0o644, 0o22, flags).await;
-        self.opened(begun, op, flags, result.map(|(entry, opened)| (entry, opened.handle)))
+        self.opened(
+            begun,
+            op,
+            (number, flags),
+            result.map(|(entry, opened)| (entry, opened.handle)),
+        )
     }
 
     fn opened(
         &self,
         begun: u64,
         op: Op,
-        flags: OpenFlags,
+        (number, flags): (FileNo, OpenFlags),
         result: Result<(Entry, Handle), Fault>,
     ) -> Result<OpenFile, Fault> {
         let handle =
             result.map(|(entry, handle)| (self.made(begun, op.clone(), Ok(entry)), handle));
         match handle {
-            Ok((target, handle)) => Ok(OpenFile { ino: target?.ino, handle, flags }),
+            Ok((target, handle)) => Ok(OpenFile { ino: target?.ino, handle, number, flags }),
             Err(fault) => {
                 self.end(begun, op, Outcome::Failed(fault));
                 Err(fault)
@@ -225,7 +282,8 @@ impl Mount {
 
     /// open(2) of a file that was looked up.
     pub async fn open(&self, ino: Ino, flags: u32) -> Result<OpenFile, Fault> {
-        let op = Op::Open(ino);
+        let number = self.number();
+        let op = Op::Open(ino, number);
         let begun = self.begin(&op);
         let flags = OpenFlags(flags);
         let result = self.client.open(&CALLER, ino, flags).await;
@@ -234,17 +292,17 @@ impl Mount {
             Err(fault) => Outcome::Failed(*fault),
         };
         self.end(begun, op, outcome);
-        result.map(|opened| OpenFile { ino, handle: opened.handle, flags })
+        result.map(|opened| OpenFile { ino, handle: opened.handle, number, flags })
     }
 
     /// close(2): errors of write-behind are told, then the handle goes.
     pub async fn close(&self, file: OpenFile, owner: u64) {
         // The file may be gone from here on.
-        let op = Op::Close(file.ino);
+        let op = Op::Close(file.ino, file.number);
         let begun = self.begin(&op);
-        let _ = self.client.flush(file.handle, LockOwner(owner)).await;
+        let flushed = self.client.flush(file.handle, LockOwner(owner)).await;
         self.client.release(file.handle, None).await;
-        self.end(begun, op, Outcome::Done);
+        self.end(begun, op, done(flushed));
     }
 
     async fn finish(
@@ -365,13 +423,16 @@ impl Mount {
     pub async fn read(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let op = Op::Read { ino: file.ino, offset, len };
         let begun = self.begin(&op);
-        let result = self.client.read(file.handle, offset, len, false).await;
-        let outcome = match &result {
-            Ok(read) => Outcome::Bytes(Rc::new(read.to_vec())),
-            Err(fault) => Outcome::Failed(*fault),
-        };
-        self.end(begun, op, outcome);
-        result.map(|_| ())
+        match self.client.read(file.handle, offset, len, false).await {
+            Ok(read) => {
+                self.history.end(begun, blocks_read(file.ino, offset, len, &read.to_vec()));
+                Ok(())
+            }
+            Err(fault) => {
+                self.end(begun, op, Outcome::Failed(fault));
+                Err(fault)
+            }
+        }
     }
 
     /// pwrite(2), or write(2) at the end.
@@ -379,9 +440,9 @@ impl Mount {
         let _locked = self.lock(vec![file.ino]).await;
         let append = file.flags.has(OpenFlags::APPEND);
         let offset = offset.filter(|_| !append).or((!append).then_some(0));
-        let tag = self.tags.get() + 1;
-        self.tags.set(tag);
-        let op = Op::Write { ino: file.ino, offset, len, tag };
+        let tag = self.number();
+        let sync = file.flags.has(OpenFlags::DSYNC);
+        let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };
         let mut data = self.env.buffer(len as usize);
         // A pattern that does not depend on the offset, which appending learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
@@ -434,7 +495,7 @@ impl Mount {
         len: u64,
     ) -> Result<(), Fault> {
         let _locked = self.lock(vec![file.ino]).await;
-        let op = Op::Allocate { ino: file.ino, mode, offset, len };
+        let op = Op::Allocate { ino: file.ino, mode, offset, len, file: file.number };
         self.finish(op, self.client.fallocate(&CALLER, file.handle, mode, offset, len)).await
     }
 
@@ -484,13 +545,14 @@ impl Mount {
             end: u64::MAX,
         };
         // Owners of different clients are different.
-        let op = Op::Flock { ino: file.ino, owner: owner + 1000 * self.index as u64, exclusive };
+        let op = Op::Flock { ino: file.ino, owner: owner + OWNERS * self.index as u64, exclusive };
         self.finish(op, self.client.setlk(file.handle, lock, false)).await
     }
 
     /// fsync(2) or fdatasync(2).
     pub async fn fsync(&self, file: OpenFile, datasync: bool) -> Result<(), Fault> {
-        self.finish(Op::Fsync(file.ino), self.client.fsync(file.handle, datasync)).await
+        let op = Op::Fsync(file.ino, file.number);
+        self.finish(op, self.client.fsync(file.handle, datasync)).await
     }
 
     /// fsync(2) of a directory.
@@ -499,7 +561,7 @@ impl Mount {
             Ok(handle) => handle,
             Err(fault) => return Err(fault),
         };
-        let result = self.finish(Op::SyncAll, self.client.fsyncdir(handle)).await;
+        let result = self.finish(Op::SyncNames, self.client.fsyncdir(handle)).await;
         self.client.releasedir(handle);
         result
     }

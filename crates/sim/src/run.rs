@@ -10,16 +10,19 @@ use types::{Duration, Ino};
 use crate::call::{At, Call};
 use crate::cluster::{self, Cluster};
 use crate::faults::{Fault, Injector};
+use crate::fleet::Fleet;
 use crate::history::History;
 use crate::judge::Judge;
 use crate::log;
 use crate::model::State;
 use crate::mount::{Mount, OpenFile};
 use crate::script::{Keep, Script, Step, Workload};
-use crate::workload::Process;
 
 /// Within this virtual time everything ends once the faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
+const EVERYONE_MOUNTS: &str = "every client can mount";
 
 /// The invariant that a panic breaks.
 pub const NO_PANICS: &str = "no part of the system panics";
@@ -176,7 +179,7 @@ pub fn run(plan: &Plan) -> Report {
         Ok(Err((invariant, text))) => Some((invariant, text)),
         Ok(Ok(())) => {
             calls = ended.history.take();
-            judge(&calls, &mut unjudged).err().map(|text| ("9: views are linearizable", text))
+            judge(plan, &calls, &mut unjudged).err().map(|text| ("9: views are linearizable", text))
         }
     };
     let violation =
@@ -198,8 +201,9 @@ pub fn run(plan: &Plan) -> Report {
     }
 }
 
-fn judge(calls: &[Call], unjudged: &mut u64) -> Result<(), String> {
-    let mut judge = Judge::new(State::default());
+fn judge(plan: &Plan, calls: &[Call], unjudged: &mut u64) -> Result<(), String> {
+    let mortal = plan.faults.iter().any(|fault| fault.loses());
+    let mut judge = Judge::new(State { mortal, ..State::default() });
     let settled = judge.settle(calls);
     *unjudged += judge.given_up;
     settled.map_err(|unexplained| unexplained.text)
@@ -220,35 +224,20 @@ async fn safety_and_healing(
     made: Rc<Cell<u64>>,
 ) -> Result<(), Broken> {
     cluster.start_server();
-    let tags = Rc::new(Cell::new(0));
     let script = Rc::new(plan.script());
-    let mut mounts = Vec::new();
-    for index in (0..plan.clients).filter(|&index| script.uses(index as u32)) {
-        let name = format!("c{index}");
-        let client =
-            cluster.connect(&name).await.map_err(|text| ("every client can mount", text))?;
-        let env = cluster.world.node(&name);
-        mounts.push(Mount::new(index, client, env, history.clone(), tags.clone()));
-    }
-    let mut processes = Vec::new();
-    let working = Rc::new(Cell::new(0));
-    let each = plan.operations_each();
-    for mount in &mounts {
-        for number in 0..plan.processes {
-            let lone = plan.processes == 1;
-            let mut process = Process::new(mount.clone(), number as u64, lone, script.clone());
-            let working = working.clone();
-            working.set(working.get() + 1);
-            processes.push(mount.env.spawn_join(async move {
-                process.run(each).await;
-                working.set(working.get() - 1);
-            }));
-        }
-    }
+    let fleet = Fleet::new(
+        &cluster,
+        &history,
+        &script,
+        plan.clients,
+        plan.processes,
+        plan.operations_each(),
+    );
+    fleet.start().await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {
         cluster: cluster.clone(),
-        clients: (0..plan.clients).map(|index| format!("c{index}")).collect(),
+        fleet: fleet.clone(),
         kinds: plan.faults.iter().copied().filter(|fault| *fault != Fault::ClusterPower).collect(),
         rng: SimRng::new(0),
         script: script.clone(),
@@ -263,22 +252,25 @@ async fn safety_and_healing(
         let before = history.count();
         cluster.env.sleep(Duration::from_secs(1)).await;
         quiet = if history.count() == before { quiet + 1 } else { 0 };
-        if working.get() == 0 || quiet > 60 + 4 * script.spacing.as_secs() {
+        if fleet.is_done() || quiet > 60 + 4 * script.spacing.as_secs() {
             break;
         }
     }
     ended.set(true);
     injector.await;
     let patience = cluster.env.now() + PATIENCE;
-    for process in processes {
-        let left = patience.since(cluster.env.now());
-        if cluster.env.timeout(left, process).await.is_none() {
-            return Err(("everything ends once faults have stopped", stuck(&history, &mounts)));
+    while !fleet.is_done() {
+        if cluster.env.now() > patience {
+            return Err((EVERYTHING_ENDS, stuck(&history, &fleet.mounts())));
         }
+        cluster.env.sleep(Duration::from_millis(100)).await;
+    }
+    if let Some(text) = fleet.failure() {
+        return Err((EVERYONE_MOUNTS, text));
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     let rng = script.rng(POWER);
-    audit(&cluster, &history, &mounts, tags, power.then_some(rng)).await
+    audit(&cluster, &history, &fleet, power.then_some(rng)).await
 }
 
 /// Who waits for what.
@@ -297,30 +289,22 @@ fn stuck(history: &History, mounts: &[Mount]) -> String {
 async fn audit(
     cluster: &Cluster,
     history: &History,
-    mounts: &[Mount],
-    tags: Rc<Cell<u32>>,
+    fleet: &Fleet,
     power: Option<SimRng>,
 ) -> Result<(), Broken> {
     let expected = expected(history);
-    for mount in mounts {
-        let evictions = mount.client.status().evictions;
-        if evictions > 0 {
-            let text = format!("c{} was evicted {evictions} times", mount.index);
-            return Err(("a client that is heard within its lease is not evicted", text));
-        }
-        walk(mount, &expected).await;
+    for mount in fleet.mounts() {
+        walk(&mount, &expected).await;
     }
     if let Some(mut rng) = power {
-        lose_power(cluster, mounts, &mut rng).await?;
+        lose_power(cluster, fleet, &mut rng).await?;
     } else {
-        unmount(cluster, mounts).await?;
+        unmount(cluster, &fleet.mounts()).await?;
     }
-    let client =
-        cluster.connect("auditor").await.map_err(|text| ("every client can mount", text))?;
-    let env = cluster.world.node("auditor");
-    let auditor = Mount::new(AUDITOR, client, env, history.clone(), tags);
+    let auditor = fleet.auditor(AUDITOR).await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     walk(&auditor, &expected).await;
     auditor.client.unmount().await;
+    fleet.bury(true);
     let image = cluster.meta().fork();
     cluster::fsck(image, 1).map_err(|text| ("1, 2, 5: the metadata are whole", text))
 }
@@ -328,24 +312,21 @@ async fn audit(
 async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
     for mount in mounts {
         let unmounted = cluster.env.timeout(PATIENCE, mount.client.unmount()).await;
-        unmounted.ok_or(("everything ends once faults have stopped", "an unmount".to_owned()))?;
+        unmounted.ok_or((EVERYTHING_ENDS, "an unmount".to_owned()))?;
     }
     Ok(())
 }
 
 /// Everything is synced, then all hosts and disks lose power at once, and the server starts
 /// again. Nothing of what was there may be missing.
-async fn lose_power(cluster: &Cluster, mounts: &[Mount], rng: &mut SimRng) -> Result<(), Broken> {
-    for mount in mounts {
+async fn lose_power(cluster: &Cluster, fleet: &Fleet, rng: &mut SimRng) -> Result<(), Broken> {
+    for mount in fleet.mounts() {
         let synced = cluster.env.timeout(PATIENCE, mount.sync_all()).await;
         // A failure is in the history, where it is judged.
-        let _ = synced.ok_or(("everything ends once faults have stopped", "a sync".to_owned()))?;
+        let _ = synced.ok_or((EVERYTHING_ENDS, "a sync".to_owned()))?;
     }
     log::line("fault: cluster-power");
-    for mount in mounts {
-        cluster.world.kill(&format!("c{}", mount.index));
-    }
-    cluster.world.kill(cluster::SERVER);
+    fleet.end();
     let meta = cluster.meta().after_power_cut(rng);
     let data = cluster.data().after_power_cut(rng);
     cluster::fsck(meta.fork(), 2)

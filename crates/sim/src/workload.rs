@@ -1,5 +1,6 @@
 //! What the applications do: weighted random operations over a small, contended tree.
 
+use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
@@ -42,11 +43,12 @@ impl Process {
         self.rng.between(u64::from(*NAMES.start()), u64::from(*NAMES.end())) as NameNo
     }
 
-    /// Does those of the first `operations` of its script that are not left out, then closes its
-    /// files.
-    pub async fn run(&mut self, operations: u64) {
-        let (client, process) = (self.mount.index as u32, self.number as u32);
-        for index in 0..operations as u32 {
+    /// Does those of the first `operations` of its script that are not left out, from `next` on,
+    /// then closes its files.
+    pub async fn run(&mut self, operations: u64, next: &Cell<u32>) {
+        let (client, process) = (self.mount.slot as u32, self.number as u32);
+        while next.get() < operations as u32 {
+            let index = next.replace(next.get() + 1);
             let step = Step::Operation { client, process, index };
             if !self.script.takes(step) {
                 continue;
@@ -139,9 +141,10 @@ impl Process {
     }
 
     fn flags(&mut self) -> u32 {
-        match self.rng.below(5) {
+        match self.rng.below(6) {
             0 => 0,
             1 => OpenFlags::WRITE_ONLY,
+            3 => OpenFlags::READ_WRITE | OpenFlags::DSYNC,
             2 => OpenFlags::WRITE_ONLY | OpenFlags::APPEND,
             _ => OpenFlags::READ_WRITE,
         }

@@ -356,9 +356,12 @@ impl SimDisk {
         }
     }
 
-    pub(crate) fn is_stalled(&self) -> bool {
+    /// Does nothing complete?
+    pub fn is_stalled(&self) -> bool {
         self.lock().stalled
     }
+
+    // What the simulated driver does.
 
     pub(crate) fn is_write_through(&self) -> bool {
         self.lock().write_through

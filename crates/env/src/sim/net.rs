@@ -376,7 +376,20 @@ impl State {
 
     pub(crate) fn heal(&mut self) {
         self.net.partitions.clear();
+        self.deliver_held();
+    }
+
+    pub(crate) fn heal_between(&mut self, a: &str, b: &str) {
+        self.net.partitions.remove(&pair(a, b));
+        self.deliver_held();
+    }
+
+    fn deliver_held(&mut self) {
         for event in std::mem::take(&mut self.net.held) {
+            if !self.passes(&event) {
+                self.net.held.push_back(event);
+                continue;
+            }
             let to = match &event {
                 NetEvent::Deliver { to, .. } => Some(*to),
                 NetEvent::Connected { socket, .. } => Some(*socket),

@@ -161,6 +161,11 @@ impl SimWorld {
         lock(&self.0.state).heal();
     }
 
+    /// Ends the partition between two nodes; what it held up is delivered.
+    pub fn heal_between(&self, a: &str, b: &str) {
+        lock(&self.0.state).heal_between(a, b);
+    }
+
     /// Breaks the connections between two nodes: both ends see a reset.
     pub fn cut(&self, a: &str, b: &str) {
         lock(&self.0.state).cut(a, b);

@@ -1,0 +1,397 @@
+//! The clients of a run: they mount, work, die, fall silent, and come back.
+//!
+//! Invariants:
+//! - a client that comes back after its death is another one to the judge, and goes on in the
+//!   script of the one before it;
+//! - whenever a session may have been lost, the history says between which moments.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use types::{Duration, Instant};
+
+use crate::cluster::{Cluster, LEASE, SERVER};
+use crate::history::History;
+use crate::log;
+use crate::mount::Mount;
+use crate::script::Script;
+use crate::workload::Process;
+
+/// How often it is looked whether a session was lost.
+const LOOK: Duration = Duration::from_millis(100);
+/// So long after a restart clients may still have to replay what they did before it.
+const MEMORY: Duration = Duration::from_secs(10);
+/// Changes that a client may lose at most with a server that dies.
+const KEPT_MAX: u32 = 64;
+
+/// A client's place.
+struct Member {
+    name: String,
+    mount: Option<Mount>,
+    /// It is being connected, or was killed and will be.
+    coming: bool,
+    attempts: u64,
+    /// Since when, in events, and until when its session may be lost.
+    trouble: Option<(u64, Instant)>,
+    /// Its session.
+    session: Session,
+    /// Next operation of each process.
+    next: Vec<Rc<Cell<u32>>>,
+}
+
+/// A session as the server keeps it.
+#[derive(Clone, Copy, Default)]
+struct Session {
+    /// Number of the client at the server.
+    client: u64,
+    /// Position since which it may be lost.
+    since: Option<u64>,
+    /// The history says that it is lost.
+    told: bool,
+    /// Evictions that its client has heard of.
+    evictions: u64,
+}
+
+/// A client that has ended, whose session the server may still keep.
+struct Dead {
+    index: usize,
+    session: Session,
+    since: u64,
+    killed: Instant,
+    kept: u32,
+}
+
+impl Member {
+    /// A fresh client mounts here.
+    fn put(&mut self, mount: Mount) {
+        let client = mount.client.status().client;
+        self.session = Session { client, ..Session::default() };
+        self.mount = Some(mount);
+    }
+}
+
+/// See the module. Clones are the same clients.
+#[derive(Clone)]
+pub struct Fleet(Rc<Inner>);
+
+struct Inner {
+    cluster: Cluster,
+    history: History,
+    script: Rc<Script>,
+    tags: Rc<Cell<u32>>,
+    operations: u64,
+    members: RefCell<Vec<Member>>,
+    dead: RefCell<Vec<Dead>>,
+    clients: Cell<usize>,
+    /// Processes that have not ended.
+    working: Cell<usize>,
+    failure: RefCell<Option<String>>,
+}
+
+impl Fleet {
+    /// Clients with so many processes each, of so many operations.
+    pub fn new(
+        cluster: &Cluster,
+        history: &History,
+        script: &Rc<Script>,
+        slots: usize,
+        processes: usize,
+        operations: u64,
+    ) -> Fleet {
+        let member = |slot: usize| Member {
+            name: format!("c{slot}"),
+            mount: None,
+            coming: false,
+            attempts: 0,
+            trouble: None,
+            session: Session::default(),
+            next: (0..processes).map(|_| Rc::default()).collect(),
+        };
+        Fleet(Rc::new(Inner {
+            cluster: cluster.clone(),
+            history: history.clone(),
+            script: script.clone(),
+            tags: Rc::default(),
+            operations,
+            members: RefCell::new((0..slots).map(member).collect()),
+            dead: RefCell::default(),
+            clients: Cell::new(0),
+            working: Cell::new(0),
+            failure: RefCell::default(),
+        }))
+    }
+
+    /// All clients mount, one after the other; then their processes begin.
+    ///
+    /// # Errors
+    /// Why one cannot.
+    pub async fn start(&self) -> Result<(), String> {
+        let slots = 0..self.0.members.borrow().len();
+        let used: Vec<usize> = slots.filter(|slot| self.0.script.uses(*slot as u32)).collect();
+        for &slot in &used {
+            let mount = self.mount(slot).await?;
+            self.0.members.borrow_mut()[slot].put(mount);
+        }
+        for slot in used {
+            self.work(slot);
+        }
+        let this = self.clone();
+        let tell = move |client, out| this.evicts(client, out);
+        *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
+        let this = self.clone();
+        self.0.cluster.env.spawn(async move { this.watch().await });
+        Ok(())
+    }
+
+    /// A fresh client of the node of this slot.
+    async fn mount(&self, slot: usize) -> Result<Mount, String> {
+        let name = format!("c{slot}");
+        let client = self.0.cluster.connect(&name).await?;
+        let env = self.0.cluster.world.node(&name);
+        let index = self.0.clients.get();
+        self.0.clients.set(index + 1);
+        let inner = &self.0;
+        Ok(Mount::new((index, slot), client, env, inner.history.clone(), inner.tags.clone()))
+    }
+
+    /// A client that does nothing by itself, to look.
+    ///
+    /// # Errors
+    /// Why it cannot mount.
+    pub async fn auditor(&self, slot: usize) -> Result<Mount, String> {
+        self.mount(slot).await
+    }
+
+    /// The processes of a mounted client go on where those before them ended.
+    fn work(&self, slot: usize) {
+        let (mount, next) = {
+            let members = self.0.members.borrow();
+            let member = &members[slot];
+            let Some(mount) = member.mount.clone() else { return };
+            (mount, member.next.clone())
+        };
+        let lone = next.len() == 1;
+        for (number, next) in next.into_iter().enumerate() {
+            let script = self.0.script.clone();
+            let mut process = Process::new(mount.clone(), number as u64, lone, script);
+            let (this, operations) = (self.clone(), self.0.operations);
+            self.0.working.set(self.0.working.get() + 1);
+            let working = Working(this);
+            mount.env.spawn(async move {
+                process.run(operations, &next).await;
+                drop(working);
+            });
+        }
+    }
+
+    /// Mounted clients.
+    pub fn mounts(&self) -> Vec<Mount> {
+        self.0.members.borrow().iter().filter_map(|member| member.mount.clone()).collect()
+    }
+
+    /// Places of clients.
+    pub fn slots(&self) -> usize {
+        self.0.members.borrow().len()
+    }
+
+    /// Nobody works or will.
+    pub fn is_done(&self) -> bool {
+        let coming = self.0.members.borrow().iter().any(|member| member.coming);
+        self.0.working.get() == 0 && !coming
+    }
+
+    /// What must not be, if it was.
+    pub fn failure(&self) -> Option<String> {
+        self.0.failure.borrow().clone()
+    }
+
+    /// The name of the node of a slot.
+    pub fn name(&self, slot: usize) -> String {
+        self.0.members.borrow()[slot].name.clone()
+    }
+
+    /// The client's process is gone; another one mounts after `pause`.
+    ///
+    /// `false`: there was none to kill.
+    pub fn kill(&self, slot: usize, pause: Duration) -> bool {
+        let mount = self.0.members.borrow_mut()[slot].mount.take();
+        let lived = mount.is_some() || self.0.members.borrow()[slot].coming;
+        if let Some(mount) = mount {
+            self.note_evictions(slot, &mount);
+            let status = mount.client.status();
+            self.0.dead.borrow_mut().push(Dead {
+                index: mount.index,
+                session: self.0.members.borrow()[slot].session,
+                since: self.0.history.cut_short(mount.index),
+                killed: self.0.cluster.env.now(),
+                kept: (status.replay as u32).min(KEPT_MAX),
+            });
+        }
+        // One that is about to mount begins anew, too.
+        self.0.cluster.world.kill(&self.name(slot));
+        let attempt = self.attempt(slot);
+        let this = self.clone();
+        self.0.cluster.env.spawn(async move {
+            this.0.cluster.env.sleep(pause).await;
+            this.come_back(slot, attempt);
+        });
+        lived
+    }
+
+    fn attempt(&self, slot: usize) -> u64 {
+        let mut members = self.0.members.borrow_mut();
+        members[slot].coming = true;
+        members[slot].attempts += 1;
+        members[slot].attempts
+    }
+
+    /// A fresh client mounts, as a process of its node.
+    fn come_back(&self, slot: usize, attempt: u64) {
+        if self.0.members.borrow()[slot].attempts != attempt {
+            return;
+        }
+        let (this, node) = (self.clone(), self.0.cluster.world.node(&self.name(slot)));
+        node.spawn(async move {
+            match this.mount(slot).await {
+                Ok(mount) => {
+                    this.0.members.borrow_mut()[slot].put(mount);
+                    this.work(slot);
+                }
+                Err(text) => *this.0.failure.borrow_mut() = Some(text),
+            }
+            this.0.members.borrow_mut()[slot].coming = false;
+        });
+    }
+
+    /// The client's process stands still, or nothing passes between it and the server.
+    pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
+        let since = self.0.history.position();
+        let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
+        let name = self.name(slot);
+        {
+            let mut members = self.0.members.borrow_mut();
+            let member = &mut members[slot];
+            let until = env.now() + time + LEASE * 4;
+            let since = member.trouble.map_or(since, |(since, _)| since);
+            member.trouble = Some((since, until));
+        }
+        if stopped {
+            world.pause(&name);
+        } else {
+            world.partition(&name, SERVER);
+        }
+        env.clone().spawn(async move {
+            env.sleep(time).await;
+            if stopped {
+                world.resume(&name);
+            } else {
+                world.heal_between(&name, SERVER);
+            }
+        });
+    }
+
+    /// Looks for sessions that were lost.
+    async fn watch(&self) {
+        loop {
+            self.0.cluster.env.sleep(LOOK).await;
+            for slot in 0..self.slots() {
+                let mount = self.0.members.borrow()[slot].mount.clone();
+                if let Some(mount) = mount {
+                    self.note_evictions(slot, &mount);
+                }
+            }
+        }
+    }
+
+    fn was_restarted_since(&self, since: Instant) -> bool {
+        self.0.cluster.restarted.get().is_some_and(|at| at + MEMORY > since)
+    }
+
+    /// The server says that it evicts a client, or that it has.
+    fn evicts(&self, client: u64, out: bool) {
+        let position = self.0.history.position();
+        if let Some(dead) =
+            self.0.dead.borrow_mut().iter_mut().find(|dead| dead.session.client == client)
+        {
+            dead.session.since.get_or_insert(position);
+            dead.session.told |= out;
+        }
+        let mut members = self.0.members.borrow_mut();
+        let Some(slot) = members.iter().position(|member| {
+            member.mount.is_some() && member.session.client == client && !member.session.told
+        }) else {
+            drop(members);
+            return self.bury(false);
+        };
+        let since = *members[slot].session.since.get_or_insert(position);
+        if out && let Some(mount) = members[slot].mount.clone() {
+            members[slot].session.told = true;
+            self.lost(&mount, since);
+        }
+    }
+
+    /// The session of a living client is lost.
+    fn lost(&self, mount: &Mount, since: u64) {
+        let now = self.0.cluster.env.now();
+        let kept = if self.was_restarted_since(now) { KEPT_MAX } else { 0 };
+        self.0.history.lost(mount.index, since, false, kept);
+    }
+
+    /// What the client says of its sessions is compared with what the server said.
+    fn note_evictions(&self, slot: usize, mount: &Mount) {
+        let status = mount.client.status();
+        let now = self.0.cluster.env.now();
+        let mut members = self.0.members.borrow_mut();
+        let member = &mut members[slot];
+        if status.evictions > member.session.evictions {
+            if member.trouble.is_none_or(|(_, until)| now > until) {
+                log::violation(&format!("c{} was evicted, though it was heard", mount.index));
+            }
+            if status.evictions > member.session.evictions + 1 {
+                log::violation(&format!("c{} was evicted twice in a moment", mount.index));
+            }
+            let position = self.0.history.position();
+            let since = member.trouble.map_or(position, |(since, _)| since);
+            if !member.session.told {
+                self.lost(mount, member.session.since.unwrap_or(since));
+            }
+            self.0.history.learned(mount.index);
+            let evictions = status.evictions;
+            member.session = Session { client: status.client, evictions, ..Session::default() };
+        } else if member.trouble.is_some_and(|(_, until)| now > until) {
+            member.trouble = None;
+        }
+    }
+
+    /// The sessions of dead clients that the server has ended are so in the history; with `all`
+    /// those of all.
+    pub fn bury(&self, all: bool) {
+        let mut dead = self.0.dead.borrow_mut();
+        let buried: Vec<Dead> = dead.extract_if(.., |dead| all || dead.session.told).collect();
+        for dead in buried {
+            let kept = if self.was_restarted_since(dead.killed) { dead.kept } else { 0 };
+            let since = dead.session.since.unwrap_or(dead.since);
+            self.0.history.lost(dead.index, since, true, kept);
+        }
+    }
+
+    /// All clients and the server end at once; nobody comes back.
+    pub fn end(&self) {
+        for slot in 0..self.slots() {
+            let mount = self.0.members.borrow_mut()[slot].mount.take();
+            if mount.is_some() {
+                self.0.cluster.world.kill(&self.name(slot));
+            }
+        }
+        self.0.cluster.kill_server();
+    }
+}
+
+/// A process that works; dropped at its end or death.
+struct Working(Fleet);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.0.working.set(self.0.0.working.get() - 1);
+    }
+}

@@ -1,0 +1,174 @@
+//! What operations read and write of the state: whether the order of two can matter.
+
+use std::collections::BTreeSet;
+
+use types::{FileKind, Ino};
+
+use crate::call::{At, Call, Op, Outcome};
+use crate::model::{State, owner_of};
+
+/// A part of the state that operations may share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Key {
+    Name(At),
+    /// Does the directory exist?
+    Alive(Ino),
+    /// Which names has it?
+    Names(Ino),
+    Node(Ino),
+    /// Which directory lies in which.
+    Tree,
+    /// What a client holds and has not synced.
+    Session(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Read,
+    /// Changes that do not see each other.
+    Add,
+    Write,
+}
+
+/// What an operation reads and writes.
+#[derive(Default)]
+pub struct Footprint(Vec<(Key, Mode)>);
+
+impl Footprint {
+    /// May the order of the two matter?
+    pub fn meets(&self, other: &Footprint) -> bool {
+        self.0.iter().any(|(key, mode)| {
+            other.0.iter().any(|(its, how)| {
+                key == its
+                    && !matches!((mode, how), (Mode::Read, Mode::Read) | (Mode::Add, Mode::Add))
+            })
+        })
+    }
+
+    /// This, too.
+    pub fn join(&mut self, other: Footprint) {
+        self.0.extend(other.0);
+    }
+
+    fn add(&mut self, key: Key, mode: Mode) {
+        self.0.push((key, mode));
+    }
+
+    fn changes_name(&mut self, at: At) {
+        self.add(Key::Name(at), Mode::Write);
+        self.add(Key::Alive(at.dir), Mode::Read);
+        self.add(Key::Names(at.dir), Mode::Add);
+    }
+
+    fn loses_name(&mut self, state: &State, ino: Option<Ino>) {
+        let Some(ino) = ino else { return };
+        self.add(Key::Node(ino), Mode::Write);
+        if state.is_dir(ino) {
+            self.add(Key::Alive(ino), Mode::Write);
+            self.add(Key::Names(ino), Mode::Write);
+        }
+    }
+}
+
+impl State {
+    /// What `call` may read and write here.
+    pub fn footprint(&self, call: &Call) -> Footprint {
+        let mut all = Footprint::default();
+        if self.mortal && !call.op.only_looks() {
+            let lost = matches!(call.op, Op::Lost { .. });
+            all.add(Key::Session(call.client), if lost { Mode::Write } else { Mode::Add });
+        }
+        match &call.op {
+            Op::Lookup(at) => {
+                all.add(Key::Name(*at), Mode::Read);
+                all.add(Key::Alive(at.dir), Mode::Read);
+            }
+            Op::Make(at, kind) => {
+                all.changes_name(*at);
+                if *kind == FileKind::Directory {
+                    all.add(Key::Node(at.dir), Mode::Write);
+                }
+                self.made(call, &mut all);
+            }
+            Op::Create { at, .. } => {
+                all.changes_name(*at);
+                self.made(call, &mut all);
+            }
+            Op::TmpFile(dir, _) => {
+                all.add(Key::Alive(*dir), Mode::Read);
+                self.made(call, &mut all);
+            }
+            Op::Link(ino, at) => {
+                all.changes_name(*at);
+                all.add(Key::Node(*ino), Mode::Write);
+            }
+            Op::Unlink(at) => {
+                all.changes_name(*at);
+                all.loses_name(self, self.find(*at));
+            }
+            Op::Rmdir(at) => {
+                all.changes_name(*at);
+                all.add(Key::Node(at.dir), Mode::Write);
+                all.loses_name(self, self.find(*at));
+            }
+            Op::Rename { from, to, .. } => {
+                all.changes_name(*from);
+                all.changes_name(*to);
+                let (moved, over) = (self.find(*from), self.find(*to));
+                if moved.into_iter().chain(over).any(|ino| self.is_dir(ino)) {
+                    all.add(Key::Tree, Mode::Write);
+                    all.add(Key::Node(from.dir), Mode::Write);
+                    all.add(Key::Node(to.dir), Mode::Write);
+                }
+                all.loses_name(self, over);
+                if let Some(moved) = moved {
+                    all.add(Key::Node(moved), Mode::Write);
+                }
+            }
+            Op::GetAttr(ino) | Op::Read { ino, .. } | Op::GetXattr(ino) => {
+                all.add(Key::Node(*ino), Mode::Read);
+            }
+            Op::Open(ino, _)
+            | Op::Close(ino, _)
+            | Op::Write { ino, .. }
+            | Op::Truncate(ino, _)
+            | Op::Allocate { ino, .. }
+            | Op::SetMode(ino, _)
+            | Op::SetXattr(ino, _)
+            | Op::Flock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            Op::Fsync(ino, _) => {
+                if self.mortal {
+                    all.add(Key::Node(*ino), Mode::Write);
+                }
+            }
+            Op::SyncNames => {}
+            Op::SyncAll => self.add_all_of(call.client, &mut all),
+            Op::Lost { edits, .. } => {
+                self.add_all_of(call.client, &mut all);
+                let edited = edits.iter().filter_map(Op::edited);
+                edited.for_each(|ino| all.add(Key::Node(ino), Mode::Write));
+            }
+        }
+        all
+    }
+
+    /// All that a client may lose, and what it holds.
+    fn add_all_of(&self, client: usize, all: &mut Footprint) {
+        let opened = self.opens.range((client, Ino(0))..=(client, Ino(u64::MAX)));
+        let mut inos: BTreeSet<Ino> = opened.map(|((_, ino), _)| *ino).collect();
+        for (ino, node) in &self.nodes {
+            let dirty = node.dirty.as_ref().is_some_and(|dirty| dirty.client == client);
+            if dirty || node.flocks.iter().any(|(owner, _)| owner_of(*owner) == client) {
+                inos.insert(*ino);
+            }
+        }
+        inos.into_iter().for_each(|ino| all.add(Key::Node(ino), Mode::Write));
+    }
+
+    fn made(&self, call: &Call, all: &mut Footprint) {
+        if let Some(Outcome::Found(Some(ino))) = &call.outcome {
+            all.add(Key::Node(*ino), Mode::Write);
+            all.add(Key::Alive(*ino), Mode::Write);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The part of the model that knows what is stable, and what is lost with a session.
+//!
+//! Invariants:
+//! - one client at a time may lose changes of a file's content: whoever else reads or writes it
+//!   has made the server ask for them first, and they are stable;
+//! - a size that an application elsewhere only asked for makes nothing stable;
+//! - an open file through which data were lost fails once with EIO before it succeeds.
+
+use std::rc::Rc;
+
+use types::{Fault, Ino};
+
+use crate::call::{Call, FileNo, Op, Outcome};
+use crate::content::{Content, Dirty, Edit};
+use crate::model::{Body, Loss, Node, State, Step, impossible, owner_of};
+
+impl Node {
+    /// Something was seen: may it still be that nothing was lost?
+    pub(crate) fn doubt(&mut self, possible: impl FnOnce(&Content) -> bool) {
+        let Some(loss) = &mut self.loss else { return };
+        if loss.hope.as_ref().is_some_and(|hope| !possible(hope)) {
+            Rc::make_mut(loss).hope = None;
+        }
+    }
+
+    fn is_dirty_of(&self, client: usize) -> bool {
+        self.dirty.as_ref().is_some_and(|dirty| dirty.client == client)
+    }
+
+    fn synced(&mut self, begun: u64) {
+        let Some(dirty) = &mut self.dirty else { return };
+        let dirty = Rc::make_mut(dirty);
+        dirty.synced(begun);
+        if dirty.is_stable() {
+            self.dirty = None;
+        }
+    }
+}
+
+impl State {
+    /// Reads and edits of a file's content.
+    pub(crate) fn content(
+        &self,
+        call: &Call,
+        ino: Ino,
+        content: &Content,
+        outcome: &Outcome,
+    ) -> Step {
+        if let Op::Read { offset, len, .. } = &call.op {
+            let Outcome::Bytes(read) = outcome else { return impossible("bytes") };
+            return match content.read(*offset, *len, read) {
+                Err(want) => impossible(want),
+                Ok(new) => self.was_read(call, ino, new, *offset, *len, read),
+            };
+        }
+        let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
+            return impossible("done");
+        };
+        let mut next: Vec<State> = content
+            .edit(edit)
+            .into_iter()
+            .map(|new| {
+                let mut next = self.clone();
+                next.edited(call, ino, content, new, edit);
+                next
+            })
+            .collect();
+        match next.len() {
+            1 => next.pop().map_or(Step::Same, Step::Next),
+            _ => Step::Several(next),
+        }
+    }
+
+    fn was_read(
+        &self,
+        call: &Call,
+        ino: Ino,
+        new: Option<Content>,
+        offset: u64,
+        len: u32,
+        read: &[u8],
+    ) -> Step {
+        let node = &self.nodes[&ino];
+        let stable = node.dirty.as_ref().is_some_and(|dirty| dirty.client != call.client);
+        if new.is_none() && !stable && node.loss.is_none() {
+            return Step::Same;
+        }
+        let mut next = self.clone();
+        let node = next.node(ino);
+        if let Some(new) = new {
+            node.body = Body::File(new);
+        }
+        if stable {
+            node.dirty = None;
+        }
+        node.doubt(|hope| hope.read(offset, len, read).is_ok());
+        Step::Next(next)
+    }
+
+    fn edited(&mut self, call: &Call, ino: Ino, old: &Content, new: Content, edit: Edit) {
+        let mortal = self.mortal;
+        let node = self.node(ino);
+        if let Some(loss) = &mut node.loss
+            && let Some(hope) = &loss.hope
+        {
+            let mut edited = hope.edit(edit);
+            let hope = if edited.len() == 1 { edited.pop() } else { None };
+            Rc::make_mut(loss).hope = hope;
+        }
+        if mortal {
+            let mut dirty = match node.dirty.take() {
+                Some(dirty) if dirty.client == call.client => dirty,
+                _ => Rc::new(Dirty::new(call.client, old)),
+            };
+            let through = matches!(&call.op, Op::Write { sync: true, offset: Some(_), .. });
+            if through && !call.guessed {
+                Rc::make_mut(&mut dirty).wrote_through(edit);
+            } else {
+                let grew = matches!(edit, Edit::Write { .. });
+                Rc::make_mut(&mut dirty).add(&new, call.ended, grew);
+            }
+            node.dirty = Some(dirty);
+        }
+        node.body = Body::File(new);
+    }
+
+    /// fsync and its kin.
+    pub(crate) fn synced(&self, call: &Call, ino: Option<Ino>, outcome: &Outcome) -> Step {
+        if *outcome == Outcome::Failed(Fault::Io) && self.is_unaware(call) {
+            // It was under way when the session was lost, and perhaps something with it.
+            return Step::Same;
+        }
+        if *outcome != Outcome::Done {
+            return impossible("durable");
+        }
+        let of = |(at, node): &(&Ino, &Rc<Node>)| {
+            ino.is_none_or(|ino| ino == **at) && node.is_dirty_of(call.client)
+        };
+        let dirty: Vec<Ino> = self.nodes.iter().filter(of).map(|(ino, _)| *ino).collect();
+        if dirty.is_empty() {
+            return Step::Same;
+        }
+        let mut next = self.clone();
+        for ino in dirty {
+            next.node(ino).synced(call.begun);
+        }
+        Step::Next(next)
+    }
+
+    /// Did it begin before its client knew that its session is lost?
+    fn is_unaware(&self, call: &Call) -> bool {
+        self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
+    }
+
+    /// The first operation by an open file that has to tell of a loss. `None`: it is as any other.
+    pub(crate) fn tell_loss(&self, call: &Call, file: FileNo, outcome: &Outcome) -> Option<Step> {
+        let ino = match &call.op {
+            Op::Fsync(ino, _) | Op::Close(ino, _) => *ino,
+            Op::Write { ino, .. } | Op::Allocate { ino, .. } => *ino,
+            _ => return None,
+        };
+        let mut next = self.clone();
+        next.owed.remove(&(call.client, file));
+        if *outcome == Outcome::Failed(Fault::Io) {
+            if let Op::Close(..) = &call.op {
+                next.closed(call.client, file, ino);
+            }
+            // What is written through fails after it was written.
+            if let Op::Write { sync: true, .. } = &call.op {
+                let written = Call { outcome: Some(Outcome::Done), ..call.clone() };
+                return Some(match next.step(&written) {
+                    Step::Next(other) => Step::Several(vec![next, other]),
+                    Step::Several(mut others) => {
+                        others.push(next);
+                        Step::Several(others)
+                    }
+                    _ => Step::Next(next),
+                });
+            }
+            return Some(Step::Next(next));
+        }
+        if *outcome != Outcome::Done || self.is_unaware(call) {
+            return None;
+        }
+        let node = next.nodes.get(&ino)?;
+        let loss = node.loss.as_ref().filter(|loss| loss.client == call.client)?;
+        let Some(hope) = loss.hope.clone() else {
+            return Some(impossible("EIO: data were lost"));
+        };
+        // Nothing is said of a loss: nothing was lost.
+        next.node(ino).body = Body::File(hope);
+        Some(match next.step(call) {
+            Step::Same => Step::Next(next),
+            step => step,
+        })
+    }
+
+    /// What an operation without an answer may have done: its steps, each with an answer.
+    pub(crate) fn guesses(&self, call: &Call, unmade: &[Ino], index: usize) -> Vec<Rc<Call>> {
+        let with = |outcome: Outcome| {
+            Rc::new(Call { outcome: Some(outcome), guessed: true, ..call.clone() })
+        };
+        match &call.op {
+            Op::Make(..) | Op::Create { .. } => {
+                // Nobody needs to have seen its number.
+                let unseen = Ino(u64::MAX - 1000 - index as u64);
+                let made = unmade.iter().copied().chain([unseen]);
+                made.filter(|ino| !self.nodes.contains_key(ino))
+                    .map(|ino| with(Outcome::Found(Some(ino))))
+                    .collect()
+            }
+            _ => vec![with(Outcome::Done)],
+        }
+    }
+
+    /// The session of a client is over.
+    pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op]) -> State {
+        let mut next = self.clone();
+        for op in edits {
+            next.perhaps_edited(client, op);
+        }
+        let inos: Vec<Ino> = self.nodes.keys().copied().collect();
+        for ino in inos {
+            let held = self.nodes[&ino].flocks.iter().any(|(owner, _)| owner_of(*owner) == client);
+            if held {
+                next.node(ino).flocks.retain(|(owner, _)| owner_of(*owner) != client);
+            }
+            if next.nodes[&ino].is_dirty_of(client) {
+                next.lose_content(client, ino, dead);
+            }
+        }
+        if dead {
+            next.opens.retain(|(holder, _), _| *holder != client);
+            next.owed.retain(|(holder, _)| *holder != client);
+            next.perhaps_gone();
+        } else {
+            let of = next.opens.iter_mut().filter(|((holder, _), _)| *holder == client);
+            of.for_each(|(_, opens)| opens.weak = true);
+        }
+        next
+    }
+
+    /// The client was changing a file when it ended.
+    fn perhaps_edited(&mut self, client: usize, op: &Op) {
+        let Some(ino) = op.edited().filter(|ino| self.nodes.contains_key(ino)) else { return };
+        let node = self.node(ino);
+        let (Body::File(content), Some(edit)) = (&node.body, Edit::of(op)) else { return };
+        let edited = content.edit(edit);
+        let dirty = node.dirty.take().unwrap_or_else(|| Rc::new(Dirty::new(client, content)));
+        let mine = dirty.client == client;
+        let dirty = node.dirty.insert(dirty);
+        if mine {
+            for edited in edited {
+                Rc::make_mut(dirty).add(&edited, u64::MAX, matches!(op, Op::Write { .. }));
+            }
+            return;
+        }
+        // Either it had not begun, or what the other had done was stable before.
+        let perhaps = Content::any_of(
+            std::iter::once((content, false)).chain(edited.iter().map(|edited| (edited, true))),
+        );
+        Rc::make_mut(dirty).add(&perhaps, u64::MAX, false);
+        node.body = Body::File(perhaps);
+    }
+
+    fn lose_content(&mut self, client: usize, ino: Ino, dead: bool) {
+        let node = self.node(ino);
+        let Some(dirty) = node.dirty.take().filter(|dirty| !dirty.is_stable()) else { return };
+        let Body::File(hope) = &node.body else { return };
+        if !dead {
+            node.loss = Some(Rc::new(Loss { client, hope: Some(hope.clone()) }));
+        }
+        node.body = Body::File(dirty.lost());
+        if !dead && let Some(opens) = self.opens.get(&(client, ino)) {
+            self.owed.extend(opens.files.iter().map(|file| (client, *file)));
+        }
+    }
+}

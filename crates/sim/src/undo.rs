@@ -1,0 +1,172 @@
+//! What led to a state, and how the state would be without the last changes of a client.
+//!
+//! Invariants:
+//! - a client loses its changes in the order in which it made them, the last ones first: one that
+//!   ended before another began is lost only with it;
+//! - what a client synced, and what others were told of its changes, is not lost: a past in which
+//!   another client's answer were different is none.
+
+use std::rc::Rc;
+
+use types::Ino;
+
+use crate::call::{Call, Op, Outcome};
+use crate::model::{State, Step};
+
+/// Steps further back than this from the last sync of a client are not looked at.
+const BACK: u64 = 400;
+
+/// One step of a past.
+pub struct Link {
+    /// The state before it.
+    pub state: Rc<State>,
+    /// The step, with its answer or what was guessed.
+    pub call: Rc<Call>,
+    before: Option<Rc<Link>>,
+}
+
+impl Link {
+    /// A step after others.
+    pub fn new(before: &Option<Rc<Link>>, state: &Rc<State>, call: &Rc<Call>) -> Rc<Link> {
+        Rc::new(Link { state: state.clone(), call: call.clone(), before: before.clone() })
+    }
+}
+
+impl Drop for Link {
+    /// One after the other: a past is long.
+    fn drop(&mut self) {
+        let mut next = self.before.take();
+        while let Some(link) = next {
+            match Rc::try_unwrap(link) {
+                Ok(mut link) => next = link.before.take(),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn links(past: Option<&Rc<Link>>) -> impl Iterator<Item = &Rc<Link>> {
+    std::iter::successors(past, |link| link.before.as_ref())
+}
+
+/// The last changes of names and attributes of a client that it has not synced, the newest first.
+pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&Rc<Link>> {
+    let mut floor = 0;
+    let mut found = Vec::new();
+    for link in links(past) {
+        let call = &link.call;
+        if found.len() >= most as usize || call.ended + BACK < floor {
+            break;
+        }
+        if call.client != client {
+            continue;
+        }
+        match &call.op {
+            Op::Fsync(..) | Op::SyncNames | Op::SyncAll if call.outcome == Some(Outcome::Done) => {
+                floor = floor.max(call.begun);
+            }
+            Op::Lost { .. } => break,
+            op if op.changes_names() => {
+                let there = match op {
+                    Op::Create { at, .. } => link.state.find(*at).is_some(),
+                    _ => false,
+                };
+                let done = matches!(call.outcome, Some(Outcome::Done | Outcome::Found(_)));
+                if done && !there && call.ended >= floor {
+                    found.push(link);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A state that there may have been, with its past; `None`: as it was.
+pub type Other = (Option<Rc<State>>, Option<Rc<Link>>);
+
+/// Every state that there may be when a client loses some of its last changes, first none;
+/// inodes of which `stays` is true were seen later.
+pub fn without(
+    past: Option<&Rc<Link>>,
+    client: usize,
+    most: u32,
+    stays: &dyn Fn(Ino) -> bool,
+) -> Vec<Other> {
+    let changes = last_changes(past, client, most);
+    let mut all: Vec<Other> = vec![(None, None)];
+    for &first in &changes {
+        // Lost with the one of the lost that ended first: those that began later, and any of those
+        // that ran when it ended.
+        let end = first.call.ended;
+        let after = changes.iter().filter(|link| link.call.begun > end);
+        let beside: Vec<&Rc<Link>> = changes
+            .iter()
+            .copied()
+            .filter(|link| link.call.begun < end && link.call.ended > end)
+            .take(4)
+            .collect();
+        let sure: Vec<&Rc<Link>> = after.copied().chain([first]).collect();
+        for choice in 0..1usize << beside.len() {
+            let some = beside.iter().enumerate().filter(|(nth, _)| choice >> nth & 1 == 1);
+            let lost: Vec<&Rc<Link>> = sure.iter().copied().chain(some.map(|(_, l)| *l)).collect();
+            let seen = |link: &&Rc<Link>| match &link.call.outcome {
+                Some(Outcome::Found(Some(ino))) => stays(*ino),
+                _ => false,
+            };
+            if lost.iter().any(seen) {
+                continue;
+            }
+            if let Some((state, past)) = again(past, &lost, client) {
+                all.push((Some(state), past));
+            }
+        }
+    }
+    all
+}
+
+/// What would have been without the lost steps, if all others can have had their answers.
+fn again(
+    past: Option<&Rc<Link>>,
+    lost: &[&Rc<Link>],
+    client: usize,
+) -> Option<(Rc<State>, Option<Rc<Link>>)> {
+    let mut left = lost.len();
+    let mut tail = Vec::new();
+    let mut start = None;
+    for link in links(past) {
+        if lost.iter().any(|lost| Rc::ptr_eq(lost, link)) {
+            left -= 1;
+        } else {
+            tail.push(link);
+        }
+        if left == 0 {
+            start = Some(link);
+            break;
+        }
+    }
+    let start = start?;
+    let (mut state, mut past) = (start.state.clone(), start.before.clone());
+    for link in tail.into_iter().rev() {
+        if let Op::Create { at, .. } = &link.call.op
+            && link.call.client == client
+            && link.state.find(*at).is_some()
+            && state.find(*at).is_none()
+        {
+            // It opened what is lost.
+            continue;
+        }
+        let next = match state.step(&link.call) {
+            Step::Same => state.clone(),
+            Step::Next(next) => Rc::new(next),
+            // Of several the first will do: what is lost are names, not sizes.
+            Step::Several(mut next) => Rc::new(next.swap_remove(0)),
+            // What the client itself saw goes with what it lost.
+            Step::Impossible(_) if link.call.client == client => continue,
+            Step::Impossible(_) => return None,
+        };
+        past = Some(Link::new(&past, &state, &link.call));
+        state = next;
+    }
+    Some((state, past))
+}

@@ -1,0 +1,139 @@
+//! What the judge lets a lost session take with it, and what not.
+#![allow(missing_docs)]
+
+use std::rc::Rc;
+
+use redbud_sim::call::{At, Call, Op, Outcome, pattern};
+use redbud_sim::judge::Judge;
+use redbud_sim::model::State;
+use types::{Fault, Ino};
+
+const FILE: Ino = Ino(7);
+const AT: At = At { dir: Ino::ROOT, name: 1 };
+
+/// A history of steps that follow each other.
+#[derive(Default)]
+struct Story(Vec<Call>);
+
+impl Story {
+    fn then(mut self, client: usize, op: Op, outcome: Outcome) -> Story {
+        let begun = 2 * self.0.len() as u64 + 1;
+        let outcome = Some(outcome);
+        self.0.push(Call { client, op, outcome, guessed: false, begun, ended: begun + 1 });
+        self
+    }
+
+    /// Client 0 makes the file, synced, and then writes to it.
+    fn of_a_write() -> Story {
+        let made = Outcome::Found(Some(FILE));
+        Story::default()
+            .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
+            .then(0, Op::Fsync(FILE, 1), Outcome::Done)
+            .then(0, write(5), Outcome::Done)
+    }
+
+    fn lost(self, dead: bool, kept: u32) -> Story {
+        let learned = 2 * self.0.len() as u64 + 3;
+        let lost = Op::Lost { dead, kept, learned, edits: Rc::default() };
+        self.then(0, lost, Outcome::Done)
+    }
+
+    fn read(self, client: usize, tag: Option<u32>) -> Story {
+        let bytes = tag.map_or_else(Vec::new, |tag| pattern(tag, 0, 10));
+        let op = Op::Read { ino: FILE, offset: 0, len: 100 };
+        self.then(client, op, Outcome::Bytes(Rc::new(bytes)))
+    }
+
+    fn holds(&self) -> bool {
+        let mut judge = Judge::new(State { mortal: true, ..State::default() });
+        judge.settle(&self.0).is_ok()
+    }
+}
+
+fn write(tag: u32) -> Op {
+    Op::Write { ino: FILE, offset: Some(0), len: 10, tag, file: 1, sync: false }
+}
+
+#[test]
+fn what_was_not_synced_may_be_lost_or_there_but_nothing_else() {
+    assert!(Story::of_a_write().lost(true, 0).read(1, None).holds());
+    assert!(Story::of_a_write().lost(true, 0).read(1, Some(5)).holds());
+    assert!(!Story::of_a_write().lost(true, 0).read(1, Some(6)).holds());
+    // Without a loss it is there.
+    assert!(!Story::of_a_write().read(1, None).holds());
+}
+
+#[test]
+fn what_was_seen_after_a_loss_stays_so() {
+    assert!(!Story::of_a_write().lost(true, 0).read(1, None).read(1, Some(5)).holds());
+    assert!(!Story::of_a_write().lost(true, 0).read(1, Some(5)).read(1, None).holds());
+}
+
+#[test]
+fn what_was_synced_or_read_by_another_client_outlives_its_writer() {
+    let synced = || Story::of_a_write().then(0, Op::Fsync(FILE, 1), Outcome::Done).lost(true, 0);
+    assert!(synced().read(1, Some(5)).holds());
+    assert!(!synced().read(1, None).holds());
+    let seen = || Story::of_a_write().read(1, Some(5)).lost(true, 0);
+    assert!(!seen().read(1, None).holds());
+    let through = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 6, file: 1, sync: true };
+    let through = Story::of_a_write().then(0, through, Outcome::Done).lost(true, 0);
+    assert!(!through.read(1, Some(5)).holds());
+}
+
+#[test]
+fn a_client_that_lives_is_told_once_of_what_it_lost() {
+    let lost = || Story::of_a_write().lost(false, 0);
+    let fsync = |story: Story, outcome| story.then(0, Op::Fsync(FILE, 1), outcome);
+    let io = Outcome::Failed(Fault::Io);
+    // It is lost, and nobody says so.
+    assert!(!fsync(lost().read(1, None), Outcome::Done).holds());
+    assert!(!fsync(lost(), Outcome::Done).read(1, None).holds());
+    assert!(fsync(lost(), Outcome::Done).read(1, Some(5)).holds());
+    assert!(fsync(fsync(lost().read(1, None), io.clone()), Outcome::Done).holds());
+    assert!(!fsync(fsync(lost(), io.clone()), io.clone()).holds());
+    assert!(!fsync(Story::of_a_write(), io).holds());
+}
+
+#[test]
+fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
+    let make = |story: Story, name, ino| {
+        let op = Op::Make(At { name, ..AT }, types::FileKind::Regular);
+        story.then(0, op, Outcome::Found(Some(Ino(ino))))
+    };
+    let find = |story: Story, name, ino: Option<u64>| {
+        story.then(1, Op::Lookup(At { name, ..AT }), Outcome::Found(ino.map(Ino)))
+    };
+    let two = || make(make(Story::default(), 2, 8), 3, 9);
+    assert!(find(find(two().lost(true, 2), 2, None), 3, None).holds());
+    assert!(find(find(two().lost(true, 2), 2, Some(8)), 3, None).holds());
+    assert!(!find(find(two().lost(true, 2), 2, None), 3, Some(9)).holds());
+    assert!(!find(two().lost(true, 0), 3, None).holds());
+    // An open by a name that is lost does not make the file.
+    let opened = Op::Create { at: At { name: 3, ..AT }, exclusive: false, file: 4 };
+    let opened = two().then(0, opened, Outcome::Found(Some(Ino(9)))).lost(true, 1);
+    assert!(find(opened, 3, None).holds());
+    let synced = || two().then(0, Op::SyncNames, Outcome::Done);
+    assert!(!find(synced().lost(true, 2), 3, None).holds());
+    let seen = || find(two(), 3, Some(9));
+    assert!(!find(seen().lost(true, 2), 3, None).holds());
+}
+
+#[test]
+fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_answer() {
+    let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Directory);
+    let story = |lost: bool| {
+        let made = Outcome::Found(Some(Ino(8)));
+        let mut story = Story::default().then(0, make(2), made).lost(true, u32::from(lost));
+        let begun = 2 * story.0.len() as u64 + 1;
+        let (op, ended) = (make(3), begun + 1);
+        story.0.push(Call { client: 1, op, outcome: None, guessed: false, begun, ended });
+        let story = story.lost(true, 0);
+        let look = |story: Story, name, ino| {
+            story.then(2, Op::Lookup(At { name, ..AT }), Outcome::Found(ino))
+        };
+        look(look(story, 3, Some(Ino(8))), 2, None)
+    };
+    assert!(story(true).holds());
+    assert!(!story(false).holds());
+}

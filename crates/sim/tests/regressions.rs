@@ -1,0 +1,113 @@
+//! Scripts of faults that random runs once found.
+#![allow(missing_docs)]
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use client::{Caller, Client, OpenFlags, Place, WriteFlags};
+use redbud_sim::cluster::{self, Cluster, SERVER};
+use types::{Duration, Ino, LockOwner, Name};
+
+const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+const LEN: usize = 4096;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+fn run<F: Future<Output = ()>>(seed: u64, script: impl FnOnce(Cluster) -> F) {
+    let (world, disks) = cluster::world(seed);
+    let inner = world.clone();
+    world.run(|env| async move {
+        let cluster = Cluster::new(inner, env, disks, Rc::default());
+        cluster.start_server();
+        script(cluster).await;
+    });
+}
+
+async fn write(client: &Client, ino: Ino, byte: u8, sync: bool) {
+    let flags = OpenFlags(OpenFlags::READ_WRITE);
+    let file = client.open(&ME, ino, flags).await.expect("it is there").handle;
+    let mut data = env::IoBuf::zeroed(LEN);
+    data.fill(byte);
+    let written = client.write(&ME, file, 0, data, LEN, WriteFlags::default()).await;
+    assert_eq!(written, Ok(LEN as u32));
+    if sync {
+        client.fsync(file, false).await.expect("durable");
+    }
+    client.flush(file, LockOwner(1)).await.expect("nothing failed");
+    client.release(file, None).await;
+}
+
+async fn read(client: &Client, ino: Ino) -> Vec<u8> {
+    let file = client.open(&ME, ino, OpenFlags(0)).await.expect("it is there").handle;
+    let bytes = client.read(file, 0, 2 * LEN as u32, false).await.expect("it can be read");
+    client.release(file, None).await;
+    bytes.to_vec()
+}
+
+async fn create(client: &Client, text: &str) -> Ino {
+    let name = name(text);
+    let place = Place { dir: Ino::ROOT, name: &name };
+    let flags = OpenFlags(OpenFlags::READ_WRITE);
+    let (entry, file) = client.create(&ME, place, 0o644, 0, flags).await.expect("it is made");
+    client.release(file.handle, None).await;
+    entry.attr.ino
+}
+
+#[test]
+fn a_file_that_gets_a_name_while_it_loses_one_keeps_what_its_remover_had_written() {
+    let linked = Rc::new(Cell::new(0));
+    for delay in 0..60 {
+        let linked = linked.clone();
+        run(delay, |cluster| async move {
+            let one = cluster.connect("one").await.expect("it mounts");
+            let other = cluster.connect("other").await.expect("it mounts");
+            let ino = create(&one, "a").await;
+            let old = name("a");
+            assert!(one.lookup(&ME, Ino::ROOT, &old).await.expect("it asks").is_ok());
+            write(&one, ino, 7, false).await;
+            let link = cluster.env.spawn_join({
+                let (other, new) = (other.clone(), name("b"));
+                async move { other.link(&ME, ino, Place { dir: Ino::ROOT, name: &new }).await }
+            });
+            cluster.env.sleep(Duration::from_micros(20 * delay)).await;
+            one.unlink(&ME, Place { dir: Ino::ROOT, name: &old }).await.expect("it is there");
+            let link = link.await;
+            if link.is_err() {
+                return;
+            }
+            cluster.kill_server();
+            cluster.start_server();
+            assert_eq!(read(&other, ino).await, [7; LEN], "delay {delay}");
+            linked.set(linked.get() + 1);
+        });
+    }
+    assert!(linked.get() > 20, "{} links came in time", linked.get());
+}
+
+#[test]
+fn what_a_killed_client_wrote_in_place_outlives_a_power_cut_once_it_was_read() {
+    for wait in [1, 5, 20, 100, 400, 800] {
+        run(wait, |cluster| async move {
+            let one = cluster.connect("one").await.expect("it mounts");
+            let other = cluster.connect("other").await.expect("it mounts");
+            let ino = create(&one, "a").await;
+            write(&one, ino, 1, true).await;
+            write(&one, ino, 2, false).await;
+            cluster.env.sleep(Duration::from_millis(wait)).await;
+            drop(one);
+            cluster.world.kill("one");
+            let seen = read(&other, ino).await;
+            other.syncfs().await.expect("durable");
+            drop(other);
+            cluster.world.kill("other");
+            cluster.world.kill(SERVER);
+            let (meta, data) = (cluster.meta().stable_only(), cluster.data().stable_only());
+            cluster.replace(Some(meta), Some(data));
+            cluster.start_server();
+            let third = cluster.connect("third").await.expect("it mounts");
+            assert_eq!(read(&third, ino).await, seen, "after {wait} ms");
+        });
+    }
+}
