@@ -258,7 +258,8 @@ impl Core {
         let current = dir.attr.version >= inode.server_attr().version;
         let order = self.absorbing.get();
         let news = inode.told(dir, order);
-        let keep = news && current && inode.keeps_names(order);
+        let held = dir.rights.contains(Rights::NAMES);
+        let keep = held && news && current && inode.keeps_names(order);
         (inode, keep)
     }
 

@@ -225,6 +225,8 @@ impl Inode {
             };
             rights = (rights - SOFT) | (rights & kept & SOFT);
         }
+        // That a reply tells no right to believe it takes nothing away: what it tells may be older.
+        rights |= state.lease.rights() & SOFT;
         let news = state.lease.granted(rights, leased.seq);
         if attr_held && !state.lease.holds(Rights::ATTR) {
             state.forget_attr();

@@ -66,9 +66,8 @@ impl Core {
         };
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
-        let had = Rights::from_bits_retain(soft.bits()) & inode.lease(|lease| lease.rights());
         inode.give(kept_by_mistake(soft), self.session.order());
-        self.env.spawn(async move { core.recall(inode, seq, (take, part), had).await });
+        self.env.spawn(async move { core.recall(inode, seq, (take, part)).await });
     }
 
     async fn recall(
@@ -76,15 +75,14 @@ impl Core {
         inode: Rc<Inode>,
         seq: u64,
         (take, part): (Rights, Option<BlockRange>),
-        had: Rights,
     ) {
         let ino = inode.ino;
         // What the kernel was never told, or has forgotten, it need not be told to forget.
         let known = ino == Ino::ROOT || !inode.is_idle();
-        if known && had.contains(Rights::NAMES) {
+        if known && take.contains(Rights::NAMES) {
             self.kernel.inc_epoch().await;
         }
-        if known && had.contains(Rights::ATTR) {
+        if known && take.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
         }
         let data = take & Rights::WHOLE;
@@ -125,8 +123,19 @@ impl Core {
         let _ = self.session.call(Call::reserved(vec![op])).await;
     }
 
+    /// Gives up the rights on the whole content of its own accord. The server hears of it, but
+    /// nothing is awaited after they were given up here.
+    pub async fn leave_whole(&self, inode: &Rc<Inode>) {
+        self.drain(inode, Rights::WHOLE).await;
+        let Some(core) = self.me.upgrade() else { return };
+        let (ino, seq) = (inode.ino, inode.lease(|lease| lease.seq()));
+        self.env.spawn(async move {
+            core.give_back((ino, seq), Rights::WHOLE, false, None).await;
+        });
+    }
+
     /// Takes `data` rights from the requests that use them, and gives them up locally.
-    pub async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
+    async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
         if inode.content().is_none() && !inode.has_pages() {
             inode.give(data, self.session.order());
             return;

@@ -246,7 +246,8 @@ impl Core {
                 && inode.opens() == 0
                 && inode.attr_holds()
                 && inode.server_attr().nlink == 1
-                && inode.content().is_none_or(|content| content.uses() == 0)
+                // A recall that drains waits for what the removal holds back.
+                && inode.content().is_none_or(|c| c.uses() == 0 && !c.is_draining())
         };
         if !removable(&inode) || self.removing.borrow().contains_key(&inode.ino) {
             return None;

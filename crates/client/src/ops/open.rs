@@ -242,7 +242,7 @@ impl Core {
         if flags.read_write() && !direct {
             drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
         } else if flags.read_write() && inode.has_pages() && !inode.holds(Rights::DATA_X) {
-            self.drain(inode, Rights::WHOLE).await;
+            self.leave_whole(inode).await;
         }
         Ok(direct)
     }

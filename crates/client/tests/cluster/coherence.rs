@@ -380,8 +380,11 @@ fn a_file_is_opened_for_mapping_without_pages_under_the_right_to_read() {
         let told = |told| a.kernel.told.borrow().contains(&told);
         assert!(!told(Told::Pages(ino, 0, 0)));
         // O_APPEND bypasses the pages, and takes no right to write when it is opened; O_RDWR may map.
-        a.open(ino, OpenFlags(2 | OpenFlags::APPEND)).await;
+        let appending = a.open(ino, OpenFlags(2 | OpenFlags::APPEND)).await;
         assert!(told(Told::Pages(ino, 0, 0)));
+        // The server knows that the right to read is gone: it can be had again.
+        let read = cluster.env.timeout(Duration::from_secs(2), a.read(appending, 0, 4096)).await;
+        assert_eq!(read.as_deref(), Some(&[1; 4096][..]));
     });
 }
 

@@ -148,7 +148,12 @@ fn opened(
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
     let stands = (wanted.0.conflicts() & Rights::DATA) - Rights::ATTR;
-    if !cx.server.leases.borrow().others(cx.client, ino).intersects(stands) {
+    let (others, own) = {
+        let leases = cx.server.leases.borrow();
+        (leases.others(cx.client, ino), leases.rights(cx.client, ino))
+    };
+    // Whoever has parts leaves them before the whole takes their place.
+    if !others.intersects(stands) && !own.contains(Rights::DATA_P) {
         return whole(cx, txn, attr, wanted, false);
     }
     let calm = !cx.server.contention.borrow().is_contended(ino, cx.server.env.now());

@@ -78,8 +78,11 @@ impl LeaseTable {
     /// Can `client` be given `part` without a recall?
     pub fn is_part_grantable(&self, client: ClientId, ino: Ino, part: Part) -> bool {
         let held = self.holding(client, ino).map_or(0, |holding| holding.parts.len());
-        held < PARTS_MAX
-            && !self.rights(client, ino).intersects(Rights::WHOLE)
+        held < PARTS_MAX && self.is_part_free(client, ino, part)
+    }
+
+    fn is_part_free(&self, client: ClientId, ino: Ino, part: Part) -> bool {
+        !self.rights(client, ino).intersects(Rights::WHOLE)
             && self.grantable(client, ino, Rights::DATA_P).contains(Rights::DATA_P)
             && self.part_conflicts(client, ino, part).is_empty()
     }
@@ -103,7 +106,7 @@ impl LeaseTable {
 
     /// Gives `client` `part` of `ino`, which must be grantable. Did it hold less before?
     pub fn grant_part(&mut self, client: ClientId, ino: Ino, part: Part) -> bool {
-        assert!(self.is_part_grantable(client, ino, part), "a grant of a part conflicts");
+        assert!(self.is_part_free(client, ino, part), "a grant of a part conflicts");
         if part.range.is_empty() {
             return false;
         }
@@ -161,7 +164,8 @@ impl LeaseTable {
     pub fn reclaim_parts(&mut self, client: ClientId, ino: Ino, parts: &[Part]) -> Vec<Part> {
         let mut refused = Vec::new();
         for &part in parts {
-            if self.is_part_grantable(client, ino, part) {
+            // Recalls of pieces may have made more of them than are granted.
+            if self.is_part_free(client, ino, part) {
                 self.grant_part(client, ino, part);
             } else {
                 refused.push(part);
