@@ -6,8 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::contender::Kind;
-use crate::table::Row;
-use crate::works::{Sample, Target, Work};
+use crate::works::{Row, Sample, Target, Work};
 
 /// A table's result.
 #[derive(Clone, Debug, Serialize)]

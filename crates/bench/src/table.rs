@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::contender::{Field, Kind, SetUp};
-use crate::works::{Sample, Sizes, WORKS, Work, make_entries};
+use crate::works::{Row, Sizes, WORKS, Work, make_entries};
 use crate::{Res, failed, process, report};
 
 /// What is to be measured.
@@ -17,14 +17,6 @@ pub struct Plan {
     pub runs: usize,
     /// Only the works of these names; all, if there are none.
     pub only: Vec<String>,
-}
-
-/// The samples of a work, by contender, one of each run.
-pub struct Row {
-    /// The work.
-    pub work: &'static Work,
-    /// What the turns gave.
-    pub samples: BTreeMap<Kind, Vec<Sample>>,
 }
 
 /// Measures, telling `progress` each turn.

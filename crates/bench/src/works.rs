@@ -3,6 +3,7 @@
 //! Each is done by one contender at a time and leaves its place as it found it,
 //! but for the stream and the directory of entries, which later works read.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -180,6 +181,14 @@ pub struct Sample {
     pub flushes: Option<u64>,
     /// Requests that the kernel sent to the mount, by kind.
     pub requests: Requests,
+}
+
+/// The samples of a work, by contender, one of each run.
+pub struct Row {
+    /// The work.
+    pub work: &'static Work,
+    /// What the turns gave.
+    pub samples: BTreeMap<Kind, Vec<Sample>>,
 }
 
 impl Sample {

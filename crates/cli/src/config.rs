@@ -16,10 +16,9 @@ use toml::Spanned;
 use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::{Duration, PagId, check_fs_name};
 
+use crate::address::{DEFAULT_PORT, check_address};
 use crate::units::{parse_duration, parse_size};
 
-/// The metadata server's port unless the file says otherwise.
-pub const DEFAULT_PORT: u16 = 10821;
 /// Smallest data zone.
 pub const DATA_MIN: u64 = 16 << 20;
 /// Smallest metadata zone.
@@ -218,7 +217,7 @@ impl Reader<'_> {
 
     fn listen(&self, value: Option<Spanned<String>>) -> Result<String, ConfigError> {
         let Some(value) = value else { return Ok(format!("127.0.0.1:{DEFAULT_PORT}")) };
-        crate::source::check_address(value.get_ref())
+        check_address(value.get_ref())
             .map_err(|text| self.at(value.span(), format!("key `server.listen`: {text}")))
     }
 

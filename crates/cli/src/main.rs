@@ -7,6 +7,7 @@
 // Above the seam: commands start processes, and read clocks and files.
 #![allow(clippy::disallowed_methods)]
 
+mod address;
 mod admin;
 mod args;
 mod busy;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use types::{Name, check_fs_name};
 
-use crate::config::DEFAULT_PORT;
+use crate::address::check_address;
 
 /// A file system and the addresses of its metadata server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,31 +75,6 @@ fn is_same_server(one: &str, another: &str) -> bool {
             one == another || (anywhere && one.port() == another.port())
         })
     })
-}
-
-/// Checks "host", "host:port", "`[v6]`" or "`[v6]`:port"; gives it with its port.
-pub fn check_address(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is no address: write host, host:port or [ipv6]:port");
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
-            (&text[..host.len() + 2], port.strip_prefix(':').or(port.is_empty().then_some("")))
-        }
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port).filter(|port| !port.is_empty())),
-            None => (text, Some("")),
-        },
-    };
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    if host.is_empty() || !(host.starts_with('[') || host.bytes().all(legal)) {
-        return Err(wrong());
-    }
-    let port = match port.ok_or_else(wrong)? {
-        "" => DEFAULT_PORT,
-        port => port.parse::<u16>().map_err(|_| wrong())?,
-    };
-    Ok(format!("{host}:{port}"))
 }
 
 #[cfg(test)]

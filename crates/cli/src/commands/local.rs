@@ -9,10 +9,12 @@
 
 mod files;
 mod making;
+mod opening;
+mod parts;
 mod stop;
 mod supervisor;
 
-pub use supervisor::{log_since, this_program};
+pub use parts::{log_since, this_program};
 
 use std::path::{Path, PathBuf};
 
@@ -38,13 +40,13 @@ pub fn run(args: &LocalArgs) -> Ended {
     let mount = mount_point(&args.mount, &dir)?;
     lock.rewrite(&format!("pid {}, mounted at {}", std::process::id(), mount.display()))
         .map_err(|error| io(&dir, error))?;
-    let cluster = files::open_or_make(&dir, args)?;
+    let cluster = opening::open_or_make(&dir, args)?;
     let source = Source {
         servers: vec![cluster.listen.clone()],
         fs_name: cluster.name.clone(),
         dir: Vec::new(),
     };
-    supervisor::run(supervisor::Plan {
+    supervisor::run(parts::Plan {
         cluster: cluster.file,
         source,
         dir,

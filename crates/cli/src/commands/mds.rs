@@ -11,18 +11,19 @@ use mds::{Config, Mds, PagPlace};
 use rustix::process::{Signal, getpid, kill_process};
 use store::{Cost, Mfs, OpenOptions, StoreError};
 
+use crate::address;
 use crate::args::MdsArgs;
 use crate::config::Cluster;
 use crate::devices::open_exclusive;
 use crate::exit::{Ended, Failure};
-use crate::{log, notify, source};
+use crate::{log, notify};
 
 /// Serves.
 pub fn run(args: &MdsArgs) -> Ended {
     let mut cluster =
         Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
     if let Some(listen) = &args.listen {
-        cluster.listen = source::check_address(listen).map_err(Failure::usage)?;
+        cluster.listen = address::check_address(listen).map_err(Failure::usage)?;
     }
     if args.until_eof {
         stop_at_end_of_input();

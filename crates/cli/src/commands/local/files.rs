@@ -1,53 +1,16 @@
-//! The files of a local cluster: DIR/cluster.toml and the images that it names.
-//!
-//! DIR/cluster.toml stands for images that are whole; the first start makes both.
+//! The file of a local cluster, and what the steps that make and open clusters share.
 
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 
-use super::{FS_NAME, making};
-use crate::args::LocalArgs;
+use super::FS_NAME;
 use crate::config::Cluster;
 use crate::exit::Failure;
-use crate::log;
-use crate::target::LOCAL_CONFIG;
 
 /// Ports that a local server may take: below the range that the kernel hands out.
 const PORTS: std::ops::Range<u16> = 10_000..31_000;
-
-/// The cluster in `dir`, ready to be served on a port that is free now.
-pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
-    let file = dir.join(LOCAL_CONFIG);
-    if !file.is_file() {
-        making::make(dir, args)?;
-    }
-    let cluster = read(&file)?;
-    tell_ignored(dir, args, &sizes(&cluster));
-    let lease = args.lease.filter(|lease| *lease != cluster.lease);
-    if is_free(&cluster.listen) && lease.is_none() {
-        return Ok(cluster);
-    }
-    let port = if is_free(&cluster.listen) { port_of(&cluster.listen)? } else { free_port()? };
-    let text = text(port, lease.unwrap_or(cluster.lease), &sizes(&cluster));
-    replace(&file, &text)?;
-    read(&file)
-}
-
-/// Logs which options of a first start have no effect any more.
-fn tell_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
-    let wrong_disk = |size: u64| is.data.iter().any(|disk| *disk != size);
-    let options = [
-        ("--disks", args.disks.is_some_and(|disks| usize::from(disks) != is.data.len())),
-        ("--disk-size", args.disk_size.is_some_and(wrong_disk)),
-        ("--metadata-size", args.metadata_size.is_some_and(|size| size != is.metadata)),
-    ];
-    for (option, _) in options.into_iter().filter(|(_, ignored)| *ignored) {
-        let dir = dir.display();
-        log::line(&format!("{option} has no effect: {dir} was made before, and otherwise"));
-    }
-}
 
 /// Bytes of the zones.
 pub struct Sizes {
@@ -57,7 +20,8 @@ pub struct Sizes {
     pub data: Vec<u64>,
 }
 
-fn sizes(cluster: &Cluster) -> Sizes {
+/// The sizes that a cluster's file names.
+pub fn sizes(cluster: &Cluster) -> Sizes {
     Sizes {
         metadata: cluster.metadata.size.unwrap_or_default(),
         data: cluster.data.iter().map(|(_, zone)| zone.size.unwrap_or_default()).collect(),
@@ -107,13 +71,9 @@ pub fn io(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed("RB-LOCAL", format!("{}: {error}", path.display()))
 }
 
-fn is_free(address: &str) -> bool {
+/// Can a server listen there now?
+pub fn is_free(address: &str) -> bool {
     TcpListener::bind(address).is_ok()
-}
-
-fn port_of(address: &str) -> Result<u16, Failure> {
-    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-    port.ok_or_else(|| Failure::usage(format!("`{address}` has no port")))
 }
 
 /// A free port, searched from a place that differs from process to process.

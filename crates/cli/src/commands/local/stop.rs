@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use super::supervisor::{Parts, terminate};
+use super::parts::{Parts, end, terminate};
 use crate::{busy, log, mountinfo};
 
 /// How long users of the mount get to leave it.
@@ -63,13 +63,6 @@ fn detach(mount: &Path) {
     if mounted && let Err(error) = fuse::unmount(mount, true) {
         log::line(&format!("{}: cannot unmount: {error}", mount.display()));
     }
-}
-
-/// Kills a child and waits for its end.
-pub fn end(child: &mut Child) {
-    // It may have ended already; then there is nothing to kill.
-    drop(child.kill());
-    drop(child.wait());
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {

@@ -1,0 +1,50 @@
+//! Every start: the cluster of DIR/cluster.toml, made if this is the first.
+//!
+//! Invariant: DIR/cluster.toml stands for images that are whole.
+
+use std::path::Path;
+
+use super::files::{Sizes, free_port, is_free, read, replace, sizes, text};
+use super::making;
+use crate::args::LocalArgs;
+use crate::config::Cluster;
+use crate::exit::Failure;
+use crate::log;
+use crate::target::LOCAL_CONFIG;
+
+/// The cluster in `dir`, ready to be served on a port that is free now.
+pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
+    let file = dir.join(LOCAL_CONFIG);
+    if !file.is_file() {
+        making::make(dir, args)?;
+    }
+    let cluster = read(&file)?;
+    tell_ignored(dir, args, &sizes(&cluster));
+    let lease = args.lease.filter(|lease| *lease != cluster.lease);
+    if is_free(&cluster.listen) && lease.is_none() {
+        return Ok(cluster);
+    }
+    let port = if is_free(&cluster.listen) { port_of(&cluster.listen)? } else { free_port()? };
+    let text = text(port, lease.unwrap_or(cluster.lease), &sizes(&cluster));
+    replace(&file, &text)?;
+    read(&file)
+}
+
+/// Logs which options of a first start have no effect any more.
+fn tell_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
+    let wrong_disk = |size: u64| is.data.iter().any(|disk| *disk != size);
+    let options = [
+        ("--disks", args.disks.is_some_and(|disks| usize::from(disks) != is.data.len())),
+        ("--disk-size", args.disk_size.is_some_and(wrong_disk)),
+        ("--metadata-size", args.metadata_size.is_some_and(|size| size != is.metadata)),
+    ];
+    for (option, _) in options.into_iter().filter(|(_, ignored)| *ignored) {
+        let dir = dir.display();
+        log::line(&format!("{option} has no effect: {dir} was made before, and otherwise"));
+    }
+}
+
+fn port_of(address: &str) -> Result<u16, Failure> {
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    port.ok_or_else(|| Failure::usage(format!("`{address}` has no port")))
+}

@@ -1,0 +1,183 @@
+//! The processes of a local cluster: how each is started, signalled and killed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{PipeReader, PipeWriter};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exit::Failure;
+use crate::log;
+use crate::notify::{Readiness, ReadyListener};
+use crate::source::Source;
+
+/// Recovery of a large log on a slow disk included.
+const SERVER_START: Duration = Duration::from_secs(300);
+/// A client waits for a recovering server's grace.
+const CLIENT_START: Duration = Duration::from_secs(300);
+/// A server that dies this many times in a row before it is ready is not started again.
+const ATTEMPTS: u32 = 5;
+
+/// What to run.
+pub struct Plan {
+    /// The cluster's file.
+    pub cluster: PathBuf,
+    /// What clients mount.
+    pub source: Source,
+    /// The cluster's directory.
+    pub dir: PathBuf,
+    /// Where to mount.
+    pub mount: PathBuf,
+    /// Options of the mount.
+    pub options: Vec<String>,
+    /// A command to run.
+    pub exec: Option<String>,
+}
+
+/// The processes of the cluster.
+pub struct Parts {
+    /// The metadata server.
+    pub server: Child,
+    /// The client.
+    pub client: Child,
+    /// The server reads it, and stops at its end.
+    until: PipeReader,
+    /// The other end: held by this process and the client.
+    _alive: PipeWriter,
+}
+
+impl Parts {
+    /// Starts the server, then the client; neither runs if either cannot.
+    pub fn start(plan: &Plan, until: PipeReader, alive: PipeWriter) -> Result<Parts, Failure> {
+        let mut server = start_server(plan, &until)?;
+        match start_client(plan, &alive) {
+            Ok(client) => Ok(Parts { server, client, until, _alive: alive }),
+            Err(failure) => {
+                end(&mut server);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Starts the server anew, a few times if it ends again before it is ready.
+    pub fn restart_server(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let mut attempt = 1;
+        self.server = loop {
+            match start_server(plan, &self.until) {
+                Ok(server) => break server,
+                Err(failure) if attempt == ATTEMPTS => return Err(failure),
+                Err(failure) => log::line(&failure.to_string()),
+            }
+            std::thread::sleep(Duration::from_millis(200 << attempt));
+            attempt += 1;
+        };
+        Ok(())
+    }
+}
+
+fn start_server(plan: &Plan, until: &PipeReader) -> Result<Child, Failure> {
+    let path = plan.dir.join("mds.log");
+    let mut command = part(&path)?;
+    command.arg("mds").arg(&plan.cluster).arg("--until-eof");
+    command.stdin(Stdio::from(until.try_clone().map_err(|error| unable("mds", &error))?));
+    ready(command, "the metadata server", &path, SERVER_START)
+}
+
+fn start_client(plan: &Plan, alive: &PipeWriter) -> Result<Child, Failure> {
+    let path = plan.dir.join("client.log");
+    let mut command = part(&path)?;
+    command.args(["mount", "--foreground", "--parent"]).arg(std::process::id().to_string());
+    // Never read: it only keeps the pipe open while the client lives.
+    command.stdin(Stdio::from(alive.try_clone().map_err(|error| unable("mount", &error))?));
+    command.args(["-o", &format!("log={}", path.display())]);
+    for options in &plan.options {
+        command.args(["-o", options]);
+    }
+    command.arg("--").arg(plan.source.to_string()).arg(&plan.mount);
+    ready(command, "the client", &path, CLIENT_START)
+}
+
+/// This program again, in a process group of its own, so that Ctrl-C reaches only this process.
+fn part(log: &Path) -> Result<Command, Failure> {
+    let file = open_log(log)?;
+    let copy = file.try_clone().map_err(|error| unable("log", &error))?;
+    let mut command = Command::new(this_program());
+    command.stdout(file).stderr(copy).process_group(0);
+    Ok(command)
+}
+
+fn open_log(path: &Path) -> Result<File, Failure> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|error| Failure::failed("RB-LOCAL", format!("{}: {error}", path.display())))
+}
+
+/// The path of this program; it may have been replaced by a newer build meanwhile.
+pub fn this_program() -> PathBuf {
+    let link = PathBuf::from("/proc/self/exe");
+    std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or(link)
+}
+
+fn ready(mut command: Command, what: &str, log: &Path, limit: Duration) -> Result<Child, Failure> {
+    let failed = |text: String| Failure::failed("RB-LOCAL-START", text);
+    let listener = ReadyListener::new().map_err(|error| unable(what, &error))?;
+    let (name, value) = listener.environment();
+    let begin = std::fs::metadata(log).map_or(0, |metadata| metadata.len());
+    let mut child = command.env(name, value).spawn().map_err(|error| unable(what, &error))?;
+    match listener.wait(&mut child, limit).map_err(|error| unable(what, &error))? {
+        Readiness::Ready => Ok(child),
+        Readiness::Ended(status) => {
+            let said = log_since(log, begin);
+            // What it said carries its own code.
+            Err(Failure::failed("", format!("{what} did not start ({status}): {said}")))
+        }
+        Readiness::Late => {
+            end(&mut child);
+            let text =
+                format!("{what} was not ready after {} s; see {}", limit.as_secs(), log.display());
+            Err(failed(text))
+        }
+    }
+}
+
+/// The last line that was logged after the first `begin` bytes: usually the reason.
+pub fn log_since(log: &Path, begin: u64) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let new = bytes.get(begin as usize..).unwrap_or_default();
+    let text = String::from_utf8_lossy(new);
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    last.map_or_else(
+        || format!("see {}", log.display()),
+        |line| line.trim_start_matches("redbud: ").to_owned(),
+    )
+}
+
+/// A part of the cluster, or the command, cannot be started.
+pub fn unable(what: &str, error: &std::io::Error) -> Failure {
+    Failure::failed("RB-LOCAL-START", format!("cannot start {what}: {error}"))
+}
+
+/// Sends a signal to a child.
+pub fn signal_child(child: &Child, signal: Signal) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended meanwhile.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Sends SIGTERM to a child.
+pub fn terminate(child: &Child) {
+    signal_child(child, Signal::TERM);
+}
+
+/// Kills a child and waits for its end.
+pub fn end(child: &mut Child) {
+    // It may have ended already; then there is nothing to kill.
+    drop(child.kill());
+    drop(child.wait());
+}
