@@ -1,0 +1,120 @@
+//! What a layout of names and inodes does.
+//!
+//! Invariants:
+//! - each call is the body of a transaction or part of one: it may be made again, and then only the
+//!   last call counts;
+//! - what a metadata server adds to a change (times of the directory, links of its parent) is done
+//!   here, so that a transaction writes what the server's would.
+
+use store::{DirEntry, NewInode, Stop, Txn};
+use types::{Attr, FileKind, Ino, Name, Timestamp};
+
+/// How a directory is listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing {
+    /// Cookie of the entry after which to go on; 0: from the beginning.
+    pub after: u64,
+    /// Entries at most, about.
+    pub max: usize,
+    /// Are the attributes wanted?
+    pub attrs: bool,
+}
+
+/// A layout on a store.
+pub trait Layout {
+    /// A word for tables.
+    fn text(&self) -> &'static str;
+
+    /// Makes an inode, not a directory, under a new name.
+    ///
+    /// # Errors
+    /// `Exists`, `NotDirectory`, `NotFound` if `dir` is gone, `NoSpace`.
+    fn create(
+        &self,
+        txn: &mut Txn<'_>,
+        dir: Ino,
+        name: &Name,
+        new: &NewInode<'_>,
+    ) -> Result<Ino, Stop>;
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`Layout::create`].
+    fn mkdir(
+        &self,
+        txn: &mut Txn<'_>,
+        dir: Ino,
+        name: &Name,
+        new: &NewInode<'_>,
+    ) -> Result<Ino, Stop>;
+
+    /// The inode that a name leads to.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NotFound` if `dir` is gone.
+    fn lookup(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop>;
+
+    /// The attributes of an inode; `None` if there is none of that number.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    fn attr(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Option<Attr>, Stop>;
+
+    /// Sets the attributes of `attr.ino`, but for kind and blocks, and the size of a directory.
+    ///
+    /// # Errors
+    /// `Stale` if there is no such inode.
+    fn set_attr(&self, txn: &mut Txn<'_>, attr: &Attr) -> Result<(), Stop>;
+
+    /// Takes away a name that leads to no directory; gives the inode, which may now be an orphan.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    fn unlink(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name, now: Timestamp)
+    -> Result<Ino, Stop>;
+
+    /// Takes away an empty directory, which is an orphan then.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    fn rmdir(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name, now: Timestamp) -> Result<Ino, Stop>;
+
+    /// Frees part of an orphan; `true` when nothing of it is left. Does nothing to an inode with links.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    fn reclaim(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<bool, Stop>;
+
+    /// Gives what `name` leads to another name, which must be free.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `Invalid` if a directory would come to lie in itself.
+    fn rename(
+        &self,
+        txn: &mut Txn<'_>,
+        from: (Ino, &Name),
+        to: (Ino, &Name),
+        now: Timestamp,
+    ) -> Result<(), Stop>;
+
+    /// Entries of a directory in the layout's order; none: the end is reached.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NotFound` if `dir` is gone.
+    fn readdir(&self, txn: &mut Txn<'_>, dir: Ino, listing: Listing)
+    -> Result<Vec<DirEntry>, Stop>;
+}
+
+/// `attr` after a change of the directory at `now` that added `links`.
+pub(crate) fn touched(attr: &Attr, now: Timestamp, links: i32) -> Attr {
+    let nlink = attr.nlink.saturating_add_signed(links);
+    Attr { nlink, mtime: now, ctime: now, version: attr.version + 1, ..*attr }
+}
+
+/// `attr` of an inode that lost a name at `now`.
+pub(crate) fn unnamed(attr: &Attr, now: Timestamp) -> Attr {
+    let directory = attr.kind == FileKind::Directory;
+    let nlink = if directory { 0 } else { attr.nlink.saturating_sub(1) };
+    Attr { nlink, ctime: now, version: attr.version + 1, ..*attr }
+}
