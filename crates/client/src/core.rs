@@ -559,7 +559,7 @@ impl Events for Core {
         let inode = self.inodes.get(ino)?;
         let content = inode.content()?;
         content.shared.set(true);
-        let exclusive = inode.holds(Rights::DATA_X) && content.is_loaded();
+        let exclusive = inode.holds(Rights::DATA_X) && content.file.holds(Rights::DATA_X);
         (exclusive || content.holds_parts()).then(|| content.file.data_attr())
     }
 

@@ -1,6 +1,8 @@
 //! Requests on the content of a file: uses of a DATA right, parking while it drains.
 //!
 //! Invariants:
+//! - a right serves requests only when what came with it (size, layout) is here: another reply may
+//!   tell of it before;
 //! - a request in service holds a [`Use`]; the right is given back only at zero uses, a part only
 //!   when no use has a block of it;
 //! - parts serve only what bypasses the kernel's pages: whoever waits for a part locks no folio, and
@@ -130,6 +132,11 @@ impl Content {
     /// Does the file know its layout?
     pub fn is_loaded(&self) -> bool {
         self.loaded.get()
+    }
+
+    /// May requests under `need` on the whole content be served, `need` being held?
+    fn is_ready(&self, need: Rights) -> bool {
+        self.loaded.get() && self.file.holds(need)
     }
 
     /// A DATA right came or went.
@@ -375,7 +382,7 @@ impl Core {
         loop {
             self.live().await?;
             let changed = content.changed.notified();
-            if content.loaded.get() && inode.holds(need) {
+            if content.is_ready(need) && inode.holds(need) {
                 if !content.is_parking(BlockRange::ALL) || service == Service::Always {
                     if service == Service::PageRead {
                         content.note(range.0, range.1);

@@ -381,6 +381,11 @@ impl File {
         }
     }
 
+    /// Are all of `rights` held, and size and layout known as they came with them?
+    pub fn holds(&self, rights: Rights) -> bool {
+        self.state.borrow().rights.closed().contains(rights)
+    }
+
     /// A `DATA` right went. Nothing is dirty by then.
     pub fn lost(&self, rights_left: Rights) {
         let mut state = self.state.borrow_mut();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use client::{Caller, OpenFlags, Place, SetAttrRequest, TimeSpec};
 use types::{Duration, Fault, Ino, Timestamp};
 
-use crate::harness::{Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, name};
+use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, name};
 
 #[test]
 fn names_made_and_removed_by_one_client_are_seen_by_another() {
@@ -571,4 +571,74 @@ fn a_file_opened_again_after_its_open_was_returned_outlives_its_name() {
         let d = cluster.mount("d").await;
         assert_eq!(d.client.getattr(ino).await, Err(Fault::Stale));
     });
+}
+
+/// What A asked for first is answered when the log has its first group, and tells of `DATA_X`,
+/// whose own answer waits for the second.
+async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u32>>) {
+    let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+    let ino = a.put("f", &[1; 5000]).await;
+    a.client.syncfs().await.unwrap();
+    assert_eq!(b.get("f").await, [1; 5000]);
+    let (first, second) = (a.open(ino, WRONLY).await, a.open(ino, WRONLY).await);
+    let reader = a.open(ino, RDONLY).await;
+    assert_eq!(a.read(reader, 0, 100).await, [1; 100], "the layout is known");
+    b.put("g", b"").await;
+    b.unlink(Ino::ROOT, "g").await.unwrap();
+    cluster.meta.stall(true);
+    let pause = || cluster.env.sleep(Duration::from_millis(20));
+    let renamed = Rc::new(Cell::new(false));
+    let (mover, told) = (a.clone(), renamed.clone());
+    let rename = cluster.env.spawn_join(async move {
+        let (from, to) = (name("f"), name("g"));
+        let from = Place { dir: Ino::ROOT, name: &from };
+        let to = Place { dir: Ino::ROOT, name: &to };
+        mover.client.rename(&ROOT, from, to, 0).await.unwrap();
+        told.set(true);
+    });
+    pause().await;
+    let owner = b.clone();
+    let chmod = cluster.env.spawn_join(async move {
+        let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
+        owner.client.setattr(&ROOT, ino, set).await.unwrap();
+    });
+    pause().await;
+    let written = Rc::new(Cell::new(false));
+    let (writer, told) = (a.clone(), written.clone());
+    let one = cluster.env.spawn_join(async move {
+        writer.write(first, 0, &[2; 100]).await;
+        told.set(true);
+    });
+    pause().await;
+    assert!(!renamed.get() && !written.get());
+    cluster.meta.stall(false);
+    while !renamed.get() {
+        cluster.env.sleep(Duration::from_micros(5)).await;
+    }
+    cluster.meta.stall(true);
+    overtaken.set(overtaken.get() + u32::from(!written.get()));
+    let writer = a.clone();
+    let two = cluster.env.spawn_join(async move { writer.write(second, 8192, &[3; 1000]).await });
+    pause().await;
+    cluster.meta.stall(false);
+    for task in [rename, chmod, one, two] {
+        task.await;
+    }
+    let mut expected = vec![0; 9192];
+    expected[..5000].fill(1);
+    expected[..100].fill(2);
+    expected[8192..].fill(3);
+    assert_eq!(a.client.getattr(ino).await.unwrap().0.size, 9192);
+    assert!(a.read(reader, 0, 10_000).await == expected);
+    assert!(b.get("g").await == expected);
+}
+
+#[test]
+fn a_right_that_another_answer_tells_of_serves_no_write_before_its_size_is_here() {
+    let overtaken = Rc::new(Cell::new(0));
+    for seed in 40..60 {
+        let count = overtaken.clone();
+        check(seed, |cluster| write_beside_an_overtaken_grant(cluster, count));
+    }
+    assert!(overtaken.get() > 3, "{}", overtaken.get());
 }
