@@ -173,6 +173,10 @@ impl Session {
             // where all begins anew: to say first that all is done would be the end of it.
             state.recovery_unanswered = None;
         }
+        if welcome.state == mds::RESUMED {
+            // Where a recovery is done of which this client has not heard the last answer.
+            state.renumber();
+        }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
         state.fs = welcome.fs_uuid;

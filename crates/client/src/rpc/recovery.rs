@@ -4,6 +4,9 @@
 //! |---|---|
 //! | transno at or below `survived` | the server has it durably: forgotten |
 //! | above, of an earlier epoch | replayed with its results, in transno order |
+//!
+//! The server may have taken the recovery for done although its last answer was lost: it then says
+//! that the session is resumed.
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -14,13 +17,26 @@ use proto::slots::Ticket;
 use types::limits::RECLAIM_PARTS_MAX;
 use types::{Bug, Transno, planted};
 
-use super::{Phase, Session, done};
+use super::{Phase, Session, State, done};
 
 /// Leases in one reclaim.
 const RECLAIM_MAX: usize = 4096;
 
 /// The connection went away under the recovery; the next one begins anew.
 struct Broken;
+
+impl State {
+    /// The recovery is done: the replayed requests are kept under their new numbers. Not before: a
+    /// restart during the recovery lets it begin anew, in the old order, from what survived of the old epoch.
+    pub(super) fn renumber(&mut self) {
+        let kept = std::mem::take(&mut self.kept);
+        for (transno, mut kept) in kept {
+            let transno = kept.replayed.take().unwrap_or(transno);
+            self.seen = self.seen.max(transno);
+            self.kept.insert(transno, kept);
+        }
+    }
+}
 
 impl Session {
     pub(super) async fn recover(self: Rc<Self>, number: u64, survived: Transno) {
@@ -37,7 +53,7 @@ impl Session {
             let last = request.ops == [Op::ReclaimDone {}];
             self.recovery_request(number, request).await?;
             if last {
-                self.renumber();
+                self.state.borrow_mut().renumber();
                 return Ok(());
             }
         }
@@ -70,20 +86,8 @@ impl Session {
             self.replay(number, transno, &request, reply).await?;
         }
         self.recovery_call(number, vec![Op::ReclaimDone {}]).await?;
-        self.renumber();
+        self.state.borrow_mut().renumber();
         Ok(())
-    }
-
-    /// The replayed requests are kept under their new numbers. Not before all are: a restart
-    /// during the recovery lets it begin anew, in the old order, from what survived of the old epoch.
-    fn renumber(&self) {
-        let mut state = self.state.borrow_mut();
-        let kept = std::mem::take(&mut state.kept);
-        for (transno, mut kept) in kept {
-            let transno = kept.replayed.take().unwrap_or(transno);
-            state.seen = state.seen.max(transno);
-            state.kept.insert(transno, kept);
-        }
     }
 
     async fn reclaim_held(&self, number: u64) -> Result<(), Broken> {

@@ -1,12 +1,16 @@
 //! Connections break and servers restart; the applications notice nothing.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 
 use client::{ClientConfig, NodeSpec, Place};
 use types::{Duration, Fault, FileKind, Ino, PagId};
 
-use crate::harness::{LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name};
+use crate::harness::{
+    Cluster, LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name,
+};
 
 #[test]
 fn what_was_not_durable_is_replayed_after_a_restart() {
@@ -371,4 +375,48 @@ fn an_unmount_waits_for_a_device_that_answers_nothing_in_bounds_and_names_it() {
         assert_eq!(b.get("kept").await, [1; 5000]);
         assert_eq!(b.client.unmount().await, None);
     });
+}
+
+/// The server dies twice; after the first time the connection breaks `late` after the client came back.
+/// True if the server took the recovery for done, and the client did not hear so.
+async fn dies_again(cluster: Cluster, late: Duration) -> bool {
+    let count = |text: &str| logged().iter().filter(|line| line.contains(text)).count();
+    let a = cluster.mount("a").await;
+    let ino = a.put("f", b"").await;
+    assert!(a.client.status().replay > 0, "the server has not written it");
+    cluster.world.kill("mds");
+    cluster.env.sleep(Duration::from_millis(20)).await;
+    let (world, env) = (cluster.world.clone(), cluster.env.clone());
+    let cut = cluster.env.spawn_join(async move {
+        while !logged().iter().any(|line| line.contains("connected to the metadata server again")) {
+            env.sleep(Duration::from_micros(10)).await;
+        }
+        env.sleep(late).await;
+        world.cut("a", "mds");
+    });
+    cluster.start_server().await;
+    cut.await;
+    // Any answer tells how far the log is.
+    assert!(a.find(Ino::ROOT, "g").await.is_none());
+    let unheard =
+        count("connected to the metadata server again") == 2 && count("was replayed") == 0;
+    cluster.restart_server().await;
+    let b = cluster.mount("b").await;
+    let found = b.find(Ino::ROOT, "f").await.map(|entry| entry.attr.ino);
+    assert_eq!(found, Some(ino), "{unheard}");
+    unheard
+}
+
+#[test]
+fn what_was_replayed_is_replayed_again_though_the_end_of_the_first_recovery_was_not_heard() {
+    let unheard = Rc::new(Cell::new(0));
+    for step in 0..120 {
+        let count = unheard.clone();
+        check(200 + step, |cluster| async move {
+            let late = Duration::from_micros(25 * step);
+            let hit = dies_again(cluster, late).await;
+            count.set(count.get() + u32::from(hit));
+        });
+    }
+    assert!(unheard.get() > 3, "{}", unheard.get());
 }
