@@ -302,8 +302,6 @@ impl Core {
             return None;
         }
         let gone = inode.server_attr().nlink == 0;
-        let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
-        let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
         if gone {
             if let Some(content) = inode.content() {
                 if content.shared.get() {
@@ -311,6 +309,12 @@ impl Core {
                     let _ = content.file.flush().await;
                 }
                 content.file.pause().await;
+                if inode.opens() > 0 {
+                    // Who found it by its name has opened it meanwhile.
+                    content.file.resume();
+                    inode.owe_open();
+                    return None;
+                }
                 content.forget();
                 content.file.drop_all(false);
                 content.file.lost(Rights::empty());
@@ -318,6 +322,8 @@ impl Core {
             }
             inode.set_pages(false);
         }
+        let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
+        let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
         inode.give(give, self.session.order());
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false, part: None };
         let reply = self.session.call(Call::reserved(vec![op])).await.ok()?;

@@ -642,3 +642,29 @@ fn a_right_that_another_answer_tells_of_serves_no_write_before_its_size_is_here(
     }
     assert!(overtaken.get() > 3, "{}", overtaken.get());
 }
+
+#[test]
+fn who_opens_a_removed_file_while_its_last_close_still_saves_keeps_it() {
+    check(61, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
+        let ino = entry.attr.ino;
+        assert_eq!(b.ino("f").await, ino, "it is known to others");
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        a.write(opened.handle, 0, &[7; 9000]).await;
+        cluster.data.stall(true);
+        let closer = a.clone();
+        let close = cluster.env.spawn_join(async move { closer.close(opened.handle).await });
+        cluster.env.sleep(Duration::from_millis(50)).await;
+        let again = a.open(ino, RDONLY).await;
+        cluster.data.stall(false);
+        close.await;
+        cluster.env.sleep(Duration::from_secs(3)).await;
+        assert!(a.read(again, 0, 10_000).await == [7; 9000]);
+        a.close(again).await;
+        cluster.env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(b.client.getattr(ino).await.map(|(attr, _)| attr.nlink), Ok(0));
+        let c = cluster.mount("c").await;
+        assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed");
+    });
+}
