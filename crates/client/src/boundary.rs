@@ -93,7 +93,7 @@ pub trait Rpc {
     /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything
     /// of the session so far, when it is answered. One result for each (for no commits: none, or why
     /// the session's work is not known to be durable); after one that is not
-    /// taken, later ones of the same inode are not sent.
+    /// taken, later ones of the same inode are not sent. `Stale`: the inode is gone for everybody.
     fn commit(
         &self,
         commits: Vec<Commit>,
@@ -114,4 +114,6 @@ pub trait Rpc {
     }
     /// The attributes as the server told them last.
     fn attr(&self, ino: Ino) -> Option<Attr>;
+    /// Has this client a handle of the inode?
+    fn is_open(&self, ino: Ino) -> bool;
 }

@@ -50,6 +50,8 @@ impl From<Fault> for Errno {
             Fault::NoData => libc::ENXIO,
             // A bound of ours. Not EAGAIN: a program would spin on it.
             Fault::Overloaded => libc::ENOMEM,
+            // The two halves of a lease disagree: what was written under it is lost.
+            Fault::NotHeld => libc::EIO,
         })
     }
 }
@@ -75,6 +77,8 @@ mod tests {
     fn only_lost_or_unreachable_storage_reads_as_an_input_output_error() {
         let io: Vec<Fault> =
             Fault::ALL.iter().copied().filter(|&f| Errno::from(f) == Errno(libc::EIO)).collect();
-        assert_eq!(io, [Fault::Io, Fault::Evicted, Fault::Unreachable, Fault::Protocol]);
+        let expected =
+            [Fault::Io, Fault::Evicted, Fault::Unreachable, Fault::Protocol, Fault::NotHeld];
+        assert_eq!(io, expected);
     }
 }

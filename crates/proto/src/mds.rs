@@ -17,7 +17,7 @@ use crate::wire::Bytes;
 use crate::{wire_enum, wire_struct};
 
 /// Version of the protocol that this code speaks.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 wire_struct! {
     /// The first frame of a connection.

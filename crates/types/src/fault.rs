@@ -94,6 +94,8 @@ faults! {
     NoData = 31, "no data in that range";
     /// A resource bound of the server or client is reached; try again later.
     Overloaded = 32, "too many requests or objects";
+    /// A client did what it holds no right to do, as the server counts.
+    NotHeld = 33, "the server does not count the right to it as held";
 }
 
 impl fmt::Display for Fault {

@@ -690,8 +690,8 @@ impl File {
             }
             return;
         }
-        if fault == Fault::Stale {
-            // Its last name went while nobody had it open: nobody misses the data.
+        if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
+            // Without a name and a handle, here as elsewhere: nobody misses the data.
             state.abandon();
             drop(state);
             self.changed.notify_all();

@@ -605,11 +605,12 @@ impl File {
             if from >= to {
                 return Ok(());
             }
-            let part = self.ctx.rpc.layout(self.ino, FileBlock(from)).await?;
+            let part = self.ctx.rpc.layout(self.ino, FileBlock(from)).await;
             let mut state = self.state.borrow_mut();
             if state.generation != generation {
                 return Err(Fault::Evicted);
             }
+            let part = part?;
             if state.loaded_to == from {
                 if part.to <= from {
                     return Err(Fault::Protocol);

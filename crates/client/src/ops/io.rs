@@ -103,8 +103,9 @@ impl Client {
         }
         core.content_changed(inode).await;
         if flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC) {
-            core.make_durable(inode, false).await?;
+            let durable = core.make_durable(inode, false).await;
             file.report()?;
+            durable?;
         }
         Ok(written)
     }

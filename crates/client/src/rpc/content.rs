@@ -138,6 +138,11 @@ impl Rpc for ContentRpc {
         let core = self.core().ok()?;
         core.inodes.get(ino).map(|inode| inode.server_attr())
     }
+
+    fn is_open(&self, ino: Ino) -> bool {
+        let inode = self.core().ok().and_then(|core| core.inodes.get(ino));
+        inode.is_some_and(|inode| inode.opens() > 0)
+    }
 }
 
 /// How a commit was answered.

@@ -77,7 +77,7 @@ pub fn step(
         return Err(Fault::Invalid.into());
     }
     if !cx.replay && !commit.is_covered(cx, &commit.edits[range.clone()]) {
-        return Err(Fault::Stale.into());
+        return Err(Fault::NotHeld.into());
     }
     let (edits, mut at, mut work) = (commit.edits, range.start, EDITS);
     while at < range.end && work > 0 {

@@ -178,7 +178,7 @@ pub fn layout(
         return Err(Fault::Invalid.into());
     }
     if !cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::DATA) {
-        return Err(Fault::Stale.into());
+        return Err(Fault::NotHeld.into());
     }
     Ok(OpReply::Layout { part: part(cx, txn, ino, from, None)? })
 }

@@ -60,7 +60,11 @@ fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
         assert_eq!((leased.rights, leased.attr.size), (S | A, 4096));
         assert_eq!(layout.unwrap().to, u64::MAX);
         assert_eq!(a.attr(ino).await.unwrap().rights, S | A | O);
-        assert_eq!(a.commit(ino, vec![], Some(0)).await, Err(Fault::Stale), "no longer the writer");
+        assert_eq!(
+            a.commit(ino, vec![], Some(0)).await,
+            Err(Fault::NotHeld),
+            "no longer the writer"
+        );
         a.acquire(ino, X).await.unwrap();
         let (_, _, take) = b.recall().await;
         assert_eq!(take, S | A);

@@ -330,3 +330,25 @@ fn bytes_written_in_place_before_an_eviction_are_flushed_or_reported_by_the_next
         });
     }
 }
+
+#[test]
+fn a_commit_of_a_file_that_is_gone_is_a_loss_only_for_who_has_it_open() {
+    for (seed, fault, open, lost) in [
+        (416, Fault::Stale, false, 0),
+        (417, Fault::Stale, true, 1),
+        (418, Fault::NotHeld, false, 1),
+        (419, Fault::NotHeld, true, 1),
+    ] {
+        run(seed, one_disk(512), |rig| async move {
+            let file = rig.file(1);
+            rig.server.open.set(open);
+            rig.server.refusals.borrow_mut().push_back(fault.into());
+            rig.write(&file, 0, &[1; 9000]).await.unwrap();
+            rig.env.sleep(Duration::from_secs(3)).await;
+            assert!(file.is_clean() && rig.server.refusals.borrow().is_empty());
+            assert_eq!(file.error_seq(), lost, "{fault} {open}");
+            let told = rig.server.log.borrow().iter().filter(|l| l.contains("inode 1")).count();
+            assert_eq!(told as u64, lost);
+        });
+    }
+}

@@ -56,6 +56,8 @@ pub struct Server {
     pub grant_max: Cell<u64>,
     /// Faults of the next commits.
     pub refusals: RefCell<VecDeque<Refusal>>,
+    /// The client has handles of its files.
+    pub open: Cell<bool>,
     pub frozen: Cell<bool>,
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
@@ -252,6 +254,10 @@ impl Rpc for Server {
     fn attr(&self, ino: Ino) -> Option<Attr> {
         Some(Server::attr(self, ino))
     }
+
+    fn is_open(&self, _: Ino) -> bool {
+        self.open.get()
+    }
 }
 
 impl Server {
@@ -371,6 +377,7 @@ impl Rig {
             rng: RefCell::new(SimRng::new(seed)),
             grant_max: Cell::new(setup.grant_max),
             refusals: RefCell::default(),
+            open: Cell::new(true),
             frozen: Cell::new(false),
             page: Cell::new(3),
             lease: Cell::new(Instant::FAR),
