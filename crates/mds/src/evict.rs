@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - an eviction is durable before anything the client held is given to others, and so is what
-//!   it had written in place;
+//!   it had written in place, unless a data device does not answer in time (`devices`);
 //! - blocks that an evicted client could write are not reused, and files it could
 //!   write are frozen, until lease and grace have passed, or its process on this host is gone;
 //! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
@@ -16,6 +16,7 @@ use proto::mds::{Message, Push};
 use store::{Cost, StoreError};
 use types::{ClientId, Duration, Ino, Instant, Rights, Transno};
 
+use crate::devices::flush_for;
 use crate::hello::Info;
 use crate::ops::READ;
 use crate::server::Server;
@@ -124,7 +125,7 @@ pub async fn evict_absent(server: &Rc<Server>, client: ClientId, info: &Info) {
 }
 
 /// Makes it durable that the client is out, and what it could write.
-async fn quarantine(server: &Server, client: ClientId, files: &[Ino]) -> bool {
+async fn quarantine(server: &Rc<Server>, client: ClientId, files: &[Ino]) -> bool {
     let mut parts: Vec<&[Ino]> = files.chunks(FREEZE).collect();
     if parts.is_empty() {
         parts.push(&[]);
@@ -144,23 +145,10 @@ async fn quarantine(server: &Server, client: ClientId, files: &[Ino]) -> bool {
     }
     let durable = server.wait_durable(last).await.is_ok();
     if durable {
-        flush_data(server).await;
+        flush_for(server, client).await;
         server.quarantine.noted(client);
     }
     durable
-}
-
-/// What the client wrote in place others can read from now on: it must not go with a power cut.
-async fn flush_data(server: &Server) {
-    let disks = server.disks.borrow().clone();
-    for disk in disks {
-        if let Err(error) = disk.flush().await {
-            server.log(&format!(
-                "a data device cannot be flushed for an evicted client, whose last writes may not \
-                 outlive a power cut: {error}"
-            ));
-        }
-    }
 }
 
 /// Everything the session held is free.
@@ -219,12 +207,12 @@ pub async fn is_proven_dead(server: &Server, session: &Session) -> bool {
 
 /// Does nobody on this host hold the lock that `client` takes on the data devices?
 pub async fn is_lock_free(server: &Server, client: ClientId) -> bool {
-    let disks = server.disks.borrow().clone();
-    if disks.is_empty() {
+    let devices = server.disks.borrow().clone();
+    if devices.is_empty() {
         return false;
     }
-    for disk in disks {
-        if !disk.byte_is_free(client.0).await.unwrap_or(false) {
+    for device in devices {
+        if !device.disk.byte_is_free(client.0).await.unwrap_or(false) {
             return false;
         }
     }
@@ -241,10 +229,10 @@ pub async fn look_for_locals(server: &Rc<Server>, all: bool) {
         if !all && !young(session) {
             continue;
         }
-        let disks = server.disks.borrow().clone();
+        let devices = server.disks.borrow().clone();
         let mut held = false;
-        for disk in disks {
-            held |= !disk.byte_is_free(session.client.0).await.unwrap_or(true);
+        for device in devices {
+            held |= !device.disk.byte_is_free(session.client.0).await.unwrap_or(true);
         }
         if held && !session.is_over() {
             session.local.set(true);

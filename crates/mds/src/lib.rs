@@ -17,6 +17,7 @@ mod connection;
 mod contention;
 mod crowd;
 mod cx;
+mod devices;
 pub mod evict;
 mod freer;
 mod gate;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::{Rc, Weak};
 
+use env::Env;
 use env::sync::Notify;
-use env::{Disk, Env};
 use proto::lease_server::LeaseTable;
 use proto::lock_server::{Free, LockTable};
 use proto::mds::{Message, PagInfo, Push};
@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::contention::Contention;
 use crate::crowd::{self, Crowd};
+use crate::devices::DataDevice;
 use crate::evict::{self, Quarantine};
 use crate::freer::Freer;
 use crate::gate::Gates;
@@ -106,8 +107,8 @@ pub struct Server {
     pub space_events: Notify,
     /// Data zones as clients are told.
     pub pags: RefCell<Vec<PagInfo>>,
-    /// Data zones, for their locks.
-    pub disks: RefCell<Vec<Disk>>,
+    /// Data zones that this host has.
+    pub disks: RefCell<Vec<Rc<DataDevice>>>,
     /// Requests executed.
     pub requests: Cell<u64>,
     /// The server shall end.

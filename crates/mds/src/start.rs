@@ -12,6 +12,7 @@ use types::limits::BLOCK;
 use types::{ClientId, Duration};
 
 use crate::config::{Config, PagPlace};
+use crate::devices::DataDevice;
 use crate::hello::Info;
 use crate::ops::READ;
 use crate::server::{ServeError, Server, beat, upkeep};
@@ -186,6 +187,6 @@ async fn open_device(server: &Rc<Server>, place: &PagPlace) -> Result<(), ServeE
             format!("{}: not data zone {} of this file system: {text}", place.path, place.id);
         return Err(ServeError::Device(text));
     }
-    server.disks.borrow_mut().push(disk);
+    server.disks.borrow_mut().push(Rc::new(DataDevice::new(disk)));
     Ok(())
 }

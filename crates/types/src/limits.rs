@@ -1,5 +1,7 @@
 //! Every limit of the system, with the relations between them.
 
+use crate::Duration;
+
 /// Bytes of a block, everywhere.
 pub const BLOCK: usize = 4096;
 /// [`BLOCK`] as a 64-bit count.
@@ -62,6 +64,8 @@ pub const DIRTY_MAX: usize = 256 << 20;
 pub const REPLAY_MAX: usize = 65_536;
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 4096;
+/// How long an eviction waits for a data device to make stable what the client wrote there in place.
+pub const EVICTION_FLUSH: Duration = Duration::from_secs(5);
 
 const _: () = assert!(BLOCK == 1 << BLOCK_SHIFT);
 const _: () = assert!(IO_MAX + 65_536 <= FRAME_MAX, "a frame holds the largest request");

@@ -6,6 +6,7 @@
 //! moment. Changes that come meanwhile belong to the next commit.
 //!
 //! Invariants:
+//! - what is committed in the background waits for no device that has nothing of it;
 //! - a file is in at most one commit at a time (`committing`), and at most once in
 //!   the queue (`queued`); every file that is not clean is in `active`;
 //! - an edit leaves the log only to be sent, and returns to its front if the server
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
 use env::Env;
-use env::sync::{Notify, Semaphore};
+use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
 use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
 use types::{
@@ -28,7 +29,7 @@ use super::disks::{DataConfig, Disks, Stable};
 use super::file::{File, Logged};
 use super::pool::Pool;
 use super::space::Space;
-use super::sync::Syncs;
+use super::sync::{Devices, Syncs};
 use crate::boundary::{Commit, Refusal, Rpc};
 
 /// From acceptance to the start of the commit, and from the end of a write in place to its flush.
@@ -41,7 +42,7 @@ pub(super) const FLUSH_TRIES: u32 = 100;
 const IDLE: Duration = Duration::from_secs(10);
 /// Files of one batch.
 const BATCH: usize = 256;
-/// Batches at a time.
+/// Batches of files whose writes are on the same devices, at a time.
 const BATCHES: usize = 4;
 /// Operations of one compound of commits; the rest is for what the sender adds.
 pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
@@ -82,7 +83,8 @@ pub struct DataContext {
     queue: RefCell<VecDeque<Queued>>,
     active: RefCell<BTreeMap<Ino, Rc<File>>>,
     wake: Notify,
-    batches: Semaphore,
+    /// Batches in the background, by the devices that they wait for.
+    batches: RefCell<BTreeMap<Devices, usize>>,
 }
 
 impl std::fmt::Debug for DataContext {
@@ -128,7 +130,7 @@ impl DataContext {
             queue: RefCell::default(),
             active: RefCell::default(),
             wake: Notify::new(),
-            batches: Semaphore::new(BATCHES),
+            batches: RefCell::default(),
         });
         env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
         Ok(ctx)
@@ -240,10 +242,49 @@ impl DataContext {
                 }
             }
         }
-        // Without waking anyone: whoever took them looks at the queue's front next.
-        let later = later.into_iter().map(|file| Queued { file, due: now + RETRY });
-        self.queue.borrow_mut().extend(later);
+        self.put_off(later, now);
         batch
+    }
+
+    /// Puts files back into the queue, without waking anyone: whoever took them looks at its front next.
+    fn put_off(&self, files: Vec<Rc<File>>, now: Instant) {
+        let files = files.into_iter().map(|file| Queued { file, due: now + RETRY });
+        self.queue.borrow_mut().extend(files);
+    }
+
+    /// Begins to commit files that were taken out of the queue, in batches that wait for the same
+    /// devices. Too many of them under way: these files wait in the queue, and no others.
+    fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) {
+        let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
+        for file in files {
+            file.launch_all();
+            let devices = file.state.borrow().devices();
+            groups.entry(devices).or_default().push(file);
+        }
+        for (devices, files) in groups {
+            let running = self.batches.borrow().get(&devices).copied().unwrap_or(0);
+            if running >= BATCHES {
+                files.iter().for_each(|file| file.unclaim_commit());
+                self.put_off(files, now);
+                continue;
+            }
+            self.batches.borrow_mut().insert(devices.clone(), running + 1);
+            let this = self.clone();
+            self.env.spawn(async move {
+                this.commit_files(&files, Purpose::Background).await;
+                this.batch_ended(&devices);
+            });
+        }
+    }
+
+    fn batch_ended(&self, devices: &Devices) {
+        let mut batches = self.batches.borrow_mut();
+        if let Some(running) = batches.get_mut(devices) {
+            *running -= 1;
+            if *running == 0 {
+                batches.remove(devices);
+            }
+        }
     }
 
     /// Commits files whose `committing` the caller has set; the mark is taken away.
@@ -495,11 +536,7 @@ async fn drain_queue(env: Env, weak: Weak<DataContext>) {
             env.timeout(wait, wake).await;
             continue;
         }
-        let permit = ctx.batches.acquire(1).await;
-        env.spawn(async move {
-            ctx.commit_files(&batch, Purpose::Background).await;
-            drop(permit);
-        });
+        ctx.begin_batches(batch, now);
     }
 }
 
@@ -535,6 +572,16 @@ impl File {
             }
             changed.await;
         }
+    }
+
+    /// A commit that was marked is not made now; the file is put into the queue again.
+    fn unclaim_commit(&self) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.committing = false;
+            state.queued = true;
+        }
+        self.changed.notify_all();
     }
 
     /// The data is stable and the server knows everything that was accepted.

@@ -35,7 +35,7 @@ const CREDIT_STEP: u32 = 4;
 type Outcome = Result<(), Fault>;
 
 /// The devices that the writes of a file are on, in their order.
-type Devices = Vec<PagId>;
+pub(super) type Devices = Vec<PagId>;
 
 /// The fsyncs that concern the same devices.
 #[derive(Default)]
@@ -104,7 +104,7 @@ impl File {
 
 impl State {
     /// Those that it waits for to become stable.
-    fn devices(&self) -> Devices {
+    pub(super) fn devices(&self) -> Devices {
         let flying = self.flights.values().flatten();
         let mut devices: Devices = self.stamps.keys().chain(flying).copied().collect();
         devices.sort_unstable();

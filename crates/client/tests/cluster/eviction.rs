@@ -1,8 +1,10 @@
 //! A client that is silent for too long loses its session, and says so.
 
+use client::SetAttrRequest;
+use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino};
 
-use crate::harness::{LEASE, RDWR, check, logged};
+use crate::harness::{LEASE, RDWR, ROOT, check, logged};
 
 #[test]
 fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
@@ -118,4 +120,39 @@ fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
         });
     }
     assert!(lost > 4, "{lost}");
+}
+
+#[test]
+fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_what_that_means() {
+    check(6, |cluster| async move {
+        let count = |text: &str| logged().iter().filter(|line| line.contains(text)).count();
+        let b = cluster.mount("b").await;
+        let mut writers = Vec::new();
+        for name in ["a", "c"] {
+            let writer = cluster.mount(name).await;
+            let (entry, opened) = writer.create(Ino::ROOT, name, RDWR).await;
+            writer.write(opened.handle, 0, b"kept").await;
+            writer.client.fsync(opened.handle, false).await.unwrap();
+            writers.push((name, writer, entry.attr.ino));
+        }
+        cluster.data.stall(true);
+        let mut took = Vec::new();
+        for (index, (name, _, ino)) in writers.iter().enumerate() {
+            cluster.world.partition(name, "mds");
+            let begin = cluster.env.now();
+            let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
+            let change = b.client.setattr(&ROOT, *ino, set);
+            let changed = cluster.env.timeout(LEASE * 4, change).await;
+            assert!(changed.is_some_and(|changed| changed.is_ok()), "{name} holds it up");
+            took.push(cluster.env.now().since(begin));
+            assert_eq!(count("may not outlive a power cut"), index + 1);
+        }
+        assert!(took[0] > LEASE / 2 + EVICTION_FLUSH && took[0] < LEASE * 2 + EVICTION_FLUSH);
+        assert!(took[1] < LEASE * 3 / 2, "who still owes a flush is not waited for: {took:?}");
+        cluster.data.stall(false);
+        cluster.world.heal();
+        cluster.env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(count("answers again"), 1);
+        assert_eq!(b.get("a").await, b"kept");
+    });
 }

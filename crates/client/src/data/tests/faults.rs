@@ -303,6 +303,42 @@ fn a_device_that_answers_nothing_holds_up_no_fsync_of_files_on_others() {
     }
 }
 
+#[test]
+fn a_device_that_answers_nothing_holds_up_no_background_commit_of_files_on_others() {
+    for seed in 440..444 {
+        run(seed, Setup { blocks: 64, grant_max: 16, ..Setup::default() }, |rig| async move {
+            let files: Vec<_> = (1..=12).map(|ino| rig.file(ino)).collect();
+            for file in &files {
+                rig.write(file, 0, &[1; 8 * 4096]).await.unwrap();
+                file.fsync(false).await.unwrap();
+            }
+            let lies_on = |file: &Rc<File>, pag| {
+                let extents = rig.server.now.borrow().files[&file.ino()].layout.to_extents();
+                extents.iter().all(|extent| extent.pag == PagId(pag))
+            };
+            let stuck: Vec<_> = files.iter().filter(|file| lies_on(file, 1)).collect();
+            let free: Vec<_> = files.iter().filter(|file| lies_on(file, 2)).collect();
+            assert!(stuck.len() > 4 && free.len() > 1, "{} {}", stuck.len(), free.len());
+            rig.server.disks[0].stall(true);
+            for file in &stuck {
+                rig.write(file, 0, &[2; 4096]).await.unwrap();
+                // Each is a batch of its own.
+                rig.env.sleep(Duration::from_millis(1500)).await;
+            }
+            for file in &free {
+                rig.write(file, 0, &[3; 4096]).await.unwrap();
+            }
+            rig.env.sleep(Duration::from_secs(3)).await;
+            assert!(free.iter().all(|file| file.is_clean()));
+            assert!(stuck.iter().all(|file| !file.is_clean()));
+            rig.server.disks[0].stall(false);
+            rig.env.sleep(Duration::from_secs(3)).await;
+            assert!(stuck.iter().all(|file| file.is_clean()));
+            rig.finish(64).await;
+        });
+    }
+}
+
 /// They were committed with a time and nothing else, and no flush had followed yet.
 #[test]
 fn bytes_written_in_place_before_an_eviction_are_flushed_or_reported_by_the_next_fsync() {

@@ -1,0 +1,80 @@
+//! The data devices as the server sees them: for locks of bytes, and for flushes of what evicted
+//! clients wrote.
+//!
+//! Invariants:
+//! - nobody waits for a flush for longer than [`EVICTION_FLUSH`], and not at all for a device that
+//!   still owes one (a *suspect*);
+//! - a suspect that answers is flushed once more before it counts as sound: for what was left.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use env::Disk;
+use types::ClientId;
+use types::limits::EVICTION_FLUSH;
+
+use crate::server::Server;
+
+/// A data device of this host.
+pub struct DataDevice {
+    /// The device.
+    pub disk: Disk,
+    /// Somebody went on without its flush.
+    suspect: Cell<bool>,
+}
+
+impl DataDevice {
+    /// A device that is sound as far as is known.
+    pub fn new(disk: Disk) -> DataDevice {
+        DataDevice { disk, suspect: Cell::new(false) }
+    }
+}
+
+/// What `client` wrote in place others can read from now on: it must not go with a power cut. All
+/// devices are flushed at the same time; the log says of which that cannot be promised.
+pub async fn flush_for(server: &Rc<Server>, client: ClientId) {
+    let devices = server.disks.borrow().clone();
+    let mut flushes = Vec::new();
+    for device in devices {
+        if device.suspect.get() {
+            warn(server, client, &device, "still owes an earlier flush");
+            continue;
+        }
+        let (server, asked) = (server.clone(), device.clone());
+        let flush = server.env.clone().spawn_join(async move { flush(&server, &asked).await });
+        flushes.push((device, flush));
+    }
+    let until = server.env.now() + EVICTION_FLUSH;
+    for (device, mut flush) in flushes {
+        match server.env.timeout(until.since(server.env.now()), &mut flush).await {
+            Some(Ok(())) => {}
+            Some(Err(text)) => warn(server, client, &device, &text),
+            None => {
+                device.suspect.set(true);
+                let text = format!("has not flushed within {} s", EVICTION_FLUSH.as_secs());
+                warn(server, client, &device, &text);
+            }
+        }
+    }
+}
+
+/// Flushes a device, and once more for those who did not wait.
+async fn flush(server: &Server, device: &DataDevice) -> Result<(), String> {
+    loop {
+        let flushed = device.disk.flush().await;
+        let flushed = flushed.map_err(|error| format!("cannot be flushed: {error}"));
+        if !device.suspect.replace(false) {
+            return flushed;
+        }
+        let what = flushed.err().unwrap_or_else(|| "answers again".into());
+        server.log(&format!("data device {} {what}; it is flushed once more", device.disk.path()));
+    }
+}
+
+fn warn(server: &Server, client: ClientId, device: &DataDevice, what: &str) {
+    server.log(&format!(
+        "data device {} {what}: what the evicted client {client} wrote there in place last may not outlive a \
+         power cut",
+        device.disk.path()
+    ));
+}
