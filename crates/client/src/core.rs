@@ -14,6 +14,7 @@ use env::sync::Notify;
 use proto::mds::{
     DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
+use proto::wire::Bytes;
 use types::{
     Ahead, Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name,
     Part, Rights, planted,
@@ -22,7 +23,7 @@ use types::{
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
 use crate::data::DataContext;
 use crate::handles::Handles;
-use crate::inode::{Inode, Inodes, Xattrs};
+use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
 use crate::locks::Locks;
 use crate::origins::Origins;
 use crate::rpc::{Call, Events, Session, result};
@@ -284,6 +285,9 @@ impl Core {
         }
         let content = self.content(inode);
         let layout = if content.is_loaded() { None } else { layout };
+        if data.contains(Rights::DATA_X) && !content.file.holds(Rights::DATA_X) {
+            content.may_write(self.session.order(), false);
+        }
         content.parts.borrow_mut().clear();
         content.file.acquired(data, &inode.server_attr(), layout);
         content.set_loaded(true);
@@ -301,6 +305,9 @@ impl Core {
         inode.told_without_data();
         let content = self.content(inode);
         content.shared.set(true);
+        if !content.holds_parts() {
+            content.may_write(self.session.order(), false);
+        }
         for &part in parts {
             content.parts.borrow_mut().insert(part);
             content.file.acquired_part(attr, part.range, layout);
@@ -393,6 +400,29 @@ impl Core {
         }
     }
 
+    /// What a reply tells of `security.capability` to who may write the file.
+    fn absorb_plain(&self, request: &Request, reply: &Reply, order: u64) {
+        let is_it = |name: &Bytes| name.0 == CAPABILITY;
+        let (at, plain, order) = match (&request.ops[..], &reply.results[..]) {
+            (
+                [Op::Acquire { ino, .. }, Op::ListXattr { .. }],
+                [Ok(_), Ok(OpReply::Bytes { bytes, .. })],
+            ) => {
+                // Read under what was acquired along with it.
+                (ino, !has_name(&bytes.0, CAPABILITY), u64::MAX)
+            }
+            ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)]) if is_it(name) => {
+                (ino, true, order)
+            }
+            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_it(name) => (ino, false, order),
+            _ => return,
+        };
+        let InoRef::Is { ino } = at else { return };
+        if let Some(content) = self.inodes.get(*ino).and_then(|inode| inode.content()) {
+            content.told_plain(plain, order);
+        }
+    }
+
     fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights) {
         inode.set_xattrs(Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
@@ -403,6 +433,7 @@ impl Core {
                 && let Some(content) = inode.content()
             {
                 content.shared.set(false);
+                content.may_write(self.session.order(), true);
             }
         }
     }
@@ -532,6 +563,7 @@ impl Events for Core {
                 self.absorb_op(op, result);
             }
         }
+        self.absorb_plain(request, reply, order);
     }
 
     fn untold(&self, _: &Request, reply: &Reply) {

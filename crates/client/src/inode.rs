@@ -36,6 +36,27 @@ pub(crate) enum Xattrs {
     Names(Box<[u8]>),
 }
 
+/// The extended attribute that a write takes away.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+/// How names of ACLs begin.
+const ACL: &[u8] = b"system.posix_acl_";
+
+impl Xattrs {
+    /// Is it known that there is none of this name?
+    pub fn lack(&self, name: &[u8]) -> bool {
+        match self {
+            Xattrs::Unknown => false,
+            Xattrs::OnlyAcls => !name.starts_with(ACL),
+            Xattrs::Names(names) => !has_name(names, name),
+        }
+    }
+}
+
+/// Is `name` among `names`, each of which NUL ends?
+pub(crate) fn has_name(names: &[u8], name: &[u8]) -> bool {
+    names.split(|byte| *byte == 0).any(|known| known == name)
+}
+
 /// What only some inodes have.
 enum Special {
     None,

@@ -163,6 +163,9 @@ impl Core {
             return;
         }
         let left = inode.lease(|lease| lease.rights().closed());
+        if !left.contains(Rights::DATA_X) {
+            content.may_not_write();
+        }
         if !left.contains(Rights::DATA_S) {
             content.set_loaded(false);
         }
@@ -220,6 +223,7 @@ impl Core {
         if content.holds_parts() {
             content.file.lost_part(range);
         } else {
+            content.may_not_write();
             content.file.lost(Rights::empty());
         }
         content.end_drain();

@@ -24,13 +24,14 @@ use std::rc::Rc;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{InoRef, Op, OpReply};
 use proto::parts::Parts;
+use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_AHEAD_MAX, PARTS_MAX};
 use types::{Ahead, BlockRange, Duration, Fault, FileBlock, Part, Rights};
 
 use crate::api::Caller;
 use crate::core::Core;
 use crate::data::File;
-use crate::inode::{Inode, Xattrs};
+use crate::inode::{CAPABILITY, Inode, Xattrs};
 use crate::rpc::{Call, result};
 
 /// Between two requests for a right while the server asks for what it had granted.
@@ -91,6 +92,11 @@ pub(crate) struct Content {
     asked: Cell<(u64, u64, u8)>,
     /// The server did not know what lies behind the size.
     untold_tail: Cell<bool>,
+    /// Under a right to write: the file is known to have no `security.capability`. Whoever sets one
+    /// takes that right first.
+    plain: Cell<bool>,
+    /// Number of the first request made under the right to write.
+    writes_from: Cell<u64>,
     uses: Cell<u32>,
     /// Uses of parts, by number.
     part_uses: RefCell<BTreeMap<u64, BlockRange>>,
@@ -117,6 +123,8 @@ impl Content {
             parts: RefCell::default(),
             asked: Cell::default(),
             untold_tail: Cell::new(false),
+            plain: Cell::new(false),
+            writes_from: Cell::new(0),
             uses: Cell::new(0),
             part_uses: RefCell::default(),
             drain: RefCell::new(None),
@@ -144,8 +152,27 @@ impl Content {
         self.loaded.set(loaded);
     }
 
+    /// A right to write came; `order`: the number of the next request. `plain`: the file is new.
+    pub fn may_write(&self, order: u64, plain: bool) {
+        self.plain.set(plain);
+        self.writes_from.set(order);
+    }
+
+    /// The right to write went.
+    pub fn may_not_write(&self) {
+        self.plain.set(false);
+    }
+
+    /// The answer to request number `order` tells whether there is no `security.capability`.
+    pub fn told_plain(&self, plain: bool, order: u64) {
+        let since = order >= self.writes_from.get();
+        let writes = self.file.holds(Rights::DATA_X) || self.holds_parts();
+        self.plain.set(plain && since && writes);
+    }
+
     /// Nothing is held any more.
     pub fn forget(&self) {
+        self.may_not_write();
         self.loaded.set(false);
         self.parts.borrow_mut().clear();
     }
@@ -366,6 +393,40 @@ impl Core {
         self.serve(inode, need, Service::Plain, range, large).await
     }
 
+    /// As [`Core::use_data`] if `whole`, else as [`Core::use_part`], for a write past the kernel's pages. A
+    /// write takes `security.capability` away; of those into its pages the kernel sees to it.
+    pub async fn use_direct(
+        &self,
+        inode: &Rc<Inode>,
+        whole: bool,
+        range: (u64, u64),
+    ) -> Result<Use, Fault> {
+        loop {
+            let in_use = if whole {
+                self.use_data(inode, Rights::DATA_X, Service::Plain, range).await?
+            } else {
+                self.use_part(inode, Rights::DATA_X, range).await?
+            };
+            if in_use.content.plain.get() || inode.xattrs().lack(CAPABILITY) {
+                in_use.content.plain.set(true);
+                return Ok(in_use);
+            }
+            // Who sets it may wait for the right that is in use.
+            drop(in_use);
+            self.remove_capability(inode).await?;
+        }
+    }
+
+    async fn remove_capability(&self, inode: &Inode) -> Result<(), Fault> {
+        let name = Bytes(CAPABILITY.to_vec());
+        let op = Op::RemoveXattr { ino: InoRef::Is { ino: inode.ino }, name };
+        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        match result(&reply, 0) {
+            Ok(_) | Err(Fault::NoAttribute) => Ok(()),
+            Err(fault) => Err(fault),
+        }
+    }
+
     async fn serve(
         &self,
         inode: &Rc<Inode>,
@@ -468,7 +529,7 @@ impl Core {
         let ahead = part.map_or_else(Ahead::default, |part| content.ahead(part));
         let from = FileBlock(0);
         let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, part, ahead }];
-        // The kernel asks for `security.capability` before the first write.
+        // Before the first write it is asked for `security.capability`.
         let first = !content.holds_parts();
         if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
             ops.push(Op::ListXattr { ino, want: Rights::ATTR });

@@ -763,6 +763,8 @@ def extended_attributes():
     os.removexattr("f", "user.a")
     yield os.listxattr("f")
     yield attempt(os.setxattr, "f", "nonsense", b"x"), attempt(os.setxattr, "f", "other.x", b"x")
+    for name in ("user.", "trusted.", "security.", "system."):
+        yield attempt(os.getxattr, "f", name), attempt(os.setxattr, "f", name, b"x"), attempt(os.removexattr, "f", name)
     yield attempt(os.setxattr, "f", "user." + "n" * 251, b"x")
     os.setxattr("f", "user." + "n" * 250, b"x")
     yield sorted(map(len, os.listxattr("f")))
@@ -782,6 +784,57 @@ def extended_attributes():
     yield as_user(1000, 1000, lambda: os.setxattr(path, "user.b", b"x"))
     yield as_user(1000, 1000, lambda: os.getxattr(path, "trusted.t"))
     yield as_user(1000, 1000, lambda: sorted(map(len, os.listxattr(path))))
+
+
+@case
+def a_write_takes_capabilities_away():
+    os.chmod(".", 0o755)
+    path = os.path.abspath("f")
+    capability = b"".join(word.to_bytes(4, "little") for word in (0x02000001, 1 << 13, 0, 0, 0))
+
+    def lasts():
+        return "security.capability" in os.listxattr("f")
+
+    def changes(change):
+        touch("f", b"x" * 9000)
+        os.chmod("f", 0o666)
+        os.setxattr("f", "security.capability", capability)
+        before = lasts()
+        change()
+        return before, lasts()
+
+    def write(flags, times=1):
+        fd = os.open(path, flags)
+        for _ in range(times):
+            os.write(fd, b"y" * 100)
+        os.close(fd)
+
+    def write_twice(flags):
+        fd = os.open("f", flags)
+        os.write(fd, b"y")
+        os.setxattr("f", "security.capability", capability)
+        os.write(fd, b"z")
+        os.close(fd)
+
+    def direct():
+        page = mmap.mmap(-1, 4096)
+        fd = os.open(path, os.O_WRONLY | os.O_DIRECT)
+        os.write(fd, page)
+        os.close(fd)
+
+    def by_descriptor(change):
+        fd = os.open("f", os.O_RDWR)
+        change(fd)
+        os.close(fd)
+
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_TRUNC):
+        yield changes(lambda: os.close(os.open("f", flags)))
+        yield changes(lambda: write(flags)), changes(lambda: write_twice(flags))
+        yield changes(lambda: as_user(1000, 1000, lambda: write(flags, 2)))
+    yield changes(direct), changes(lambda: os.truncate("f", 100))
+    yield changes(lambda: by_descriptor(lambda fd: os.ftruncate(fd, 10)))
+    yield changes(lambda: by_descriptor(lambda fd: os.posix_fallocate(fd, 0, 20000)))
+    yield changes(lambda: os.chown("f", 5, 5)), changes(lambda: os.utime("f")), changes(lambda: os.chmod("f", 0o600))
 
 
 def acl(entries):

@@ -77,17 +77,13 @@ impl Client {
             core.kill_setid(caller, inode).await?;
         }
         let append = (flags.append || file.flags.has(OpenFlags::APPEND)) && !flags.write_back_cache;
-        let service = match (flags.write_back_cache, file.direct) {
-            (true, _) => Service::Always,
-            (false, true) => Service::Plain,
-            (false, false) => Service::PageWrite,
-        };
+        let service = if flags.write_back_cache { Service::Always } else { Service::PageWrite };
         let range = (offset, offset + len as u64);
         let (at, written) = {
-            let in_use = if append || !file.direct || flags.write_back_cache {
-                core.use_data(inode, Rights::DATA_X, service, range).await?
+            let in_use = if file.direct && !flags.write_back_cache {
+                core.use_direct(inode, append, range).await?
             } else {
-                core.use_part(inode, Rights::DATA_X, range).await?
+                core.use_data(inode, Rights::DATA_X, service, range).await?
             };
             // Pages that the kernel launders may be another descriptor's.
             if !flags.write_back_cache {

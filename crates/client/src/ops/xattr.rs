@@ -16,9 +16,8 @@ use crate::uses::Service;
 
 /// The layout of a regular file, as JSON text.
 const LAYOUT: &[u8] = b"user.redbud.layout";
-const ACL: &[u8] = b"system.posix_acl_";
 /// How the names of attributes begin that a file may have.
-const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", ACL];
+const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
 impl Client {
     /// An extended attribute.
@@ -124,11 +123,7 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
     if !STORED.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix)) {
         return false;
     }
-    match known {
-        Xattrs::Unknown => false,
-        Xattrs::OnlyAcls => !name.starts_with(ACL),
-        Xattrs::Names(names) => !names.split(|byte| *byte == 0).any(|known| known == name),
-    }
+    known.lack(name)
 }
 
 /// The segments of a layout: file offset, length and device offset in bytes.

@@ -668,3 +668,63 @@ fn who_opens_a_removed_file_while_its_last_close_still_saves_keeps_it() {
         assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed");
     });
 }
+
+#[test]
+fn a_write_takes_the_capability_away_and_costs_nothing_where_there_is_none() {
+    check(62, |cluster| async move {
+        const CAPABILITY: &[u8] = b"security.capability";
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, own) = a.create(Ino::ROOT, "f", WRONLY).await;
+        let ino = entry.attr.ino;
+        let before = a.requests();
+        for at in 0..20 {
+            a.write(own.handle, at * 100, &[1; 100]).await;
+        }
+        assert!(a.requests() - before <= 1, "space, and no more");
+        let lasts = |mount: &Mount| {
+            let mount = mount.clone();
+            async move { mount.client.getxattr(ino, CAPABILITY).await.is_ok() }
+        };
+        for (setter, writer) in [(&a, &a), (&b, &a), (&b, &b), (&a, &b)] {
+            for append in [0, 0o2000] {
+                let flags = OpenFlags(WRONLY.0 | append);
+                let handle = writer.open(ino, flags).await;
+                for round in 0..3 {
+                    let set = setter.client.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false);
+                    set.await.unwrap();
+                    assert!(lasts(&a).await && lasts(&b).await);
+                    writer.write(handle, 0, &[round; 100]).await;
+                    assert!(!lasts(&a).await && !lasts(&b).await, "{append} {round}");
+                    let before = writer.requests();
+                    writer.write(handle, 0, &[round; 50]).await;
+                    assert_eq!(writer.requests(), before);
+                }
+                writer.close(handle).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn the_capability_goes_with_a_write_into_a_part() {
+    check(63, |cluster| async move {
+        const CAPABILITY: &[u8] = b"security.capability";
+        let mounts = [cluster.mount("a").await, cluster.mount("b").await];
+        let ino = mounts[0].put("f", &[1; 1 << 20]).await;
+        let mut handles = Vec::new();
+        for mount in &mounts {
+            handles.push(mount.open(ino, WRONLY).await);
+        }
+        for round in 0..100u64 {
+            let at = (round % 2) as usize;
+            let offset = at as u64 * (512 << 10);
+            if round % 9 == 8 {
+                let setter = &mounts[1 - at].client;
+                setter.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false).await.unwrap();
+            }
+            mounts[at].write(handles[at], offset + 4096 * (round % 64), &[2; 4096]).await;
+            let told = mounts[1 - at].client.getxattr(ino, CAPABILITY).await;
+            assert_eq!(told, Err(Fault::NoAttribute), "round {round}");
+        }
+    });
+}
