@@ -172,7 +172,11 @@ impl MountOptions {
             _ if key.starts_with("x-") || key.starts_with("X-") => {}
             _ => {
                 let pag = key.strip_prefix("data").and_then(|id| id.parse().ok());
-                self.data.push((PagId(pag.ok_or_else(|| unknown(option))?), value.into()));
+                let pag = PagId(pag.ok_or_else(|| unknown(option))?);
+                if value.is_empty() {
+                    return Err(explain("write the path of the device of this data zone".into()));
+                }
+                self.data.push((pag, value.into()));
             }
         }
         Ok(())
@@ -222,6 +226,8 @@ mod tests {
             "frobnicate",
             "timeo=x",
             "datax=/dev/sda",
+            "data0=",
+            "data65536=/dev/sda",
             "transport=pigeon",
             "entries=0",
             "lease=1d",

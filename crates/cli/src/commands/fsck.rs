@@ -4,7 +4,7 @@ use env::{DriverKind, Env};
 use serde::Serialize;
 use store::fsck::{Counts, FsckOptions, Report as Findings, Severity};
 
-use crate::args::FsckArgs;
+use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
 use crate::devices::open_exclusive;
 use crate::exit::{Ended, Failure, fsck as code};
@@ -20,6 +20,20 @@ struct Report {
     /// Data zones that are not where the cluster's file says; fsck does not read them.
     data_missing: Vec<String>,
     counts: Numbers,
+}
+
+/// The report if nothing could be checked.
+#[derive(Serialize)]
+struct Unusable {
+    version: u32,
+    clean: bool,
+    error: Reason,
+}
+
+#[derive(Serialize)]
+struct Reason {
+    code: &'static str,
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -48,17 +62,31 @@ struct Numbers {
 
 /// Checks, prints what was found, and says in its exit status whether it was clean.
 pub fn run(args: &FsckArgs) -> Ended {
-    let cluster =
-        target::cluster(&args.target).map_err(|failure| failure.with_code(code::USAGE))?;
-    let found = env::run(DriverKind::Auto, |env| async move {
-        check(&env, &cluster).await.map(|f| (cluster, f))
-    })
-    .map_err(|error| failed(format!("cannot do input and output: {error}")))
-    .flatten();
-    let (cluster, findings) = found?;
+    let (cluster, findings) = match checked(args) {
+        Ok(checked) => checked,
+        Err(failure) => {
+            if args.output.format() != Format::Table {
+                let error = Reason { code: failure.name, text: failure.text.clone() };
+                let report = Unusable { version: 1, clean: false, error };
+                output::print_report(args.output, &report, |_| String::new())?;
+            }
+            return Err(failure);
+        }
+    };
     let report = report(&cluster, findings);
     output::print_report(args.output, &report, describe)?;
     Ok(if report.clean { 0 } else { code::UNCORRECTED })
+}
+
+fn checked(args: &FsckArgs) -> Result<(Cluster, Findings), Failure> {
+    let cluster =
+        target::cluster(&args.target).map_err(|failure| failure.with_code(code::USAGE))?;
+    env::run(
+        DriverKind::Auto,
+        |env| async move { check(&env, &cluster).await.map(|f| (cluster, f)) },
+    )
+    .map_err(|error| failed(format!("cannot do input and output: {error}")))
+    .flatten()
 }
 
 fn failed(text: String) -> Failure {

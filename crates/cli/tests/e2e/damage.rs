@@ -76,6 +76,14 @@ fn one_damaged_bit_of_the_label_costs_nothing_and_one_of_the_roots_says_what_to_
     let said = describe(&run(redbud().arg("fsck").arg(&cluster.config)));
     assert!(said.contains("from a backup") && said.contains("nothing could be counted"), "{said}");
     assert_eq!(said.matches("metadata block 2:").count(), 1, "{said}");
+
+    fs::write(cluster.dir.join("metadata.img"), b"nothing").unwrap();
+    let output = run(redbud().args(["fsck", "--json"]).arg(&cluster.config));
+    assert_eq!(output.status.code(), Some(8), "{}", describe(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["version"], &report["clean"]), (&1.into(), &false.into()));
+    let text = report["error"]["text"].as_str().unwrap();
+    assert!(text.contains("metadata.img"), "{text}");
 }
 
 #[test]

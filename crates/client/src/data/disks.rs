@@ -241,6 +241,12 @@ impl Disks {
         fs: Uuid,
         pags: &[PagInfo],
     ) -> Result<Disks, String> {
+        let unknown = |(id, _): &&(PagId, String)| pags.iter().all(|pag| pag.id != *id);
+        if let Some((id, path)) = config.devices.iter().find(unknown) {
+            return Err(format!(
+                "{path} is given for data zone {id}, which this file system does not have"
+            ));
+        }
         let mut by_pag = BTreeMap::new();
         for pag in pags {
             let here = config.devices.iter().find(|(id, _)| *id == pag.id);

@@ -171,9 +171,13 @@ fn a_mount_that_is_refused_says_goodbye_and_does_not_come_back() {
         let config = ClientConfig { devices, ..ClientConfig::default() };
         let refused = cluster.try_mount("a", config).await;
         assert!(refused.is_err_and(|error| error.text.contains("none")));
+        let devices = vec![(PagId(7), "data0".to_owned())];
+        let config = ClientConfig { devices, ..ClientConfig::default() };
+        let refused = cluster.try_mount("b", config).await;
+        assert!(refused.is_err_and(|error| error.text.contains("data zone 7")), "there is none");
         cluster.env.sleep(Duration::from_secs(3)).await;
         let came = logged().iter().filter(|line| line.contains("has come")).count();
-        assert_eq!(came, 1, "{:?}", logged());
+        assert_eq!(came, 2, "{:?}", logged());
         assert!(!logged().iter().any(|line| line.contains("reconnecting")), "{:?}", logged());
     });
 }

@@ -138,11 +138,10 @@ fn check_name(name: &[u8]) -> Result<(), Stop> {
         return Err(Fault::Range.into());
     }
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    let spaced =
-        prefixes.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
-    if name.contains(&0) {
+    if name.contains(&0) || prefixes.contains(&name) {
         return Err(Fault::Invalid.into());
     }
+    let spaced = prefixes.iter().any(|prefix| name.starts_with(prefix));
     if spaced || name == acl::ACCESS || name == acl::DEFAULT {
         Ok(())
     } else {
