@@ -76,6 +76,14 @@ fn local_refuses_a_directory_in_use_by_name_of_its_holder_and_stops_at_a_signal(
 }
 
 #[test]
+fn local_ends_cleanly_when_its_mount_is_taken_away() {
+    let scratch = Scratch::new();
+    let mut child = local_running(&scratch);
+    assert!(Command::new("umount").arg(scratch.path().join("mnt")).status().unwrap().success());
+    assert_eq!(wait_child(&mut child).code(), Some(0));
+}
+
+#[test]
 fn local_restarts_a_killed_server_and_leaves_nothing_when_it_is_killed_itself() {
     let scratch = Scratch::new();
     let mnt = scratch.path().join("mnt");

@@ -31,9 +31,9 @@ pub fn stop(parts: &mut Parts, mount: &Path) -> bool {
 }
 
 fn stop_client(client: &mut Child, mount: &Path) -> bool {
-    if matches!(client.try_wait(), Ok(Some(_))) {
+    if let Ok(Some(status)) = client.try_wait() {
         detach(mount);
-        return false;
+        return status.success();
     }
     let until = Instant::now() + LEAVE;
     while fuse::unmount(mount, false).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
