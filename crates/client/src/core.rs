@@ -424,6 +424,10 @@ impl Core {
     }
 
     fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights) {
+        if want.contains(Rights::OPEN) {
+            // From here on: a recall may come before who made it goes on.
+            inode.count_open(1);
+        }
         inode.set_xattrs(Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
             let empty =

@@ -247,9 +247,8 @@ impl Core {
         Ok(direct)
     }
 
-    /// A file that was just made is open.
+    /// The handle of a file that was just made, and is counted as open since its answer came.
     fn opened(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
-        inode.count_open(1);
         if flags.read_write() {
             inode.count_writer(1);
         }

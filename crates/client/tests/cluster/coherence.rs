@@ -219,6 +219,53 @@ fn a_create_opens_what_exists_only_for_who_plainly_may() {
 }
 
 #[test]
+fn who_makes_a_file_while_another_removes_it_keeps_it_open() {
+    check(27, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let b = Rc::new(b);
+        for round in 0..100u64 {
+            // The answer to the creation waits until this is durable, and what is recalled waits for the answer.
+            b.mkdir(Ino::ROOT, "f").await.unwrap();
+            b.client.rmdir(&ROOT, Place { dir: Ino::ROOT, name: &name("f") }).await.unwrap();
+            let (remover, env) = (b.clone(), cluster.env.clone());
+            let removal = cluster.env.spawn_join(async move {
+                env.sleep(Duration::from_micros(round * 10)).await;
+                while remover.unlink(Ino::ROOT, "f").await == Err(Fault::NotFound) {}
+            });
+            let (_, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
+            removal.await;
+            cluster.env.sleep(Duration::from_millis(50)).await;
+            a.write(opened.handle, 0, &[1; 5000]).await;
+            let synced = a.client.fsync(opened.handle, false).await;
+            assert_eq!(synced, Ok(()), "round {round}");
+            a.close(opened.handle).await;
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_made_is_held_open_however_many_leases_there_are() {
+    check(25, |cluster| async move {
+        cluster.leases_max.set(Some(64));
+        cluster.restart_server().await;
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let mut files = Vec::new();
+        for index in 0..80 {
+            files.push(a.create(Ino::ROOT, &format!("f{index}"), WRONLY).await.1.handle);
+        }
+        for index in 0..80 {
+            b.unlink(Ino::ROOT, &format!("f{index}")).await.unwrap();
+        }
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        for file in files {
+            a.write(file, 0, &[1; 5000]).await;
+            assert_eq!(a.client.fsync(file, false).await, Ok(()));
+            a.close(file).await;
+        }
+    });
+}
+
+#[test]
 fn a_file_that_another_client_has_open_outlives_its_name() {
     check(5, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);

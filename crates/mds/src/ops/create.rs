@@ -74,6 +74,10 @@ fn finish(
 ) -> Result<OpReply, Stop> {
     let attr = cx.attr(txn, ino)?;
     cx.want(&attr, want);
+    if want.contains(Rights::OPEN) {
+        // Its maker counts it as open already, however many leases there are.
+        cx.effects.grants.push((ino, Rights::OPEN));
+    }
     cx.effects.changes.push(Unit::Attr(ino));
     cx.effects.outcome = Some(Outcome::Inode(ino));
     Ok(OpReply::Made { leased: cx.leased(attr), dir: cx.leased(dir) })

@@ -286,7 +286,7 @@ fn a_full_table_of_leases_makes_room_by_recalling_the_coldest() {
         let last = b.create(ROOT, "b", FileKind::Regular, wanted).await.unwrap();
         assert_eq!(last.rights, wanted);
         let mut made = Vec::new();
-        for n in 0..300 {
+        for n in 0..200 {
             let made_now = a.create(ROOT, &format!("{n}"), FileKind::Regular, wanted).await;
             made.push(made_now.unwrap().attr.ino);
         }
