@@ -82,6 +82,8 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Measure it beside other file systems on the same disk
     Bench(BenchArgs),
+    /// Make a figure of the papers again, beside what they print
+    Reproduce(ReproduceArgs),
     /// Run the whole cluster on virtual time with faults, and judge what clients saw
     Sim(SimArgs),
     /// Print a completion script for a shell
@@ -373,6 +375,8 @@ pub enum Bench {
     Table(BenchTableArgs),
     /// Memory of the client and the metadata server at many files
     Memory(BenchMemoryArgs),
+    /// Metadata: embedded and traditional directories on one store, by accesses and by time
+    Metarates(BenchMetaratesArgs),
     /// Serve a file system that keeps no data, until it is unmounted
     #[command(hide = true)]
     Null {
@@ -452,6 +456,80 @@ pub struct BenchMemoryArgs {
     /// Write the result there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench metarates`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each process creates files in a directory of its own, changes their times, lists them, lists them with
+attributes, and deletes them. The layouts run on the metadata store as a library, on a virtual hard disk
+in virtual time; with --dir also on loop devices of this machine, beside the kernel's ext4 (needs
+root). docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchMetaratesArgs {
+    /// Clients
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub clients: u64,
+    /// Processes of each client
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub processes: u64,
+    /// Files of each process; several numbers give several tables
+    #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
+    pub files: Vec<u64>,
+    /// Changes become durable later (--commit) instead of each before its answer
+    #[arg(long)]
+    pub lazy: bool,
+    /// Age at which changes are made durable that nobody waits for
+    #[arg(long, default_value = "5s", value_parser = crate::units::parse_duration)]
+    pub commit: types::Duration,
+    /// From an answer to a process's next request, in virtual time: microseconds, on average
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub message: u32,
+    /// Cache of the store
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub cache: u64,
+    /// Blocks that the store's checkpoint brings home together, in the order of their addresses
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub batch: u32,
+    /// Log of the store, and journal of ext4
+    #[arg(long, default_value = "128M", value_parser = parse_size)]
+    pub log: u64,
+    /// Metadata device
+    #[arg(long, default_value = "64G", value_parser = parse_size)]
+    pub device: u64,
+    /// Directory for the images of loop devices; without it only the virtual disk is used
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Longest time of a single step on loop devices
+    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    pub limit: types::Duration,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `reproduce`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+F4 is Metarates: the embedded directories against the traditional layout on the virtual disk, as
+`redbud bench metarates` measures it. Writes DIR/FIGURE.svg and DIR/FIGURE.json.")]
+pub struct ReproduceArgs {
+    /// Which
+    #[arg(required = true)]
+    pub figures: Vec<Figure>,
+    /// Where the pictures go; made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// Files of each process; several numbers give several panels
+    #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
+    pub files: Vec<u64>,
+}
+
+/// A figure of the papers.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Figure {
+    /// Metarates (002 Fig. 6, 004 Fig. 8)
+    #[value(name = "F4")]
+    F4,
 }
 
 /// Arguments of `completions`.

@@ -9,6 +9,7 @@ pub mod local;
 pub mod mds;
 pub mod mkfs;
 pub mod mount;
+pub mod reproduce;
 pub mod sim;
 pub mod status;
 pub mod umount;

@@ -70,6 +70,7 @@ fn run(command: Command) -> Ended {
         Command::Layout(args) => commands::layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Reproduce(args) => commands::reproduce::run(&args),
         Command::Sim(args) => commands::sim::run(&args),
         Command::Completions(args) => commands::documents::completions(&args),
         Command::Man(args) => commands::documents::manual(&args),

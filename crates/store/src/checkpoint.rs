@@ -19,9 +19,10 @@ use crate::block::{Block, lsn_of};
 use crate::error::StoreError;
 use crate::mfs::{Background, Cost, Inner};
 use crate::recovery::GROUP_BYTES_MAX;
+use crate::state::State;
 
-/// Blocks of one batch.
-const BATCH: usize = 1024;
+/// Blocks of one batch, if the opening says nothing else.
+pub(crate) const BATCH: usize = 1024;
 /// Without a change for so long, everything goes home.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -120,9 +121,9 @@ impl Inner {
     /// Takes copies of the next batch; returns them with the position up to which
     /// the log must be durable before they go home.
     fn depart(&self) -> (Vec<(MetaBlock, Box<Block>)>, Lsn) {
-        let cache = &mut self.state.borrow_mut().cache;
+        let State { cache, home_batch, .. } = &mut *self.state.borrow_mut();
         let (mut blocks, mut lsn) = (Vec::new(), Lsn(0));
-        while blocks.len() < BATCH {
+        while blocks.len() < *home_batch {
             let mut copy = cache.buffer();
             let Some((dirty, data)) = cache.depart() else {
                 cache.recycle(copy);

@@ -9,7 +9,7 @@
 use env::{Disk, Env};
 use types::label::{Label, LabelKind, check_fs_name};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Duration, Epoch, MetaBlock, PagId, Uuid};
+use types::{Epoch, MetaBlock, PagId, Uuid};
 
 use crate::block::{self, BlockType, tag_of};
 use crate::device::Device;
@@ -62,9 +62,7 @@ impl Mfs {
             check_unused(&device).await?;
         }
         write_empty(&device, &superblock).await?;
-        let commit_interval = Duration::from_secs(1);
-        let opening =
-            OpenOptions { cache_bytes: CACHE_BYTES_MIN, read_only: false, commit_interval };
+        let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
         let mfs = Mfs::open_unlabelled(device.clone(), opening, Condition::Whole).await?;
         mfs.run(Cost::STEP, |txn| side::initialise(txn, options)).await?;
         mfs.close().await?;

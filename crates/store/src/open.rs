@@ -42,12 +42,15 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Oldest age of a group that nobody waits for.
     pub commit_interval: Duration,
+    /// Blocks that the checkpoint brings home together, in the order of their addresses.
+    pub home_batch: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let commit_interval = Duration::from_secs(1);
-        OpenOptions { cache_bytes: 256 << 20, read_only: false, commit_interval }
+        let home_batch = checkpoint::BATCH;
+        OpenOptions { cache_bytes: 256 << 20, read_only: false, commit_interval, home_batch }
     }
 }
 
@@ -79,6 +82,7 @@ impl Mfs {
         };
         let mut state = State::new(superblock.clone(), log, cache);
         state.read_only = options.read_only;
+        state.home_batch = options.home_batch.max(1);
         let background = Background {
             device,
             layout: superblock,

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) draining: bool,
     /// Everything that changed before this position shall go home.
     pub(crate) settle: Lsn,
+    /// Blocks that go home together.
+    pub(crate) home_batch: usize,
 }
 
 impl State {
@@ -61,6 +63,7 @@ impl State {
             waiting: 0,
             draining: false,
             settle: Lsn(0),
+            home_batch: crate::checkpoint::BATCH,
         }
     }
 

@@ -40,8 +40,12 @@ pub enum Job {
     Unlink(Names),
     /// stat(2) of every name.
     Stat(Names, Order),
+    /// utimensat(2) of every name, now.
+    Utime(Names),
     /// Reads a directory, with stat(2) of each entry as soon as it is read, as `ls -l` does.
     List(PathBuf),
+    /// Reads the names of a directory.
+    ListNames(PathBuf),
     /// Makes files with content: create, one write, perhaps fsync, close.
     Small {
         /// Which files.
@@ -175,7 +179,9 @@ fn prepare(job: Job) -> Os<Work> {
         Job::Create(names) => names::create(names)?,
         Job::Unlink(names) => names::unlink(names)?,
         Job::Stat(names, order) => names::stat(names, order)?,
-        Job::List(dir) => names::list(&dir)?,
+        Job::Utime(names) => names::utime(names)?,
+        Job::List(dir) => names::list(&dir, true)?,
+        Job::ListNames(dir) => names::list(&dir, false)?,
         Job::Small { names, bytes, fsync } => names::small(names, bytes, fsync)?,
         Job::WriteSeq(what) => stream::write(what)?,
         Job::ReadSeq(what) => stream::read(what)?,

@@ -46,6 +46,17 @@ pub fn unlink(names: Names) -> Os<Work> {
     }))
 }
 
+/// Sets the times of files.
+pub fn utime(names: Names) -> Os<Work> {
+    let (dir, names) = all(&names)?;
+    Ok(Box::new(move || {
+        for name in &names {
+            sys::utime(&dir, name)?;
+        }
+        Ok((names.len() as u64, String::new()))
+    }))
+}
+
 /// Makes files with content.
 pub fn small(names: Names, bytes: usize, fsync: bool) -> Os<Work> {
     let (dir, names) = all(&names)?;
@@ -84,8 +95,8 @@ fn shuffle<T>(items: &mut [T]) {
     }
 }
 
-/// Reads a directory, with a stat of each entry as soon as it is read.
-pub fn list(path: &Path) -> Os<Work> {
+/// Reads a directory, with a stat of each entry as soon as it is read, if `stat`.
+pub fn list(path: &Path, stat: bool) -> Os<Work> {
     let dir = sys::open_dir(path)?;
     Ok(Box::new(move || {
         let mut buffer = vec![0u64; LISTING / size_of::<u64>()];
@@ -99,7 +110,9 @@ pub fn list(path: &Path) -> Os<Work> {
             let listed = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), bytes) };
             for name in Entries(listed) {
                 if name != c"." && name != c".." {
-                    sys::stat(&dir, name)?;
+                    if stat {
+                        sys::stat(&dir, name)?;
+                    }
                     found += 1;
                 }
             }
@@ -159,10 +172,11 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let names = Names { dir: dir.clone(), prefix: "some-longer-name-".into(), count: 3000 };
         assert_eq!(create(names.clone()).unwrap()().unwrap().0, 3000);
-        assert_eq!(list(&dir).unwrap()().unwrap().0, 3000);
+        assert_eq!(list(&dir, true).unwrap()().unwrap().0, 3000);
+        assert_eq!(utime(names.clone()).unwrap()().unwrap().0, 3000);
         assert_eq!(stat(names.clone(), Order::Random).unwrap()().unwrap().0, 3000);
         assert_eq!(unlink(names).unwrap()().unwrap().0, 3000);
-        assert_eq!(list(&dir).unwrap()().unwrap().0, 0);
+        assert_eq!(list(&dir, false).unwrap()().unwrap().0, 0);
         std::fs::remove_dir(&dir).unwrap();
     }
 }

@@ -65,6 +65,15 @@ pub fn stat(dir: &OwnedFd, name: &CStr) -> Os<libc::stat> {
     }
 }
 
+/// utimensat(2) with the present time.
+pub fn utime(dir: &OwnedFd, name: &CStr) -> Os<()> {
+    // SAFETY: `name` ends with a zero byte; no times are given.
+    match unsafe { libc::utimensat(dir.as_raw_fd(), name.as_ptr(), std::ptr::null(), 0) } {
+        0 => Ok(()),
+        _ => last("utime", name),
+    }
+}
+
 /// pwrite(2) of all bytes.
 pub fn write_at(file: &OwnedFd, bytes: &[u8], offset: u64) -> Os<()> {
     // SAFETY: the pointer and length are of a live slice.

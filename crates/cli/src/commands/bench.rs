@@ -7,11 +7,11 @@ use bench::contender::SetUp;
 use bench::report::Report;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, memory, null, worker};
+use bench::{BenchError, memory, metarates, null, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
-use crate::args::{Bench, BenchArgs, BenchMemoryArgs, BenchTableArgs};
+use crate::args::{Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchTableArgs};
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
 use crate::{notify, output};
@@ -29,6 +29,7 @@ pub fn run(args: &BenchArgs) -> Ended {
     match &args.what {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
+        Bench::Metarates(args) => metarates_of(args),
         Bench::Null { mount, uring } => {
             follow_parent();
             let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
@@ -121,5 +122,34 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
     let found = memory::measure(&set_up, args.inodes, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
+    Ok(0)
+}
+
+fn metarates_of(args: &BenchMetaratesArgs) -> Ended {
+    if args.dir.is_some() {
+        need_root()?;
+    }
+    let shape = metarates::Shape {
+        clients: args.clients,
+        processes: args.processes,
+        files: 0,
+        durable: !args.lazy,
+        commit: args.commit,
+        message: types::Duration::from_micros(args.message.into()),
+        home_batch: args.batch as usize,
+        cache_bytes: args.cache as usize,
+        log_bytes: args.log,
+        device_bytes: args.device,
+    };
+    let plan = metarates::Plan {
+        shape,
+        files: args.files.clone(),
+        dir: args.dir.clone(),
+        limit: limit(args.limit),
+        program: this_program(),
+    };
+    let report = metarates::measure(&plan, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &report.to_json())?;
+    output::print(&report.text())?;
     Ok(0)
 }

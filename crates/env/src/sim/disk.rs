@@ -295,6 +295,13 @@ impl SimDisk {
         self.lock().mechanics = Some(Mechanics::new(model));
     }
 
+    /// Of a disk with a model: counts writes that begin in this range of bytes apart, too.
+    pub fn count_apart(&self, range: Range<u64>) {
+        if let Some(mechanics) = &mut self.lock().mechanics {
+            mechanics.count_apart(range);
+        }
+    }
+
     /// What a disk with a model did so far.
     pub fn report(&self) -> Option<DiskReport> {
         self.lock().mechanics.as_ref().map(|mechanics| mechanics.report().clone())

@@ -11,6 +11,7 @@
 //! tracks, 137 / 139 MB/s in the middle, links of 400 MB/s.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use types::{Duration, Instant};
 
@@ -169,8 +170,25 @@ pub struct DiskReport {
     pub written: u64,
     /// Dispatched reads and writes by size: `sizes[n]` counts those of [2^n, 2^(n+1)) bytes.
     pub sizes: BTreeMap<u32, u64>,
+    /// Dispatched reads.
+    pub reads: u64,
+    /// Dispatched writes, those of `apart` among them.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Writes within the range that was to be counted apart.
+    pub apart: Apart,
     /// Time in which the disk was at work.
     pub busy: Duration,
+}
+
+/// Writes to a range of addresses that is counted by itself, such as a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Apart {
+    /// Dispatched writes that begin in the range.
+    pub writes: u64,
+    /// Their bytes.
+    pub written: u64,
 }
 
 impl DiskReport {
@@ -200,6 +218,7 @@ pub struct Mechanics {
     channels: Vec<Instant>,
     link_free: Instant,
     report: DiskReport,
+    apart: Range<u64>,
 }
 
 impl Mechanics {
@@ -220,6 +239,7 @@ impl Mechanics {
             channels: vec![Instant(0); channels],
             link_free: Instant(0),
             report: DiskReport::default(),
+            apart: 0..0,
         }
     }
 
@@ -233,6 +253,11 @@ impl Mechanics {
         self.waiting = Default::default();
         self.others.clear();
         self.at_work.clear();
+    }
+
+    /// Counts writes that begin in this range of addresses apart, too.
+    pub fn count_apart(&mut self, range: Range<u64>) {
+        self.apart = range;
     }
 
     /// What it did so far.
@@ -315,12 +340,18 @@ impl Mechanics {
         if moves {
             let write = request.action == DiskAction::Write;
             *if write { &mut self.report.written } else { &mut self.report.read } += request.len;
+            *if write { &mut self.report.writes } else { &mut self.report.reads } += 1;
+            if write && self.apart.contains(&request.offset) {
+                self.report.apart.writes += 1;
+                self.report.apart.written += request.len;
+            }
             *self.report.sizes.entry(request.len.max(1).ilog2()).or_insert(0) += 1;
             if request.offset != self.head {
                 self.report.seeks += 1;
                 self.report.distance += request.offset.abs_diff(self.head);
             }
         }
+        self.report.flushes += u64::from(request.action == DiskAction::Flush);
         let before = self.channels.iter().max().copied().unwrap_or(now).max(now);
         let done = match self.model.clone() {
             DiskModel::Hard(disk) if moves => self.turn(&disk, now, request),
@@ -501,6 +532,22 @@ mod tests {
         let report = disk.report();
         assert_eq!((report.requests, report.written), (64, 64 * 4096));
         assert_eq!((report.merged, report.dispatched()), (62, 2), "{report:?}");
+    }
+
+    #[test]
+    fn a_range_is_counted_apart_after_merging_and_by_where_a_dispatch_begins() {
+        let mut disk = fibre_channel();
+        disk.count_apart(MIB..2 * MIB);
+        let mut requests: Vec<_> = (0..8)
+            .map(|n| request(n, DiskAction::Write, 2 * MIB - 4 * 4096 + n * 4096, 4096))
+            .collect();
+        requests.insert(0, request(8, DiskAction::Write, 0, 4096));
+        requests.push(request(9, DiskAction::Read, MIB, 4096));
+        requests.push(request(10, DiskAction::Flush, 0, 0));
+        run(&mut disk, &requests, 64);
+        let report = disk.report();
+        assert_eq!(report.apart, Apart { writes: 1, written: 8 * 4096 }, "{report:?}");
+        assert_eq!((report.reads, report.writes, report.flushes), (1, 2, 1), "{report:?}");
     }
 
     #[test]

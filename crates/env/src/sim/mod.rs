@@ -23,7 +23,7 @@ mod world;
 
 pub use crash::{CrashImages, CrashOptions, CrashPoint, Recording, crash_images};
 pub use disk::{DiskAction, DiskCounts, DiskFault, SimDisk};
-pub use mechanics::{DiskModel, DiskReport, DiskRequest, Flash, HardDisk, Mechanics};
+pub use mechanics::{Apart, DiskModel, DiskReport, DiskRequest, Flash, HardDisk, Mechanics};
 pub use rng::SimRng;
 pub use state::SimOptions;
 pub use world::SimWorld;

@@ -35,7 +35,8 @@ pub const EACH: u64 = 16;
 pub const POINTERS: usize = 14;
 /// The directory has an index.
 pub const FLAG_HASHED: u8 = 1;
-/// Blocks of a table that are read together, as ext4 does (`inode_readahead_blks`).
+/// Blocks of a table that are read ahead, as ext4 does (`inode_readahead_blks`): those beside the wanted
+/// one up to the next multiple of this, in requests of their own, which the kernel does not join with it.
 const READ_AHEAD: u64 = 32;
 
 const _: () = assert!(BYTES >= 96 + 8 * POINTERS && HEADER + BYTES * EACH as usize == BLOCK);
@@ -181,10 +182,18 @@ impl Traditional {
             return Err(Fault::Stale.into());
         }
         let block = MetaBlock(descriptor.table().0 + index);
-        if let Err(Stop::Miss(..)) = txn.read(block) {
-            let from = index / READ_AHEAD * READ_AHEAD;
-            let to = (from + READ_AHEAD).min(u64::from(descriptor.initialised));
-            txn.want(MetaBlock(descriptor.table().0 + from), (to - from) as u32)?;
+        if let Err(missing @ Stop::Miss(..)) = txn.read(block) {
+            let table = descriptor.table().0;
+            let end = table + u64::from(descriptor.initialised);
+            let from = (block.0 / READ_AHEAD * READ_AHEAD).max(table);
+            let to = (block.0 / READ_AHEAD * READ_AHEAD + READ_AHEAD + 1).min(end);
+            txn.want(MetaBlock(from), (block.0 - from) as u32)?;
+            self.ahead.borrow_mut().insert(block, (to - block.0 - 1) as u32);
+            return Err(missing);
+        }
+        let ahead = self.ahead.borrow_mut().remove(&block);
+        if let Some(count) = ahead {
+            txn.want(MetaBlock(block.0 + 1), count)?;
         }
         let data = txn.read_as(block, BlockType::Table)?;
         let at = HEADER + (place % EACH) as usize * BYTES;

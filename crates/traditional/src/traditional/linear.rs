@@ -3,8 +3,8 @@
 //! Invariants:
 //! - [`Index`] is a pure function of the directory's committed blocks, or of the first of them while it
 //!   is built; occupancy changes only while it is complete, and then by hooks of successful transactions;
-//! - it saves time of the processor only: blocks are read as ext3's linear search reads them, in order,
-//!   eight at a time, and what is found is decided by the blocks.
+//! - it saves time of the processor only: blocks are read as ext4's linear search reads them, in order,
+//!   each by a request of its own, and what is found is decided by the blocks.
 
 use std::collections::BTreeSet;
 use std::hash::Hasher;
@@ -19,8 +19,8 @@ use super::dirent::{self, Entries};
 use super::inode::Record;
 use crate::layout::Listing;
 
-/// Blocks that a search reads together (ext3's `NAMEI_RA_SIZE`).
-const SEARCH_AHEAD: u64 = 8;
+/// Blocks of a request of a search. (The kernel has eight requests under way, but does not join them.)
+const SEARCH_AHEAD: u64 = 1;
 
 /// What is known of a linear directory.
 #[derive(Default)]
@@ -265,13 +265,12 @@ impl Traditional {
     }
 }
 
-/// Blocks that the kernel's readahead has in its window at this place of a directory that is read in
-/// order: four at first, then twice as many each time, at most 128 KiB.
+/// Blocks of one request of the kernel's readahead at this place of a directory that is read in order:
+/// one, then four, later 128 KiB.
 fn read_ahead(index: u64) -> u64 {
     match index {
-        0..4 => 4,
-        4..12 => 8,
-        12..28 => 16,
+        0 => 1,
+        1..29 => 4,
         _ => 32,
     }
 }

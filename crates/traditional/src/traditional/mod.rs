@@ -81,6 +81,8 @@ pub struct Traditional {
     hashed: bool,
     /// Of linear directories: which block may have which name.
     indexes: Rc<RefCell<HashMap<Ino, Index>>>,
+    /// Blocks of tables that were read and behind which so many shall be read, too.
+    ahead: Rc<RefCell<HashMap<MetaBlock, u32>>>,
 }
 
 impl Traditional {
@@ -128,7 +130,8 @@ impl Traditional {
     }
 
     fn of(geometry: Geometry, descriptors: MetaBlock, hashed: bool) -> Traditional {
-        Traditional { geometry, descriptors, hashed, indexes: Rc::default() }
+        let (indexes, ahead) = Default::default();
+        Traditional { geometry, descriptors, hashed, indexes, ahead }
     }
 
     /// The inodes that have lost their last name and are not freed.
