@@ -34,6 +34,7 @@ mod session;
 mod spare;
 mod start;
 pub mod status;
+mod turns;
 
 pub use config::{Config, Log, PagPlace};
 pub use server::ServeError;

@@ -7,10 +7,11 @@
 //!   when the answer leaves;
 //! - an answer leaves when what it rests on is durable (the reply gate).
 
+mod locks;
+
 use std::rc::Rc;
 
-use proto::lock_server::Owner;
-use proto::mds::{HeldLease, Leased, Lock, Message, Op, OpReply, Reply, Request};
+use proto::mds::{HeldLease, Leased, Message, Op, OpReply, Reply, Request};
 use store::{Cost, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
@@ -18,7 +19,7 @@ use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, p
 use crate::cx::{Cx, Effects, Waited};
 use crate::glimpse::glimpse;
 use crate::ops::{self, READ, commit, repeat, space};
-use crate::recall::{self, asked_about_open, recall};
+use crate::recall::{asked_about_open, recall};
 use crate::recent::Unit;
 use crate::record::{self, Outcome, Record};
 use crate::server::Server;
@@ -310,6 +311,12 @@ impl Work {
             }
             Op::Lock { ino, lock, .. } | Op::TestLock { ino, lock } => {
                 self.end_late_holders(*ino, lock).await;
+                if matches!(op, Op::Lock { .. }) {
+                    self.give_way(*ino, lock).await;
+                }
+                if self.session.is_over() {
+                    return Err(Fault::Evicted);
+                }
                 self.lock(op)
             }
             Op::Unlock { .. } | Op::CancelLock { .. } => self.lock(op),
@@ -444,34 +451,6 @@ impl Work {
         }
     }
 
-    /// A lock is asked for: holders that stand in its way and are gone or silent for a
-    /// lease are evicted. (Those that fall silent later are, as long as someone waits.)
-    async fn end_late_holders(&self, ino: Ino, lock: &Lock) {
-        let owner = Owner { client: self.client(), owner: lock.owner };
-        let holders = self.server.locks.borrow().holders(ino, owner, lock);
-        recall::end_the_late(&self.server, &holders).await;
-    }
-
-    fn lock(&mut self, op: &Op) -> Result<OpReply, Fault> {
-        let client = self.client();
-        let owner = |lock: &Lock| Owner { client, owner: lock.owner };
-        let mut locks = self.server.locks.borrow_mut();
-        let free = match op {
-            Op::Lock { ino, lock, wait } => locks.lock(*ino, owner(lock), lock, *wait)?,
-            Op::Unlock { .. } if planted(Bug::UnlockLost) => Vec::new(),
-            Op::Unlock { ino, lock } => locks.unlock(*ino, owner(lock), lock)?,
-            Op::CancelLock { ino, lock } => locks.cancel(*ino, owner(lock), lock),
-            Op::TestLock { ino, lock } => {
-                let found = locks.test(*ino, owner(lock), lock)?;
-                return Ok(OpReply::Locked { lock: found.map(|(_, lock)| lock) });
-            }
-            _ => return Err(Fault::Unsupported),
-        };
-        drop(locks);
-        self.server.tell_lock_free(&free);
-        Ok(OpReply::Done {})
-    }
-
     fn give_back(
         &self,
         (ino, seq): (Ino, u64),
@@ -501,15 +480,6 @@ impl Work {
             let text = format!(
                 "client {client} claims {refused:?} {parts:?} of inode {ino}, another has it"
             );
-            self.server.log(&text);
-        }
-    }
-
-    fn reclaim_lock(&self, ino: Ino, lock: &Lock) {
-        let owner = Owner { client: self.client(), owner: lock.owner };
-        if self.server.locks.borrow_mut().lock(ino, owner, lock, false).is_err() {
-            let text =
-                format!("client {} claims a lock of inode {ino}, another has it", self.client());
             self.server.log(&text);
         }
     }

@@ -29,6 +29,7 @@ use crate::grace::Grace;
 use crate::recall;
 use crate::recent::Recent;
 use crate::session::{Session, State};
+use crate::turns::Turns;
 
 /// Pause between rounds of upkeep.
 const TICK: Duration = Duration::from_millis(250);
@@ -87,6 +88,8 @@ pub struct Server {
     pub crowd: Crowd,
     /// Locks.
     pub locks: RefCell<LockTable>,
+    /// Who polls for locks.
+    pub turns: Turns,
     /// Gates.
     pub gates: Gates,
     /// Changes that are not durable.
@@ -138,6 +141,7 @@ impl Server {
             contention: RefCell::default(),
             crowd: Crowd::default(),
             locks: RefCell::default(),
+            turns: Turns::default(),
             gates: Gates::default(),
             recent: RefCell::default(),
             sessions: RefCell::default(),

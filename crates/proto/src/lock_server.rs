@@ -218,6 +218,12 @@ impl LockTable {
         out
     }
 
+    /// Does `owner` hold a lock of the inode?
+    pub fn holds(&self, ino: Ino, owner: Owner) -> bool {
+        let file = self.files.get(&ino);
+        file.is_some_and(|file| file.held.iter().any(|entry| entry.owner == owner))
+    }
+
     /// Locks held by `client`.
     pub fn count(&self, client: ClientId) -> usize {
         let held = self.files.values().flat_map(|file| &file.held);
