@@ -313,6 +313,13 @@ impl Core {
         }
     }
 
+    /// The node whose task is being polled; `None`: it is not a task of a node, or none is.
+    pub(crate) fn running(&self) -> Option<NodeId> {
+        let tasks = self.tasks.borrow();
+        let polled = |slot: &&TaskSlot| matches!(slot.place, Place::Running { killed: false });
+        tasks.slots.iter().find(polled).map(|slot| slot.node)
+    }
+
     /// The number of tasks that have not ended.
     pub(crate) fn live_tasks(&self) -> usize {
         let tasks = self.tasks.borrow();

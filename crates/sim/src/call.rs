@@ -135,6 +135,17 @@ pub enum Op {
         /// What it was doing to files; nobody else can have seen it before.
         edits: Rc<Vec<Op>>,
     },
+    /// No application's: the client says that a device failed what it had written to a file.
+    Damaged {
+        /// The file.
+        ino: Ino,
+        /// It was written, and a flush failed.
+        flush: bool,
+        /// Open files by which it was told at once: surely, or (`false`) perhaps.
+        told: Vec<(FileNo, bool)>,
+    },
+    /// No application's: all hosts and the data devices lose power.
+    LostPower,
 }
 
 impl Op {
@@ -190,6 +201,15 @@ impl Op {
         self.edited().is_some() && !matches!(self, Op::Write { sync: true, .. })
     }
 
+    /// The file whose losses it tells of at its end, surely or (`false`) unless it fails otherwise.
+    pub fn reports(&self) -> Option<(Ino, bool)> {
+        match self {
+            Op::Fsync(ino, _) | Op::Close(ino, _) => Some((*ino, true)),
+            Op::Write { ino, sync: true, .. } => Some((*ino, false)),
+            _ => None,
+        }
+    }
+
     /// The open file by which it is done.
     pub fn file(&self) -> Option<FileNo> {
         match self {
@@ -241,6 +261,8 @@ pub enum Outcome {
     Xattr(Option<u32>),
     /// It failed.
     Failed(Fault),
+    /// It failed with EIO while a data device did.
+    DeviceFailed,
 }
 
 impl std::fmt::Debug for Outcome {
@@ -257,6 +279,7 @@ impl std::fmt::Debug for Outcome {
             Outcome::Bytes(bytes) => f.write_str(&describe(bytes)),
             Outcome::Xattr(value) => write!(f, "attribute {value:?}"),
             Outcome::Failed(fault) => write!(f, "{fault:?}"),
+            Outcome::DeviceFailed => f.write_str("Io, a device failed"),
         }
     }
 }

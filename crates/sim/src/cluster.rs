@@ -26,6 +26,8 @@ const UNUSED_SETTING: u32 = u32::MAX;
 const CACHE_BYTES: usize = 8 << 20;
 const ADDRESS: &str = "mds:7000";
 const FS: &str = "sim";
+/// After which a server that ended by itself is started again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// The server's lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 
@@ -54,6 +56,9 @@ pub struct Cluster {
     pub starts: Rc<Cell<u64>>,
     /// When the server was killed or started again last.
     pub restarted: Rc<Cell<Option<Instant>>>,
+    /// A device fails, or until when one did: the server may end by itself, and is started again.
+    failing: Rc<Cell<bool>>,
+    failed: Rc<Cell<Option<Instant>>>,
     /// Who is told what the server says of evictions.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
 }
@@ -140,7 +145,8 @@ impl Cluster {
     pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
-        Cluster { world, env, disks, starts, restarted, evictions: Rc::default() }
+        let (failing, failed, evictions) = Default::default();
+        Cluster { world, env, disks, starts, restarted, failing, failed, evictions }
     }
 
     /// The metadata zone as it is attached.
@@ -166,6 +172,17 @@ impl Cluster {
         }
     }
 
+    /// From here on a device fails what it is asked, or no longer does.
+    pub fn devices_fail(&self, failing: bool) {
+        self.failing.set(failing);
+        self.failed.set(Some(self.env.now()));
+    }
+
+    /// Has a device failed anything since?
+    pub fn failed_since(&self, since: Instant) -> bool {
+        self.failing.get() || self.failed.get().is_some_and(|at| at >= since)
+    }
+
     /// Starts the server on its node; it is up some time later, or has ended again.
     pub fn start_server(&self) {
         self.starts.set(self.starts.get() + 1);
@@ -173,7 +190,7 @@ impl Cluster {
             self.restarted.set(Some(self.env.now()));
         }
         let env = self.world.node(SERVER);
-        let evictions = self.evictions.clone();
+        let (evictions, cluster) = (self.evictions.clone(), self.clone());
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: DATA.into() }],
@@ -183,14 +200,34 @@ impl Cluster {
                 {
                     tell(client, out);
                 }
+                if text.contains("may not outlive a power cut") {
+                    // It says what may be lost; here the device keeps it.
+                    cluster.data().settle();
+                }
                 log::line(&format!("mds: {text}"));
             }),
             ..mds::Config::new(FS, ADDRESS)
         };
+        let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
             if let Err(error) = serve(env, config).await {
                 log::line(&format!("mds ended: {error}"));
-                log::violation(&format!("the server ended by itself: {error}"));
+                if !cluster.failed_since(begun) {
+                    log::violation(&format!("the server ended by itself: {error}"));
+                }
+                cluster.start_again();
+            }
+        });
+    }
+
+    /// Somebody sees that the server has ended, and starts it.
+    fn start_again(&self) {
+        let (this, starts) = (self.clone(), self.starts.get());
+        self.env.spawn(async move {
+            this.env.sleep(AGAIN).await;
+            if this.starts.get() == starts {
+                this.kill_server();
+                this.start_server();
             }
         });
     }
@@ -209,7 +246,7 @@ impl Cluster {
             fs_name: FS.into(),
             description: name.into(),
             connect_timeout: Duration::from_secs(120),
-            log: |text| log::line(text),
+            log: log::client_line,
             ..ClientConfig::default()
         };
         let client = Client::connect(env, config, Rc::new(NoKernel)).await;

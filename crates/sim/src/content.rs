@@ -112,6 +112,17 @@ impl Content {
         }
     }
 
+    /// The same with the sizes that `other` may have.
+    pub fn sized_as(self, other: &Content) -> Content {
+        let Content::Loose(loose) = self else { return self };
+        let mut loose = Rc::unwrap_or_clone(loose);
+        loose.sizes = match other {
+            Content::Sure(bytes) => vec![(bytes.len() as u64, bytes.len() as u64)],
+            Content::Loose(other) => other.sizes.clone(),
+        };
+        loose.settled()
+    }
+
     /// The bytes, if they are known.
     pub fn sure(&self) -> Option<&Rc<Vec<u8>>> {
         match self {
@@ -373,6 +384,12 @@ impl Dirty {
                 version.content = one.clone();
             }
         }
+    }
+
+    /// It became `left`, and until that is stable it may be any of `all`.
+    pub fn become_any(&mut self, all: &Content, left: &Content, ended: u64) {
+        let version = |content: &Content| Version { content: content.clone(), ended, grew: false };
+        self.versions = vec![version(all), version(left)];
     }
 
     /// May anything be lost?

@@ -1,6 +1,7 @@
 //! What goes wrong, and when.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -8,8 +9,10 @@ use std::str::FromStr;
 use env::sim::SimRng;
 use types::Duration;
 
+use crate::call::Op;
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
+use crate::history::{History, NOBODY};
 use crate::log;
 use crate::script::{Script, Step};
 
@@ -32,13 +35,15 @@ pub enum Fault {
     Silence,
     /// Any of the hosts lose power at once; if all do, so do the data disks.
     Power,
+    /// The data device fails reads, writes or flushes: one, several, or for a while.
+    DataEio,
     /// Once everything is synced all hosts and disks lose power at once.
     ClusterPower,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 10] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -47,12 +52,13 @@ impl Fault {
         Fault::ClientKill,
         Fault::Silence,
         Fault::Power,
+        Fault::DataEio,
         Fault::ClusterPower,
     ];
 
     /// May clients lose what they did?
     pub fn loses(self) -> bool {
-        matches!(self, Fault::ClientKill | Fault::Silence | Fault::Power)
+        matches!(self, Fault::ClientKill | Fault::Silence | Fault::Power | Fault::DataEio)
     }
 
     /// Its name on the command line.
@@ -66,6 +72,7 @@ impl Fault {
             Fault::ClientKill => "client-kill",
             Fault::Silence => "silence",
             Fault::Power => "power",
+            Fault::DataEio => "data-eio",
             Fault::ClusterPower => "cluster-power",
         }
     }
@@ -91,6 +98,9 @@ impl FromStr for Fault {
 /// One fault comes in the time of so many operations of a process, where these are spread.
 const FAULT: u64 = 8;
 
+/// How many faults of each kind were made.
+pub type Made = BTreeMap<Fault, u64>;
+
 /// Makes faults until it is told to end.
 pub struct Injector {
     /// The cluster.
@@ -106,7 +116,9 @@ pub struct Injector {
     /// Set when the safety phase is over.
     pub ended: Rc<Cell<bool>>,
     /// Faults made.
-    pub made: Rc<Cell<u64>>,
+    pub made: Rc<RefCell<Made>>,
+    /// What is seen.
+    pub history: History,
     /// Seed of the checks of images.
     pub seed: u64,
 }
@@ -136,15 +148,15 @@ impl Injector {
             if !self.script.takes(step) {
                 continue;
             }
-            self.made.set(self.made.get() + 1);
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
+            *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
             self.strike(kind).await;
         }
         self.cluster.world.heal();
     }
 
-    fn slot(&mut self) -> usize {
+    pub(crate) fn slot(&mut self) -> usize {
         self.rng.below(self.fleet.slots() as u64) as usize
     }
 
@@ -159,7 +171,7 @@ impl Injector {
         Duration::from_millis(self.rng.below(most))
     }
 
-    async fn pause(&mut self, most_ms: u64) {
+    pub(crate) async fn pause(&mut self, most_ms: u64) {
         let pause = self.rng.below(most_ms * 1000);
         self.cluster.env.sleep(Duration::from_micros(pause)).await;
     }
@@ -194,6 +206,7 @@ impl Injector {
                 self.fleet.silence(slot, time, stopped);
             }
             Fault::Power => self.power().await,
+            Fault::DataEio => self.fail_data().await,
             // Comes at the end, see `run`.
             Fault::ClusterPower => {}
         }
@@ -211,6 +224,9 @@ impl Injector {
         }
         if all {
             self.cluster.kill_server();
+            if self.cluster.data().has_stuck() {
+                self.history.happened(NOBODY, Op::LostPower);
+            }
             let data = self.cluster.data().after_power_cut(&mut self.rng);
             self.cluster.replace(None, Some(data));
         }

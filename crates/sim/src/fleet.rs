@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use types::{Duration, Instant};
+use types::{Duration, Fault, Ino, Instant};
 
 use crate::cluster::{Cluster, LEASE, SERVER};
 use crate::history::History;
@@ -136,6 +136,8 @@ impl Fleet {
             self.work(slot);
         }
         let this = self.clone();
+        log::listen(Box::new(move |text| this.hear(text)));
+        let this = self.clone();
         let tell = move |client, out| this.evicts(client, out);
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
         let this = self.clone();
@@ -146,7 +148,15 @@ impl Fleet {
     /// A fresh client of the node of this slot.
     async fn mount(&self, slot: usize) -> Result<Mount, String> {
         let name = format!("c{slot}");
-        let client = self.0.cluster.connect(&name).await?;
+        let client = loop {
+            let begun = self.0.cluster.env.now();
+            match self.0.cluster.connect(&name).await {
+                Err(_) if self.0.cluster.failed_since(begun) => {
+                    self.0.cluster.env.sleep(LOOK).await;
+                }
+                connected => break connected?,
+            }
+        };
         let env = self.0.cluster.world.node(&name);
         let index = self.0.clients.get();
         self.0.clients.set(index + 1);
@@ -303,6 +313,17 @@ impl Fleet {
         }
     }
 
+    /// The client that runs now says something.
+    fn hear(&self, text: &str) {
+        let Some((ino, flush)) = damaged(text) else { return };
+        let Some(name) = self.0.cluster.world.running() else { return };
+        let members = self.0.members.borrow();
+        let mount = members.iter().find(|member| member.name == name);
+        if let Some(mount) = mount.and_then(|member| member.mount.as_ref()) {
+            self.0.history.damaged(mount.index, ino, flush);
+        }
+    }
+
     fn was_restarted_since(&self, since: Instant) -> bool {
         self.0.cluster.restarted.get().is_some_and(|at| at + MEMORY > since)
     }
@@ -385,6 +406,16 @@ impl Fleet {
         }
         self.0.cluster.kill_server();
     }
+}
+
+/// The file of which a client says that a device lost what was written, and whether it was a flush
+/// that failed.
+fn damaged(text: &str) -> Option<(Ino, bool)> {
+    let (number, rest) = text.strip_prefix("inode ")?.split_once([' ', ':'])?;
+    let (_, why) = rest.split_once("written data is lost: ")?;
+    let flush = why.contains("could not make it stable");
+    let of_a_device = flush || why == Fault::Io.text();
+    of_a_device.then(|| Some((Ino(number.parse().ok()?), flush)))?
 }
 
 /// A process that works; dropped at its end or death.

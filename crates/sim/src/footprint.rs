@@ -136,6 +136,11 @@ impl State {
             | Op::SetMode(ino, _)
             | Op::SetXattr(ino, _)
             | Op::Flock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            Op::Damaged { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            Op::LostPower => {
+                let shaky = self.nodes.iter().filter(|(_, node)| node.shaky.is_some());
+                shaky.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
+            }
             Op::Fsync(ino, _) => {
                 if self.mortal {
                     all.add(Key::Node(*ino), Mode::Write);

@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sim::SimRng;
+use types::{Fault, Ino};
 
 use crate::call::{Call, Op, Outcome};
+
+/// The client of what no client did.
+pub const NOBODY: usize = 98;
 
 /// What an application waits for.
 #[derive(Clone, Debug)]
@@ -20,6 +24,21 @@ pub struct Waiting {
 }
 
 impl Inner {
+    /// A failing operation tells of what devices failed while it ran; was there something?
+    fn tells(&mut self, client: usize, begun: u64, op: &Op) -> bool {
+        let (Some(by), Some((of, surely))) = (op.file(), op.reports()) else { return false };
+        let mut any = false;
+        for call in self.calls.iter_mut().rev().take_while(|call| call.ended > begun) {
+            if let Op::Damaged { ino, told, .. } = &mut call.op
+                && (call.client, *ino) == (client, of)
+            {
+                told.push((by, surely));
+                any = true;
+            }
+        }
+        any
+    }
+
     fn settle(&mut self, client: usize, begun: u64, steps: Vec<(Op, Option<Outcome>)>) {
         self.events += 1;
         let ended = self.events;
@@ -42,6 +61,9 @@ struct Inner {
     cut_short: Vec<Waiting>,
     hash: u64,
     count: u64,
+    /// Data devices fail now, or did up to this position.
+    failing: bool,
+    failed_until: u64,
 }
 
 /// See the module. Clones are the same history.
@@ -63,7 +85,17 @@ impl History {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
-        let steps = steps.into_iter().map(|(op, outcome)| (op, Some(outcome))).collect();
+        let failed = inner.failing || inner.failed_until > begun;
+        let mut seen = Vec::new();
+        for (op, outcome) in steps {
+            let io = outcome == Outcome::Failed(Fault::Io);
+            let told = io && inner.tells(waiting.client, begun, &op);
+            seen.push((
+                op,
+                Some(if io && (failed || told) { Outcome::DeviceFailed } else { outcome }),
+            ));
+        }
+        let steps = seen;
         inner.settle(waiting.client, begun, steps);
     }
 
@@ -124,6 +156,35 @@ impl History {
                 return;
             }
         }
+    }
+
+    /// From here on data devices may fail what they are asked, or no longer do.
+    pub fn devices_fail(&self, failing: bool) {
+        let mut inner = self.0.borrow_mut();
+        inner.events += 1;
+        inner.failing = failing;
+        inner.failed_until = inner.events;
+    }
+
+    /// Something happened at this moment that no application did.
+    pub fn happened(&self, client: usize, op: Op) {
+        let mut inner = self.0.borrow_mut();
+        inner.events += 1;
+        let now = inner.events;
+        inner.settle(client, now, vec![(op, Some(Outcome::Done))]);
+    }
+
+    /// A client says that a device failed what it had written to a file; of several ranges at once it
+    /// says so for each.
+    pub fn damaged(&self, client: usize, ino: Ino, flush: bool) {
+        let op = Op::Damaged { ino, flush, told: Vec::new() };
+        let inner = self.0.borrow();
+        let last = inner.calls.last().filter(|last| last.ended == inner.events);
+        if last.is_some_and(|last| last.client == client && last.op == op) {
+            return;
+        }
+        drop(inner);
+        self.happened(client, op);
     }
 
     /// What waits for an answer.

@@ -301,11 +301,12 @@ impl Search<'_> {
             return;
         }
         match self.follow(&candidate, self.target) {
+            _ if self.awaits_writes(&candidate) => {}
             Ok(next) => next.into_iter().for_each(|next| _ = keep(&mut self.found, next)),
             Err(text) => self.expected = self.expected.take().or(Some(text)),
         }
         for index in self.concerned(&candidate) {
-            if self.comes_first(&candidate, index) {
+            if self.comes_first(&candidate, index) || self.comes_later(index) {
                 continue;
             }
             for mut next in self.follow(&candidate, index).unwrap_or_default() {
@@ -331,6 +332,31 @@ impl Search<'_> {
                 && candidate.done.binary_search(&before).is_err()
                 && (before == self.target || self.running.contains(&before))
         })
+    }
+
+    /// Is the target what a device failed, and a write runs that failed with it? That is put into
+    /// the file first.
+    fn awaits_writes(&self, candidate: &Candidate) -> bool {
+        let target = &self.calls[self.target];
+        let Op::Damaged { ino: damaged, .. } = target.op else { return false };
+        self.running.iter().any(|&index| {
+            let other = &self.calls[index];
+            let Op::Write { ino, sync: true, .. } = other.op else { return false };
+            ino == damaged
+                && other.client == target.client
+                && other.outcome == Some(Outcome::DeviceFailed)
+                && candidate.done.binary_search(&index).is_err()
+        })
+    }
+
+    /// Is the target what a device failed, and this an fsync that fails with it? It changes nothing
+    /// else, and may as well have told of it.
+    fn comes_later(&self, index: usize) -> bool {
+        let (target, other) = (&self.calls[self.target], &self.calls[index]);
+        matches!(target.op, Op::Damaged { .. })
+            && matches!(other.op, Op::Fsync(..) | Op::SyncAll)
+            && other.client == target.client
+            && other.outcome == Some(Outcome::DeviceFailed)
     }
 
     /// Everything that may follow when a step takes effect; else what the model expects.

@@ -11,6 +11,8 @@
 pub mod call;
 pub mod cluster;
 pub mod content;
+mod damage;
+mod devices;
 pub mod faults;
 mod fleet;
 pub mod footprint;

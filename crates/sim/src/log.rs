@@ -10,11 +10,31 @@ const LINES: usize = 200;
 thread_local! {
     static LOG: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
     static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Who is told the lines of clients.
+pub type Listener = Box<dyn Fn(&str)>;
+
+/// From here on until the next run `listener` is told what clients log.
+pub fn listen(listener: Listener) {
+    LISTENER.with(|place| *place.borrow_mut() = Some(listener));
+}
+
+/// One line of a client.
+pub fn client_line(text: &str) {
+    line(text);
+    LISTENER.with(|listener| {
+        if let Some(listener) = &*listener.borrow() {
+            listener(text);
+        }
+    });
 }
 
 /// A new run begins.
 pub fn clear() {
+    LISTENER.with(|listener| listener.take());
     LOG.with(|log| log.borrow_mut().clear());
     VIOLATIONS.with(|found| found.borrow_mut().clear());
     PANIC.set(None);

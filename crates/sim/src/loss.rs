@@ -148,7 +148,7 @@ impl State {
     }
 
     /// Did it begin before its client knew that its session is lost?
-    fn is_unaware(&self, call: &Call) -> bool {
+    pub(crate) fn is_unaware(&self, call: &Call) -> bool {
         self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
     }
 

@@ -50,6 +50,18 @@ pub struct Node {
     pub dirty: Option<Rc<Dirty>>,
     /// What a client that lost something had made of it, as long as it may be that still.
     pub loss: Option<Rc<Loss>>,
+    /// What devices failed to replace.
+    pub shaky: Option<Shaky>,
+}
+
+/// What a file held when devices failed what was written to it. A part of that may lie where it lay,
+/// and come back when what takes its place fails again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shaky {
+    /// Everything that it may have held.
+    pub content: Content,
+    /// A flush failed: it may come back at a power cut, too.
+    pub flush: bool,
 }
 
 /// Who has lost something of a file, perhaps.
@@ -86,6 +98,7 @@ impl Node {
             unnamed: false,
             dirty: None,
             loss: None,
+            shaky: None,
         }
     }
 }
@@ -111,6 +124,8 @@ pub struct State {
     pub opens: BTreeMap<(usize, Ino), Opens>,
     /// Open files that have yet to tell of a loss.
     pub owed: BTreeSet<(usize, FileNo)>,
+    /// Open files that may tell of a loss.
+    pub perhaps_owed: BTreeSet<(usize, FileNo)>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
     /// Clients may lose what they did.
@@ -133,6 +148,7 @@ impl Default for State {
             nodes: BTreeMap::from([(Ino::ROOT, Rc::new(root))]),
             opens: BTreeMap::new(),
             owed: BTreeSet::new(),
+            perhaps_owed: BTreeSet::new(),
             learned: BTreeMap::new(),
             mortal: false,
         }
@@ -254,6 +270,9 @@ impl State {
     /// May `call` have had its outcome here, and what follows?
     pub fn step(&self, call: &Call) -> Step {
         let Some(outcome) = &call.outcome else { return impossible("an answer") };
+        if *outcome == Outcome::DeviceFailed || self.tells_late(call) {
+            return self.device_failed(call);
+        }
         if let Some(file) = call.op.file()
             && self.owed.contains(&(call.client, file))
             && let Some(step) = self.tell_loss(call, file, outcome)
@@ -284,6 +303,8 @@ impl State {
                 }
                 Step::Next(next)
             }
+            Op::Damaged { ino, flush, told } => self.damaged(call, *ino, *flush, told),
+            Op::LostPower => self.lost_power(),
             _ => self.step_content(call, outcome),
         }
     }
@@ -588,6 +609,7 @@ impl State {
             }
         }
         self.owed.remove(&(client, file));
+        self.perhaps_owed.remove(&(client, file));
         self.perhaps_gone();
     }
 

@@ -1,17 +1,17 @@
 //! One run: a world, its clients, its faults, and the verdict.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use env::sim::SimRng;
 use types::{Duration, Ino};
 
-use crate::call::{At, Call};
+use crate::call::{At, Call, Op};
 use crate::cluster::{self, Cluster};
-use crate::faults::{Fault, Injector};
+use crate::faults::{Fault, Injector, Made};
 use crate::fleet::Fleet;
-use crate::history::History;
+use crate::history::{History, NOBODY};
 use crate::judge::Judge;
 use crate::log;
 use crate::model::State;
@@ -140,6 +140,8 @@ pub struct Report {
     pub operations: u64,
     /// Faults made.
     pub faults: u64,
+    /// How many of each kind.
+    pub made: Made,
     /// Restarts of the server.
     pub restarts: u64,
     /// Virtual time.
@@ -154,7 +156,7 @@ pub struct Report {
 struct Ended {
     history: History,
     starts: Rc<Cell<u64>>,
-    made: Rc<Cell<u64>>,
+    made: Rc<RefCell<Made>>,
 }
 
 /// Runs a plan to its end.
@@ -184,11 +186,13 @@ pub fn run(plan: &Plan) -> Report {
     };
     let violation =
         violation.or_else(|| log::first_violation().map(|text| ("seen on the way", text)));
+    let made = ended.made.take();
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
-        faults: ended.made.get(),
+        faults: made.values().sum(),
+        made,
         restarts: ended.starts.get().saturating_sub(1),
         time: world.now().since(begun),
         unjudged,
@@ -221,7 +225,7 @@ async fn safety_and_healing(
     plan: &Plan,
     cluster: Cluster,
     history: History,
-    made: Rc<Cell<u64>>,
+    made: Rc<RefCell<Made>>,
 ) -> Result<(), Broken> {
     cluster.start_server();
     let script = Rc::new(plan.script());
@@ -242,7 +246,8 @@ async fn safety_and_healing(
         rng: SimRng::new(0),
         script: script.clone(),
         ended: ended.clone(),
-        made,
+        made: made.clone(),
+        history: history.clone(),
         seed: plan.seed,
     };
     let injector = cluster.env.spawn_join(injector.run());
@@ -269,6 +274,9 @@ async fn safety_and_healing(
         return Err((EVERYONE_MOUNTS, text));
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
+    if power {
+        *made.borrow_mut().entry(Fault::ClusterPower).or_default() += 1;
+    }
     let rng = script.rng(POWER);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
 }
@@ -297,7 +305,7 @@ async fn audit(
         walk(&mount, &expected).await;
     }
     if let Some(mut rng) = power {
-        lose_power(cluster, fleet, &mut rng).await?;
+        lose_power(cluster, history, fleet, &mut rng).await?;
     } else {
         unmount(cluster, &fleet.mounts()).await?;
     }
@@ -311,7 +319,9 @@ async fn audit(
 
 async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
     for mount in mounts {
-        let unmounted = cluster.env.timeout(PATIENCE, mount.client.unmount()).await;
+        let (env, mount) = (mount.env.clone(), mount.clone());
+        let unmount = env.spawn_join(async move { mount.client.unmount().await });
+        let unmounted = cluster.env.timeout(PATIENCE, unmount).await;
         unmounted.ok_or((EVERYTHING_ENDS, "an unmount".to_owned()))?;
     }
     Ok(())
@@ -319,14 +329,24 @@ async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
 
 /// Everything is synced, then all hosts and disks lose power at once, and the server starts
 /// again. Nothing of what was there may be missing.
-async fn lose_power(cluster: &Cluster, fleet: &Fleet, rng: &mut SimRng) -> Result<(), Broken> {
+async fn lose_power(
+    cluster: &Cluster,
+    history: &History,
+    fleet: &Fleet,
+    rng: &mut SimRng,
+) -> Result<(), Broken> {
     for mount in fleet.mounts() {
-        let synced = cluster.env.timeout(PATIENCE, mount.sync_all()).await;
+        let env = mount.env.clone();
+        let sync = env.spawn_join(async move { mount.sync_all().await });
+        let synced = cluster.env.timeout(PATIENCE, sync).await;
         // A failure is in the history, where it is judged.
         let _ = synced.ok_or((EVERYTHING_ENDS, "a sync".to_owned()))?;
     }
     log::line("fault: cluster-power");
     fleet.end();
+    if cluster.data().has_stuck() {
+        history.happened(NOBODY, Op::LostPower);
+    }
     let meta = cluster.meta().after_power_cut(rng);
     let data = cluster.data().after_power_cut(rng);
     cluster::fsck(meta.fork(), 2)

@@ -689,7 +689,7 @@ impl File {
         // Times that were set explicitly since count.
         last.mtime = sealed.mtime.filter(|_| state.mtime.is_some());
         last.ctime = sealed.ctime;
-        last.tail_zero = sealed.tail_zero;
+        last.tail_zero = sealed.tail_zero && self.errors.get() == sealed.errors;
         parts
     }
 

@@ -80,6 +80,8 @@ pub(super) struct State {
     pub mtime: Option<Timestamp>,
     pub ctime: Option<Timestamp>,
     pub layout: ExtentMap,
+    /// Frozen blocks that a place in `layout` which the server does not know has replaced.
+    pub replaced: ExtentMap,
     /// Blocks below it are in `layout`.
     pub loaded_to: u64,
     /// Under `DATA_P`: blocks whose mapping is in `layout`.
@@ -316,6 +318,7 @@ impl File {
                 mtime: None,
                 ctime: None,
                 layout: ExtentMap::default(),
+                replaced: ExtentMap::default(),
                 loaded_to: 0,
                 known: Parts::default(),
                 touched: Parts::default(),
@@ -671,6 +674,10 @@ impl File {
         self.reserve_again(state, from, to);
         state.mark_stale(from, to);
         state.tail = None;
+        // What lay behind the size before may lie there still.
+        if (from..to).contains(&(state.size / BLOCK_U64)) {
+            state.tail_zero = false;
+        }
     }
 
     /// Blocks that lost their place may be dirty anew, by writes that found them placed:
@@ -701,6 +708,11 @@ impl File {
                 let removed = state.layout.remove(piece.from, piece.to);
                 let blocks: u64 = removed.iter().map(|(_, mapped)| mapped.len).sum();
                 state.blocks = state.blocks.saturating_sub(blocks);
+                // Frozen blocks whose place it took are the file's still.
+                for (at, old) in state.replaced.remove(piece.from, piece.to) {
+                    state.layout.insert(at, old);
+                    state.blocks += old.len;
+                }
             }
         }
     }
@@ -713,6 +725,7 @@ impl State {
         self.dirty.clear();
         self.log.clear();
         self.layout.clear();
+        self.replaced.clear();
         self.loaded_to = 0;
         self.known.clear();
         self.touched.clear();

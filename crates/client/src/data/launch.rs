@@ -156,11 +156,13 @@ impl File {
                             frozen: false,
                         };
                         state.layout.insert(at, mapped);
+                        state.replaced.remove(at, at + new.len);
                         state.push_edit(Edit::Map { extent: to_extent(at, &mapped) });
                         at += new.len;
                     }
-                    if before.is_none() {
-                        state.blocks += len;
+                    match before {
+                        Some(frozen) => state.replaced.insert(piece.from, frozen),
+                        None => state.blocks += len,
                     }
                 }
             }

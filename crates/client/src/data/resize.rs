@@ -114,6 +114,7 @@ impl File {
         state.mark_stale(from, to);
         drop(state.cut_dirty(from, to));
         let removed = state.layout.remove(from, to);
+        state.replaced.remove(from, to);
         let all_known = state.loaded_to >= to;
         if removed.is_empty() && all_known {
             return;

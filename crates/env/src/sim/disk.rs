@@ -5,7 +5,7 @@
 //! - a read sees every write that completed before it was submitted;
 //! - a write is stable once a flush that was submitted after its completion has
 //!   succeeded, and not surely before; a failed flush makes nothing stable, and
-//!   no later flush makes up for it;
+//!   no later flush makes up for it for what was written through the same open file;
 //! - pages are shared between the present content, the stable content and the
 //!   recording, so each write is held once.
 
@@ -75,11 +75,32 @@ pub struct SimDisk(Arc<Mutex<State>>);
 #[derive(Clone)]
 pub(crate) struct Write {
     pub(crate) id: u64,
+    /// The open file that it was written through.
+    file: u64,
     pub(crate) first_page: u64,
     pub(crate) pages: Vec<Page>,
     pub(crate) completed: bool,
-    /// A flush that should have covered it failed: no later one does.
+    /// A flush that should have covered it failed: no later one does. It is of one page.
     stuck: bool,
+}
+
+impl Write {
+    fn covers(&self, page: u64) -> bool {
+        (self.first_page..self.first_page + self.pages.len() as u64).contains(&page)
+    }
+
+    /// A flush failed it: what is written to a page of it later takes that page's place.
+    fn stick(self) -> impl Iterator<Item = Write> {
+        let Write { id, file, first_page, pages, completed, .. } = self;
+        (first_page..).zip(pages).map(move |(first_page, page)| Write {
+            id,
+            file,
+            first_page,
+            pages: vec![page],
+            completed,
+            stuck: true,
+        })
+    }
 }
 
 /// Fails the `nth` action from now (counted down), and those after it if `lasting`.
@@ -150,12 +171,12 @@ impl State {
 
     fn make_stable(&mut self, covers: &dyn Fn(&Write) -> bool) {
         let State { unstable, stable, .. } = self;
-        unstable.retain(|write| {
-            let covered = covers(write);
-            if covered {
-                apply(stable, write);
-            }
-            !covered
+        let fresh: Vec<Write> = unstable.extract_if(.., |write| covers(write)).collect();
+        for write in &fresh {
+            apply(stable, write);
+        }
+        unstable.retain(|old| {
+            !old.stuck || !fresh.iter().any(|new| new.id > old.id && new.covers(old.first_page))
         });
     }
 }
@@ -276,6 +297,21 @@ impl SimDisk {
         self.lock().stalled = stalled;
     }
 
+    /// Forgets planned faults.
+    pub fn mend(&self) {
+        self.lock().planned.clear();
+    }
+
+    /// Did a flush fail that should have made something stable which still is not?
+    pub fn has_stuck(&self) -> bool {
+        self.lock().unstable.iter().any(|write| write.stuck)
+    }
+
+    /// Everything written is stable from here on.
+    pub fn settle(&self) {
+        self.lock().make_stable(&|write| write.completed);
+    }
+
     /// Forgets planned faults, unreadable ranges and the stall.
     pub fn heal(&self) {
         let mut state = self.lock();
@@ -390,6 +426,7 @@ impl SimDisk {
     /// A write or (without `bytes`) a discard is under way from here on; gives its id.
     pub(crate) fn begin_write(
         &self,
+        file: u64,
         offset: u64,
         len: u64,
         bytes: Option<&[u8]>,
@@ -408,8 +445,8 @@ impl SimDisk {
         };
         state.writes_made += 1;
         let id = state.writes_made;
-        let write =
-            Write { id, first_page: offset / PAGE as u64, pages, completed: false, stuck: false };
+        let first_page = offset / PAGE as u64;
+        let write = Write { id, file, first_page, pages, completed: false, stuck: false };
         state.record(|| Event::Begin(write.clone()));
         state.unstable.push(write);
         Ok(id)
@@ -445,16 +482,20 @@ impl SimDisk {
             .collect()
     }
 
-    pub(crate) fn complete_flush(&self, mut covered: Vec<u64>) -> io::Result<()> {
+    pub(crate) fn complete_flush(&self, file: u64, mut covered: Vec<u64>) -> io::Result<()> {
         let mut state = self.lock();
         covered.sort_unstable();
         let within = |write: &Write| covered.binary_search(&write.id).is_ok();
         if let Err(error) = state.planned_fault(DiskAction::Flush) {
-            state
-                .unstable
-                .iter_mut()
-                .filter(|write| within(write))
-                .for_each(|write| write.stuck = true);
+            let mut unstable = Vec::with_capacity(state.unstable.len());
+            for write in std::mem::take(&mut state.unstable) {
+                if write.file == file && within(&write) && !write.stuck {
+                    unstable.extend(write.stick());
+                } else {
+                    unstable.push(write);
+                }
+            }
+            state.unstable = unstable;
             return Err(error);
         }
         state.make_stable(&within);

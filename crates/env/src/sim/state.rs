@@ -321,7 +321,7 @@ impl State {
             }
             (DiskOp::Write { offset, buf, start, .. }, Ok(disk)) => {
                 let rest = &buf[start..];
-                match disk.begin_write(offset + start as u64, rest.len() as u64, Some(rest)) {
+                match disk.begin_write(file, offset + start as u64, rest.len() as u64, Some(rest)) {
                     Ok(id) => Event::Write { token, file, id, buf, start },
                     Err(error) => {
                         self.landed(file);
@@ -330,7 +330,7 @@ impl State {
                 }
             }
             (DiskOp::Discard { offset, len, .. }, Ok(disk)) => {
-                match disk.begin_write(offset, len, None) {
+                match disk.begin_write(file, offset, len, None) {
                     Ok(id) => Event::Discard { token, file, id },
                     Err(error) => {
                         self.landed(file);
@@ -401,7 +401,7 @@ impl State {
             }
             Event::Flush { token, file, covers } => {
                 let result = match self.files.get(&file) {
-                    Some(open) => open.disk.complete_flush(covers).map(|()| 0),
+                    Some(open) => open.disk.complete_flush(file, covers).map(|()| 0),
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
                 self.landed(file);

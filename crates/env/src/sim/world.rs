@@ -171,6 +171,12 @@ impl SimWorld {
         lock(&self.0.state).cut(a, b);
     }
 
+    /// The name of the node whose task runs now, if one does.
+    pub fn running(&self) -> Option<String> {
+        let node = self.0.running.borrow().as_ref()?.running()?;
+        Some(lock(&self.0.state).nodes[node as usize].clone())
+    }
+
     /// The virtual time.
     pub fn now(&self) -> Instant {
         lock(&self.0.state).now

@@ -33,6 +33,52 @@ fn a_failed_write_is_reported_and_shows_no_garbage() {
 }
 
 #[test]
+fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
+    run(408, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 8192]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        file.lost(Rights::empty());
+        rig.server.frozen.set(true);
+        rig.acquire(&file);
+        for action in [DiskAction::Write, DiskAction::Flush] {
+            rig.server.disks[0].fail(action, 1, DiskFault::Io);
+            rig.write(&file, 100, &[2; 4096]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Err(Fault::Io));
+            let got = file.read(0, 8192).await.unwrap().to_vec();
+            assert!(got == [1; 8192], "{action:?}");
+        }
+        rig.write(&file, 100, &[3; 8]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.finish(512).await;
+        let now = rig.server.now.borrow();
+        let seen = Server::content(&now, &rig.server.disks, Ino(1));
+        assert!(seen[..100] == [1; 100] && seen[100..108] == [3; 8]);
+        assert!(seen[108..] == [1; 8192 - 108]);
+    });
+}
+
+#[test]
+fn bytes_behind_the_size_that_a_failed_write_should_have_zeroed_do_not_come_back() {
+    run(407, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 8192]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        file.set_size(6000).await.unwrap();
+        rig.write(&file, 6000, &[2; 100]).await.unwrap();
+        rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
+        assert_eq!(file.fsync(false).await, Err(Fault::Io));
+        rig.write(&file, 20_000, &[3; 100]).await.unwrap();
+        let got = file.read(6100, 10_000).await.unwrap().to_vec();
+        assert!(got.iter().all(|&byte| byte == 0));
+        rig.finish(512).await;
+        let now = rig.server.now.borrow();
+        let seen = Server::content(&now, &rig.server.disks, Ino(1));
+        assert!(seen[6100..20_000].iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
 fn a_failed_flush_keeps_what_it_should_have_covered_out_of_the_layout() {
     run(401, one_disk(512), |rig| async move {
         let file = rig.file(1);

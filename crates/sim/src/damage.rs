@@ -1,0 +1,121 @@
+//! The part of the model that knows what devices do that fail.
+//!
+//! Invariants:
+//! - a client that says of a file that written data is lost has lost nothing but what nobody had
+//!   made stable, and tells it by every descriptor that it has open;
+//! - what a failed flush should have made stable may go back at a power cut, until when it is there;
+//! - bytes that a failed write should have replaced, or zeroed behind a new end, may be seen again
+//!   when what takes their place fails, too;
+//! - an error that a device gives at once changes nothing, or a part of what was asked for.
+
+use std::rc::Rc;
+
+use types::{Fault, Ino};
+
+use crate::call::{Call, FileNo, Op, Outcome};
+use crate::content::{Content, Dirty, Edit};
+use crate::model::{Body, Loss, Shaky, State, Step, impossible};
+
+impl State {
+    /// A device failed what a client had written to a file, or with `flush` to make it stable.
+    pub(crate) fn damaged(
+        &self,
+        call: &Call,
+        ino: Ino,
+        flush: bool,
+        told: &[(FileNo, bool)],
+    ) -> Step {
+        let mut next = self.clone();
+        next.learned.insert(call.client, call.ended);
+        let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
+        for &file in opens.unwrap_or_default() {
+            let place = (call.client, file);
+            match told.iter().find(|(told, _)| *told == file) {
+                Some((_, true)) => {}
+                Some((_, false)) => _ = next.perhaps_owed.insert(place),
+                None => _ = next.owed.insert(place),
+            }
+        }
+        if !self.nodes.contains_key(&ino) {
+            return Step::Next(next);
+        }
+        let node = next.node(ino);
+        node.loss = Some(Rc::new(Loss { client: call.client, hope: None }));
+        let mine = node.dirty.as_mut().filter(|dirty| dirty.client == call.client);
+        if let (Some(dirty), Body::File(content)) = (mine, &node.body) {
+            let dirty = Rc::make_mut(dirty);
+            // It keeps its size: what is lost are bytes.
+            let (before, lost) = (node.shaky.take(), dirty.lost());
+            let all = before.iter().map(|before| &before.content).chain([&lost]);
+            let all = Content::any_of(all.map(|content| (content, false)));
+            let left = all.clone().sized_as(content);
+            dirty.become_any(&lost, &left, call.ended);
+            let flush = flush || before.is_some_and(|before| before.flush);
+            node.shaky = Some(Shaky { content: all, flush });
+            node.body = Body::File(left);
+        }
+        Step::Next(next)
+    }
+
+    /// The data devices and all hosts lost power: what flushes failed to make stable may be gone.
+    pub(crate) fn lost_power(&self) -> Step {
+        let mut next = self.clone();
+        for (ino, node) in &self.nodes {
+            let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush);
+            let (Some(shaky), Body::File(content)) = (shaky, &node.body) else { continue };
+            let lost = node.dirty.as_ref().map(|dirty| dirty.lost());
+            let all = [Some(shaky.content.clone()), lost, Some(content.clone())];
+            let node = next.node(*ino);
+            node.body = Body::File(Content::any_of(all.iter().flatten().map(|all| (all, false))));
+            (node.shaky, node.dirty) = (None, None);
+        }
+        Step::Next(next)
+    }
+
+    /// A device failed while this was done by it.
+    pub(crate) fn device_failed(&self, call: &Call) -> Step {
+        let asks = matches!(
+            call.op,
+            Op::Read { .. } | Op::Fsync(..) | Op::SyncAll | Op::Close(..) | Op::Write { .. }
+        ) || call.op.edited().is_some();
+        if !asks {
+            return impossible("no data device is asked for this");
+        }
+        let mut next = self.clone();
+        next.half_edited(call);
+        if let Op::Close(ino, file) = call.op {
+            next.closed(call.client, file, ino);
+        }
+        if let Some(file) = call.op.file() {
+            // While a device fails, what was owed before is told, too.
+            next.owed.remove(&(call.client, file));
+            next.perhaps_owed.remove(&(call.client, file));
+        }
+        Step::Next(next)
+    }
+
+    /// Does it tell of a loss of which it need not be the first to tell?
+    pub(crate) fn tells_late(&self, call: &Call) -> bool {
+        let file = call.op.file();
+        call.outcome == Some(Outcome::Failed(Fault::Io))
+            && file.is_some_and(|file| self.perhaps_owed.contains(&(call.client, file)))
+    }
+
+    /// What failed may have changed a part of what it should have.
+    fn half_edited(&mut self, call: &Call) {
+        // A write that does not wait for the device fails before it changes anything.
+        let half = call.op.edited().filter(|_| !matches!(call.op, Op::Write { sync: false, .. }));
+        let Some(ino) = half.filter(|ino| self.nodes.contains_key(ino)) else { return };
+        let node = self.node(ino);
+        let (Body::File(content), Some(edit)) = (&node.body, Edit::of(&call.op)) else { return };
+        let edited = content.edit(edit);
+        let all = std::iter::once(content).chain(&edited);
+        let perhaps = Content::any_of(all.map(|content| (content, false)));
+        // Another client's stays unsynced, if nothing was done.
+        let dirty = node.dirty.take();
+        let mut dirty = dirty.unwrap_or_else(|| Rc::new(Dirty::new(call.client, content)));
+        Rc::make_mut(&mut dirty).add(&perhaps, call.ended, false);
+        node.dirty = Some(dirty);
+        node.body = Body::File(perhaps);
+    }
+}
