@@ -519,6 +519,9 @@ pub struct ReproduceArgs {
     /// Where the pictures go; made if it does not exist
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
+    /// Changes become durable within 5 s, as Redbud's server answers; without it each before its answer, as the papers' did
+    #[arg(long)]
+    pub lazy: bool,
     /// Files of each process; several numbers give several panels
     #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub files: Vec<u64>,

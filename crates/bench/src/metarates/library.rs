@@ -21,6 +21,8 @@ use crate::{BenchError, Res};
 const LISTED: usize = 1024;
 /// Files that are made at most to fill a log.
 const FILES_MAX: u64 = 9_999_999;
+/// How full it is then: the checkpoint begins at 40.
+const LOG_PERCENT: u64 = 38;
 /// An ordinary change, and one that frees.
 const CHANGE: Cost = Cost::SMALL;
 const FREE: Cost = Cost::DELETE;
@@ -147,8 +149,8 @@ impl Library {
         Ok(range)
     }
 
-    /// Creates files until the log is nearly as full as it gets, and leaves the store as a crash would;
-    /// gives the bytes of the log that recovery has to read.
+    /// Creates files until the log is as full as it gets before the checkpoint begins, and leaves the store
+    /// as a crash would; gives the bytes of the log that recovery has to read.
     pub async fn fill_log(&self, env: &Env) -> Res<u64> {
         let wrong = |error: StoreError| broken("filling the log", &error);
         let mfs = self.open(env).await?;
@@ -157,7 +159,8 @@ impl Library {
         let process = Process { env: env.clone(), mfs: mfs.clone(), layout, shape, number };
         let dir = process.directory().await.map_err(wrong)?;
         for file in 0..FILES_MAX {
-            if mfs.usage().log_used * 10 >= mfs.usage().log_bytes * 7 {
+            let usage = mfs.usage();
+            if usage.log_used * 100 >= usage.log_bytes * LOG_PERCENT {
                 break;
             }
             process.create(dir, &format!("redo.{file:07}")).await.map_err(wrong)?;

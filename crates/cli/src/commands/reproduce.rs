@@ -42,7 +42,7 @@ pub fn run(args: &ReproduceArgs) -> Ended {
 
 fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
     let plan = Plan {
-        shape: METARATES,
+        shape: Shape { durable: !args.lazy, ..METARATES },
         files: args.files.clone(),
         dir: None,
         limit: std::time::Duration::from_secs(3600),
