@@ -16,8 +16,8 @@ use proto::mds::{
 };
 use proto::wire::Bytes;
 use types::{
-    Ahead, Attr, Bug, ClientId, Duration, Fault, FileBlock, FileKind, HashMap, Ino, Instant, Name,
-    Part, Rights, planted,
+    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, Ino, Instant,
+    Name, Part, Rights, planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
@@ -599,13 +599,13 @@ impl Events for Core {
         (exclusive || content.holds_parts()).then(|| content.file.data_attr())
     }
 
-    fn reclaim(&self) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
+    fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
         let leases = self
             .inodes
             .all()
             .iter()
             .filter_map(|inode| {
-                let mut rights = inode.reclaim();
+                let mut rights = inode.reclaim(epoch);
                 if planted(Bug::LeasesNotReclaimed) {
                     rights = Rights::empty();
                 }

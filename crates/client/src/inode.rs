@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use proto::lease_client::Lease;
 use proto::mds::Leased;
-use types::{Attr, Bug, Duration, FileKind, HashMap, Ino, Instant, Name, Rights, planted};
+use types::{Attr, Bug, Duration, Epoch, FileKind, HashMap, Ino, Instant, Name, Rights, planted};
 
 use crate::names::{Known, Names};
 use crate::uses::Content;
@@ -298,10 +298,10 @@ impl Inode {
         state.attr.version = 0;
     }
 
-    /// The server restarted: rights stay, versions and sequences begin anew.
-    pub fn reclaim(&self) -> Rights {
+    /// The server restarted, and `epoch` has begun: rights stay, versions and sequences begin anew.
+    pub fn reclaim(&self, epoch: Epoch) -> Rights {
         let mut state = self.state.borrow_mut();
-        state.lease.reclaim();
+        state.lease.reclaim(epoch);
         state.attr.version = 0;
         if let Special::Names(names) = &mut state.special {
             names.begin_again();

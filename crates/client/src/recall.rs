@@ -77,6 +77,7 @@ impl Core {
         (take, part): (Rights, Option<BlockRange>),
     ) {
         let ino = inode.ino;
+        let soft = Rights::ATTR | Rights::NAMES;
         // What the kernel was never told, or has forgotten, it need not be told to forget.
         let known = ino == Ino::ROOT || !inode.is_idle();
         if known && take.contains(Rights::NAMES) {
@@ -108,7 +109,10 @@ impl Core {
             });
         }
         inode.give(give & Rights::OPEN, self.session.order());
-        self.give_back((ino, seq), give, still_open, part).await;
+        // The server may have restarted since, and given some of that anew.
+        let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
+        let anew = if last > seq { held & soft } else { Rights::empty() };
+        self.give_back((ino, last.max(seq)), give - anew, still_open, part).await;
     }
 
     async fn give_back(

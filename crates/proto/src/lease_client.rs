@@ -9,7 +9,9 @@
 //! - what was given back does not come back by a reply that the server made before
 //!   it knew: only a newer sequence brings it.
 
-use types::Rights;
+use types::{Epoch, Rights};
+
+use crate::lease_server::first_seq;
 
 /// The lease of one inode. Default: nothing held, nothing known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,9 +78,15 @@ impl Lease {
         *self = Lease::default();
     }
 
-    /// The server restarted: the rights stay (they are reclaimed), the sequences begin anew.
-    pub fn reclaim(&mut self) {
-        self.seq = 0;
+    /// The server restarted, and `epoch` has begun: the rights stay (they are reclaimed), under the
+    /// sequence that the server gives them. What was given up before that the server does not count; what
+    /// is given up after, it does until it hears so.
+    pub fn reclaim(&mut self, epoch: Epoch) {
+        let first = first_seq(epoch);
+        if self.seq < first {
+            self.seq = first;
+            self.given = Rights::empty();
+        }
     }
 
     /// Checks the invariants.

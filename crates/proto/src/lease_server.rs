@@ -75,9 +75,16 @@ impl Holders {
     }
 }
 
+/// The sequence of what is reclaimed when `epoch` has begun: above all of earlier epochs, below every grant.
+pub fn first_seq(epoch: Epoch) -> u64 {
+    u64::from(epoch.0) << 32
+}
+
 /// All leases of one server.
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
+    /// See [`first_seq`].
+    first_seq: u64,
     inodes: HashMap<Ino, Holders>,
     /// Who holds parts of an inode, and which.
     parts: HashMap<Ino, Vec<Holding>>,
@@ -95,7 +102,8 @@ impl LeaseTable {
             parts: HashMap::default(),
             counts: HashMap::default(),
             total: 0,
-            last_seq: u64::from(epoch.0) << 32,
+            first_seq: first_seq(epoch),
+            last_seq: first_seq(epoch),
         }
     }
 
@@ -400,14 +408,14 @@ impl LeaseTable {
     }
 
     /// Puts a lease back that `client` held before the server's restart, without its parts. Yields the
-    /// rights that another client has claimed first; the others are given. The client does
-    /// not learn its new sequence, so any return is made in knowledge of it.
+    /// rights that another client has claimed first; the others are given. The client knows
+    /// their sequence ([`first_seq`]): a return that it made under an earlier epoch changes nothing.
     pub fn reclaim(&mut self, client: ClientId, ino: Ino, rights: Rights) -> Rights {
         let rights = rights - Rights::DATA_P;
         let given = self.grantable(client, ino, rights);
         self.grant(client, ino, given);
         if let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) {
-            holder.seq = 0;
+            holder.seq = self.first_seq;
         }
         rights.closed().difference(given)
     }

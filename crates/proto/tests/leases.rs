@@ -1,5 +1,5 @@
 //! Every run of a small world of leases: one server, two clients, one inode, and messages that
-//! overtake each other at will. Small enough to be walked whole.
+//! overtake each other at will, and a server that dies. Small enough to be walked whole.
 //!
 //! What must hold in every state:
 //! - two clients never rely on conflicting rights at the same time;
@@ -41,6 +41,9 @@ struct World {
     trims: [u8; 2],
     /// How often each connection may still break, and what was under way be lost or sent anew.
     breaks: u8,
+    /// How often the server may still die: the next one knows what the clients reclaim.
+    deaths: u8,
+    epoch: Epoch,
 }
 
 impl World {
@@ -52,12 +55,41 @@ impl World {
             wishes,
             trims: [trims; 2],
             breaks,
+            deaths: 0,
+            epoch: Epoch(1),
         }
+    }
+
+    fn with_deaths(self, deaths: u8) -> World {
+        World { deaths, ..self }
+    }
+
+    /// The server dies. Its answers and recalls are lost, and what they answered is asked for again;
+    /// returns are resent as they were, when both clients have reclaimed what they hold.
+    fn dies(&self) -> World {
+        let mut world = self.clone();
+        world.deaths -= 1;
+        world.epoch.0 += 1;
+        world.server = LeaseTable::new(world.epoch);
+        for at in 0..2 {
+            let wire = &mut world.wires[at];
+            wire.recalls.clear();
+            let unheard = wire.replies.drain(..).map(|(rights, _)| rights);
+            let wishes: Vec<Rights> = unheard.take(1).collect();
+            world.wishes[at].splice(0..0, wishes);
+            world.clients[at].reclaim(world.epoch);
+            let refused = world.server.reclaim(client(at), INO, world.clients[at].rights());
+            assert!(refused.is_empty(), "{world:?}");
+        }
+        world
     }
 
     /// All that can happen next.
     fn next(&self) -> Vec<World> {
         let mut out = Vec::new();
+        if self.deaths > 0 {
+            out.push(self.dies());
+        }
         for at in 0..2 {
             self.asks(at, &mut out);
             for n in 0..self.wires[at].replies.len() {
@@ -161,7 +193,7 @@ impl World {
         seqs.sort_unstable();
         seqs.dedup();
         let rank = |seq: u64| seqs.binary_search(&seq).expect("collected above");
-        let mut key = format!("{:?} {:?} {}", self.wishes, self.trims, self.breaks);
+        let mut key = format!("{:?} {:?} {} {}", self.wishes, self.trims, self.breaks, self.deaths);
         for at in 0..2 {
             let lease = self.clients[at];
             let held = self.server.held(client(at), INO);
@@ -227,4 +259,13 @@ fn readers_and_writers_in_every_order_of_their_messages() {
 fn attributes_and_data_with_connections_that_break() {
     let states = walk(World::new([vec![A, X], vec![S | A, X]], 1, 2));
     assert!(states > 1000, "{states} states");
+}
+
+#[test]
+fn a_server_that_dies_twice_and_returns_that_outlive_it() {
+    let worlds = [([vec![X, A], vec![S]], 1), ([vec![A, X], vec![X]], 1)];
+    for (wishes, trims) in worlds {
+        let states = walk(World::new(wishes, trims, 0).with_deaths(2));
+        assert!(states > 1000, "{states} states");
+    }
 }

@@ -43,8 +43,8 @@ pub(crate) trait Events {
     fn push(&self, push: Push);
     /// The answer to a glimpse.
     fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
-    /// The server restarted: what is held, to be reclaimed. Sequences are forgotten.
-    fn reclaim(&self) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
+    /// The server restarted, and `epoch` has begun: what is held, to be reclaimed.
+    fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
     /// The session was lost and a new one stands under a new number. What was answered for `lost`
     /// went with the server that answered it.
     fn evicted(&self, client: ClientId, lost: &[Ino]);

@@ -91,8 +91,9 @@ impl Session {
     }
 
     async fn reclaim_held(&self, number: u64) -> Result<(), Broken> {
+        let epoch = self.state.borrow().epoch;
         let (mut leases, mut locks) =
-            self.events().map_or_else(Default::default, |events| events.reclaim());
+            self.events().map_or_else(Default::default, |events| events.reclaim(epoch));
         while !leases.is_empty() || !locks.is_empty() {
             let mut parts = 0;
             let fits = |held: &&HeldLease| {

@@ -194,17 +194,14 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         c.call(Op::ReclaimDone {}).await.unwrap();
         bed.sleep(Duration::from_millis(500)).await;
-        assert_eq!(c.attr(inos[0]).await.unwrap().rights, Rights::OPEN);
+        let held = c.attr(inos[0]).await.unwrap();
+        assert_eq!(held.rights, Rights::OPEN);
         assert_eq!(c.attr(inos[1]).await, Err(Fault::Stale));
-        c.call(Op::Return {
-            ino: inos[0],
-            seq: 0,
-            give: Rights::OPEN,
-            still_open: false,
-            part: None,
-        })
-        .await
-        .unwrap();
+        let (ino, give) = (inos[0], Rights::OPEN);
+        let close = |seq| Op::Return { ino, seq, give, still_open: false, part: None };
+        let seq = held.seq;
+        assert_eq!(c.call(close(seq - 1)).await, Ok(OpReply::Kept { seq }), "of the server before");
+        assert_eq!(c.call(close(seq)).await, Ok(OpReply::Done {}));
         bed.sleep(Duration::from_millis(500)).await;
         assert_eq!(c.attr(inos[0]).await, Err(Fault::Stale));
     });

@@ -172,7 +172,7 @@ impl LeaseTable {
             }
         }
         if let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) {
-            holder.seq = 0;
+            holder.seq = self.first_seq;
         }
         refused
     }

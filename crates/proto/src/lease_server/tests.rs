@@ -300,7 +300,9 @@ fn of_two_conflicting_claims_on_a_part_the_first_wins() {
         table.reclaim_parts(B, F, &[part(4, 6, true), part(10, 11, false)]),
         [part(10, 11, false)]
     );
-    assert!(table.give_back(A, F, 0, P, false, None), "whatever sequence it knew");
+    let first = table.held(A, F).seq;
+    assert!(!table.give_back(A, F, first - 1, P, false, None), "of an earlier epoch");
+    assert!(table.give_back(A, F, first, P, false, None));
     assert_eq!((table.rights(A, F), table.part_holders(F)), (Rights::OPEN, vec![B]));
     table.validate();
 }
