@@ -137,8 +137,13 @@ impl Fleet {
         }
         let this = self.clone();
         log::listen(Box::new(move |text| this.hear(text)));
-        let this = self.clone();
-        let tell = move |client, out| this.evicts(client, out);
+        // The fleet holds the cluster, which must not hold the fleet.
+        let this = Rc::downgrade(&self.0);
+        let tell = move |client, out| {
+            if let Some(inner) = this.upgrade() {
+                Fleet(inner).evicts(client, out);
+            }
+        };
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
         let this = self.clone();
         self.0.cluster.env.spawn(async move { this.watch().await });
