@@ -25,6 +25,7 @@ use crate::data::DataContext;
 use crate::handles::Handles;
 use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
 use crate::locks::Locks;
+use crate::ops::open::WANT_NEW;
 use crate::origins::Origins;
 use crate::rpc::{Call, Events, Session, result};
 
@@ -424,8 +425,8 @@ impl Core {
     }
 
     fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights) {
-        if want.contains(Rights::OPEN) {
-            // From here on: a recall may come before who made it goes on.
+        if want.contains(WANT_NEW) {
+            // Open from here on: a recall may come before who made it goes on.
             inode.count_open(1);
         }
         inode.set_xattrs(Xattrs::OnlyAcls);

@@ -5,7 +5,7 @@ mod listing;
 mod lock;
 mod lookup;
 mod modify;
-mod open;
+pub(crate) mod open;
 mod setattr;
 mod space;
 mod xattr;

@@ -17,7 +17,7 @@ use crate::rpc::{Call, result};
 use crate::uses::Service;
 
 /// Rights of who makes a file and opens it.
-const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
+pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 
 /// Counts an open; taken back if opening fails.
 struct Counted {

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use client::{Caller, OpenFlags, Place, SetAttrRequest, TimeSpec};
-use types::{Duration, Fault, Ino, Timestamp};
+use client::{Caller, NodeSpec, OpenFlags, Place, SetAttrRequest, TimeSpec};
+use types::{Duration, Fault, FileKind, Ino, Timestamp};
 
 use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, name};
 
@@ -262,6 +262,20 @@ fn a_file_that_is_made_is_held_open_however_many_leases_there_are() {
             assert_eq!(a.client.fsync(file, false).await, Ok(()));
             a.close(file).await;
         }
+    });
+}
+
+#[test]
+fn a_file_made_without_opening_it_is_freed_with_its_name() {
+    check(28, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let node = NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
+        let at = Place { dir: Ino::ROOT, name: &name("f") };
+        let ino = a.client.mknod(&ROOT, at, node).await.unwrap().attr.ino;
+        a.client.forget(ino, 1);
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(b.client.open(&ROOT, ino, RDONLY).await.err(), Some(Fault::Stale));
     });
 }
 

@@ -74,7 +74,7 @@ fn finish(
 ) -> Result<OpReply, Stop> {
     let attr = cx.attr(txn, ino)?;
     cx.want(&attr, want);
-    if want.contains(Rights::OPEN) {
+    if want.contains(Rights::OPEN | Rights::DATA_X) {
         // Its maker counts it as open already, however many leases there are.
         cx.effects.grants.push((ino, Rights::OPEN));
     }
