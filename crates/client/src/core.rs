@@ -22,6 +22,7 @@ use types::{
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
 use crate::data::DataContext;
+use crate::early::Early;
 use crate::handles::Handles;
 use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
 use crate::locks::Locks;
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pub handles: Handles,
     pub locks: Locks,
     pub origins: Origins,
+    /// Recalls of inodes that are not known yet.
+    pub early: Early,
     pub recalls: Cell<u64>,
     /// Number of the request whose reply is being absorbed.
     absorbing: Cell<u64>,
@@ -99,6 +102,7 @@ impl Core {
             handles: Handles::default(),
             locks: Locks::default(),
             origins: Origins::default(),
+            early: Early::default(),
             recalls: Cell::new(0),
             absorbing: Cell::new(0),
             statfs: Cell::new(None),
@@ -244,7 +248,7 @@ impl Core {
     }
 
     fn told(&self, leased: &Leased) -> (Rc<Inode>, bool) {
-        let inode = self.inodes.make(&leased.attr);
+        let inode = self.told_of(&leased.attr);
         let returning = self.returning.borrow();
         if returning.get(&leased.attr.ino).is_some_and(|seq| leased.seq <= *seq) {
             inode.told_attr(&leased.attr);
@@ -256,7 +260,7 @@ impl Core {
 
     /// What a reply says about the directory. Whether names found along with it may be kept.
     fn told_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
-        let inode = self.inodes.make(&dir.attr);
+        let inode = self.told_of(&dir.attr);
         let current = dir.attr.version >= inode.server_attr().version;
         let order = self.absorbing.get();
         let news = inode.told(dir, order);
@@ -267,7 +271,7 @@ impl Core {
 
     /// This client's own change of a directory: `change` applies if the names are held since before it.
     fn changed_dir(&self, dir: &Leased, change: impl FnOnce(&mut crate::names::Names)) {
-        let inode = self.inodes.make(&dir.attr);
+        let inode = self.told_of(&dir.attr);
         inode.told(dir, self.absorbing.get());
         if inode.holds(Rights::NAMES) {
             inode.names(|names| {
@@ -601,6 +605,7 @@ impl Events for Core {
     }
 
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
+        self.early.clear();
         let leases = self
             .inodes
             .all()
@@ -624,6 +629,7 @@ impl Events for Core {
 
     fn evicted(&self, client: ClientId, lost: &[Ino]) {
         self.lose_locks();
+        self.early.clear();
         let inodes = self.inodes.all();
         for inode in &inodes {
             inode.forget_lease(self.session.order());

@@ -15,6 +15,7 @@ pub mod boundary;
 mod client;
 mod core;
 pub mod data;
+mod early;
 mod handles;
 mod inode;
 mod locks;

@@ -61,8 +61,7 @@ impl Core {
     fn begin_recall(self: &Rc<Self>, ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>) {
         let core = self.clone();
         let Some(inode) = self.inodes.get(ino) else {
-            self.env.spawn(async move { core.give_back((ino, seq), take, false, part).await });
-            return;
+            return self.recalled_early((ino, seq), take, part);
         };
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
@@ -115,7 +114,7 @@ impl Core {
         self.give_back((ino, last.max(seq)), give - anew, still_open, part).await;
     }
 
-    async fn give_back(
+    pub(crate) async fn give_back(
         &self,
         (ino, seq): (Ino, u64),
         give: Rights,

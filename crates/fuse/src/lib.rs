@@ -27,5 +27,5 @@ pub use counters::REQUESTS_XATTR;
 pub use fs::Filesystem;
 pub use mount::{MountOptions, mount, unmount};
 pub use mounted::{ClientMount, MountError, Mounting, mount_and_serve, mount_client};
-pub use notify::Notifier;
+pub use notify::{Notified, Notifier};
 pub use session::{ServeOptions, serve};

@@ -13,11 +13,12 @@
 //!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 
 use client::{Kernel, api::LocalFuture};
 use env::{Env, FuseChannel, NotifyLane};
-use types::{Duration, HashSet, Ino, Instant, Name};
+use types::{Bug, Duration, HashSet, Ino, Instant, Name, planted};
 
 use crate::abi::{
     Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut,
@@ -35,6 +36,22 @@ pub const LATER: [Duration; 3] =
 /// After so long a listing has been taken in.
 const LISTING_MAX: Duration = Duration::from_secs(2);
 
+/// A kernel that takes notifications: that of a mount, by its channel, or a simulated one.
+pub trait Notified {
+    /// Takes one notification, in its whole form with the header; ends when it is carried out.
+    /// `false`: the kernel knows nothing of what it names.
+    ///
+    /// # Errors
+    /// The kernel does not know the notification, or finds it malformed.
+    fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>>;
+}
+
+impl Notified for FuseChannel {
+    fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
+        Box::pin(FuseChannel::notify(self, lane, message))
+    }
+}
+
 /// Tells the kernel what it must no longer believe. Clones are the same.
 #[derive(Clone, Default)]
 pub struct Notifier {
@@ -43,7 +60,7 @@ pub struct Notifier {
 
 #[derive(Default)]
 struct Inner {
-    attached: RefCell<Option<(Env, FuseChannel)>>,
+    attached: RefCell<Option<(Env, Rc<dyn Notified>)>>,
     inc_epoch: Cell<bool>,
     root: Cell<Option<Ino>>,
     missed: RefCell<HashSet<Ino>>,
@@ -59,11 +76,11 @@ impl Notifier {
         Notifier::default()
     }
 
-    /// From now on notifications go to `channel`; `inc_epoch`: the kernel knows that one;
+    /// From now on notifications go to `kernel`; `inc_epoch`: it knows that one;
     /// `root`: what it calls the root.
-    pub fn attach(&self, env: &Env, channel: FuseChannel, inc_epoch: bool, root: Ino) {
+    pub fn attach(&self, env: &Env, kernel: Rc<dyn Notified>, inc_epoch: bool, root: Ino) {
         self.inner.root.set(Some(root));
-        *self.inner.attached.borrow_mut() = Some((env.clone(), channel));
+        *self.inner.attached.borrow_mut() = Some((env.clone(), kernel));
         self.inner.inc_epoch.set(inc_epoch);
     }
 
@@ -73,7 +90,7 @@ impl Notifier {
     }
 
     /// An inode is being opened: attributes that arrived after they were voided go now.
-    pub(crate) async fn opening(&self, ino: Ino) {
+    pub async fn opening(&self, ino: Ino) {
         let missed = self.inner.missed.borrow_mut().remove(&ino);
         if missed {
             self.clone().void_attr(ino).await;
@@ -81,7 +98,7 @@ impl Notifier {
     }
 
     /// The kernel forgot an inode.
-    pub(crate) fn forgotten(&self, ino: Ino) {
+    pub fn forgotten(&self, ino: Ino) {
         let mut missed = self.inner.missed.borrow_mut();
         if !missed.is_empty() {
             missed.remove(&ino);
@@ -98,20 +115,20 @@ impl Notifier {
         let attached = self.inner.attached.borrow().clone();
         match attached {
             // An error means that the mount is gone, and its caches with it.
-            Some((_, channel)) => channel.notify(lane, message).await.unwrap_or(true),
+            Some((_, kernel)) => kernel.notify(lane, message).await.unwrap_or(true),
             None => true,
         }
     }
 
     /// A listing with attributes is answered to thread `pid` now.
-    pub(crate) fn listed(&self, pid: u32) {
+    pub fn listed(&self, pid: u32) {
         if let Some((env, _)) = &*self.inner.attached.borrow() {
             self.inner.listings.borrow_mut().push((pid, env.now()));
         }
     }
 
     /// Thread `pid` asks for something: it has taken in what it was answered before.
-    pub(crate) fn heard(&self, pid: u32) {
+    pub fn heard(&self, pid: u32) {
         let mut listings = self.inner.listings.borrow_mut();
         // Threads outside the mount's pid namespace all have number 0.
         if !listings.is_empty() && pid != 0 {
@@ -128,12 +145,15 @@ impl Notifier {
 
     async fn inc_epoch_now(&self) {
         // A kernel without this was told names without a lifetime.
-        if self.inner.inc_epoch.get() {
+        if self.inner.inc_epoch.get() && !planted(Bug::KernelNamesKept) {
             self.send(NotifyLane::Names, message(NOTIFY_INC_EPOCH, &[])).await;
         }
     }
 
     async fn inval_attr_now(&self, ino: Ino) -> bool {
+        if planted(Bug::KernelAttrKept) {
+            return true;
+        }
         let known = self.send(NotifyLane::Attrs, inval_inode_message(self.node(ino), -1, 0)).await;
         if !known {
             let mut missed = self.inner.missed.borrow_mut();
@@ -208,6 +228,9 @@ impl Kernel for Notifier {
     }
 
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        if planted(Bug::KernelPagesKept) {
+            return Box::pin(std::future::ready(()));
+        }
         let clip = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         // A range that reaches the largest offset is one to the end.
         let len = if offset.saturating_add(len) >= i64::MAX as u64 { 0 } else { len };

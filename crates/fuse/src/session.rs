@@ -94,7 +94,7 @@ pub async fn serve<F: Filesystem>(
     let Some(negotiated) = handshake(&channel, options.init).await? else {
         return Ok(());
     };
-    options.notifier.attach(env, channel.clone(), negotiated.inc_epoch(), fs.root());
+    options.notifier.attach(env, Rc::new(channel.clone()), negotiated.inc_epoch(), fs.root());
     fs.start(&negotiated);
     if let Some(ready) = options.ready {
         ready(&negotiated);

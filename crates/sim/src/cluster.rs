@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use client::{Client, ClientConfig, NoKernel};
+use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{SimDisk, SimOptions, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use store::fsck::FsckOptions;
@@ -240,6 +240,15 @@ impl Cluster {
 
     /// Connects a client on the node `name`.
     pub async fn connect(&self, name: &str) -> Result<Client, String> {
+        self.connect_kernel(name, Rc::new(NoKernel)).await
+    }
+
+    /// Connects a client on the node `name`, which tells its recalls to `kernel`.
+    pub async fn connect_kernel(
+        &self,
+        name: &str,
+        kernel: Rc<dyn Kernel>,
+    ) -> Result<Client, String> {
         let env = self.world.node(name);
         let config = ClientConfig {
             server: vec![ADDRESS.into()],
@@ -249,7 +258,7 @@ impl Cluster {
             log: log::client_line,
             ..ClientConfig::default()
         };
-        let client = Client::connect(env, config, Rc::new(NoKernel)).await;
+        let client = Client::connect(env, config, kernel).await;
         client.map_err(|error| format!("{name} cannot mount: {error}"))
     }
 }

@@ -12,6 +12,7 @@ use types::{Duration, Fault, Ino, Instant};
 
 use crate::cluster::{Cluster, LEASE, SERVER};
 use crate::history::History;
+use crate::kernel::Caches;
 use crate::log;
 use crate::mount::Mount;
 use crate::script::Script;
@@ -153,20 +154,20 @@ impl Fleet {
     /// A fresh client of the node of this slot.
     async fn mount(&self, slot: usize) -> Result<Mount, String> {
         let name = format!("c{slot}");
-        let client = loop {
-            let begun = self.0.cluster.env.now();
-            match self.0.cluster.connect(&name).await {
-                Err(_) if self.0.cluster.failed_since(begun) => {
-                    self.0.cluster.env.sleep(LOOK).await;
-                }
-                connected => break connected?,
-            }
-        };
-        let env = self.0.cluster.world.node(&name);
         let index = self.0.clients.get();
         self.0.clients.set(index + 1);
         let inner = &self.0;
-        Ok(Mount::new((index, slot), client, env, inner.history.clone(), inner.tags.clone()))
+        let env = inner.cluster.world.node(&name);
+        let caches = Caches::new(&env, inner.script.kernel(index as u64));
+        let client = loop {
+            let begun = inner.cluster.env.now();
+            match inner.cluster.connect_kernel(&name, caches.notifier()).await {
+                Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
+                connected => break connected?,
+            }
+        };
+        let (history, tags) = (inner.history.clone(), inner.tags.clone());
+        Ok(Mount::new((index, slot), (client, caches), env, history, tags))
     }
 
     /// A client that does nothing by itself, to look.
@@ -185,10 +186,10 @@ impl Fleet {
             let Some(mount) = member.mount.clone() else { return };
             (mount, member.next.clone())
         };
-        let lone = next.len() == 1;
         for (number, next) in next.into_iter().enumerate() {
             let script = self.0.script.clone();
-            let mut process = Process::new(mount.clone(), number as u64, lone, script);
+            let number = number as u64;
+            let mut process = Process::new(mount.of_process(number), number, script);
             let (this, operations) = (self.clone(), self.0.operations);
             self.0.working.set(self.0.working.get() + 1);
             let working = Working(this);

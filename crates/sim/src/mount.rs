@@ -1,24 +1,29 @@
 //! A mount: what applications call, passed to the client and written into the history.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{
-    Caller, Client, Entry, Handle, LockRequest, NodeSpec, OpenFlags, Place, SetAttrRequest,
-    WriteFlags,
-};
+use client::{Client, Handle, LockRequest, OpenFlags, Opened, SetAttrRequest, WriteFlags};
 use env::Env;
-use env::sync::{AsyncMutex, Permit};
+use env::sync::Permit;
 use types::limits::BLOCK_U64;
-use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
+use types::{Attr, Fault, FileKind, Ino, LockOwner};
 
-use crate::call::{At, FileNo, NameNo, Op, Outcome, Seen, name_text, pattern};
+use crate::call::{At, FileNo, NameNo, Op, Outcome, Seen, pattern};
 use crate::history::History;
+use crate::kernel::Caches;
+use crate::kernel_io::Bytes;
+use crate::kernel_pages::Pages;
+use crate::kernel_vfs::{Found, Looked, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
-const SYMLINK: &[u8] = b"target";
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
 
 /// A mount of one client. Clones are the same mount.
 #[derive(Clone)]
@@ -32,9 +37,8 @@ pub struct Mount {
     /// The node that it runs on.
     pub env: Env,
     history: History,
-    lookups: Rc<RefCell<BTreeMap<Ino, u64>>>,
+    vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    locks: Rc<RefCell<BTreeMap<Ino, Rc<AsyncMutex>>>>,
 }
 
 /// An open file of a process.
@@ -48,6 +52,8 @@ pub struct OpenFile {
     pub number: FileNo,
     /// As opened.
     pub flags: OpenFlags,
+    /// It bypasses the kernel's pages.
+    pub direct: bool,
 }
 
 /// What a lookup found.
@@ -58,13 +64,6 @@ pub struct Target {
     /// Its type.
     pub kind: FileKind,
 }
-
-fn name(name: NameNo) -> Name {
-    Name::new(name_text(name).as_bytes()).expect("the names of the workload are legal")
-}
-
-/// Who asks.
-pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 fn done(result: Result<(), Fault>) -> Outcome {
     match result {
@@ -93,37 +92,30 @@ fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcom
 }
 
 impl Mount {
-    /// The mount of a connected client.
+    /// The mount of a connected client, which tells its recalls to `caches`.
     pub fn new(
         (index, slot): (usize, usize),
-        client: Client,
+        (client, caches): (Client, Caches),
         env: Env,
         history: History,
         tags: Rc<Cell<u32>>,
     ) -> Mount {
-        Mount {
-            index,
-            slot,
-            client,
-            env,
-            history,
-            lookups: Rc::default(),
-            tags,
-            locks: Rc::default(),
-        }
+        let vfs = Vfs::new(client.clone(), caches);
+        Mount { index, slot, client, env, history, vfs, tags }
     }
 
-    /// Takes the kernel's locks of these inodes: it lets only one operation at a time
-    /// change an inode or the names of a directory. Looking up and reading take none.
-    async fn lock(&self, mut inos: Vec<Ino>) -> Vec<Permit> {
-        inos.sort_unstable();
-        inos.dedup();
-        let mut held = Vec::new();
-        for ino in inos {
-            let lock = self.locks.borrow_mut().entry(ino).or_default().clone();
-            held.push(lock.lock().await);
-        }
-        held
+    /// As another process sees it.
+    pub fn of_process(&self, number: u64) -> Mount {
+        Mount { vfs: self.vfs.of_process(number as u32 + 1), ..self.clone() }
+    }
+
+    /// The process begins something new: what it found before it does not use any more.
+    pub fn next_operation(&self) {
+        self.vfs.next_operation();
+    }
+
+    async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
+        self.vfs.lock(inos).await
     }
 
     fn begin(&self, op: &Op) -> u64 {
@@ -145,34 +137,37 @@ impl Mount {
         self.tags.get()
     }
 
-    /// Ends with the step and what its answer says of attributes, if the kernel may believe
-    /// that; else it asks again before an application sees them.
-    fn end_with_attr(&self, begun: u64, op: Op, outcome: Outcome, attr: &Attr, ttl: Duration) {
+    /// Ends with the step and what its answer shows of attributes.
+    fn end_with_attr(&self, begun: u64, op: Op, outcome: Outcome, shown: Option<Attr>) {
         let mut steps = vec![(op, outcome)];
-        if !ttl.is_zero() {
-            steps.push((Op::GetAttr(attr.ino), Outcome::Attr(Seen::of(attr))));
+        if let Some(attr) = shown {
+            steps.push((Op::GetAttr(attr.ino), Outcome::Attr(Seen::of(&attr))));
         }
         self.history.end(begun, steps);
     }
 
-    fn entered(&self, entry: &Entry) -> Target {
-        *self.lookups.borrow_mut().entry(entry.attr.ino).or_insert(0) += 1;
-        Target { ino: entry.attr.ino, kind: entry.attr.kind }
-    }
-
     /// Finds a name.
     pub async fn lookup(&self, at: At) -> Result<Option<Target>, Fault> {
+        self.finding(at, self.vfs.lookup(at)).await
+    }
+
+    async fn finding(
+        &self,
+        at: At,
+        looked: impl Future<Output = Result<Looked, Fault>>,
+    ) -> Result<Option<Target>, Fault> {
         let op = Op::Lookup(at);
         let begun = self.begin(&op);
-        match self.client.lookup(&CALLER, at.dir, &name(at.name)).await {
-            Ok(Ok(entry)) => {
-                let outcome = Outcome::Found(Some(entry.attr.ino));
-                self.end_with_attr(begun, op, outcome, &entry.attr, entry.attr_ttl);
-                Ok(Some(self.entered(&entry)))
+        match looked.await {
+            Ok(Looked { found, blurred: true }) => {
+                self.history.end(begun, Vec::new());
+                Ok(found.as_ref().map(target))
             }
-            Ok(Err(_)) => {
-                self.end(begun, op, Outcome::Found(None));
-                Ok(None)
+            Ok(Looked { found, .. }) => {
+                let shown = found.and_then(|found| found.shown);
+                let leads = Outcome::Found(found.map(|found| found.ino));
+                self.end_with_attr(begun, op, leads, shown);
+                Ok(found.as_ref().map(target))
             }
             Err(fault) => {
                 self.end(begun, op, Outcome::Failed(fault));
@@ -181,30 +176,33 @@ impl Mount {
         }
     }
 
+    /// What a kernel finds under a name, under the directory's lock, before it asks for a change of it;
+    /// `fresh`: whatever it knows. `None` without a kernel: the change is asked for as it is.
+    async fn before(&self, at: At, fresh: bool) -> Result<Option<Option<Target>>, Fault> {
+        if !self.vfs.caches() {
+            return Ok(None);
+        }
+        self.finding(at, self.vfs.look(at, fresh)).await.map(Some)
+    }
+
     /// Attributes.
     pub async fn getattr(&self, ino: Ino) -> Result<Attr, Fault> {
         let op = Op::GetAttr(ino);
         let begun = self.begin(&op);
-        let result = self.client.getattr(ino).await.map(|(attr, _)| attr);
-        let outcome = match &result {
-            Ok(attr) => Outcome::Attr(Seen::of(attr)),
-            Err(fault) => Outcome::Failed(*fault),
-        };
-        self.end(begun, op, outcome);
-        result
+        let result = self.vfs.getattr(ino).await;
+        match &result {
+            Ok(told) if told.blurred => self.history.end(begun, Vec::new()),
+            Ok(told) => self.end(begun, op, Outcome::Attr(Seen::of(&told.attr))),
+            Err(fault) => self.end(begun, op, Outcome::Failed(*fault)),
+        }
+        result.map(|told| told.attr)
     }
 
-    fn made(&self, begun: u64, op: Op, result: Result<Entry, Fault>) -> Result<Target, Fault> {
+    fn made(&self, begun: u64, op: Op, result: Result<Found, Fault>) -> Result<Target, Fault> {
         match result {
-            Ok(entry) => {
-                self.end_with_attr(
-                    begun,
-                    op,
-                    Outcome::Found(Some(entry.attr.ino)),
-                    &entry.attr,
-                    entry.attr_ttl,
-                );
-                Ok(self.entered(&entry))
+            Ok(found) => {
+                self.end_with_attr(begun, op, Outcome::Found(Some(found.ino)), found.shown);
+                Ok(target(&found))
             }
             Err(fault) => {
                 self.end(begun, op, Outcome::Failed(fault));
@@ -215,36 +213,32 @@ impl Mount {
 
     /// mknod, mkdir, symlink.
     pub async fn make(&self, at: At, kind: FileKind) -> Result<Target, Fault> {
-        let _locked = self.lock(vec![at.dir]).await;
+        let _locked = self.lock(&[at.dir]).await;
+        if let Some(Some(_)) = self.before(at, true).await? {
+            return Err(Fault::Exists);
+        }
         let op = Op::Make(at, kind);
         let begun = self.begin(&op);
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let result = if kind == FileKind::Symlink {
-            self.client.symlink(&CALLER, place, SYMLINK).await
-        } else {
-            let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
-            self.client.mknod(&CALLER, place, node).await
-        };
-        self.made(begun, op, result)
+        self.made(begun, op, self.vfs.make(at, kind).await)
     }
 
     /// open(2) with O_CREAT.
     pub async fn create(&self, at: At, exclusive: bool, flags: u32) -> Result<OpenFile, Fault> {
-        let _locked = self.lock(vec![at.dir]).await;
+        let locked = self.lock(&[at.dir]).await;
+        if let Some(Some(there)) = self.before(at, exclusive).await? {
+            drop(locked);
+            return match there.kind {
+                _ if exclusive => Err(Fault::Exists),
+                FileKind::Regular => self.open(there.ino, flags).await,
+                _ => Err(Fault::IsDirectory),
+            };
+        }
         let number = self.number();
         let op = Op::Create { at, exclusive, file: number };
         let begun = self.begin(&op);
         let flags = OpenFlags(flags | if exclusive { OpenFlags::EXCLUSIVE } else { 0 });
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let result = self.client.create(&CALLER, place, 0o644, 0o22, flags).await;
-        self.opened(
-            begun,
-            op,
-            (number, flags),
-            result.map(|(entry, opened)| (entry, opened.handle)),
-        )
+        let result = self.vfs.create(at, flags).await;
+        self.opened(begun, op, (number, flags), result)
     }
 
     /// open(2) with O_TMPFILE.
@@ -253,13 +247,8 @@ impl Mount {
         let op = Op::TmpFile(dir, number);
         let begun = self.begin(&op);
         let flags = OpenFlags(flags);
-        let result = self.client.tmpfile(&CALLER, dir, 0o644, 0o22, flags).await;
-        self.opened(
-            begun,
-            op,
-            (number, flags),
-            result.map(|(entry, opened)| (entry, opened.handle)),
-        )
+        let result = self.vfs.tmpfile(dir, flags).await;
+        self.opened(begun, op, (number, flags), result)
     }
 
     fn opened(
@@ -267,17 +256,17 @@ impl Mount {
         begun: u64,
         op: Op,
         (number, flags): (FileNo, OpenFlags),
-        result: Result<(Entry, Handle), Fault>,
+        result: Result<(Found, Opened), Fault>,
     ) -> Result<OpenFile, Fault> {
-        let handle =
-            result.map(|(entry, handle)| (self.made(begun, op.clone(), Ok(entry)), handle));
-        match handle {
-            Ok((target, handle)) => Ok(OpenFile { ino: target?.ino, handle, number, flags }),
-            Err(fault) => {
-                self.end(begun, op, Outcome::Failed(fault));
-                Err(fault)
-            }
-        }
+        let opened = result.as_ref().ok().map(|(_, opened)| *opened);
+        let target = self.made(begun, op, result.map(|(found, _)| found))?;
+        let opened = opened.ok_or(Fault::Invalid)?;
+        Ok(self.file(target.ino, opened, (number, flags)))
+    }
+
+    fn file(&self, ino: Ino, opened: Opened, (number, flags): (FileNo, OpenFlags)) -> OpenFile {
+        let direct = opened.direct_io || !self.vfs.caches();
+        OpenFile { ino, handle: opened.handle, number, flags, direct }
     }
 
     /// open(2) of a file that was looked up.
@@ -286,13 +275,13 @@ impl Mount {
         let op = Op::Open(ino, number);
         let begun = self.begin(&op);
         let flags = OpenFlags(flags);
-        let result = self.client.open(&CALLER, ino, flags).await;
+        let result = self.vfs.open(ino, flags).await;
         let outcome = match &result {
             Ok(_) => Outcome::Found(Some(ino)),
             Err(fault) => Outcome::Failed(*fault),
         };
         self.end(begun, op, outcome);
-        result.map(|opened| OpenFile { ino, handle: opened.handle, number, flags })
+        result.map(|opened| self.file(ino, opened, (number, flags)))
     }
 
     /// close(2): errors of write-behind are told, then the handle goes.
@@ -300,8 +289,9 @@ impl Mount {
         // The file may be gone from here on.
         let op = Op::Close(file.ino, file.number);
         let begun = self.begin(&op);
+        self.vfs.ask();
         let flushed = self.client.flush(file.handle, LockOwner(owner)).await;
-        self.client.release(file.handle, None).await;
+        self.vfs.release(file.ino, file.handle).await;
         self.end(begun, op, done(flushed));
     }
 
@@ -311,6 +301,7 @@ impl Mount {
         work: impl Future<Output = Result<(), Fault>>,
     ) -> Result<(), Fault> {
         let begun = self.begin(&op);
+        self.vfs.ask();
         let result = work.await;
         self.end(begun, op, done(result));
         result
@@ -318,14 +309,16 @@ impl Mount {
 
     /// link(2).
     pub async fn link(&self, ino: Ino, at: At) -> Result<(), Fault> {
-        let _locked = self.lock(vec![ino, at.dir]).await;
+        let _dir = self.lock(&[at.dir]).await;
+        if let Some(Some(_)) = self.before(at, true).await? {
+            return Err(Fault::Exists);
+        }
+        let _file = self.lock(&[ino]).await;
         let op = Op::Link(ino, at);
         let begun = self.begin(&op);
-        let name = name(at.name);
-        match self.client.link(&CALLER, ino, Place { dir: at.dir, name: &name }).await {
-            Ok(entry) => {
-                self.end_with_attr(begun, op, Outcome::Done, &entry.attr, entry.attr_ttl);
-                self.entered(&entry);
+        match self.vfs.link(ino, at).await {
+            Ok(found) => {
+                self.end_with_attr(begun, op, Outcome::Done, found.shown);
                 Ok(())
             }
             Err(fault) => {
@@ -337,28 +330,54 @@ impl Mount {
 
     /// unlink(2).
     pub async fn unlink(&self, at: At) -> Result<(), Fault> {
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let _locked = self.lock(vec![at.dir]).await;
-        self.finish(Op::Unlink(at), self.client.unlink(&CALLER, place)).await
+        let _dir = self.lock(&[at.dir]).await;
+        let mut file = Vec::new();
+        match self.before(at, false).await? {
+            Some(None) => return Err(Fault::NotFound),
+            Some(Some(there)) if there.kind == FileKind::Directory => {
+                return Err(Fault::IsDirectory);
+            }
+            Some(Some(there)) => file = self.lock(&[there.ino]).await,
+            None => {}
+        }
+        let removed = self.finish(Op::Unlink(at), self.vfs.remove(at, false)).await;
+        drop(file);
+        removed
     }
 
     /// rmdir(2).
     pub async fn rmdir(&self, at: At) -> Result<(), Fault> {
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let _locked = self.lock(vec![at.dir]).await;
-        self.finish(Op::Rmdir(at), self.client.rmdir(&CALLER, place)).await
+        let _dir = self.lock(&[at.dir]).await;
+        match self.before(at, false).await? {
+            Some(None) => return Err(Fault::NotFound),
+            Some(Some(there)) if there.kind != FileKind::Directory => {
+                return Err(Fault::NotDirectory);
+            }
+            _ => {}
+        }
+        self.finish(Op::Rmdir(at), self.vfs.remove(at, true)).await
     }
 
     /// renameat2(2).
     pub async fn rename(&self, from: At, to: At, flags: u32) -> Result<(), Fault> {
-        let (old, new) = (name(from.name), name(to.name));
-        let source = Place { dir: from.dir, name: &old };
-        let target = Place { dir: to.dir, name: &new };
-        let _locked = self.lock(vec![from.dir, to.dir]).await;
+        let _dirs = self.lock(&[from.dir, to.dir]).await;
+        let mut files = Vec::new();
+        if let Some(moved) = self.before(from, false).await? {
+            let over = self.before(to, true).await?.flatten();
+            let Some(moved) = moved else { return Err(Fault::NotFound) };
+            may_rename(&moved, over.as_ref(), flags)?;
+            if over.is_some_and(|over| over.ino == moved.ino) {
+                return Ok(());
+            }
+            let both = [Some(moved), over].into_iter().flatten();
+            let locked = both.filter(|target| target.kind != FileKind::Directory);
+            let locked: Vec<Ino> = locked.map(|target| target.ino).collect();
+            files = self.lock(&locked).await;
+        }
         let op = Op::Rename { from, to, flags };
-        self.finish(op, self.client.rename(&CALLER, source, target, flags)).await
+        let renamed = self.finish(op, self.vfs.rename(from, to, flags)).await;
+        drop(files);
+        renamed
     }
 
     /// The names of a directory; each name is a step of its own.
@@ -387,31 +406,13 @@ impl Mount {
         plus: bool,
         bytes: usize,
     ) -> Result<BTreeMap<NameNo, Ino>, Fault> {
-        let handle = self.client.opendir(dir).await?;
         let mut names = BTreeMap::new();
-        let mut cookie = 0;
-        let result = loop {
-            match self.client.readdir(handle, cookie, bytes, plus).await {
-                Ok(part) => {
-                    let Some(last) = part.last() else { break Ok(()) };
-                    cookie = last.cookie;
-                    for entry in part {
-                        if let Some(entry) = &entry.entry {
-                            self.entered(entry);
-                        }
-                        let text = String::from_utf8_lossy(&entry.name).into_owned();
-                        if let Some(name) = text.strip_prefix('n').and_then(|n| n.parse().ok())
-                            && names.insert(name, entry.ino).is_some()
-                        {
-                            self.client_told(format!("directory {dir} lists {text} twice"));
-                        }
-                    }
-                }
-                Err(fault) => break Err(fault),
+        for (name, ino) in self.vfs.list(dir, plus, bytes).await? {
+            if names.insert(name, ino).is_some() {
+                self.client_told(format!("directory {dir} lists n{name} twice"));
             }
-        };
-        self.client.releasedir(handle);
-        result.map(|()| names)
+        }
+        Ok(names)
     }
 
     /// Something that no order of steps explains.
@@ -423,6 +424,11 @@ impl Mount {
     pub async fn read(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let op = Op::Read { ino: file.ino, offset, len };
         let begun = self.begin(&op);
+        if !file.direct {
+            let read = self.vfs.read_pages((file.ino, file.handle), offset, u64::from(len)).await;
+            return self.read_ended((begun, op), file.ino, (offset, len), read);
+        }
+        self.vfs.ask();
         match self.client.read(file.handle, offset, len, false).await {
             Ok(read) => {
                 self.history.end(begun, blocks_read(file.ino, offset, len, &read.to_vec()));
@@ -435,11 +441,48 @@ impl Mount {
         }
     }
 
+    fn read_ended(
+        &self,
+        (begun, op): (u64, Op),
+        ino: Ino,
+        (offset, len): (u64, u32),
+        read: Result<Bytes, Fault>,
+    ) -> Result<(), Fault> {
+        match read {
+            Ok(read) if read.blurred => self.history.end(begun, Vec::new()),
+            Ok(read) => {
+                // Through pages the end of the file is seen apart from the bytes before it; alone it
+                // is what `stat` tells, and no reading of the file.
+                let seen = read.bytes.len() as u32;
+                let mut steps = blocks_read(ino, offset, seen, &read.bytes);
+                if 0 < seen && seen < len {
+                    let offset = offset + u64::from(seen);
+                    steps.extend(blocks_read(ino, offset, len - seen, &[]));
+                }
+                self.history.end(begun, steps);
+            }
+            Err(fault) => {
+                self.end(begun, op, Outcome::Failed(fault));
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
     /// pwrite(2), or write(2) at the end.
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
-        let _locked = self.lock(vec![file.ino]).await;
+        let _locked = self.lock(&[file.ino]).await;
         let append = file.flags.has(OpenFlags::APPEND);
         let offset = offset.filter(|_| !append).or((!append).then_some(0));
+        if !file.direct {
+            return self.write_through(file, offset.unwrap_or(0), len).await;
+        }
+        let pages = self.vfs.known_pages(file.ino);
+        let _changing = (self.vfs.changes(file.ino), pages.as_ref().map(Pages::change));
+        if let Some(pages) = &pages {
+            let end = offset.map_or(u64::MAX, |offset| offset + u64::from(len));
+            pages.invalidate(offset.unwrap_or(u64::MAX - 1), end).await;
+        }
         let tag = self.number();
         let sync = file.flags.has(OpenFlags::DSYNC);
         let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };
@@ -447,16 +490,44 @@ impl Mount {
         // A pattern that does not depend on the offset, which appending learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
         let flags = WriteFlags { append, ..WriteFlags::default() };
-        let write =
-            self.client.write(&CALLER, file.handle, offset.unwrap_or(0), data, len as usize, flags);
-        self.finish(op, async {
+        let caller = self.vfs.caller();
+        let at = offset.unwrap_or(0);
+        let write = self.client.write(&caller, file.handle, at, data, len as usize, flags);
+        let written = self.finish(op, async {
             match write.await {
                 Ok(written) if written == len => Ok(()),
                 Ok(_) => Err(Fault::Range),
                 Err(fault) => Err(fault),
             }
-        })
-        .await
+        });
+        let written = written.await;
+        let end = offset.filter(|_| written.is_ok()).map(|offset| offset + u64::from(len));
+        self.vfs.wrote(file.ino, end);
+        written
+    }
+
+    /// write(2) through pages: each request of it is a write of its own to others.
+    async fn write_through(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
+        let (mut at, end) = (offset, offset + u64::from(len));
+        let sync = file.flags.has(OpenFlags::DSYNC);
+        while at < end {
+            let tag = self.number();
+            let op = |to: u64| Op::Write {
+                ino: file.ino,
+                offset: Some(at),
+                len: (to - at) as u32,
+                tag,
+                file: file.number,
+                sync,
+            };
+            let begun = self.begin(&op(end));
+            let data = pattern(tag, 0, (end - at) as usize);
+            let (to, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
+            self.end(begun, op(to), done(written));
+            written?;
+            at = to;
+        }
+        Ok(())
     }
 
     /// truncate(2).
@@ -472,11 +543,11 @@ impl Mount {
     }
 
     async fn setattr(&self, op: Op, ino: Ino, set: SetAttrRequest) -> Result<(), Fault> {
-        let _locked = self.lock(vec![ino]).await;
+        let _locked = self.lock(&[ino]).await;
         let begun = self.begin(&op);
-        match self.client.setattr(&CALLER, ino, set).await {
-            Ok((attr, ttl)) => {
-                self.end_with_attr(begun, op, Outcome::Done, &attr, ttl);
+        match self.vfs.setattr(ino, set).await {
+            Ok(shown) => {
+                self.end_with_attr(begun, op, Outcome::Done, shown);
                 Ok(())
             }
             Err(fault) => {
@@ -494,29 +565,44 @@ impl Mount {
         offset: u64,
         len: u64,
     ) -> Result<(), Fault> {
-        let _locked = self.lock(vec![file.ino]).await;
+        let _locked = self.lock(&[file.ino]).await;
         let op = Op::Allocate { ino: file.ino, mode, offset, len, file: file.number };
-        self.finish(op, self.client.fallocate(&CALLER, file.handle, mode, offset, len)).await
+        let caller = self.vfs.caller();
+        let allocate = self.client.fallocate(&caller, file.handle, mode, offset, len);
+        let pages = self.vfs.known_pages(file.ino);
+        let _changing = (self.vfs.changes(file.ino), pages.as_ref().map(Pages::change));
+        let allocated = self.finish(op, allocate).await;
+        let grown = allocated.is_ok() && mode & KEEP_SIZE == 0;
+        self.vfs.wrote(file.ino, grown.then_some(offset + len));
+        let zeroed = allocated.is_ok() && mode & (PUNCH_HOLE | ZERO_RANGE) != 0;
+        if let Some(pages) = pages.filter(|_| zeroed) {
+            pages.truncate(offset, offset + len).await;
+        }
+        allocated
     }
 
     /// Sets or removes the extended attribute of the workload.
     pub async fn set_xattr(&self, ino: Ino, value: Option<u32>) -> Result<(), Fault> {
-        let _locked = self.lock(vec![ino]).await;
+        let _locked = self.lock(&[ino]).await;
         let op = Op::SetXattr(ino, value);
-        match value {
+        let caller = self.vfs.caller();
+        let set = match value {
             Some(value) => {
                 let bytes = value.to_le_bytes();
-                let set = self.client.setxattr(&CALLER, ino, XATTR, &bytes, 0, false);
+                let set = self.client.setxattr(&caller, ino, XATTR, &bytes, 0, false);
                 self.finish(op, set).await
             }
-            None => self.finish(op, self.client.removexattr(&CALLER, ino, XATTR)).await,
-        }
+            None => self.finish(op, self.client.removexattr(&caller, ino, XATTR)).await,
+        };
+        self.vfs.changed(ino);
+        set
     }
 
     /// Reads the extended attribute of the workload.
     pub async fn get_xattr(&self, ino: Ino) -> Result<(), Fault> {
         let op = Op::GetXattr(ino);
         let begun = self.begin(&op);
+        self.vfs.ask();
         let outcome = match self.client.getxattr(ino, XATTR).await {
             Ok(value) => match value.try_into() {
                 Ok(bytes) => Outcome::Xattr(Some(u32::from_le_bytes(bytes))),
@@ -572,14 +658,27 @@ impl Mount {
     }
 
     /// The kernel forgets everything that is not in use.
-    pub fn forget(&self, used: &[Ino]) {
-        let mut lookups = self.lookups.borrow_mut();
-        lookups.retain(|ino, count| {
-            if used.contains(ino) {
-                return true;
-            }
-            self.client.forget(*ino, *count);
-            false
-        });
+    pub fn forget(&self) {
+        self.vfs.shrink(1);
+    }
+}
+
+fn target(found: &Found) -> Target {
+    Target { ino: found.ino, kind: found.kind }
+}
+
+/// What a kernel itself says of a rename.
+fn may_rename(moved: &Target, over: Option<&Target>, flags: u32) -> Result<(), Fault> {
+    let exchange = flags & EXCHANGE != 0;
+    let Some(over) = over else {
+        return if exchange { Err(Fault::NotFound) } else { Ok(()) };
+    };
+    if flags & NO_REPLACE != 0 {
+        return Err(Fault::Exists);
+    }
+    match (moved.kind == FileKind::Directory, over.kind == FileKind::Directory) {
+        (true, false) if !exchange => Err(Fault::NotDirectory),
+        (false, true) if !exchange => Err(Fault::IsDirectory),
+        _ => Ok(()),
     }
 }

@@ -13,6 +13,11 @@ use std::str::FromStr;
 use env::sim::SimRng;
 use types::Duration;
 
+use crate::kernel::Linux;
+
+/// Tells the chances of kernels from others.
+const KERNELS: u64 = 0x6b65_726e << 32;
+
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Step {
@@ -196,6 +201,15 @@ impl Script {
     pub fn rng(&self, step: Step) -> SimRng {
         let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
         SimRng::new(rng.next_u64())
+    }
+
+    /// The kernel of a client's host: half of them cache nothing.
+    pub fn kernel(&self, client: u64) -> Linux {
+        match SimRng::new(self.seed ^ SimRng::new(client ^ KERNELS).next_u64()).below(4) {
+            0 => Linux::Old,
+            1 => Linux::New,
+            _ => Linux::None,
+        }
     }
 
     /// A pause of `share` times the time between operations, on average.

@@ -21,8 +21,6 @@ const FILES_MAX: usize = 3;
 pub struct Process {
     mount: Mount,
     number: u64,
-    /// No other process of its client.
-    lone: bool,
     script: Rc<Script>,
     /// The chances of the operation at hand.
     rng: SimRng,
@@ -31,8 +29,8 @@ pub struct Process {
 
 impl Process {
     /// A process on a mount; `number` tells it from others of the same client.
-    pub fn new(mount: Mount, number: u64, lone: bool, script: Rc<Script>) -> Process {
-        Process { mount, number, lone, script, rng: SimRng::new(0), files: Vec::new() }
+    pub fn new(mount: Mount, number: u64, script: Rc<Script>) -> Process {
+        Process { mount, number, script, rng: SimRng::new(0), files: Vec::new() }
     }
 
     fn one_in(&mut self, n: u64) -> bool {
@@ -54,6 +52,7 @@ impl Process {
                 continue;
             }
             self.rng = self.script.rng(step);
+            self.mount.next_operation();
             // Failures are in the history, where they are judged.
             let _ = self.operation().await;
             if self.one_in(8) {
@@ -221,12 +220,7 @@ impl Process {
 
     /// The kernel is short of memory.
     fn forget(&mut self) -> Result<(), Fault> {
-        let mut used: Vec<Ino> = self.files.iter().map(|file| file.ino).collect();
-        used.push(Ino::ROOT);
-        // Only a lone process knows all that its kernel uses.
-        if self.lone {
-            self.mount.forget(&used);
-        }
+        self.mount.forget();
         Ok(())
     }
 

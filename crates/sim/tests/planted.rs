@@ -50,6 +50,9 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::ParentLinkKept, 1, FSCK),
     (Bug::SameFileRename, 9, MODEL),
     (Bug::EmptyUnchecked, 1, FSCK),
+    (Bug::KernelNamesKept, 1, MODEL),
+    (Bug::KernelAttrKept, 28, MODEL),
+    (Bug::KernelPagesKept, 31, MODEL),
 ];
 
 /// Seeds tried when the recorded one shows the bug no longer.

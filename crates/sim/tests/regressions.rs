@@ -111,3 +111,40 @@ fn what_a_killed_client_wrote_in_place_outlives_a_power_cut_once_it_was_read() {
         });
     }
 }
+
+#[test]
+fn a_file_stays_open_whose_name_is_replaced_before_its_maker_has_the_answer() {
+    let replaced = Rc::new(Cell::new(0));
+    for delay in 0..60 {
+        let replaced = replaced.clone();
+        run(delay, |cluster| async move {
+            let one = cluster.connect("one").await.expect("it mounts");
+            let other = cluster.connect("other").await.expect("it mounts");
+            create(&one, "a").await;
+            create(&one, "b").await;
+            one.syncfs().await.expect("durable");
+            let (old, new) = (name("b"), name("a"));
+            // The answer to who makes it again waits until this is durable.
+            one.unlink(&ME, Place { dir: Ino::ROOT, name: &new }).await.expect("it is there");
+            let making = cluster.env.spawn_join({
+                let (other, new) = (other.clone(), new.clone());
+                let flags = OpenFlags(OpenFlags::READ_WRITE | OpenFlags::EXCLUSIVE);
+                async move {
+                    let place = Place { dir: Ino::ROOT, name: &new };
+                    other.create(&ME, place, 0o644, 0, flags).await
+                }
+            });
+            cluster.env.sleep(Duration::from_micros(20 * delay)).await;
+            let place = |name| Place { dir: Ino::ROOT, name };
+            one.rename(&ME, place(&old), place(&new), 0).await.expect("it is there");
+            let Ok((_, file)) = making.await else { return };
+            let read = other.read(file.handle, 0, LEN as u32, false).await;
+            assert_eq!(read.map(|read| read.len()), Ok(0), "delay {delay}");
+            let data = env::IoBuf::zeroed(LEN);
+            let written = other.write(&ME, file.handle, 0, data, LEN, WriteFlags::default()).await;
+            assert_eq!(written, Ok(LEN as u32), "delay {delay}");
+            replaced.set(replaced.get() + 1);
+        });
+    }
+    assert!(replaced.get() > 5, "{} files were made in time", replaced.get());
+}

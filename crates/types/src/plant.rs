@@ -101,6 +101,12 @@ bugs! {
     SameFileRename,
     /// A directory that is not empty is removed.
     EmptyUnchecked,
+    /// The kernel is not told that names were recalled.
+    KernelNamesKept,
+    /// The kernel is not told that attributes were recalled.
+    KernelAttrKept,
+    /// The kernel is not told that data were recalled: it keeps its pages.
+    KernelPagesKept,
 }
 
 #[cfg(debug_assertions)]

@@ -408,6 +408,11 @@ impl Session {
         done(&reply)
     }
 
+    /// Is there no request without an answer?
+    pub fn is_idle(&self) -> bool {
+        self.state.borrow().pending.is_empty()
+    }
+
     /// Ends when every request that is without an answer now has one.
     pub async fn barrier(&self) {
         let mut waiting: Vec<(u16, u32)> = {

@@ -30,6 +30,7 @@ pub fn create(
     plan.store_acls(txn, ino)?;
     if node.kind == FileKind::Directory {
         dir_attr.nlink += 1;
+        cx.effects.changes.push(Unit::Attr(dir));
     }
     cx.touch_dir(txn, &mut dir_attr)?;
     cx.effects.reads.push(Unit::Attr(dir));

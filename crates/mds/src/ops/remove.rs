@@ -57,6 +57,7 @@ pub fn rmdir(
         dir_attr.nlink = dir_attr.nlink.saturating_sub(1);
     }
     cx.touch_dir(txn, &mut dir_attr)?;
+    cx.effects.changes.push(Unit::Attr(dir));
     finish(cx, dir, name, ino);
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
 }

@@ -86,6 +86,10 @@ pub fn rename(
     cx.effects.reads.extend([Unit::Attr(source.ino), Unit::Attr(to.0)]);
     cx.effects.changes.extend(units);
     cx.effects.changes.extend([Unit::Names(from.0), Unit::Names(to.0), Unit::Attr(source.ino)]);
+    if [Some(&source), target.as_ref()].into_iter().flatten().any(is_dir) {
+        // Their link counts.
+        cx.effects.changes.extend([Unit::Attr(from.0), Unit::Attr(to.0)]);
+    }
     if let Some(target) = &target {
         cx.effects.reads.push(Unit::Attr(target.ino));
         cx.effects.changes.push(Unit::Attr(target.ino));
@@ -144,6 +148,10 @@ struct Work<'a> {
     exchange: bool,
 }
 
+fn is_dir(attr: &Attr) -> bool {
+    attr.kind == FileKind::Directory
+}
+
 impl Work<'_> {
     /// Moves the names; yields the moved inode and the replaced one as they are then.
     fn apply(
@@ -178,7 +186,6 @@ impl Work<'_> {
     /// Times and link counts of both directories. They are read anew: one of them
     /// may be what was moved.
     fn touch_dirs(&self, cx: &Cx<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
-        let is_dir = |attr: &Attr| attr.kind == FileKind::Directory;
         let source = i64::from(is_dir(&self.source));
         let target = i64::from(self.target.as_ref().is_some_and(is_dir));
         let (left, came) = if self.exchange {

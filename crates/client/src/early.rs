@@ -1,0 +1,101 @@
+//! Recalls that overtake the answer that first tells of their inode.
+//!
+//! The answer to who makes a file may wait for the server's log, while another client takes the name away
+//! and the server asks for the rights that went with it.
+//!
+//! Invariants:
+//! - such a recall is answered at once; what it took does not come with the answer that it overtook;
+//! - `OPEN` is kept until everything that was under way is answered: the file may be open then.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use types::{Attr, BlockRange, HashMap, Ino, Rights};
+
+use crate::core::Core;
+use crate::inode::Inode;
+
+/// What was taken of an inode that is not known.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    seq: u64,
+    rights: Rights,
+    /// Number of the next request then.
+    order: u64,
+    owes_open: bool,
+}
+
+/// All of them, while requests are under way that may tell of their inodes.
+#[derive(Default)]
+pub(crate) struct Early(RefCell<HashMap<Ino, Taken>>);
+
+impl Early {
+    /// The sequences of leases begin anew, or the session is over.
+    pub fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    fn note(&self, ino: Ino, taken: Taken) {
+        let mut all = self.0.borrow_mut();
+        let known = all.entry(ino).or_default();
+        known.seq = known.seq.max(taken.seq);
+        known.rights |= taken.rights;
+        known.order = taken.order;
+        known.owes_open |= taken.owes_open;
+    }
+
+    fn take(&self, ino: Ino) -> Option<Taken> {
+        self.0.borrow_mut().remove(&ino)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
+impl Core {
+    /// A recall of an inode that is not known here.
+    pub(crate) fn recalled_early(
+        self: &Rc<Self>,
+        (ino, seq): (Ino, u64),
+        take: Rights,
+        part: Option<BlockRange>,
+    ) {
+        let core = self.clone();
+        if self.session.is_idle() {
+            self.env.spawn(async move { core.give_back((ino, seq), take, false, part).await });
+            return;
+        }
+        let owes_open = take.contains(Rights::OPEN);
+        let rights = take - Rights::OPEN;
+        self.early.note(ino, Taken { seq, rights, order: self.session.order(), owes_open });
+        self.env.spawn(async move {
+            core.give_back((ino, seq), rights, owes_open, part).await;
+            core.session.barrier().await;
+            match core.inodes.get(ino) {
+                Some(inode) => core.settle_open(&inode).await,
+                None => {
+                    let left = core.early.take(ino);
+                    if left.is_some_and(|taken| taken.owes_open) {
+                        core.give_back((ino, seq), Rights::OPEN, false, None).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// The inode that a reply tells of, known from now on, without what was taken before it was known.
+    pub(crate) fn told_of(&self, attr: &Attr) -> Rc<Inode> {
+        let inode = self.inodes.make(attr);
+        if !self.early.is_empty()
+            && let Some(taken) = self.early.take(attr.ino)
+        {
+            inode.lease(|lease| lease.recalled(taken.seq, taken.rights));
+            inode.give(taken.rights, taken.order);
+            if taken.owes_open {
+                inode.owe_open();
+            }
+        }
+        inode
+    }
+}

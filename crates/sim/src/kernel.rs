@@ -1,0 +1,217 @@
+//! The kernel's side of a mount: what it caches, locks and forgets, between the applications and
+//! the client.
+//!
+//! Invariants:
+//! - what is cached is believed as Linux believes it, and voided by the notifications that the
+//!   product's own notifier writes;
+//! - between an answer and its being taken in anything may happen;
+//! - a directory is locked by who looks up, makes, removes or renames its names, a file by who
+//!   changes it; directories are locked before files;
+//! - an inode is forgotten only while no process uses it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::{Rc, Weak};
+
+use client::{Client, LocalFuture};
+use env::sync::{AsyncMutex, Permit, Semaphore};
+use env::{Env, NotifyLane};
+use fuse::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader, Reader};
+use fuse::{Notified, Notifier};
+use types::{Duration, Ino};
+
+use crate::kernel_cache::Cache;
+use crate::kernel_pages::Pages;
+
+/// Holders of a shared lock at a time.
+const SHARED_MAX: usize = 1 << 16;
+
+/// Which kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Linux {
+    /// None: nothing is cached, and answers are passed on as they come.
+    None,
+    /// One before 6.16: names are not cached, the answer to SETATTR is believed whatever happened
+    /// since it was asked for.
+    Old,
+    /// 6.16 or newer.
+    New,
+}
+
+/// What the kernel of one mount holds. Clones are the same.
+#[derive(Clone)]
+pub struct Caches(pub(crate) Rc<Inner>);
+
+pub(crate) struct Inner {
+    pub env: Env,
+    pub linux: Linux,
+    pub notifier: Notifier,
+    lanes: [AsyncMutex; 3],
+    locks: RefCell<BTreeMap<Ino, Semaphore>>,
+    pub cache: RefCell<Cache>,
+    pub pages: RefCell<BTreeMap<Ino, Rc<Pages>>>,
+    /// Inodes that processes use, and how often.
+    used: RefCell<BTreeMap<Ino, u32>>,
+    /// Inodes that processes are changing, by requests that are not answered.
+    changing: RefCell<Vec<Ino>>,
+}
+
+/// A change of inodes under way.
+pub struct Changing {
+    caches: Caches,
+    inos: Vec<Ino>,
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let mut changing = self.caches.0.changing.borrow_mut();
+        for ino in &self.inos {
+            let at = changing.iter().position(|other| other == ino);
+            at.map(|at| changing.swap_remove(at));
+        }
+    }
+}
+
+impl Caches {
+    /// A kernel without a mount.
+    pub fn new(env: &Env, linux: Linux) -> Caches {
+        let cache = Cache::new(linux == Linux::New);
+        Caches(Rc::new(Inner {
+            env: env.clone(),
+            linux,
+            notifier: Notifier::new(),
+            lanes: Default::default(),
+            locks: RefCell::default(),
+            cache: RefCell::new(cache),
+            pages: RefCell::default(),
+            used: RefCell::default(),
+            changing: RefCell::default(),
+        }))
+    }
+
+    /// What the client tells its recalls.
+    pub fn notifier(&self) -> Rc<Notifier> {
+        Rc::new(self.0.notifier.clone())
+    }
+
+    /// The client is there.
+    pub(crate) fn mounted(&self, client: &Client) {
+        if self.caches() {
+            self.0.cache.borrow_mut().mounted(client.root());
+            let names = self.0.linux == Linux::New;
+            let line = Rc::new(Line(Rc::downgrade(&self.0)));
+            self.0.notifier.attach(&self.0.env, line, names, client.root());
+        }
+    }
+
+    pub(crate) fn caches(&self) -> bool {
+        self.0.linux != Linux::None
+    }
+
+    pub(crate) fn chance(&self, n: u64) -> u64 {
+        self.0.env.random_u64() % n
+    }
+
+    /// A thread is woken.
+    pub(crate) async fn wake(&self) {
+        if !self.caches() {
+            return;
+        }
+        match self.chance(8) {
+            0..4 => {}
+            4..6 => self.0.env.yield_now().await,
+            6 => self.0.env.sleep(Duration::from_micros(self.chance(20))).await,
+            _ => self.0.env.sleep(Duration::from_micros(self.chance(900))).await,
+        }
+    }
+
+    async fn carry_out(&self, message: &[u8]) -> Option<bool> {
+        let mut reader = Reader::new(message);
+        let header: OutHeader = reader.take()?;
+        if header.error == NOTIFY_INC_EPOCH {
+            self.0.cache.borrow_mut().begin_epoch();
+            return Some(true);
+        }
+        let inval: NotifyInvalInodeOut =
+            (header.error == NOTIFY_INVAL_INODE).then(|| reader.take())??;
+        let ino = Ino(inval.ino);
+        if !self.0.cache.borrow_mut().void(ino) {
+            return Some(false);
+        }
+        let pages = self.0.pages.borrow().get(&ino).cloned();
+        if let (Ok(start), Some(pages)) = (u64::try_from(inval.off), pages) {
+            let end = if inval.len <= 0 { u64::MAX } else { start + inval.len as u64 };
+            pages.invalidate(start, end).await;
+        }
+        Some(true)
+    }
+
+    async fn lock_with(&self, inos: &[Ino], permits: usize) -> Vec<Permit> {
+        let mut inos = inos.to_vec();
+        inos.sort_unstable();
+        inos.dedup();
+        let mut held = Vec::new();
+        for ino in inos {
+            let lock = {
+                let mut locks = self.0.locks.borrow_mut();
+                locks.entry(ino).or_insert_with(|| Semaphore::new(SHARED_MAX)).clone()
+            };
+            held.push(lock.acquire(permits).await);
+        }
+        held
+    }
+
+    /// Locks for a change.
+    pub async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
+        self.lock_with(inos, SHARED_MAX).await
+    }
+
+    /// Locks against changes, if there is a kernel.
+    pub(crate) async fn lock_shared(&self, ino: Ino) -> Vec<Permit> {
+        if self.caches() { self.lock_with(&[ino], 1).await } else { Vec::new() }
+    }
+
+    pub(crate) fn use_inode(&self, ino: Ino) {
+        *self.0.used.borrow_mut().entry(ino).or_default() += 1;
+    }
+
+    pub(crate) fn change(&self, inos: &[Ino]) -> Changing {
+        self.0.changing.borrow_mut().extend(inos);
+        Changing { caches: self.clone(), inos: inos.to_vec() }
+    }
+
+    pub(crate) fn is_changing(&self, ino: Ino) -> bool {
+        self.0.changing.borrow().contains(&ino)
+    }
+
+    pub(crate) fn is_used(&self, ino: Ino) -> bool {
+        self.0.used.borrow().contains_key(&ino)
+    }
+
+    pub(crate) fn leave_inode(&self, ino: Ino) {
+        let mut used = self.0.used.borrow_mut();
+        if let Some(count) = used.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                used.remove(&ino);
+            }
+        }
+    }
+}
+
+/// What the notifier writes to, as long as there is a kernel.
+struct Line(Weak<Inner>);
+
+impl Notified for Line {
+    fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
+        Box::pin(async move {
+            let Some(caches) = self.0.upgrade().map(Caches) else { return Ok(false) };
+            let _turn = caches.0.lanes[lane as usize].lock().await;
+            caches.wake().await;
+            caches.carry_out(&message).await.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidInput, "no notification of this kernel")
+            })
+        })
+    }
+}

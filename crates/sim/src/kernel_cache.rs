@@ -1,0 +1,266 @@
+//! What a kernel remembers of names and inodes.
+//!
+//! Invariants:
+//! - a name counts only while its time has not run out and no epoch began since it was asked for;
+//! - attributes count only while their time has not run out and nothing voided them; an answer to a
+//!   question that was asked before they were voided is not taken in;
+//! - a directory has one name here;
+//! - an inode is known from the first answer that tells of it until it is forgotten, and with it
+//!   all its lookups.
+
+use std::collections::BTreeMap;
+
+use types::{Attr, FileKind, Ino, Instant, Timestamp};
+
+use crate::call::At;
+
+/// A name.
+#[derive(Clone, Copy, Debug)]
+struct Dentry {
+    /// `None`: there is no such name.
+    leads: Option<Ino>,
+    until: Instant,
+    epoch: u64,
+}
+
+/// An inode.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    attr: Attr,
+    until: Instant,
+    void: bool,
+    version: u64,
+    lookups: u64,
+    /// Changes of the size under way: what is told meanwhile is not taken in.
+    unstable: u32,
+}
+
+/// What a question was asked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    epoch: u64,
+    /// `None`: the answer is taken in whatever happened since.
+    version: Option<u64>,
+    evictions: u64,
+}
+
+impl Asked {
+    /// The same, but what the answer says of attributes is taken in whatever happened since.
+    pub fn unquestioned(self) -> Asked {
+        Asked { version: None, ..self }
+    }
+}
+
+/// All of it.
+#[derive(Default)]
+pub struct Cache {
+    names: BTreeMap<At, Dentry>,
+    nodes: BTreeMap<Ino, Node>,
+    epoch: u64,
+    version: u64,
+    evictions: u64,
+    counts_evictions: bool,
+}
+
+impl Cache {
+    /// A kernel that has just mounted; `counts_evictions`: of an inode that it has not, it believes
+    /// no answer that was asked for before it forgot one.
+    pub fn new(counts_evictions: bool) -> Cache {
+        Cache { counts_evictions, ..Cache::default() }
+    }
+
+    /// The kernel knows the root as long as it is mounted, and nothing of it.
+    pub fn mounted(&mut self, root: Ino) {
+        let attr = Attr {
+            ino: root,
+            kind: FileKind::Directory,
+            mode: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            btime: Timestamp::default(),
+            version: 0,
+        };
+        self.looked_up(&attr, Instant::default(), Asked::default().unquestioned());
+    }
+
+    /// A question is asked now.
+    pub fn ask(&self) -> Asked {
+        Asked { epoch: self.epoch, version: Some(self.version), evictions: self.evictions }
+    }
+
+    /// Where a name leads, if that is known.
+    pub fn name(&self, at: At, now: Instant) -> Option<Option<Ino>> {
+        let dentry = self.names.get(&at)?;
+        (dentry.epoch >= self.epoch && now < dentry.until).then_some(dentry.leads)
+    }
+
+    /// An answer to a question about a name.
+    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: Asked) {
+        if let Some(ino) = leads.filter(|ino| self.kind(*ino) == Some(FileKind::Directory)) {
+            self.names.retain(|_, dentry| dentry.leads != Some(ino));
+        }
+        self.names.insert(at, Dentry { leads, until, epoch: asked.epoch });
+    }
+
+    /// Names count from now, whenever they were asked for.
+    pub fn as_of_now(&self, asked: Asked) -> Asked {
+        Asked { epoch: self.epoch, ..asked }
+    }
+
+    /// A name is not known any more.
+    pub fn drop_name(&mut self, at: At) {
+        self.names.remove(&at);
+    }
+
+    /// The type of a known inode.
+    pub fn kind(&self, ino: Ino) -> Option<FileKind> {
+        self.nodes.get(&ino).map(|node| node.attr.kind)
+    }
+
+    /// Attributes, if they count.
+    pub fn attr(&self, ino: Ino, now: Instant) -> Option<Attr> {
+        let node = self.nodes.get(&ino)?;
+        (!node.void && now < node.until).then_some(node.attr)
+    }
+
+    /// The size of a known inode, whether its attributes count or not.
+    pub fn size(&self, ino: Ino) -> u64 {
+        self.nodes.get(&ino).map_or(0, |node| node.attr.size)
+    }
+
+    /// One more lookup of an inode was answered.
+    pub fn looked_up(&mut self, attr: &Attr, until: Instant, asked: Asked) {
+        if let Some(node) = self.nodes.get_mut(&attr.ino) {
+            node.lookups += 1;
+            self.told(attr, until, asked);
+            return;
+        }
+        self.version += 1;
+        let void =
+            self.counts_evictions && asked.version.is_some() && asked.evictions < self.evictions;
+        let node =
+            Node { attr: *attr, until, void, version: self.version, lookups: 1, unstable: 0 };
+        self.nodes.insert(attr.ino, node);
+    }
+
+    /// An answer tells of a known inode. `false`: it is not taken in.
+    pub fn told(&mut self, attr: &Attr, until: Instant, asked: Asked) -> bool {
+        let Some(node) = self.nodes.get_mut(&attr.ino) else { return false };
+        if node.unstable > 0 || asked.version.is_some_and(|version| node.version > version) {
+            return false;
+        }
+        self.version += 1;
+        *node = Node { attr: *attr, until, void: false, version: self.version, ..*node };
+        true
+    }
+
+    /// The answer to a SETATTR is taken in always; `until` counts unless the attributes were voided
+    /// since it was asked.
+    pub fn set(&mut self, attr: &Attr, until: Instant, asked: Asked) {
+        let Some(node) = self.nodes.get_mut(&attr.ino) else { return };
+        let overtaken = asked.version.is_some_and(|version| node.version > version);
+        self.version += 1;
+        let until = if overtaken { Instant::default() } else { until };
+        *node = Node { attr: *attr, until, void: false, version: self.version, ..*node };
+    }
+
+    /// A change of the size begins (`by` 1) or ends (-1).
+    pub fn unstable(&mut self, ino: Ino, by: i32) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.unstable = node.unstable.saturating_add_signed(by);
+        }
+    }
+
+    /// What this kernel did itself changed an inode: its attributes are asked for anew.
+    pub fn changed(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.void = true;
+        }
+    }
+
+    /// As [`Cache::changed`]; nothing that was asked before is taken in.
+    pub fn void(&mut self, ino: Ino) -> bool {
+        let Some(node) = self.nodes.get_mut(&ino) else { return false };
+        self.version += 1;
+        node.version = self.version;
+        node.void = true;
+        true
+    }
+
+    /// A write or a read at the end tells the size.
+    pub fn set_size(&mut self, ino: Ino, size: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            self.version += 1;
+            node.version = self.version;
+            node.attr.size = size;
+        }
+    }
+
+    /// The version of an inode's attributes, to compare with [`Asked`].
+    pub fn is_newer(&self, ino: Ino, asked: Asked) -> bool {
+        let node = self.nodes.get(&ino);
+        node.is_none_or(|node| {
+            node.unstable > 0 || asked.version.is_some_and(|version| node.version > version)
+        })
+    }
+
+    /// No name that is known counts any more.
+    pub fn begin_epoch(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// A name was taken away.
+    pub fn unlinked(&mut self, at: At) {
+        let gone = self.names.remove(&at).and_then(|dentry| dentry.leads);
+        if let Some(ino) = gone {
+            self.void(ino);
+            self.names.retain(|other, _| other.dir != ino);
+        }
+        self.changed(at.dir);
+    }
+
+    /// A name was moved, or two exchanged: what is known of it moves along, as long as it counts.
+    pub fn renamed(&mut self, from: At, to: At, exchange: bool) {
+        let (moved, over) = (self.names.remove(&from), self.names.remove(&to));
+        if let Some(ino) = moved.and_then(|dentry| dentry.leads) {
+            self.changed(ino);
+        }
+        if let Some(ino) = over.and_then(|dentry| dentry.leads) {
+            if exchange { self.changed(ino) } else { _ = self.void(ino) }
+        }
+        if let Some(moved) = moved {
+            self.names.insert(to, moved);
+        }
+        if let Some(over) = over.filter(|_| exchange) {
+            self.names.insert(from, over);
+        }
+        self.changed(from.dir);
+        self.changed(to.dir);
+    }
+
+    /// All names, and where they lead.
+    pub fn names(&self) -> Vec<(At, Option<Ino>)> {
+        self.names.iter().map(|(at, dentry)| (*at, dentry.leads)).collect()
+    }
+
+    /// Inodes that no name leads to, or into.
+    pub fn nameless(&self) -> Vec<Ino> {
+        let named = |ino: Ino| {
+            self.names.iter().any(|(at, dentry)| at.dir == ino || dentry.leads == Some(ino))
+        };
+        self.nodes.keys().copied().filter(|&ino| ino != Ino::ROOT && !named(ino)).collect()
+    }
+
+    /// An inode is forgotten; how often it was looked up.
+    pub fn forget(&mut self, ino: Ino) -> u64 {
+        self.evictions += 1;
+        self.nodes.remove(&ino).map_or(0, |node| node.lookups)
+    }
+}

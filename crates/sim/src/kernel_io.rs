@@ -1,0 +1,207 @@
+//! Content by way of a kernel's pages, as FUSE does it without a write-back cache.
+//!
+//! Invariants:
+//! - a page that is not up to date is locked until the answer of the request that concerns it is
+//!   taken in; one that is shows what a process writes before the client has it;
+//! - a size that an answer tells, and that differs, cuts the pages off;
+//! - what reads at the end of the file as the kernel knows it asks for the size first.
+
+use std::rc::Rc;
+
+use client::{Handle, WriteFlags};
+use types::limits::BLOCK_U64;
+use types::{Fault, Ino};
+
+use crate::kernel_pages::{Locked, Pages};
+use crate::kernel_vfs::Vfs;
+
+/// Pages that one request fills at most.
+const AHEAD_MAX: u64 = 4;
+
+/// What a process read.
+pub struct Bytes {
+    /// The bytes; fewer than asked for only at the end of the file.
+    pub bytes: Vec<u8>,
+    /// Another process of this kernel changed the file meanwhile, or the kernel knows no better: they may
+    /// be of any time.
+    pub blurred: bool,
+}
+
+impl Vfs {
+    /// read(2) through pages.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn read_pages(
+        &self,
+        (ino, handle): (Ino, Handle),
+        offset: u64,
+        len: u64,
+    ) -> Result<Bytes, Fault> {
+        let pages = self.pages(ino);
+        let before = pages.changing.get();
+        // What is read while the lease is out may be old, until the kernel was told.
+        let leased = !self.client().lease_left().is_zero();
+        let end = offset + len;
+        // A size that Linux does not take in it does not use either: it reads to the end that it knew.
+        let sized = end <= self.size(ino) || self.getattr(ino).await?.kept;
+        let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
+        let sized = sized && pages.doubtful_size.get() != Some(self.size(ino));
+        read.blurred |= before.0 > 0 || before != pages.changing.get() || !leased || !sized;
+        Ok(read)
+    }
+
+    async fn copy_out(
+        &self,
+        (ino, handle): (Ino, Handle),
+        pages: &Rc<Pages>,
+        offset: u64,
+        end: u64,
+    ) -> Result<Bytes, Fault> {
+        let (mut at, mut out) = (offset, Bytes { bytes: Vec::new(), blurred: false });
+        while at < end && at < self.size(ino) {
+            let index = at / BLOCK_U64;
+            let Some(page) = pages.get(index).filter(|page| page.is_up_to_date()) else {
+                self.fill((ino, handle), pages, index).await?;
+                continue;
+            };
+            let first = index * BLOCK_U64;
+            let to = end.min(first + BLOCK_U64).min(self.size(ino));
+            if to <= at {
+                break;
+            }
+            out.bytes.extend(page.copy((at - first) as usize, (to - at) as usize));
+            at = to;
+            if at % BLOCK_U64 != 0 {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Fills a page, and perhaps some that follow and are not there. The answer may tell the size; where an
+    /// invalidation has overtaken it Linux keeps the old one, and shows zeros up to it.
+    async fn fill(
+        &self,
+        (ino, handle): (Ino, Handle),
+        pages: &Rc<Pages>,
+        index: u64,
+    ) -> Result<(), Fault> {
+        let mut locked = vec![pages.lock(index).await];
+        if locked[0].page.is_up_to_date() {
+            return Ok(());
+        }
+        let known = self.size(ino).div_ceil(BLOCK_U64);
+        let ahead = 1 + self.chance(AHEAD_MAX);
+        for next in (index + 1..index + ahead).take_while(|next| *next < known) {
+            match pages.add(next) {
+                Some(page) => locked.push(page),
+                None => break,
+            }
+        }
+        let asked = self.ask();
+        let (from, len) = (index * BLOCK_U64, locked.len() as u64 * BLOCK_U64);
+        let answer = self.client().read(handle, from, len as u32, true).await;
+        self.wake().await;
+        let bytes = answer?.to_vec();
+        let end = from + bytes.len() as u64;
+        let ends = end < from + len && end < self.size(ino);
+        if ends && self.cache(|cache| cache.is_newer(ino, asked)) {
+            pages.doubtful_size.set(Some(self.size(ino)));
+        } else if ends {
+            self.cache(|cache| cache.set_size(ino, end));
+        }
+        for (nth, Locked { page, .. }) in locked.iter().enumerate() {
+            let from = (nth as u64 * BLOCK_U64) as usize;
+            let part = bytes.get(from..).unwrap_or_default();
+            page.put(0, &[0; BLOCK_U64 as usize]);
+            page.put(0, &part[..part.len().min(BLOCK_U64 as usize)]);
+            page.set_up_to_date(true);
+        }
+        Ok(())
+    }
+
+    /// One request of a write(2) through pages, under the inode's lock: from `offset` on, up to `end`. How
+    /// far it went, and how.
+    pub async fn write_pages(
+        &self,
+        (ino, handle): (Ino, Handle),
+        offset: u64,
+        data: &[u8],
+    ) -> (u64, Result<(), Fault>) {
+        let pages = self.pages(ino);
+        let end = offset + data.len() as u64;
+        let grows = end > self.size(ino);
+        if grows {
+            self.cache(|cache| cache.unstable(ino, 1));
+        }
+        let _changing = (self.changes(ino), Pages::change(&pages));
+        let (touched, held, to) = copy_in(&pages, offset, data).await;
+        let len = (to - offset) as usize;
+        let mut buffer = self.buffer(len);
+        buffer.copy_from_slice(&data[..len]);
+        self.ask();
+        let flags = WriteFlags::default();
+        let answer = self.client().write(&self.caller(), handle, offset, buffer, len, flags).await;
+        self.wake().await;
+        let written = match answer {
+            Ok(written) if written as usize == len => Ok(()),
+            Ok(_) => Err(Fault::Range),
+            Err(fault) => Err(fault),
+        };
+        if written.is_err() {
+            touched.iter().for_each(|page| page.set_up_to_date(false));
+        }
+        drop(held);
+        self.cache(|cache| match written {
+            Ok(()) if to > cache.size(ino) => cache.set_size(ino, to),
+            _ => _ = cache.void(ino),
+        });
+        self.cache(|cache| cache.changed(ino));
+        if grows {
+            self.cache(|cache| cache.unstable(ino, -1));
+        }
+        (to, written)
+    }
+
+    /// The size of a file changed as an answer told it, from `old`.
+    pub async fn resized(&self, ino: Ino, old: u64) {
+        let size = self.size(ino);
+        if let Some(pages) = self.known_pages(ino)
+            && size != old
+        {
+            pages.truncate(size, u64::MAX).await;
+        }
+    }
+}
+
+/// Copies into pages as much as one request takes: up to a page that is not up to date, which stays
+/// locked. The pages, that one, and how far it went.
+async fn copy_in(
+    pages: &Pages,
+    offset: u64,
+    data: &[u8],
+) -> (Vec<Rc<crate::kernel_pages::Page>>, Option<Locked>, u64) {
+    let end = offset + data.len() as u64;
+    let (mut at, mut touched) = (offset, Vec::new());
+    while at < end {
+        let first = at / BLOCK_U64 * BLOCK_U64;
+        let to = end.min(first + BLOCK_U64);
+        let locked = pages.lock(at / BLOCK_U64).await;
+        let page = locked.page.clone();
+        page.put((at - first) as usize, &data[(at - offset) as usize..(to - offset) as usize]);
+        if to - at == BLOCK_U64 {
+            page.set_up_to_date(true);
+        }
+        touched.push(page.clone());
+        at = to;
+        if !page.is_up_to_date() {
+            return (touched, Some(locked), at);
+        }
+        // The next page begins another request, unless this one was written to its end.
+        if at % BLOCK_U64 != 0 {
+            break;
+        }
+    }
+    (touched, None, at)
+}

@@ -1,0 +1,170 @@
+//! The pages that a kernel keeps of one file.
+//!
+//! Invariants:
+//! - a page is filled, changed, zeroed and dropped under its lock, and believed only while it is
+//!   up to date;
+//! - who waits for a lock looks again whether the page is still of the file;
+//! - nobody waits for one page while holding another, but for a reader, whose further pages are new.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use env::sync::{AsyncMutex, Permit};
+use types::limits::{BLOCK, BLOCK_U64};
+
+/// One page.
+pub struct Page {
+    lock: AsyncMutex,
+    bytes: RefCell<Vec<u8>>,
+    up_to_date: Cell<bool>,
+    /// It is of the file no more.
+    dropped: Cell<bool>,
+}
+
+impl Page {
+    /// Bytes from `from` on, as many as `into` takes.
+    pub fn copy(&self, from: usize, len: usize) -> Vec<u8> {
+        self.bytes.borrow()[from..from + len].to_vec()
+    }
+
+    /// Puts bytes in from `from` on.
+    pub fn put(&self, from: usize, bytes: &[u8]) {
+        self.bytes.borrow_mut()[from..from + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Are its bytes those of the file?
+    pub fn is_up_to_date(&self) -> bool {
+        self.up_to_date.get()
+    }
+
+    /// Its bytes are those of the file, or not.
+    pub fn set_up_to_date(&self, up_to_date: bool) {
+        self.up_to_date.set(up_to_date);
+    }
+}
+
+/// A page that is locked.
+pub struct Locked {
+    /// The page.
+    pub page: Rc<Page>,
+    _permit: Permit,
+}
+
+/// All pages of a file, by number.
+#[derive(Default)]
+pub struct Pages {
+    pages: RefCell<BTreeMap<u64, Rc<Page>>>,
+    /// Changes of the content by this kernel that are under way, and how many have begun.
+    pub changing: Cell<(u32, u64)>,
+    /// A size that an answer has told otherwise, which was not taken in.
+    pub doubtful_size: Cell<Option<u64>>,
+}
+
+impl Pages {
+    /// A page that is there.
+    pub fn get(&self, index: u64) -> Option<Rc<Page>> {
+        self.pages.borrow().get(&index).cloned()
+    }
+
+    /// A page that was not there, empty and locked.
+    pub fn add(&self, index: u64) -> Option<Locked> {
+        if self.pages.borrow().contains_key(&index) {
+            return None;
+        }
+        let page = Rc::new(Page {
+            lock: AsyncMutex::new(),
+            bytes: RefCell::new(vec![0; BLOCK]),
+            up_to_date: Cell::new(false),
+            dropped: Cell::new(false),
+        });
+        let permit = page.lock.try_lock()?;
+        self.pages.borrow_mut().insert(index, page.clone());
+        Some(Locked { page, _permit: permit })
+    }
+
+    /// A page, locked; made if it is not there.
+    pub async fn lock(&self, index: u64) -> Locked {
+        loop {
+            if let Some(locked) = self.add(index) {
+                return locked;
+            }
+            if let Some(page) = self.get(index)
+                && let Some(locked) = lock(page).await
+            {
+                return locked;
+            }
+        }
+    }
+
+    /// Drops all pages that bytes `[start, end)` touch.
+    pub async fn invalidate(&self, start: u64, end: u64) {
+        for index in self.numbers(start / BLOCK_U64, end.div_ceil(BLOCK_U64)) {
+            let Some(page) = self.get(index) else { continue };
+            if let Some(locked) = lock(page).await {
+                self.drop_page(index, &locked);
+            }
+        }
+    }
+
+    /// The bytes `[start, end)` are zero or no more: whole pages go, of others a part is zeroed.
+    pub async fn truncate(&self, start: u64, end: u64) {
+        for index in self.numbers(start / BLOCK_U64, end.div_ceil(BLOCK_U64)) {
+            let Some(page) = self.get(index) else { continue };
+            let Some(locked) = lock(page).await else { continue };
+            let first = index * BLOCK_U64;
+            let from = start.saturating_sub(first) as usize;
+            let to = (end - first).min(BLOCK_U64) as usize;
+            if to - from == BLOCK {
+                self.drop_page(index, &locked);
+            } else {
+                locked.page.put(from, &vec![0; to - from]);
+            }
+        }
+    }
+
+    /// Drops what `takes`, and nobody has locked.
+    pub fn shrink(&self, mut takes: impl FnMut() -> bool) {
+        for index in self.numbers(0, u64::MAX) {
+            let Some(page) = self.get(index) else { continue };
+            if let Some(permit) = page.lock.try_lock()
+                && takes()
+            {
+                self.drop_page(index, &Locked { page: page.clone(), _permit: permit });
+            }
+        }
+    }
+
+    fn drop_page(&self, index: u64, locked: &Locked) {
+        locked.page.dropped.set(true);
+        self.pages.borrow_mut().remove(&index);
+    }
+
+    fn numbers(&self, from: u64, to: u64) -> Vec<u64> {
+        self.pages.borrow().range(from..to).map(|(index, _)| *index).collect()
+    }
+
+    /// This kernel begins to change the content, until the guard is dropped.
+    pub fn change(this: &Rc<Pages>) -> Change {
+        let (under_way, begun) = this.changing.get();
+        this.changing.set((under_way + 1, begun + 1));
+        Change(this.clone())
+    }
+}
+
+/// A change of content under way.
+pub struct Change(Rc<Pages>);
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let (under_way, begun) = self.0.changing.get();
+        self.0.changing.set((under_way - 1, begun));
+    }
+}
+
+/// `None`: while this was waited for the page was dropped.
+async fn lock(page: Rc<Page>) -> Option<Locked> {
+    let permit = page.lock.lock().await;
+    let dropped = page.dropped.get();
+    (!dropped).then_some(Locked { page, _permit: permit })
+}

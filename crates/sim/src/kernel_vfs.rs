@@ -1,0 +1,580 @@
+//! System calls on names and attributes, as Linux turns them into requests.
+//!
+//! Invariants:
+//! - what the kernel knows it answers by itself; what it asks it asks of the client, and takes the answer
+//!   in after other things may have happened;
+//! - inodes that a process found it uses until its next operation, and those of its open files.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use client::{Caller, Client, Entry, Handle, NodeSpec, OpenFlags, Opened, Place, SetAttrRequest};
+use env::IoBuf;
+use env::sync::Permit;
+use types::{Attr, Duration, Fault, FileKind, Ino, Name};
+
+use crate::call::{At, NameNo, name_text};
+use crate::kernel::{Caches, Changing, Linux};
+use crate::kernel_cache::{Asked, Cache};
+use crate::kernel_pages::Pages;
+
+/// What symbolic links hold.
+const SYMLINK: &[u8] = b"target";
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The inode.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileKind,
+    /// Attributes that the application may see along with it.
+    pub shown: Option<Attr>,
+}
+
+/// What became of a lookup.
+#[derive(Clone, Copy, Debug)]
+pub struct Looked {
+    /// What the name leads to, if it is there.
+    pub found: Option<Found>,
+    /// The kernel answered by itself while a change of the directory was under way, which others may
+    /// have seen already.
+    pub blurred: bool,
+}
+
+/// What became of a question for attributes.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// What is told.
+    pub attr: Attr,
+    /// As [`Looked::blurred`].
+    pub blurred: bool,
+    /// The kernel knows it, too: no invalidation has overtaken the answer.
+    pub kept: bool,
+}
+
+/// The system calls of one process. Clones are the same process.
+#[derive(Clone)]
+pub struct Vfs {
+    client: Client,
+    caches: Caches,
+    pid: u32,
+    /// Inodes that the process uses in the operation at hand.
+    uses: Rc<Uses>,
+}
+
+struct Uses {
+    caches: Caches,
+    inos: RefCell<Vec<Ino>>,
+}
+
+impl Uses {
+    fn end(&self) {
+        for ino in self.inos.take() {
+            self.caches.leave_inode(ino);
+        }
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub(crate) fn name(name: NameNo) -> Name {
+    Name::new(name_text(name).as_bytes()).expect("the names of the workload are legal")
+}
+
+impl Vfs {
+    /// The mount of a client that tells its recalls to `caches`.
+    pub fn new(client: Client, caches: Caches) -> Vfs {
+        caches.mounted(&client);
+        Vfs::process(client, caches, 1)
+    }
+
+    fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
+        let uses = Uses { caches: caches.clone(), inos: RefCell::default() };
+        Vfs { client, caches, pid, uses: Rc::new(uses) }
+    }
+
+    /// As another process sees it.
+    pub fn of_process(&self, pid: u32) -> Vfs {
+        Vfs::process(self.client.clone(), self.caches.clone(), pid)
+    }
+
+    /// The process begins something new: what it found before it does not use any more.
+    pub fn next_operation(&self) {
+        self.uses.end();
+    }
+
+    /// Does the kernel cache anything?
+    pub fn caches(&self) -> bool {
+        self.caches.caches()
+    }
+
+    /// Locks of inodes that are to be changed.
+    pub async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
+        self.caches.lock(inos).await
+    }
+
+    /// Who asks.
+    pub fn caller(&self) -> Caller {
+        Caller { uid: 0, gid: 0, pid: self.pid }
+    }
+
+    /// A request goes to the client.
+    pub fn ask(&self) -> Asked {
+        self.caches.0.notifier.heard(self.pid);
+        if self.caches() && self.caches.chance(40) == 0 {
+            self.shrink(3);
+        }
+        self.caches.0.cache.borrow().ask()
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A number below `n`.
+    pub fn chance(&self, n: u64) -> u64 {
+        self.caches.chance(n)
+    }
+
+    /// See [`Caches`]: anything may happen before an answer is taken in.
+    pub async fn wake(&self) {
+        self.caches.wake().await;
+    }
+
+    /// Memory for a request.
+    pub fn buffer(&self, len: usize) -> IoBuf {
+        self.caches.0.env.buffer(len)
+    }
+
+    /// The size of a file as the kernel knows it.
+    pub fn size(&self, ino: Ino) -> u64 {
+        self.cache(|cache| cache.size(ino))
+    }
+
+    /// The pages of a file.
+    pub fn pages(&self, ino: Ino) -> Rc<Pages> {
+        self.caches.0.pages.borrow_mut().entry(ino).or_default().clone()
+    }
+
+    /// The pages of a file, if it has had any.
+    pub fn known_pages(&self, ino: Ino) -> Option<Rc<Pages>> {
+        self.caches.0.pages.borrow().get(&ino).cloned()
+    }
+
+    /// What the kernel remembers.
+    pub fn cache<R>(&self, f: impl FnOnce(&mut Cache) -> R) -> R {
+        f(&mut self.caches.0.cache.borrow_mut())
+    }
+
+    fn now(&self) -> types::Instant {
+        self.caches.0.env.now()
+    }
+
+    /// Attributes for `time` from now.
+    fn attr_until(&self, time: Duration) -> types::Instant {
+        if self.caches() { self.now() + time } else { types::Instant::default() }
+    }
+
+    fn name_until(&self, time: Duration) -> types::Instant {
+        let names = self.caches.0.linux == Linux::New;
+        if names { self.now() + time } else { types::Instant::default() }
+    }
+
+    /// An inode that this process was told of.
+    fn found(&self, attr: &Attr, ttl: Duration) -> Found {
+        self.use_inode(attr.ino);
+        let shown = (!self.caches() && !ttl.is_zero()).then_some(*attr);
+        Found { ino: attr.ino, kind: attr.kind, shown }
+    }
+
+    fn use_inode(&self, ino: Ino) {
+        self.caches.use_inode(ino);
+        self.uses.inos.borrow_mut().push(ino);
+    }
+
+    fn enter(&self, at: At, entry: &Entry, asked: Asked) -> Found {
+        let until = self.attr_until(entry.attr_ttl);
+        self.cache(|cache| cache.looked_up(&entry.attr, until, asked));
+        if self.caches() {
+            let until = self.name_until(entry.entry_ttl);
+            self.cache(|cache| cache.enter(at, Some(entry.attr.ino), until, asked));
+        }
+        self.found(&entry.attr, entry.attr_ttl)
+    }
+
+    /// As [`Vfs::enter`]; a size that differs cuts pages off.
+    async fn take_in(&self, at: At, entry: &Entry, asked: Asked) -> Found {
+        let old = self.size(entry.attr.ino);
+        let found = self.enter(at, entry, asked);
+        self.resized(entry.attr.ino, old).await;
+        found
+    }
+
+    /// What the kernel knows of a name.
+    fn known(&self, at: At) -> Option<Looked> {
+        let leads = self.cache(|cache| cache.name(at, self.now()))?;
+        let blurred = self.caches.is_changing(at.dir);
+        let Some(ino) = leads else { return Some(Looked { found: None, blurred }) };
+        let kind = self.cache(|cache| cache.kind(ino))?;
+        self.use_inode(ino);
+        let found = Some(Found { ino, kind, shown: None });
+        Some(Looked { found, blurred })
+    }
+
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn lookup(&self, at: At) -> Result<Looked, Fault> {
+        if let Some(known) = self.known(at) {
+            return Ok(known);
+        }
+        let _locked = self.caches.lock_shared(at.dir).await;
+        self.look(at, false).await
+    }
+
+    /// As [`Vfs::lookup`], under the directory's lock; `fresh`: whatever is known.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn look(&self, at: At, fresh: bool) -> Result<Looked, Fault> {
+        if !fresh && let Some(known) = self.known(at) {
+            return Ok(known);
+        }
+        let asked = self.ask();
+        let answer = self.client.lookup(&self.caller(), at.dir, &name(at.name)).await;
+        self.caches.wake().await;
+        match answer? {
+            Ok(entry) => {
+                let found = Some(self.take_in(at, &entry, asked).await);
+                Ok(Looked { found, blurred: false })
+            }
+            Err(ttl) => {
+                if self.caches() {
+                    let until = self.name_until(ttl);
+                    self.cache(|cache| cache.enter(at, None, until, asked));
+                }
+                Ok(Looked { found: None, blurred: false })
+            }
+        }
+    }
+
+    /// Attributes.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn getattr(&self, ino: Ino) -> Result<Told, Fault> {
+        if let Some(attr) = self.cache(|cache| cache.attr(ino, self.now())) {
+            return Ok(Told { attr, blurred: self.caches.is_changing(ino), kept: true });
+        }
+        let asked = self.ask();
+        let answer = self.client.getattr(ino).await;
+        self.caches.wake().await;
+        let (attr, ttl) = answer?;
+        let (until, old) = (self.attr_until(ttl), self.size(ino));
+        let kept = self.cache(|cache| cache.told(&attr, until, asked));
+        self.resized(ino, old).await;
+        Ok(Told { attr, blurred: false, kept })
+    }
+
+    /// mknod, mkdir, symlink.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn make(&self, at: At, kind: FileKind) -> Result<Found, Fault> {
+        let _changing = self.caches.change(&[at.dir]);
+        let asked = self.ask().unquestioned();
+        let name = name(at.name);
+        let place = Place { dir: at.dir, name: &name };
+        let answer = if kind == FileKind::Symlink {
+            self.client.symlink(&self.caller(), place, SYMLINK).await
+        } else {
+            let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
+            self.client.mknod(&self.caller(), place, node).await
+        };
+        self.caches.wake().await;
+        let found = self.take_in(at, &answer?, asked).await;
+        self.cache(|cache| cache.changed(at.dir));
+        Ok(found)
+    }
+
+    /// open(2) of what is missing.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
+        let _changing = self.caches.change(&[at.dir]);
+        let asked = self.ask().unquestioned();
+        let name = name(at.name);
+        let place = Place { dir: at.dir, name: &name };
+        let answer = self.client.create(&self.caller(), place, 0o644, 0o22, flags).await;
+        self.caches.wake().await;
+        let (entry, opened) = answer?;
+        let found = self.take_in(at, &entry, asked).await;
+        self.cache(|cache| cache.changed(at.dir));
+        self.caches.use_inode(found.ino);
+        self.open_pages(found.ino, &opened).await;
+        Ok((found, opened))
+    }
+
+    /// open(2) with O_TMPFILE.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
+        let asked = self.ask().unquestioned();
+        let answer = self.client.tmpfile(&self.caller(), dir, 0o644, 0o22, flags).await;
+        self.caches.wake().await;
+        let (entry, opened) = answer?;
+        let until = self.attr_until(entry.attr_ttl);
+        self.cache(|cache| cache.looked_up(&entry.attr, until, asked));
+        self.caches.use_inode(entry.attr.ino);
+        Ok((self.found(&entry.attr, entry.attr_ttl), opened))
+    }
+
+    /// open(2) of a file that was found.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened, Fault> {
+        self.ask();
+        let answer = self.client.open(&self.caller(), ino, flags).await;
+        if answer.is_ok() {
+            self.caches.0.notifier.opening(ino).await;
+            self.caches.use_inode(ino);
+        }
+        self.caches.wake().await;
+        if let Ok(opened) = &answer {
+            self.open_pages(ino, opened).await;
+        }
+        answer
+    }
+
+    /// Pages that were there before a file is opened go, unless the answer says that they are good.
+    async fn open_pages(&self, ino: Ino, opened: &Opened) {
+        if let Some(pages) = self.known_pages(ino)
+            && !opened.keep_cache
+        {
+            pages.invalidate(0, u64::MAX).await;
+        }
+    }
+
+    /// The last descriptor went.
+    pub async fn release(&self, ino: Ino, handle: Handle) {
+        self.ask();
+        self.client.release(handle, None).await;
+        self.caches.leave_inode(ino);
+    }
+
+    /// A further name.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn link(&self, ino: Ino, at: At) -> Result<Found, Fault> {
+        let _changing = self.caches.change(&[ino, at.dir]);
+        let asked = self.ask().unquestioned();
+        let name = name(at.name);
+        let place = Place { dir: at.dir, name: &name };
+        let answer = self.client.link(&self.caller(), ino, place).await;
+        self.caches.wake().await;
+        let found = self.take_in(at, &answer?, asked).await;
+        self.cache(|cache| cache.changed(at.dir));
+        Ok(found)
+    }
+
+    /// unlink(2), or rmdir(2) of a directory.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn remove(&self, at: At, directory: bool) -> Result<(), Fault> {
+        let _changing = self.changes_of(&[at]);
+        self.ask();
+        let name = name(at.name);
+        let place = Place { dir: at.dir, name: &name };
+        let answer = match directory {
+            true => self.client.rmdir(&self.caller(), place).await,
+            false => self.client.unlink(&self.caller(), place).await,
+        };
+        self.caches.wake().await;
+        match answer {
+            Ok(()) => self.cache(|cache| cache.unlinked(at)),
+            Err(Fault::NotFound | Fault::Interrupted) => self.cache(|cache| cache.drop_name(at)),
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// renameat2(2).
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn rename(&self, from: At, to: At, flags: u32) -> Result<(), Fault> {
+        const EXCHANGE: u32 = 2;
+        let _changing = self.changes_of(&[from, to]);
+        self.ask();
+        let (old, new) = (name(from.name), name(to.name));
+        let source = Place { dir: from.dir, name: &old };
+        let target = Place { dir: to.dir, name: &new };
+        let answer = self.client.rename(&self.caller(), source, target, flags).await;
+        self.caches.wake().await;
+        match answer {
+            Ok(()) => self.cache(|cache| cache.renamed(from, to, flags & EXCHANGE != 0)),
+            Err(Fault::NotFound | Fault::Interrupted) => self.cache(|cache| {
+                cache.drop_name(from);
+                cache.drop_name(to);
+            }),
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// Names are about to be changed.
+    fn changes_of(&self, names: &[At]) -> Changing {
+        let mut inos: Vec<Ino> = names.iter().map(|at| at.dir).collect();
+        let leads = |at: &At| self.cache(|cache| cache.name(*at, self.now())).flatten();
+        inos.extend(names.iter().filter_map(leads));
+        self.caches.change(&inos)
+    }
+
+    /// An inode is about to be changed.
+    pub fn changes(&self, ino: Ino) -> Changing {
+        self.caches.change(&[ino])
+    }
+
+    /// All names of a directory, in the order in which they are listed.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn list(
+        &self,
+        dir: Ino,
+        plus: bool,
+        bytes: usize,
+    ) -> Result<Vec<(NameNo, Ino)>, Fault> {
+        self.ask();
+        let handle = self.client.opendir(dir).await?;
+        self.caches.0.notifier.opening(dir).await;
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        let result = loop {
+            match self.list_part(dir, handle, (cookie, bytes), plus, &mut names).await {
+                Ok(Some(next)) => cookie = next,
+                Ok(None) => break Ok(names),
+                Err(fault) => break Err(fault),
+            }
+        };
+        self.ask();
+        self.client.releasedir(handle);
+        result
+    }
+
+    async fn list_part(
+        &self,
+        dir: Ino,
+        handle: Handle,
+        (cookie, bytes): (u64, usize),
+        plus: bool,
+        names: &mut Vec<(NameNo, Ino)>,
+    ) -> Result<Option<u64>, Fault> {
+        let _locked = self.caches.lock_shared(dir).await;
+        let asked = self.ask();
+        let part = self.client.readdir(handle, cookie, bytes, plus).await?;
+        let Some(last) = part.last() else { return Ok(None) };
+        if plus {
+            self.caches.0.notifier.listed(self.pid);
+        }
+        let next = last.cookie;
+        self.caches.wake().await;
+        for listed in part {
+            let text = String::from_utf8_lossy(&listed.name).into_owned();
+            let number = text.strip_prefix('n').and_then(|number| number.parse().ok());
+            if let Some(number) = number {
+                names.push((number, listed.ino));
+            }
+            let Some(entry) = &listed.entry else { continue };
+            let asked = self.cache(|cache| cache.as_of_now(asked));
+            match number {
+                Some(name) => drop(self.take_in(At { dir, name }, entry, asked).await),
+                None => self.cache(|cache| {
+                    cache.looked_up(&entry.attr, types::Instant::default(), asked);
+                }),
+            }
+        }
+        Ok(Some(next))
+    }
+
+    /// Changes attributes, under the inode's lock. What the application sees of them.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn setattr(&self, ino: Ino, set: SetAttrRequest) -> Result<Option<Attr>, Fault> {
+        let _changing = self.caches.change(&[ino]);
+        let sized = set.size.is_some();
+        let pages = self.known_pages(ino).filter(|_| sized);
+        let _content = pages.map(|pages| Pages::change(&pages));
+        if sized {
+            self.cache(|cache| cache.unstable(ino, 1));
+        }
+        let mut asked = self.ask();
+        if self.caches.0.linux == Linux::Old {
+            asked = asked.unquestioned();
+        }
+        let answer = self.client.setattr(&self.caller(), ino, set).await;
+        self.caches.wake().await;
+        if sized {
+            self.cache(|cache| cache.unstable(ino, -1));
+        }
+        let (attr, ttl) = answer?;
+        let (until, old) = (self.attr_until(ttl), self.size(ino));
+        self.cache(|cache| cache.set(&attr, until, asked));
+        if let Some(pages) = self.known_pages(ino)
+            && old != attr.size
+        {
+            pages.truncate(attr.size, u64::MAX).await;
+            pages.invalidate(0, u64::MAX).await;
+        }
+        Ok((!self.caches() && !ttl.is_zero()).then_some(attr))
+    }
+
+    /// Content was changed by this kernel, past its pages; `end`: the file reaches there now.
+    pub fn wrote(&self, ino: Ino, end: Option<u64>) {
+        self.cache(|cache| {
+            if let Some(end) = end.filter(|end| *end > cache.size(ino)) {
+                cache.set_size(ino, end);
+            }
+            cache.void(ino)
+        });
+    }
+
+    /// Extended attributes were changed by this kernel.
+    pub fn changed(&self, ino: Ino) {
+        self.cache(|cache| cache.changed(ino));
+    }
+
+    /// The kernel is short of memory: names go, one in `part` of them, and what is not used.
+    pub fn shrink(&self, part: u64) {
+        for (at, leads) in self.cache(|cache| cache.names()) {
+            let used = leads.is_some_and(|ino| self.caches.is_used(ino));
+            if !used && self.caches.chance(part) == 0 {
+                self.cache(|cache| cache.drop_name(at));
+            }
+        }
+        let files: Vec<Rc<Pages>> = self.caches.0.pages.borrow().values().cloned().collect();
+        files.iter().for_each(|pages| pages.shrink(|| self.caches.chance(part) == 0));
+        for ino in self.cache(|cache| cache.nameless()) {
+            if self.caches.is_used(ino) {
+                continue;
+            }
+            let lookups = self.cache(|cache| cache.forget(ino));
+            self.caches.0.pages.borrow_mut().remove(&ino);
+            self.caches.0.notifier.forgotten(ino);
+            self.client.forget(ino, lookups);
+        }
+    }
+}
