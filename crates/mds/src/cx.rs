@@ -276,13 +276,14 @@ impl Cx<'_> {
         }
     }
 
-    /// Notes a change of a directory's content at the operation's time and stores it.
+    /// Notes a change of a directory's content at the operation's time and stores it. What is replayed
+    /// may come after others' changes that were later.
     ///
     /// # Errors
     /// As `set_attr`.
     pub fn touch_dir(&self, txn: &mut Txn<'_>, dir: &mut Attr) -> Result<(), Stop> {
-        dir.mtime = self.now;
-        dir.ctime = self.now;
+        dir.mtime = if self.replay { dir.mtime.max(self.now) } else { self.now };
+        dir.ctime = dir.ctime.max(self.now);
         dir.version += 1;
         txn.set_attr(dir)?;
         if let Some(stored) = txn.attr(dir.ino)? {

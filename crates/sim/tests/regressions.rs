@@ -87,6 +87,28 @@ fn a_file_that_gets_a_name_while_it_loses_one_keeps_what_its_remover_had_written
 }
 
 #[test]
+fn a_commit_does_not_take_back_the_time_of_a_later_link() {
+    run(3, |cluster| async move {
+        let client = cluster.connect("one").await.expect("it mounts");
+        let ino = create(&client, "a").await;
+        let made = client.getattr(ino).await.expect("it is there").0.ctime;
+        write(&client, ino, 7, false).await;
+        let written = client.getattr(ino).await.expect("it is there").0;
+        assert!(written.mtime >= made && written.ctime == written.mtime);
+        let new = name("b");
+        let linked = client.link(&ME, ino, Place { dir: Ino::ROOT, name: &new }).await;
+        let linked = linked.expect("it is linked").attr;
+        assert!(linked.ctime > written.ctime && linked.mtime == written.mtime);
+        client.syncfs().await.expect("durable");
+        drop(client);
+        cluster.world.kill("one");
+        let other = cluster.connect("other").await.expect("it mounts");
+        let seen = other.getattr(ino).await.expect("it is there").0;
+        assert_eq!((seen.ctime, seen.mtime), (linked.ctime, linked.mtime));
+    });
+}
+
+#[test]
 fn what_a_killed_client_wrote_in_place_outlives_a_power_cut_once_it_was_read() {
     for wait in [1, 5, 20, 100, 400, 800] {
         run(wait, |cluster| async move {

@@ -416,6 +416,13 @@ impl File {
         }
     }
 
+    /// The time of a change of now: no earlier than what the server has stamped, whose clock may be ahead.
+    pub(super) fn stamp(&self) -> Timestamp {
+        let stamped =
+            self.ctx.rpc.attr(self.ino).map_or_else(Timestamp::default, |attr| attr.ctime);
+        self.ctx.rpc.time().max(stamped)
+    }
+
     /// Times were set explicitly at the server: earlier writes no longer set them.
     pub fn times_set(&self) {
         self.state.borrow_mut().mtime = None;

@@ -44,7 +44,7 @@ impl File {
                 break;
             }
         }
-        self.state.borrow_mut().touch(self.ctx.rpc.time());
+        self.state.borrow_mut().touch(self.stamp());
         self.enqueue();
         Ok(())
     }
@@ -151,7 +151,7 @@ impl File {
         if !keep {
             self.extend(end).await?;
         }
-        self.state.borrow_mut().touch(self.ctx.rpc.time());
+        self.state.borrow_mut().touch(self.stamp());
         self.enqueue();
         Ok(())
     }

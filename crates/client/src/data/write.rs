@@ -265,7 +265,7 @@ impl File {
         state.mark_stale(first, last);
         state.touch_blocks(first, last);
         self.grow(state, end);
-        state.touch(self.ctx.rpc.time());
+        state.touch(self.stamp());
         state.writes = state.writes.saturating_add(1);
         let soon = self.fsync_expected(state);
         let run = state.dirty.get_mut(&start).expect("put in above");

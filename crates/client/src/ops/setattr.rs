@@ -105,8 +105,9 @@ impl Core {
         if set.mtime.is_some()
             && let Some(content) = inode.content()
         {
-            // What was written before no longer sets the time; what is written from now on does.
-            content.file.times_set();
+            // What was written before no longer sets the time, also not by a commit that is sent again
+            // after a restart; what is written from now on does.
+            content.file.times_setting().await;
         }
         let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
         let reply = self.session.call(Call::one(caller, op)).await?;

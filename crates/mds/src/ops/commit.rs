@@ -114,7 +114,8 @@ pub fn step(
         let (mtime, ctime) =
             (commit.mtime.unwrap_or(attr.mtime), commit.ctime.unwrap_or(attr.ctime));
         attr.mtime = if merge { mtime.max(attr.mtime) } else { mtime };
-        attr.ctime = if commit.merge { ctime.max(attr.ctime) } else { ctime };
+        // Names and attributes may have changed since the content did.
+        attr.ctime = ctime.max(attr.ctime);
         // What a merged commit says is true of the size that it says.
         if !commit.merge || commit.size == Some(attr.size) {
             cx.effects.tail = Some((ino, attr.size, commit.tail_zero));
