@@ -282,7 +282,9 @@ impl Cx<'_> {
     /// # Errors
     /// As `set_attr`.
     pub fn touch_dir(&self, txn: &mut Txn<'_>, dir: &mut Attr) -> Result<(), Stop> {
-        dir.mtime = if self.replay { dir.mtime.max(self.now) } else { self.now };
+        // A time that was set ahead lasts until the next change.
+        let overtaken = self.now < dir.ctime;
+        dir.mtime = if overtaken { dir.mtime.max(self.now) } else { self.now };
         dir.ctime = dir.ctime.max(self.now);
         dir.version += 1;
         txn.set_attr(dir)?;

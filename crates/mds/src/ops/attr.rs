@@ -63,7 +63,7 @@ pub fn need_attributes(cx: &mut Cx<'_>, attr: &Attr) {
 
 /// Stores changed attributes and tells them.
 pub fn changed(cx: &mut Cx<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<OpReply, Stop> {
-    attr.ctime = cx.now;
+    attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
     txn.set_attr(&attr)?;
     let attr = cx.attr(txn, attr.ino)?;

@@ -43,7 +43,7 @@ pub fn link(
         cx.effects.named.push(ino);
     }
     attr.nlink += 1;
-    attr.ctime = cx.now;
+    attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
     txn.set_attr(&attr)?;
     cx.touch_dir(txn, &mut dir_attr)?;

@@ -87,7 +87,7 @@ pub fn unname(
 ) -> Result<Attr, Stop> {
     let directory = attr.kind == FileKind::Directory;
     attr.nlink = if directory { 0 } else { attr.nlink.saturating_sub(1) };
-    attr.ctime = cx.now;
+    attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
     txn.set_attr(&attr)?;
     if attr.nlink == 0 {

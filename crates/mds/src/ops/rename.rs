@@ -177,7 +177,7 @@ impl Work<'_> {
     }
 
     fn stamp(&self, cx: &Cx<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<Attr, Stop> {
-        attr.ctime = cx.now;
+        attr.ctime = attr.ctime.max(cx.now);
         attr.version += 1;
         txn.set_attr(&attr)?;
         Ok(attr)

@@ -370,3 +370,42 @@ fn strangers_and_nonsense_are_refused_with_a_reason() {
         c.push(|push| matches!(push, Push::Evicted { .. })).await;
     });
 }
+
+#[test]
+fn the_change_time_of_a_client_whose_clock_is_ahead_is_not_taken_back() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        let now = c.attr(ino).await.unwrap().attr.ctime;
+        let ahead = Timestamp { seconds: now.seconds + 1, ..now };
+        let commit = Op::Commit {
+            ino,
+            edits: vec![],
+            size: Some(7),
+            mtime: Some(ahead),
+            ctime: Some(ahead),
+            merge: false,
+            tail_zero: false,
+        };
+        c.call(commit).await.unwrap();
+        let mode = SetAttr {
+            mode: Some(0o600),
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            kill_setid: false,
+            judged_by: 0,
+        };
+        for op in [
+            Op::SetAttr { ino: at(ino), set: mode },
+            Op::Link { ino: at(ino), dir: at(ROOT), name: name("g"), unnamed: false },
+            Op::Unlink { dir: at(ROOT), name: name("f"), unused: None },
+        ] {
+            c.call(op).await.unwrap();
+            assert_eq!(c.attr(ino).await.unwrap().attr.ctime, ahead);
+        }
+        c.rename((ROOT, "g"), (ROOT, "h"), 0).await.unwrap();
+        assert_eq!(c.attr(ino).await.unwrap().attr.ctime, ahead);
+    });
+}

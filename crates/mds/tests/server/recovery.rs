@@ -406,6 +406,62 @@ fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
 }
 
 #[test]
+fn names_replayed_in_another_order_take_no_time_of_their_directory_back() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let (dir, ahead) = (a.dir(ROOT, "d").await, a.dir(ROOT, "ahead").await);
+        a.sync().await;
+        let make = |dir, text: &str| {
+            let node = node(FileKind::Regular, 0o644);
+            Op::Create { dir: at(dir), name: name(text), node, want: Rights::empty() }
+        };
+        let far = SetAttr {
+            mode: None,
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: Some(SetTime::At { time: Timestamp { seconds: 1 << 40, nanos: 0 } }),
+            kill_setid: false,
+            judged_by: 0,
+        };
+        let mut done = Vec::new();
+        for (slot, client, op) in [
+            (1, &a, make(dir, "a")),
+            (2, &a, Op::SetAttr { ino: at(ahead), set: far }),
+            (3, &a, make(ahead, "a")),
+            (1, &b, make(dir, "b")),
+        ] {
+            bed.sleep(Duration::from_millis(1)).await;
+            let request = client.request(slot, vec![op]);
+            let reply = client.exchange(request.clone()).await.unwrap();
+            assert!(reply.results[0].is_ok(), "{reply:?}");
+            done.push((client, request, reply));
+        }
+        let times = |ino| {
+            let a = a.clone();
+            async move {
+                let attr = a.attr(ino).await.unwrap().attr;
+                (attr.mtime, attr.ctime)
+            }
+        };
+        let before = [times(dir).await, times(ahead).await];
+        bed.restart().await;
+        for client in [&a, &b] {
+            assert_eq!(client.connect(client.id()).await.unwrap().state, RECOVERED);
+        }
+        done.rotate_right(1);
+        for (client, request, reply) in &done {
+            let again = client.exchange(replay(request, reply)).await.unwrap();
+            assert!(again.results[0].is_ok(), "{again:?}");
+        }
+        for client in [&a, &b] {
+            client.call(Op::ReclaimDone {}).await.unwrap();
+        }
+        assert_eq!([times(dir).await, times(ahead).await], before);
+    });
+}
+
+#[test]
 fn a_client_that_reads_nothing_is_disconnected_with_a_line() {
     run(|bed| async move {
         let c = bed.client("c").await;
