@@ -48,6 +48,12 @@ impl Early {
         self.0.borrow_mut().remove(&ino)
     }
 
+    /// What was taken, if this is its newest recall.
+    fn take_of(&self, ino: Ino, seq: u64) -> Option<Taken> {
+        let mut all = self.0.borrow_mut();
+        all.get(&ino).is_some_and(|taken| taken.seq == seq).then(|| all.remove(&ino)).flatten()
+    }
+
     fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
@@ -74,12 +80,11 @@ impl Core {
             core.session.barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.settle_open(&inode).await,
-                None => {
-                    let left = core.early.take(ino);
-                    if left.is_some_and(|taken| taken.owes_open) {
-                        core.give_back((ino, seq), Rights::OPEN, false, None).await;
-                    }
+                // The newest recall ends it: the server takes nothing back under an older sequence.
+                None if core.early.take_of(ino, seq).is_some_and(|taken| taken.owes_open) => {
+                    core.give_back((ino, seq), Rights::OPEN, false, None).await;
                 }
+                None => {}
             }
         });
     }

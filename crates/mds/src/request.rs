@@ -569,6 +569,11 @@ impl Work {
                     if !effects.outcomes.is_empty() {
                         self.record = record;
                     }
+                    if replay.is_some() {
+                        // What the client has was reclaimed; it takes nothing from this answer.
+                        effects.grants.clear();
+                        effects.wants.clear();
+                    }
                     self.apply(effects, transno, &waited);
                     break Ok(value);
                 }

@@ -32,8 +32,10 @@ struct Turn {
     owner: Owner,
     /// When it asked last.
     asked: Instant,
-    /// From when on others give way.
+    /// From when on others give way again.
     from: Instant,
+    /// Until when others give way.
+    until: Instant,
     /// It has got a lock since.
     granted: bool,
 }
@@ -58,7 +60,8 @@ impl Turns {
             Some(turn) if !turn.is_gone(now) => {}
             None if full => {}
             _ => {
-                let turn = Turn { owner, asked: now, from: now + PATIENCE, granted: false };
+                let turn =
+                    Turn { owner, asked: now, from: now + PATIENCE, until: now, granted: false };
                 files.insert(ino, turn);
             }
         }
@@ -85,11 +88,14 @@ impl Turns {
     fn pause(&self, ino: Ino, owner: Owner, now: Instant) -> Option<Instant> {
         let mut files = self.files.borrow_mut();
         let turn = files.get_mut(&ino)?;
-        if turn.owner == owner || now < turn.from || turn.is_gone(now) {
+        if turn.owner == owner || turn.is_gone(now) {
             return None;
         }
-        turn.from = now + PAUSE + PATIENCE;
-        Some(now + PAUSE)
+        if now >= turn.from {
+            turn.until = now + PAUSE;
+            turn.from = turn.until + PATIENCE;
+        }
+        (now < turn.until).then_some(turn.until)
     }
 
     /// Does another owner have its turn before `owner`?

@@ -177,6 +177,9 @@ impl Session {
             // Where a recovery is done of which this client has not heard the last answer.
             state.renumber();
         }
+        if state.epoch != welcome.epoch {
+            state.kept.values_mut().for_each(|kept| kept.replayed = None);
+        }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
         state.fs = welcome.fs_uuid;
@@ -366,9 +369,16 @@ impl Session {
             let mut state = self.state.borrow_mut();
             state.evictions += 1;
             // The same server has what it answered, durable with the new client's number.
-            if state.epoch != connection.welcome.epoch && !state.kept.is_empty() {
+            let epoch = connection.welcome.epoch;
+            let undone: Vec<_> = state
+                .kept
+                .iter()
+                .filter(|(transno, kept)| transno.epoch != epoch && kept.replayed.is_none())
+                .map(|(_, kept)| kept.request.clone())
+                .collect();
+            if !undone.is_empty() {
                 state.losses += 1;
-                let ops = state.kept.values().flat_map(|kept| &kept.request.ops);
+                let ops = undone.iter().flat_map(|request| &request.ops);
                 gone.extend(ops.filter_map(|op| match op {
                     Op::Commit { ino, .. } => Some(*ino),
                     _ => None,

@@ -156,3 +156,49 @@ fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_w
         assert_eq!(b.get("a").await, b"kept");
     });
 }
+
+#[test]
+fn who_is_evicted_amid_its_recovery_is_told_of_what_was_not_replayed() {
+    let (mut bad, mut lost) = (Vec::new(), 0);
+    for step in 0..30u64 {
+        check(500 + step, |cluster| {
+            let (bad, lost) = (&mut bad, &mut lost);
+            async move {
+                let a = cluster.mount("a").await;
+                let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+                a.write(opened.handle, 0, b"old").await;
+                a.client.fsync(opened.handle, false).await.unwrap();
+                let root = a.client.opendir(Ino::ROOT).await.unwrap();
+                a.write(opened.handle, 0, b"new and more").await;
+                a.mkdir(Ino::ROOT, "d").await.unwrap();
+                cluster.env.sleep(Duration::from_millis(950 + (step % 6) * 150)).await;
+                cluster.world.kill("mds");
+                cluster.env.sleep(Duration::from_millis(20)).await;
+                let (world, env) = (cluster.world.clone(), cluster.env.clone());
+                let cut = cluster.env.spawn_join(async move {
+                    let back = "connected to the metadata server again";
+                    while !logged().iter().any(|line| line.contains(back)) {
+                        env.sleep(Duration::from_micros(10)).await;
+                    }
+                    env.sleep(Duration::from_micros((step / 6) * 30)).await;
+                    world.isolate("a");
+                });
+                cluster.start_server().await;
+                cut.await;
+                cluster.env.sleep(LEASE * 3).await;
+                cluster.world.heal();
+                cluster.env.sleep(LEASE).await;
+                let (file, dir) =
+                    (a.client.fsync(opened.handle, false).await, a.client.fsyncdir(root).await);
+                let b = cluster.mount("b").await;
+                let (content, made) = (b.get("f").await, b.find(Ino::ROOT, "d").await);
+                *lost += usize::from(content == b"old") + usize::from(made.is_none());
+                if file.is_ok() && content != b"new and more" || dir.is_ok() && made.is_none() {
+                    bad.push((step, file, content, dir, made.is_some()));
+                }
+            }
+        });
+    }
+    assert!(bad.is_empty(), "{bad:?}");
+    assert!(lost > 2, "{lost}");
+}

@@ -424,3 +424,19 @@ fn what_was_replayed_is_replayed_again_though_the_end_of_the_first_recovery_was_
     }
     assert!(unheard.get() > 3, "{}", unheard.get());
 }
+
+#[test]
+fn an_orphan_whose_creation_is_replayed_is_freed() {
+    check(600, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        a.close(opened.handle).await;
+        cluster.env.sleep(Duration::from_millis(20)).await;
+        assert!(a.client.status().replay > 0);
+        cluster.restart_server().await;
+        cluster.env.sleep(Duration::from_secs(30)).await;
+        let b = cluster.mount("b").await;
+        assert_eq!(b.client.getattr(entry.attr.ino).await, Err(Fault::Stale), "it is freed");
+    });
+}

@@ -74,14 +74,19 @@ fn finish(
     dir: Attr,
 ) -> Result<OpReply, Stop> {
     let attr = cx.attr(txn, ino)?;
-    cx.want(&attr, want);
-    if want.contains(Rights::OPEN | Rights::DATA_X) {
-        // Its maker counts it as open already, however many leases there are.
-        cx.effects.grants.push((ino, Rights::OPEN));
-    }
+    self::want(cx, &attr, want);
     cx.effects.changes.push(Unit::Attr(ino));
     cx.effects.outcome = Some(Outcome::Inode(ino));
     Ok(OpReply::Made { leased: cx.leased(attr), dir: cx.leased(dir) })
+}
+
+/// The maker's rights: what it wants, if that can be granted; and what it counts as open from the answer
+/// on is held open, however many leases there are.
+pub fn want(cx: &mut Cx<'_>, attr: &Attr, want: Rights) {
+    cx.want(attr, want);
+    if want.contains(Rights::OPEN | Rights::DATA_X) {
+        cx.effects.grants.push((attr.ino, Rights::OPEN));
+    }
 }
 
 /// What the directory hands down.

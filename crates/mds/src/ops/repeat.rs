@@ -26,7 +26,7 @@ pub fn reply(
     Ok(match op {
         Op::Create { dir, want, .. } | Op::CreateUnnamed { dir, want, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
-            cx.want(&attr, *want);
+            super::create::want(cx, &attr, *want);
             OpReply::Made { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?) }
         }
         Op::Link { dir, .. } => {

@@ -78,6 +78,7 @@ pub fn set(
     }
     let ino = cx.resolve(ino)?;
     let mut attr = cx.attr(txn, ino)?;
+    cx.effects.reads.push(Unit::Attr(ino));
     check_kind(name, attr.kind)?;
     let old = txn.xattr(ino, name)?;
     if change.flags & CREATE != 0 && old.is_some() {
@@ -124,6 +125,7 @@ pub fn remove(
     check_name(name)?;
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
+    cx.effects.reads.push(Unit::Attr(ino));
     if txn.xattr(ino, name)?.is_none() {
         return Err(Fault::NoAttribute.into());
     }

@@ -352,3 +352,54 @@ fn who_polls_for_a_lock_gets_it_though_another_takes_it_again_and_again() {
         assert!(taken > 60 && often > 1000, "{taken} {often}");
     });
 }
+
+#[test]
+fn who_polls_for_a_lock_gets_it_though_two_others_take_it_again_and_again() {
+    run(|bed| async move {
+        let (a, b, c) = (bed.client("a").await, bed.client("b").await, bed.client("c").await);
+        let ino = a.file(ROOT, "f").await;
+        let lock =
+            Lock { flock: false, owner: LockOwner(1), pid: 1, exclusive: true, start: 0, end: 9 };
+        let (take, free) = (
+            Op::Lock { ino, lock: lock.clone(), wait: false },
+            Op::Unlock { ino, lock: lock.clone() },
+        );
+        let end = bed.env.now() + Duration::from_secs(60);
+        let takers = [(a.clone(), 10), (c.clone(), 7)].map(|(holder, pause)| {
+            let (taking, freeing, env) = (take.clone(), free.clone(), bed.env.clone());
+            bed.env.spawn_join(async move {
+                let mut taken = 0;
+                while env.now() < end {
+                    if holder.call(taking.clone()).await.is_ok() {
+                        taken += 1;
+                        env.sleep(Duration::from_millis(30)).await;
+                        holder.call(freeing.clone()).await.unwrap();
+                    } else {
+                        env.sleep(Duration::from_millis(pause)).await;
+                    }
+                }
+                taken
+            })
+        });
+        let (mut longest, mut taken) = (Duration::ZERO, 0);
+        let mut since = bed.env.now();
+        while bed.env.now() < end {
+            if b.call(take.clone()).await.is_ok() {
+                taken += 1;
+                longest = longest.max(bed.env.now().since(since));
+                bed.sleep(Duration::from_millis(30)).await;
+                b.call(free.clone()).await.unwrap();
+                bed.sleep(Duration::from_millis(1)).await;
+                since = bed.env.now();
+            } else {
+                bed.sleep(Duration::from_millis(100)).await;
+            }
+        }
+        let mut often = 0;
+        for taker in takers {
+            often += taker.await;
+        }
+        assert!(longest < Duration::from_secs(4), "{longest:?} {taken} {often}");
+        assert!(taken > 20 && often > 1000, "{taken} {often}");
+    });
+}
