@@ -177,9 +177,6 @@ impl Session {
             // Where a recovery is done of which this client has not heard the last answer.
             state.renumber();
         }
-        if state.epoch != welcome.epoch {
-            state.kept.values_mut().for_each(|kept| kept.replayed = None);
-        }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
         state.fs = welcome.fs_uuid;
@@ -373,7 +370,7 @@ impl Session {
             let undone: Vec<_> = state
                 .kept
                 .iter()
-                .filter(|(transno, kept)| transno.epoch != epoch && kept.replayed.is_none())
+                .filter(|(transno, kept)| kept.replayed.unwrap_or(**transno).epoch != epoch)
                 .map(|(_, kept)| kept.request.clone())
                 .collect();
             if !undone.is_empty() {
