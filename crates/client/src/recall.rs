@@ -11,7 +11,7 @@
 //!
 //! The rounds by which data drain:
 //!
-//! | round | page-filling READs | other READ, WRITE, fallocate | write-back, truncation | kernel |
+//! | round | READ and WRITE through pages | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
 //! | first | served, noted | served | served | invalidate everything that no waiting request keeps locked |
 //! | next, while something is noted | parked | parked | served | invalidate what was noted, parked ranges left out |

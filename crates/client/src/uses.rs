@@ -9,10 +9,11 @@
 //!   while parts are held the kernel has no pages of the file, so giving one up tells it nothing;
 //! - a request that changes the size is never parked while `DATA_X` is held, nor is the
 //!   kernel's write-back: the kernel may hold locks that an invalidation waits for;
-//! - while the right drains, the range of every answered page-filling READ is noted and
-//!   invalidated before the right goes; the range of a request that waits and keeps its folios
-//!   locked is left out of every invalidation: they hold nothing that became stale, and it may wait
-//!   for the right that the invalidation is to set free;
+//! - while the right drains, the range of every READ and WRITE through pages that is served is noted and
+//!   invalidated before the right goes: its pages may have come after an invalidation passed there, or
+//!   have been left out of it; the range of a request that waits and keeps its folios locked is left out
+//!   of every invalidation: they hold nothing that became stale, and it may wait for the right that the
+//!   invalidation is to set free;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
 //!   page-filling READs need is held as long as there is something to invalidate;
 //! - a request never waits for a second right while it holds a use.
@@ -54,8 +55,8 @@ pub(crate) enum Service {
 const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, PARTS_AHEAD_MAX as u8 - 1];
 
 impl Service {
-    /// Does the kernel keep the range's folios locked until it is answered?
-    fn locks_folios(self) -> bool {
+    /// Does the kernel have pages of the range when it is answered, of which it keeps some locked until then?
+    fn fills_pages(self) -> bool {
         matches!(self, Service::PageRead | Service::PageWrite)
     }
 }
@@ -438,15 +439,17 @@ impl Core {
         let content = self.content(inode);
         let writes = need.contains(Rights::DATA_X);
         let part = Part { range: blocks_of(range), exclusive: writes };
-        let locked = if service.locks_folios() { range } else { (0, 0) };
+        let locked = if service.fills_pages() { range } else { (0, 0) };
         let mut parked = None;
         loop {
             self.live().await?;
             let changed = content.changed.notified();
             if content.is_ready(need) && inode.holds(need) {
                 if !content.is_parking(BlockRange::ALL) || service == Service::Always {
-                    if service == Service::PageRead {
+                    if service.fills_pages() {
                         content.note(range.0, range.1);
+                    }
+                    if service == Service::PageRead {
                         inode.set_pages(true);
                     }
                     let in_use = content.use_whole();

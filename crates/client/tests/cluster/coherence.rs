@@ -357,6 +357,31 @@ fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
     });
 }
 
+/// A WRITE has put its bytes into the kernel's pages before it comes here, perhaps after an
+/// invalidation passed them.
+#[test]
+fn pages_of_a_write_that_is_served_while_the_right_drains_are_invalidated_too() {
+    check(9, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("f", &[1; 64 << 10]).await;
+        let ino = b.ino("f").await;
+        let handle = b.open(ino, RDWR).await;
+        b.write(handle, 0, &[2; 4096]).await;
+        b.kernel.stuck.set(true);
+        let reader = {
+            let a = a.clone();
+            cluster.env.spawn_join(async move { a.get("f").await })
+        };
+        cluster.env.sleep(Duration::from_millis(50)).await;
+        b.write(handle, 8192, &[3; 4096]).await;
+        b.kernel.stuck.set(false);
+        let read = reader.await;
+        assert!(read[8192..12_288] == [3; 4096], "it was served before the right went");
+        let told = b.kernel.told.borrow().clone();
+        assert!(told.contains(&Told::Pages(ino, 8192, 4096)), "{told:?}");
+    });
+}
+
 #[test]
 fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
     check(8, |cluster| async move {
