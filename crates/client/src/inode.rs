@@ -138,25 +138,36 @@ impl Inode {
 
     /// Attributes with what this client knows better.
     pub fn attr(&self) -> Attr {
-        self.overlaid(self.server_attr())
+        let mut attr = self.server_attr();
+        let writes = self.writes_whole();
+        if let Special::Content(content) = &self.state.borrow().special
+            && (writes || content.holds_parts())
+        {
+            content.file.overlay(&mut attr);
+        }
+        attr
     }
 
-    /// Attributes for who asked for them and was told `told`. A newer reply about a removal may
-    /// have overtaken that one: it does not know the size that a writer elsewhere knows.
+    /// Attributes for who asked for them and was told `told`: of one moment since the question. A newer
+    /// reply may have overtaken that one, but not every one knows the size that a writer elsewhere knows.
     pub fn attr_as_told(&self, told: &Attr) -> Attr {
-        let newest = self.server_attr();
-        let (lacks_data, parts) = {
-            let state = self.state.borrow();
-            (state.lacks_data, state.lease.holds(Rights::DATA_P))
-        };
-        let newer = told.version < newest.version;
-        if self.attr_holds() || newer && !lacks_data {
+        if self.attr_holds() || self.writes_whole() {
             return self.attr();
         }
-        let Attr { size, blocks, mtime, .. } = *told;
-        let attr = Attr { size, blocks, mtime, ..newest };
-        // Who holds parts was asked about them, too, when the others were.
-        if parts { attr } else { self.overlaid(attr) }
+        let newest = self.server_attr();
+        let lacks_data = self.state.borrow().lacks_data;
+        if told.version < newest.version && !lacks_data { newest } else { *told }
+    }
+
+    /// Does this client alone know size and times?
+    fn writes_whole(&self) -> bool {
+        let state = self.state.borrow();
+        match &state.special {
+            Special::Content(content) => {
+                state.lease.holds(Rights::DATA_X) && content.is_loaded()
+            }
+            _ => false,
+        }
     }
 
     /// The attributes told last lack what those know who write the file.
@@ -172,15 +183,6 @@ impl Inode {
         state.lacks_data = state.attr.version == attr.version;
     }
 
-    fn overlaid(&self, mut attr: Attr) -> Attr {
-        let state = self.state.borrow();
-        if let Special::Content(content) = &state.special
-            && (state.lease.holds(Rights::DATA_X) && content.is_loaded() || content.holds_parts())
-        {
-            content.file.overlay(&mut attr);
-        }
-        attr
-    }
 
     /// Do the cached attributes hold?
     pub fn attr_holds(&self) -> bool {
@@ -619,19 +621,37 @@ mod tests {
         assert!(bytes <= 400, "{bytes}");
     }
 
+    fn told(version: u64, size: u64) -> Attr {
+        Attr { version, size, ..attr() }
+    }
+
     #[test]
     fn a_removal_told_early_takes_no_size_from_who_was_told_it_by_the_question() {
-        let told = |version, size| Attr { version, size, ..attr() };
         let inode = Inode::new(&told(1, 0));
         // The answer to the question was made first, with what the writer elsewhere said.
         let question = told(2, 5000);
         inode.told_removal(&Attr { nlink: 0, ..told(3, 0) });
         inode.told_attr(&question);
-        let seen = inode.attr_as_told(&question);
-        assert_eq!((seen.size, seen.nlink, seen.version), (5000, 0, 3));
+        assert_eq!(inode.attr_as_told(&question), question);
         // What is told later is the truth again.
         inode.told_attr(&told(4, 100));
         assert_eq!(inode.attr_as_told(&question).size, 100);
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_is_not_mixed_with_what_is_newer() {
+        let inode = Inode::new(&told(1, 0));
+        let question = told(2, 5000);
+        // Meanwhile another client appended and changed the mode, and this one got a part of the file.
+        inode.told_attr(&Attr { mode: 0o600, ..told(4, 9000) });
+        inode.told_without_data();
+        inode.told_attr(&question);
+        assert_eq!(inode.attr_as_told(&question), question);
+        // So with the change time of two questions at one version.
+        let later = Attr { ctime: Timestamp { seconds: 7, nanos: 0 }, ..told(5, 9000) };
+        let question = told(5, 8000);
+        inode.told_attr(&later);
+        assert_eq!(inode.attr_as_told(&question), question);
     }
 
     fn attr() -> Attr {
