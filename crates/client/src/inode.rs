@@ -163,9 +163,7 @@ impl Inode {
     fn writes_whole(&self) -> bool {
         let state = self.state.borrow();
         match &state.special {
-            Special::Content(content) => {
-                state.lease.holds(Rights::DATA_X) && content.is_loaded()
-            }
+            Special::Content(content) => state.lease.holds(Rights::DATA_X) && content.is_loaded(),
             _ => false,
         }
     }
@@ -182,7 +180,6 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         state.lacks_data = state.attr.version == attr.version;
     }
-
 
     /// Do the cached attributes hold?
     pub fn attr_holds(&self) -> bool {

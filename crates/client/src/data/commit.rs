@@ -253,13 +253,18 @@ impl DataContext {
     }
 
     /// Begins to commit files that were taken out of the queue, in batches that wait for the same
-    /// devices. Too many of them under way: these files wait in the queue, and no others.
+    /// devices. Too many of them under way: these files wait in the queue, and no others. What cannot be
+    /// launched yet may go to any device: its file waits in no company.
     fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) {
         let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
         for file in files {
             file.launch_all();
-            let devices = file.state.borrow().devices();
-            groups.entry(devices).or_default().push(file);
+            if file.is_launched() {
+                let devices = file.state.borrow().devices();
+                groups.entry(devices).or_default().push(file);
+            } else {
+                self.begin_alone(file);
+            }
         }
         for (devices, files) in groups {
             let running = self.batches.borrow().get(&devices).copied().unwrap_or(0);
@@ -271,10 +276,21 @@ impl DataContext {
             self.batches.borrow_mut().insert(devices.clone(), running + 1);
             let this = self.clone();
             self.env.spawn(async move {
+                // Writes may have come since.
+                let (files, others): (Vec<_>, Vec<_>) =
+                    files.into_iter().partition(|file| file.is_on(&devices));
+                others.into_iter().for_each(|file| this.begin_alone(file));
                 this.commit_files(&files, Purpose::Background).await;
                 this.batch_ended(&devices);
             });
         }
+    }
+
+    fn begin_alone(self: &Rc<Self>, file: Rc<File>) {
+        let this = self.clone();
+        self.env.spawn(async move {
+            this.commit_files(&[file], Purpose::Background).await;
+        });
     }
 
     fn batch_ended(&self, devices: &Devices) {

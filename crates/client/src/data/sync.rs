@@ -11,7 +11,8 @@
 //! - nobody waits for a device that has nothing of its file: not in a batch, nor for one;
 //! - a batch begins as soon as it may, and takes all who wait for its devices: nobody waits for
 //!   more than the batches of these that were under way when it came, and its own;
-//! - a file with much to write goes alone: no other waits for its writes;
+//! - a file with much to write goes alone: no other waits for its writes; so does one of which something
+//!   cannot be launched yet: on which device that will be is not known;
 //! - a file whose commit fails in company goes once more alone, and its fault is its own.
 
 use std::cell::{Cell, RefCell};
@@ -64,7 +65,7 @@ impl File {
         loop {
             self.claim_commit().await;
             self.launch_all();
-            let alone = self.state.borrow().goes_alone();
+            let alone = self.state.borrow().goes_alone() || !self.is_launched();
             let outcome = if alone {
                 let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Sync);
                 outcomes.await.into_iter().next().unwrap_or(Ok(()))
@@ -78,6 +79,18 @@ impl File {
                 outcome => return outcome.map(|()| true),
             }
         }
+    }
+
+    /// Is nothing dirty that is not launched? After `launch_all` that is what waits for writes or reads
+    /// of the same blocks to end.
+    pub(super) fn is_launched(&self) -> bool {
+        self.state.borrow().dirty.is_empty()
+    }
+
+    /// Launches what is dirty; is all that is not stable on just these devices?
+    pub(super) fn is_on(self: &Rc<Self>, devices: &Devices) -> bool {
+        self.launch_all();
+        self.is_launched() && self.state.borrow().devices() == *devices
     }
 
     /// Was it worth while, or would it have been, to launch the write before this fsync at once?
@@ -188,11 +201,23 @@ impl DataContext {
         let count = waiting.len().min(COMMITS_MAX);
         let waiting: Vec<_> = waiting.drain(..count).collect();
         drop(groups);
-        let (stays, leaves): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(file, _)| {
-            file.launch_all();
-            file.state.borrow().devices() == *devices
-        });
-        leaves.into_iter().for_each(|(file, sender)| self.gather(file, sender));
+        let (stays, leaves): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(file, _)| file.is_on(devices));
+        for (file, sender) in leaves {
+            if file.is_launched() {
+                self.gather(file, sender);
+            } else {
+                self.sync_alone(file, sender);
+            }
+        }
         stays.into_iter().unzip()
+    }
+
+    fn sync_alone(self: &Rc<Self>, file: Rc<File>, sender: OneSender<Outcome>) {
+        let this = self.clone();
+        self.env.spawn(async move {
+            let outcome = this.commit_files(&[file], Purpose::Sync).await.pop();
+            sender.send(outcome.unwrap_or(Ok(())));
+        });
     }
 }

@@ -4,6 +4,7 @@ use env::sim::{DiskAction, DiskFault};
 
 use super::*;
 use crate::boundary::Refusal;
+use crate::data::extents::Mapped;
 
 fn one_disk(blocks: u64) -> Setup {
     Setup { disks: 1, blocks, ..Setup::default() }
@@ -380,6 +381,74 @@ fn a_device_that_answers_nothing_holds_up_no_background_commit_of_files_on_other
             rig.server.disks[0].stall(false);
             rig.env.sleep(Duration::from_secs(3)).await;
             assert!(stuck.iter().all(|file| file.is_clean()));
+            rig.finish(64).await;
+        });
+    }
+}
+
+/// The server has a file with a block on each of `pags`.
+fn lies_on(rig: &Rig, ino: u64, pags: &[u16]) {
+    let mut now = rig.server.now.borrow_mut();
+    let mut file = ServerFile { size: pags.len() as u64 * BLOCK_U64, ..ServerFile::default() };
+    for (at, &pag) in pags.iter().enumerate() {
+        let addr = 63 - ino;
+        assert!(now.free.remove(&(pag, addr)));
+        rig.server.disks[usize::from(pag) - 1].poke(addr * BLOCK_U64, &[1; BLOCK]);
+        let mapped = Mapped { len: 1, pag: PagId(pag), addr, written: true, frozen: false };
+        file.layout.insert(at as u64, mapped);
+    }
+    now.files.insert(Ino(ino), file);
+}
+
+/// A file of two blocks, the first on `data1`, and one that is on `data2` alone. `data1` answers nothing;
+/// a second write of the first file waits for one of its second block, and will go to both devices.
+async fn one_of_them_waits_for_itself(rig: &Rig) -> (Rc<File>, Rc<File>) {
+    lies_on(rig, 1, &[1, 2]);
+    lies_on(rig, 2, &[2]);
+    let [both, free] = [1, 2].map(|ino| rig.file(ino));
+    rig.server.disks.iter().for_each(|disk| disk.stall(true));
+    rig.write(&both, 4096, &[2; 4096]).await.unwrap();
+    both.launch_all();
+    rig.env.sleep(Duration::from_millis(10)).await;
+    rig.write(&both, 0, &[3; 8192]).await.unwrap();
+    rig.write(&free, 0, &[3; 4096]).await.unwrap();
+    (both, free)
+}
+
+#[test]
+fn an_fsync_waits_for_no_device_that_another_file_is_yet_to_be_launched_to() {
+    for seed in 450..456 {
+        run(seed, Setup { blocks: 64, grant_max: 64, ..Setup::default() }, |rig| async move {
+            let (both, free) = one_of_them_waits_for_itself(&rig).await;
+            let [stuck, synced] = [&both, &free].map(|file| {
+                let file = file.clone();
+                rig.env.spawn_join(async move { file.fsync(false).await })
+            });
+            rig.env.sleep(Duration::from_millis(10)).await;
+            rig.server.disks[1].stall(false);
+            let synced = rig.env.timeout(Duration::from_secs(1), synced).await;
+            assert_eq!(synced, Some(Ok(true)), "seed {seed}");
+            assert!(!both.is_clean());
+            rig.server.disks[0].stall(false);
+            assert_eq!(stuck.await, Ok(true));
+            rig.finish(64).await;
+        });
+    }
+}
+
+#[test]
+fn a_background_commit_waits_for_no_device_that_another_file_is_yet_to_be_launched_to() {
+    for seed in 460..466 {
+        run(seed, Setup { blocks: 64, grant_max: 64, ..Setup::default() }, |rig| async move {
+            let (both, free) = one_of_them_waits_for_itself(&rig).await;
+            [&both, &free].into_iter().for_each(|file| file.hurry());
+            rig.env.sleep(Duration::from_millis(10)).await;
+            rig.server.disks[1].stall(false);
+            rig.env.sleep(Duration::from_secs(1)).await;
+            assert!(free.is_clean() && !both.is_clean(), "seed {seed}");
+            rig.server.disks[0].stall(false);
+            rig.env.sleep(Duration::from_secs(3)).await;
+            assert!(both.is_clean());
             rig.finish(64).await;
         });
     }
