@@ -30,14 +30,14 @@ impl DataDevice {
     }
 }
 
-/// What `client` wrote in place others can read from now on: it must not go with a power cut. All
+/// What `clients` wrote in place others can read from now on: it must not go with a power cut. All
 /// devices are flushed at the same time; the log says of which that cannot be promised.
-pub async fn flush_for(server: &Rc<Server>, client: ClientId) {
+pub async fn flush_for(server: &Rc<Server>, clients: &[ClientId]) {
     let devices = server.disks.borrow().clone();
     let mut flushes = Vec::new();
     for device in devices {
         if device.suspect.get() {
-            warn(server, client, &device, "still owes an earlier flush");
+            warn(server, clients, &device, "still owes an earlier flush");
             continue;
         }
         let (server, asked) = (server.clone(), device.clone());
@@ -48,11 +48,11 @@ pub async fn flush_for(server: &Rc<Server>, client: ClientId) {
     for (device, mut flush) in flushes {
         match server.env.timeout(until.since(server.env.now()), &mut flush).await {
             Some(Ok(())) => {}
-            Some(Err(text)) => warn(server, client, &device, &text),
+            Some(Err(text)) => warn(server, clients, &device, &text),
             None => {
                 device.suspect.set(true);
                 let text = format!("has not flushed within {} s", EVICTION_FLUSH.as_secs());
-                warn(server, client, &device, &text);
+                warn(server, clients, &device, &text);
             }
         }
     }
@@ -71,10 +71,12 @@ async fn flush(server: &Server, device: &DataDevice) -> Result<(), String> {
     }
 }
 
-fn warn(server: &Server, client: ClientId, device: &DataDevice, what: &str) {
-    server.log(&format!(
-        "data device {} {what}: what the evicted client {client} wrote there in place last may not outlive a \
-         power cut",
-        device.disk.path()
-    ));
+fn warn(server: &Server, clients: &[ClientId], device: &DataDevice, what: &str) {
+    for client in clients {
+        server.log(&format!(
+            "data device {} {what}: what the evicted client {client} wrote there in place last may not outlive a \
+             power cut",
+            device.disk.path()
+        ));
+    }
 }

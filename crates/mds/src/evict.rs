@@ -38,6 +38,9 @@ struct Evicted {
     noted: bool,
 }
 
+/// A client, and the files that it could write.
+type Held = (ClientId, Vec<Ino>);
+
 /// Evicted clients whose writes may still arrive.
 #[derive(Default)]
 pub struct Quarantine(RefCell<BTreeMap<ClientId, Evicted>>);
@@ -92,7 +95,25 @@ pub async fn reload(server: &Server, known: &BTreeMap<ClientId, Info>) -> Result
 
 /// Evicts a client, if it is there.
 pub async fn evict(server: &Rc<Server>, client: ClientId, reason: &str) {
-    let Some(session) = server.session(client).filter(|session| !session.is_over()) else { return };
+    evict_all(server, &[client], reason).await;
+}
+
+/// Evicts those of `clients` that are there, at once.
+pub async fn evict_all(server: &Rc<Server>, clients: &[ClientId], reason: &str) {
+    let out = clients.iter().filter_map(|&client| put_out(server, client, reason));
+    let (sessions, held): (Vec<_>, Vec<_>) = out.unzip();
+    if !quarantine(server, &held).await {
+        return;
+    }
+    for session in sessions {
+        forget(server, &session);
+        server.log(&format!("client {} is out: what it held is free", session.client));
+    }
+}
+
+/// Nothing of the client's is executed any more; with its session the files that it could write.
+fn put_out(server: &Server, client: ClientId, reason: &str) -> Option<(Rc<Session>, Held)> {
+    let session = server.session(client).filter(|session| !session.is_over())?;
     // What it held before the restart is known only when it has claimed everything.
     let unknown = session.state() == State::Recovering;
     session.set_state(State::Over);
@@ -107,25 +128,41 @@ pub async fn evict(server: &Rc<Server>, client: ClientId, reason: &str) {
         writable = vec![ALL];
     }
     server.quarantine.add(server, client, session.local.get(), unknown);
-    if !quarantine(server, client, &writable).await {
-        return;
-    }
-    forget(server, &session);
-    server.log(&format!("client {client} is out: what it held is free"));
+    Some((session, (client, writable)))
 }
 
-/// Evicts a client that has not come back after a restart.
-pub async fn evict_absent(server: &Rc<Server>, client: ClientId, info: &Info) {
-    let text = format!("client {client} ({}) has not come back: it is evicted", info.description);
-    server.log(&text);
-    server.quarantine.add(server, client, info.local, true);
-    if quarantine(server, client, &[ALL]).await {
-        server.log(&format!("client {client} is out: what it held is free"));
+/// Evicts clients that have not come back after a restart, at once.
+pub async fn evict_absent(server: &Rc<Server>, absent: &[(ClientId, Info)]) {
+    for (client, Info { local, description, .. }) in absent {
+        server.log(&format!("client {client} ({description}) has not come back: it is evicted"));
+        server.quarantine.add(server, *client, *local, true);
+    }
+    let held: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL])).collect();
+    if quarantine(server, &held).await {
+        for (client, _) in absent {
+            server.log(&format!("client {client} is out: what it held is free"));
+        }
     }
 }
 
-/// Makes it durable that the client is out, and what it could write.
-async fn quarantine(server: &Rc<Server>, client: ClientId, files: &[Ino]) -> bool {
+/// Makes it durable that the clients are out, what they could write, and what they have written.
+async fn quarantine(server: &Rc<Server>, held: &[Held]) -> bool {
+    let mut last = Transno::ZERO;
+    for (client, files) in held {
+        let Some(transno) = freeze(server, *client, files).await else { return false };
+        last = last.max(transno);
+    }
+    let durable = server.wait_durable(last).await.is_ok();
+    if durable && !held.is_empty() {
+        let clients: Vec<ClientId> = held.iter().map(|(client, _)| *client).collect();
+        flush_for(server, &clients).await;
+        clients.iter().for_each(|&client| server.quarantine.noted(client));
+    }
+    durable
+}
+
+/// Notes in the store that the client is out, and what it could write.
+async fn freeze(server: &Server, client: ClientId, files: &[Ino]) -> Option<Transno> {
     let mut parts: Vec<&[Ino]> = files.chunks(FREEZE).collect();
     if parts.is_empty() {
         parts.push(&[]);
@@ -138,17 +175,10 @@ async fn quarantine(server: &Rc<Server>, client: ClientId, files: &[Ino]) -> boo
             }
             txn.quarantine(client)
         });
-        let Some(((), transno)) = server.checked(done.await, "evicting a client") else {
-            return false;
-        };
+        let ((), transno) = server.checked(done.await, "evicting a client")?;
         last = last.max(transno);
     }
-    let durable = server.wait_durable(last).await.is_ok();
-    if durable {
-        flush_for(server, client).await;
-        server.quarantine.noted(client);
-    }
-    durable
+    Some(last)
 }
 
 /// Everything the session held is free.

@@ -43,6 +43,11 @@ impl Grace {
         self.absent.borrow_mut().remove(&client)
     }
 
+    /// Those of `clients` that are absent still are not waited for any longer.
+    fn claim_all(&self, clients: &[ClientId]) -> Vec<(ClientId, Info)> {
+        clients.iter().filter_map(|&client| Some((client, self.claim(client)?))).collect()
+    }
+
     /// It was not the client.
     pub fn unclaim(&self, client: ClientId, info: Info) {
         self.absent.borrow_mut().insert(client, info);
@@ -99,14 +104,9 @@ pub async fn run(server: Rc<Server>) {
         let recovering = sessions.values().filter(|s| s.state() == State::Recovering);
         recovering.map(|session| session.client).collect()
     };
-    for client in server.grace.absent() {
-        if let Some(info) = server.grace.claim(client) {
-            evict::evict_absent(&server, client, &info).await;
-        }
-    }
-    for client in late {
-        evict::evict(&server, client, "it did not finish its recovery in time").await;
-    }
+    let absent = server.grace.claim_all(&server.grace.absent());
+    evict::evict_absent(&server, &absent).await;
+    evict::evict_all(&server, &late, "it did not finish its recovery in time").await;
     let ended = server.mfs.run(READ, |txn| {
         txn.end_replays();
         Ok(())
@@ -119,13 +119,13 @@ pub async fn run(server: Rc<Server>) {
 
 /// Those whose processes were on this host and have ended need not be waited for.
 async fn evict_the_dead(server: &Rc<Server>) {
+    let mut dead = Vec::new();
     for client in server.grace.absent_local() {
-        if evict::is_lock_free(server, client).await
-            && let Some(info) = server.grace.claim(client)
-        {
-            evict::evict_absent(server, client, &info).await;
+        if evict::is_lock_free(server, client).await {
+            dead.push(client);
         }
     }
+    evict::evict_absent(server, &server.grace.claim_all(&dead)).await;
 }
 
 fn still_waited_for(server: &Server, begun: Instant) -> bool {

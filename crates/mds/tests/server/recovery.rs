@@ -115,6 +115,34 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
 }
 
 #[test]
+fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
+    run(|bed| async move {
+        let absent = [bed.client("a").await, bed.client("b").await, bed.client("c").await];
+        for (client, text) in absent.iter().zip(["a", "b", "c"]) {
+            client.file(ROOT, text).await;
+            client.sync().await;
+        }
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let (begun, flushes) = (bed.env.now(), data.counts().flushes);
+        let (slow, env) = (data.clone(), bed.env.clone());
+        bed.env.spawn(async move {
+            loop {
+                slow.stall(true);
+                env.sleep(Duration::from_secs(4)).await;
+                slow.stall(false);
+                env.sleep(Duration::from_millis(1)).await;
+            }
+        });
+        bed.client("newcomer").await.file(ROOT, "late").await;
+        let took = bed.env.now().since(begun);
+        assert!(took < LEASE + Duration::from_secs(5), "{took:?}");
+        assert_eq!(data.counts().flushes, flushes + 1);
+        assert!(!bed.logged("may not outlive a power cut"));
+    });
+}
+
+#[test]
 fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
