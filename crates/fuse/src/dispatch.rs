@@ -99,6 +99,7 @@ async fn serve<F: Filesystem>(
             if untold() {
                 return Ok(give_back(fs, made).await);
             }
+            session.notifier.made(caller.pid, made.0.attr.ino);
             Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
         }
         Operation::Tmpfile { mode, umask, flags } => {
@@ -106,6 +107,7 @@ async fn serve<F: Filesystem>(
             if untold() {
                 return Ok(give_back(fs, made).await);
             }
+            session.notifier.made(caller.pid, made.0.attr.ino);
             Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
         }
         Operation::Read { handle, offset, len, page_filling } => {

@@ -7,12 +7,15 @@
 //! - an answer that tells of an inode may still be on its way inside the kernel when
 //!   the inode's attributes are recalled: the kernel then does not know the inode yet.
 //!   So all names are voided too (a name counts from when its request was made), and
-//!   should the inode be opened, its attributes once more: by then they have arrived;
+//!   should the inode be opened, its attributes once more: by then they have arrived. A
+//!   file that is opened by being made has no such request: its attributes are voided again
+//!   until the kernel knows it;
 //! - the names of a READDIRPLUS count from when the kernel takes them in, which nothing
 //!   tells. Until the thread that asked for them asks for something else, voiding is
 //!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
@@ -33,8 +36,10 @@ pub const SETTLE: Duration = Duration::from_millis(3);
 /// When names are voided again for a listing that may still not have been taken in.
 pub const LATER: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
-/// After so long a listing has been taken in.
+/// After so long an answer has been taken in.
 const LISTING_MAX: Duration = Duration::from_secs(2);
+/// Files kept that the kernel was just told to be made and open.
+const MADE_MAX: usize = 1024;
 
 /// A kernel that takes notifications: that of a mount, by its channel, or a simulated one.
 pub trait Notified {
@@ -66,6 +71,8 @@ struct Inner {
     missed: RefCell<HashSet<Ino>>,
     /// Threads that were answered a listing and have not been heard of since.
     listings: RefCell<Vec<(u32, Instant)>>,
+    /// Files that were made open, and the threads that were told so and have not been heard of since.
+    made: RefCell<VecDeque<(u32, Ino, Instant)>>,
     /// Which of [`LATER`] comes next, while a task sees to it.
     later: Cell<Option<usize>>,
 }
@@ -127,8 +134,23 @@ impl Notifier {
         }
     }
 
+    /// That a file was made and is open is answered to thread `pid` now.
+    pub fn made(&self, pid: u32, ino: Ino) {
+        if let Some((env, _)) = &*self.inner.attached.borrow() {
+            let mut made = self.inner.made.borrow_mut();
+            if made.len() >= MADE_MAX {
+                made.pop_front();
+            }
+            made.push_back((pid, ino, env.now()));
+        }
+    }
+
     /// Thread `pid` asks for something: it has taken in what it was answered before.
     pub fn heard(&self, pid: u32) {
+        let mut made = self.inner.made.borrow_mut();
+        if !made.is_empty() && pid != 0 {
+            made.retain(|&(maker, ..)| maker != pid);
+        }
         let mut listings = self.inner.listings.borrow_mut();
         // Threads outside the mount's pid namespace all have number 0.
         if !listings.is_empty() && pid != 0 {
@@ -141,6 +163,13 @@ impl Notifier {
         let mut listings = self.inner.listings.borrow_mut();
         listings.retain(|&(_, at)| now.since(at) < LISTING_MAX);
         !listings.is_empty()
+    }
+
+    /// May the answer that an inode was made open still be on its way into the kernel?
+    fn is_being_made(&self, ino: Ino) -> bool {
+        let Some((env, _)) = &*self.inner.attached.borrow() else { return false };
+        let (made, now) = (self.inner.made.borrow(), env.now());
+        made.iter().any(|&(_, file, at)| file == ino && now.since(at) < LISTING_MAX)
     }
 
     async fn inc_epoch_now(&self) {
@@ -208,8 +237,38 @@ impl Notifier {
     }
 
     async fn void_attr(self, ino: Ino) {
+        let coming = self.is_being_made(ino);
         if !self.inval_attr_now(ino).await {
-            self.void_names().await;
+            self.clone().void_names().await;
+            if coming {
+                self.void_made(ino).await;
+            }
+        }
+    }
+
+    /// Voids the attributes of a file that was made open as soon as the kernel knows it. What is
+    /// still not known after [`SETTLE`] is seen to without holding up the recall.
+    async fn void_made(self, ino: Ino) {
+        let attached = self.inner.attached.borrow().clone();
+        let Some((env, _)) = attached else { return };
+        let settled = env.now() + SETTLE;
+        let mut coming = true;
+        while coming && env.now() < settled {
+            env.sleep(SETTLE / 3).await;
+            coming = self.is_being_made(ino);
+            if self.inval_attr_now(ino).await {
+                return;
+            }
+        }
+        if coming {
+            env.clone().spawn(async move {
+                for delay in LATER {
+                    env.sleep(delay).await;
+                    if self.inval_attr_now(ino).await {
+                        return;
+                    }
+                }
+            });
         }
     }
 
@@ -266,6 +325,45 @@ fn inval_entry_message(dir: Ino, name: &Name) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::abi::Reader;
+    use env::sim::SimWorld;
+
+    /// A kernel that knows an inode some time after it was answered.
+    struct Late {
+        env: Env,
+        knows_from: Instant,
+        voided: Cell<u32>,
+    }
+
+    impl Notified for Late {
+        fn notify(&self, lane: NotifyLane, _: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
+            let known = self.env.now() >= self.knows_from;
+            self.voided.set(self.voided.get() + u32::from(known && lane == NotifyLane::Attrs));
+            Box::pin(std::future::ready(Ok(known)))
+        }
+    }
+
+    /// How often the attributes of a file that is made open are voided after the kernel knows it.
+    fn voided_after(delay: Duration, made: bool) -> u32 {
+        SimWorld::new(1).run(|env| async move {
+            let knows_from = env.now() + delay;
+            let kernel = Rc::new(Late { env: env.clone(), knows_from, voided: Cell::new(0) });
+            let notifier = Notifier::new();
+            notifier.attach(&env, kernel.clone(), true, Ino::ROOT);
+            if made {
+                notifier.made(1, Ino(5));
+            }
+            notifier.inval_attr(Ino(5)).await;
+            env.sleep(Duration::from_secs(3)).await;
+            kernel.voided.get()
+        })
+    }
+
+    #[test]
+    fn attributes_of_a_file_that_is_made_open_are_voided_once_the_kernel_knows_it() {
+        assert_eq!(voided_after(Duration::from_micros(500), true), 1);
+        assert_eq!(voided_after(Duration::from_millis(50), true), 1);
+        assert_eq!(voided_after(Duration::from_micros(500), false), 0, "an OPEN will come");
+    }
 
     #[test]
     fn notifications_carry_their_length_and_code() {

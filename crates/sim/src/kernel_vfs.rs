@@ -314,6 +314,9 @@ impl Vfs {
         let name = name(at.name);
         let place = Place { dir: at.dir, name: &name };
         let answer = self.client.create(&self.caller(), place, 0o644, 0o22, flags).await;
+        if let Ok((entry, _)) = &answer {
+            self.caches.0.notifier.made(self.pid, entry.attr.ino);
+        }
         self.caches.wake().await;
         let (entry, opened) = answer?;
         let found = self.take_in(at, &entry, asked).await;
@@ -330,6 +333,9 @@ impl Vfs {
     pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
         let asked = self.ask().unquestioned();
         let answer = self.client.tmpfile(&self.caller(), dir, 0o644, 0o22, flags).await;
+        if let Ok((entry, _)) = &answer {
+            self.caches.0.notifier.made(self.pid, entry.attr.ino);
+        }
         self.caches.wake().await;
         let (entry, opened) = answer?;
         let until = self.attr_until(entry.attr_ttl);
