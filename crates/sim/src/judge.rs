@@ -87,10 +87,10 @@ impl Whole {
                     }
                 }
                 (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {
-                    let what = (*at, call.ended, Some(FileKind::Regular));
-                    if made.contains(ino) || unmade.insert(*ino, what).is_some() {
-                        again.insert(*ino);
-                    }
+                    let known = made.contains(ino) || unmade.contains_key(ino);
+                    again.extend(known.then_some(*ino));
+                    let first = unmade.entry(*ino).or_insert((*at, call.ended, None));
+                    first.2 = Some(FileKind::Regular);
                 }
                 (
                     Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),

@@ -109,7 +109,10 @@ impl Vfs {
         if ends && self.cache(|cache| cache.is_newer(ino, asked)) {
             pages.doubtful_size.set(Some(self.size(ino)));
         } else if ends {
+            // An empty answer says no more than that the end is not behind it.
+            let doubtful = bytes.is_empty() && pages.doubtful_size.get() == Some(self.size(ino));
             self.cache(|cache| cache.set_size(ino, end));
+            pages.doubtful_size.set(doubtful.then_some(end));
         }
         for (nth, Locked { page, .. }) in locked.iter().enumerate() {
             let from = (nth as u64 * BLOCK_U64) as usize;

@@ -156,6 +156,9 @@ fn again(
             // It opened what is lost.
             continue;
         }
+        if link.call.client == client && saw_mode(&link.call, lost) {
+            continue;
+        }
         let next = match state.step(&link.call) {
             Step::Same => state.clone(),
             Step::Next(next) => Rc::new(next),
@@ -169,4 +172,10 @@ fn again(
         state = next;
     }
     Some((state, past))
+}
+
+/// Did it see the mode that a lost step set? The mode before that may not be known, and is not this one.
+fn saw_mode(call: &Call, lost: &[&Rc<Link>]) -> bool {
+    let Op::GetAttr(seen) = call.op else { return false };
+    lost.iter().any(|link| matches!(link.call.op, Op::SetMode(ino, _) if ino == seen))
 }
