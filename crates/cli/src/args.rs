@@ -302,6 +302,7 @@ repeats exactly those.
   redbud sim --seed 1 --faults none            without faults
   redbud sim --campaign c.json --core-hours 8  as many as eight hours allow; may be broken off
 
+SIGINT and SIGTERM end several seeds and campaigns with their summary.
 The kinds of faults are in SIMULATION.md; a wrong one makes redbud name them.
 
 Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments.")]

@@ -231,5 +231,6 @@ async fn first<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>
 impl Drop for Core {
     fn drop(&mut self) {
         self.session.abandon();
+        self.let_data_go();
     }
 }

@@ -119,6 +119,13 @@ impl Core {
         assert!(first, "data devices are opened once");
     }
 
+    /// The client is gone.
+    pub fn let_data_go(&self) {
+        if let Some(data) = self.data.get() {
+            data.let_go();
+        }
+    }
+
     /// The content half.
     pub fn data(&self) -> &Rc<DataContext> {
         self.data.get().expect("data devices are opened before the client is handed out")

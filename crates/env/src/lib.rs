@@ -30,6 +30,7 @@ pub use disk::{Disk, DiskOptions, SharedDisk};
 pub use env::{Env, Join};
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};
+pub use os::signal::asked_to_stop;
 pub use os::{run, run_many};
 pub use shard::Shard;
 

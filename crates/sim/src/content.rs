@@ -4,8 +4,10 @@
 //! - a file is surely what it is until a client that may have kept changes of it to itself
 //!   loses them; then every byte is one of those that the file had there since it was last
 //!   stable, and the size one of its sizes, until somebody sees which;
-//! - what was seen stays: a byte or size that was read once is that one from then on.
+//! - what was seen stays: a byte or size that was read once is that one from then on;
+//! - what is alike is held once: of a file that may be many things an edit copies the pieces that it meets.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::call::{Op, describe, pattern};
@@ -28,13 +30,47 @@ pub enum Content {
 /// Bytes of which a part is not known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loose {
-    /// What is known, as long as the file may be.
-    bytes: Vec<u8>,
-    known: Vec<bool>,
-    /// What it may be where it is not known; zero beyond the end.
-    versions: Vec<Rc<Vec<u8>>>,
+    /// Pieces up to the largest size, zero behind it.
+    pieces: Vec<Rc<Piece>>,
     /// Sizes that it may have: from, to.
     sizes: Vec<(u64, u64)>,
+}
+
+const PIECE: usize = 512;
+
+/// What a piece of a file may be: every byte is that of one of these, which are sorted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Piece(Vec<[u8; PIECE]>);
+
+impl Piece {
+    fn of(bytes: &[u8]) -> [u8; PIECE] {
+        let mut piece = [0; PIECE];
+        piece[..bytes.len()].copy_from_slice(bytes);
+        piece
+    }
+
+    fn may_be(&self, at: usize, byte: u8) -> bool {
+        self.0.iter().any(|piece| piece[at] == byte)
+    }
+
+    /// These bytes are known.
+    fn set(self: &mut Rc<Piece>, at: usize, bytes: &[u8]) {
+        let range = at..at + bytes.len();
+        if self.0.iter().all(|piece| piece[range.clone()] == *bytes) {
+            return;
+        }
+        let pieces = &mut Rc::make_mut(self).0;
+        pieces.iter_mut().for_each(|piece| piece[range.clone()].copy_from_slice(bytes));
+        pieces.sort_unstable();
+        pieces.dedup();
+    }
+
+    /// It may be this, too.
+    fn add(&mut self, piece: &[u8; PIECE]) {
+        if let Err(place) = self.0.binary_search(piece) {
+            self.0.insert(place, *piece);
+        }
+    }
 }
 
 impl Default for Content {
@@ -116,10 +152,7 @@ impl Content {
     pub fn sized_as(self, other: &Content) -> Content {
         let Content::Loose(loose) = self else { return self };
         let mut loose = Rc::unwrap_or_clone(loose);
-        loose.sizes = match other {
-            Content::Sure(bytes) => vec![(bytes.len() as u64, bytes.len() as u64)],
-            Content::Loose(other) => other.sizes.clone(),
-        };
+        loose.sizes = other.sizes();
         loose.settled()
     }
 
@@ -131,36 +164,40 @@ impl Content {
         }
     }
 
-    /// Everything that it may be, byte by byte.
-    fn expand(&self, versions: &mut Vec<Rc<Vec<u8>>>, sizes: &mut Vec<(u64, u64)>) {
+    /// Sizes that it may have.
+    fn sizes(&self) -> Vec<(u64, u64)> {
         match self {
-            Content::Sure(bytes) => {
-                let size = bytes.len() as u64;
-                versions.push(bytes.clone());
-                sizes.push((size, size));
-            }
-            Content::Loose(loose) => {
-                for version in &loose.versions {
-                    let byte = |at: usize| match loose.known[at] {
-                        true => loose.bytes[at],
-                        false => version.get(at).copied().unwrap_or(0),
-                    };
-                    versions.push(Rc::new((0..loose.bytes.len()).map(byte).collect()));
+            Content::Sure(bytes) => vec![(bytes.len() as u64, bytes.len() as u64)],
+            Content::Loose(loose) => loose.sizes.clone(),
+        }
+    }
+
+    /// What its pieces may be is what those of `all` may be, too.
+    fn join(&self, all: &mut [Piece]) {
+        for (nth, into) in all.iter_mut().enumerate() {
+            match self {
+                Content::Sure(bytes) => {
+                    let rest = bytes.get(nth * PIECE..).unwrap_or_default();
+                    into.add(&Piece::of(&rest[..rest.len().min(PIECE)]));
                 }
-                sizes.extend(&loose.sizes);
+                Content::Loose(loose) => match loose.pieces.get(nth) {
+                    Some(piece) => piece.0.iter().for_each(|piece| into.add(piece)),
+                    None => into.add(&[0; PIECE]),
+                },
             }
         }
     }
 
     /// Any of these, and what lies between one and the next if that grew out of it by a write.
     pub fn any_of<'a>(history: impl Iterator<Item = (&'a Content, bool)>) -> Content {
-        let (mut versions, mut sizes) = (Vec::new(), Vec::new());
+        let (mut contents, mut sizes) = (Vec::new(), Vec::new());
         let mut before: Option<(u64, u64)> = None;
         for (content, grew) in history {
-            let first = sizes.len();
-            content.expand(&mut versions, &mut sizes);
-            let low = sizes[first..].iter().map(|size| size.0).min().unwrap_or(0);
-            let high = sizes[first..].iter().map(|size| size.1).max().unwrap_or(0);
+            let own = content.sizes();
+            let low = own.iter().map(|size| size.0).min().unwrap_or(0);
+            let high = own.iter().map(|size| size.1).max().unwrap_or(0);
+            contents.push(content);
+            sizes.extend(own);
             if let Some((start, _)) = before.filter(|_| grew)
                 && start < high
             {
@@ -168,15 +205,12 @@ impl Content {
             }
             before = Some((low, high));
         }
-        versions.sort();
-        versions.dedup();
         sizes.sort_unstable();
         sizes.dedup();
         let longest = sizes.iter().map(|size| size.1).max().unwrap_or(0) as usize;
-        let mut loose =
-            Loose { bytes: vec![0; longest], known: vec![false; longest], versions, sizes };
-        loose.agree();
-        loose.settled()
+        let mut pieces = vec![Piece(Vec::new()); longest.div_ceil(PIECE)];
+        contents.into_iter().for_each(|content| content.join(&mut pieces));
+        Loose { pieces: pieces.into_iter().map(Rc::new).collect(), sizes }.settled()
     }
 }
 
@@ -205,37 +239,54 @@ fn edited(bytes: &[u8], edit: Edit) -> Vec<u8> {
     new
 }
 
-impl Loose {
-    fn may_be(&self, at: usize, byte: u8) -> bool {
-        if self.known[at] {
-            return self.bytes[at] == byte;
-        }
-        self.versions.iter().any(|version| version.get(at).copied().unwrap_or(0) == byte)
-    }
+/// The parts of a range that lie in one piece each: where in the file, and which bytes of the range.
+fn parts(from: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = from + done;
+        let end = (done + PIECE - at % PIECE).min(len);
+        let part = done..end;
+        done = end;
+        (!part.is_empty()).then_some((at, part))
+    })
+}
 
-    /// Where all versions agree it is known.
-    fn agree(&mut self) {
-        let byte = |version: &[u8], at: usize| version.get(at).copied().unwrap_or(0);
-        for at in 0..self.known.len() {
-            let first = byte(&self.versions[0], at);
-            if self.versions.iter().all(|version| byte(version, at) == first) {
-                self.known[at] = true;
-                self.bytes[at] = first;
-            }
-        }
+impl Loose {
+    fn longest(&self) -> usize {
+        self.sizes.iter().map(|size| size.1).max().unwrap_or(0) as usize
     }
 
     /// It is sure if nothing is left open.
     fn settled(mut self) -> Content {
-        let longest = self.sizes.iter().map(|size| size.1).max().unwrap_or(0) as usize;
-        self.bytes.resize(longest, 0);
-        self.known.resize(longest, true);
-        if self.sizes.iter().all(|&(low, high)| low == high && high == self.sizes[0].0)
-            && self.known.iter().all(|known| *known)
+        let longest = self.longest();
+        self.resize(longest);
+        let Some((size, _)) = self.sizes.first() else { return Content::default() };
+        if self.sizes.iter().all(|(low, high)| (low, high) == (size, size))
+            && self.pieces.iter().all(|piece| piece.0.len() == 1)
         {
-            return Content::Sure(Rc::new(self.bytes));
+            let mut bytes: Vec<u8> = self.pieces.iter().flat_map(|piece| piece.0[0]).collect();
+            bytes.truncate(longest);
+            return Content::Sure(Rc::new(bytes));
         }
         Content::Loose(Rc::new(self))
+    }
+
+    /// It ends there; zeros up to there.
+    fn resize(&mut self, len: usize) {
+        self.pieces.resize_with(len.div_ceil(PIECE), || Rc::new(Piece(vec![[0; PIECE]])));
+        let behind = len % PIECE;
+        if behind > 0
+            && let Some(last) = self.pieces.last_mut()
+        {
+            last.set(behind, &[0; PIECE][behind..]);
+        }
+    }
+
+    /// These bytes are known; the pieces reach there.
+    fn know(&mut self, from: usize, bytes: &[u8]) {
+        for (at, part) in parts(from, bytes.len()) {
+            self.pieces[at / PIECE].set(at % PIECE, &bytes[part]);
+        }
     }
 
     /// The size is within these bounds.
@@ -263,18 +314,15 @@ impl Loose {
         let new = self.bounded(bounds.0, bounds.1);
         let mut new = new.ok_or_else(|| format!("a size of {:?}", self.sizes))?;
         for (at, &byte) in (offset as usize..).zip(read) {
-            if !self.may_be(at, byte) {
-                let mut may: Vec<u8> =
-                    self.versions.iter().map(|v| v.get(at).copied().unwrap_or(0)).collect();
-                if self.known[at] {
-                    may = vec![self.bytes[at]];
-                }
+            let piece = &self.pieces[at / PIECE];
+            if !piece.may_be(at % PIECE, byte) {
+                let mut may: Vec<u8> = piece.0.iter().map(|piece| piece[at % PIECE]).collect();
+                may.sort_unstable();
                 may.dedup();
                 return Err(format!("at {at} one of {may:?}, not {byte}"));
             }
-            new.known[at] = true;
-            new.bytes[at] = byte;
         }
+        new.know(offset as usize, read);
         Ok(new.settled())
     }
 
@@ -284,17 +332,8 @@ impl Loose {
         for size in &mut self.sizes {
             *size = (size.0.max(end), size.1.max(end));
         }
-        self.grow(end);
-        let range = from as usize..end as usize;
-        self.bytes[range.clone()].copy_from_slice(bytes);
-        self.known[range].fill(true);
-    }
-
-    fn grow(&mut self, end: u64) {
-        if self.bytes.len() < end as usize {
-            self.bytes.resize(end as usize, 0);
-            self.known.resize(end as usize, true);
-        }
+        self.resize(self.longest());
+        self.know(from as usize, bytes);
     }
 
     fn edit(&self, edit: Edit) -> Vec<Content> {
@@ -320,20 +359,17 @@ impl Loose {
             }
             Edit::Truncate(to) => {
                 new.sizes = vec![(to, to)];
-                new.bytes.resize(to as usize, 0);
-                new.known.resize(to as usize, true);
             }
             Edit::Allocate { mode, offset, len } => {
                 let end = offset + len;
                 if mode & KEEP_SIZE == 0 {
                     new.sizes.iter_mut().for_each(|s| *s = (s.0.max(end), s.1.max(end)));
-                    new.grow(end);
+                    new.resize(new.longest());
                 }
                 if mode & (PUNCH | ZERO) != 0 {
-                    let stop = (new.bytes.len() as u64).min(end) as usize;
+                    let stop = new.longest().min(end as usize);
                     let start = (offset as usize).min(stop);
-                    new.bytes[start..stop].fill(0);
-                    new.known[start..stop].fill(true);
+                    new.know(start, &vec![0; stop - start]);
                 }
             }
         }
@@ -400,5 +436,53 @@ impl Dirty {
     /// What is left when the client loses what it had not made stable.
     pub fn lost(&self) -> Content {
         Content::any_of(self.versions.iter().map(|version| (&version.content, version.grew)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 64 * PIECE;
+
+    /// A file that held zeros, and may hold ones.
+    fn loose() -> Content {
+        let sure = |byte| Content::Sure(Rc::new(vec![byte; LEN]));
+        Content::any_of([(&sure(0), false), (&sure(1), false)].into_iter())
+    }
+
+    fn pieces(content: &Content) -> &[Rc<Piece>] {
+        match content {
+            Content::Loose(loose) => &loose.pieces,
+            Content::Sure(_) => panic!("nothing is left open"),
+        }
+    }
+
+    #[test]
+    fn every_byte_is_one_of_those_that_it_was_and_stays_what_was_seen() {
+        let seen = loose().read(700, 3, &[0, 1, 0]).expect("it may be").expect("it was open");
+        assert!(seen.read(700, 3, &[0, 0, 0]).is_err());
+        assert!(seen.read(700, 3, &[0, 1, 0]).is_ok() && seen.read(703, 1, &[0]).is_ok());
+        assert_eq!(seen.read(0, 1, &[2]).unwrap_err(), "at 0 one of [0, 1], not 2");
+    }
+
+    #[test]
+    fn a_file_whose_bytes_were_all_seen_is_sure() {
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at / 100 % 2) as u8).collect();
+        let seen = loose().read(0, LEN as u32 + 1, &bytes).expect("it may be");
+        assert_eq!(seen, Some(Content::Sure(Rc::new(bytes))));
+    }
+
+    #[test]
+    fn an_edit_copies_only_the_pieces_that_it_meets_and_what_is_alike_is_held_once() {
+        let before = loose();
+        let edit = Edit::Write { offset: Some(PIECE as u64 + 5), len: 10, tag: 7 };
+        let [after] = &before.edit(edit)[..] else { panic!("one thing follows") };
+        let (old, new) = (pieces(&before), pieces(after));
+        let shared = old.iter().zip(new).filter(|(old, new)| Rc::ptr_eq(old, new)).count();
+        assert_eq!(shared, old.len() - 1);
+        let all = Content::any_of([(&before, false), (after, true), (&before, true)].into_iter());
+        assert_eq!(pieces(&all)[1].0.len(), 4);
+        assert_eq!(pieces(&all)[0].0.len(), 2);
     }
 }

@@ -17,7 +17,12 @@ thread_local! {
 /// Who is told the lines of clients.
 pub type Listener = Box<dyn Fn(&str)>;
 
-/// From here on until the next run `listener` is told what clients log.
+/// The run has ended: nobody listens any more.
+pub fn end() {
+    LISTENER.with(|listener| drop(listener.take()));
+}
+
+/// From here on until the run's end `listener` is told what clients log.
 pub fn listen(listener: Listener) {
     LISTENER.with(|place| *place.borrow_mut() = Some(listener));
 }

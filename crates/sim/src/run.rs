@@ -176,6 +176,7 @@ pub fn run(plan: &Plan) -> Report {
             safety_and_healing(plan, cluster, history, made).await
         })
     }));
+    log::end();
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),

@@ -7,6 +7,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use env::sim::SimDisk;
 use redbud_sim::{Fault, Plan, Report, Workload, run};
 use types::Duration;
 
@@ -83,6 +84,18 @@ fn the_same_seed_gives_the_same_run() {
         let plan = plan(seed);
         assert_eq!(run(&plan), run(&plan), "{}", plan.command());
     });
+}
+
+#[test]
+fn a_run_leaves_nothing_of_its_world_behind() {
+    // The first run of a process makes the disk that all begin with.
+    run(&Plan { operations: 10, ..Plan::new(1) });
+    let before = SimDisk::living();
+    for seed in 0..40 {
+        let plan = Plan { operations: 60, ..Plan::new(seed) };
+        run(&plan);
+        assert_eq!(SimDisk::living(), before, "disks are left: {}", plan.command());
+    }
 }
 
 #[test]

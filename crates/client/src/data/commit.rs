@@ -136,6 +136,12 @@ impl DataContext {
         Ok(ctx)
     }
 
+    /// The client is gone: files that were to be committed, which hold this, are not any more.
+    pub fn let_go(&self) {
+        let files = (self.queue.take(), self.active.take());
+        drop(files);
+    }
+
     /// The session is lost: pool, windows and buffers are gone. The client has a new number.
     pub fn evicted(self: &Rc<Self>, new_client: ClientId) {
         self.session.set(self.session.get() + 1);

@@ -78,6 +78,12 @@ pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
+/// Has SIGINT or SIGTERM arrived? From the first call on they end the process no longer by themselves.
+pub fn asked_to_stop() -> bool {
+    INSTALL.call_once(install);
+    count() > 0
+}
+
 /// The next signal after the `seen` first ones.
 pub(crate) async fn next(seen: &Cell<u64>) -> i32 {
     INSTALL.call_once(install);

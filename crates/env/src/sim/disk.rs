@@ -9,6 +9,7 @@
 //! - pages are shared between the present content, the stable content and the
 //!   recording, so each write is held once.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -114,7 +115,29 @@ struct Planned {
 /// Orders the events of all disks.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    static LIVING: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Counts the disks that there are.
+struct Living;
+
+impl Living {
+    fn new() -> Living {
+        LIVING.set(LIVING.get() + 1);
+        Living
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        // A disk may outlive the thread's storage.
+        _ = LIVING.try_with(|living| living.set(living.get() - 1));
+    }
+}
+
 struct State {
+    _living: Living,
     size: u64,
     present: Image,
     stable: Image,
@@ -210,6 +233,7 @@ impl SimDisk {
         assert!(size.is_multiple_of(PAGE as u64), "a disk's size is a multiple of {PAGE}");
         let present = image;
         SimDisk(Arc::new(Mutex::new(State {
+            _living: Living::new(),
             size,
             stable: present.clone(),
             present,
@@ -228,6 +252,11 @@ impl SimDisk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Disks that were made on this thread, less those that were dropped on it.
+    pub fn living() -> isize {
+        LIVING.get()
     }
 
     /// Its size in bytes.

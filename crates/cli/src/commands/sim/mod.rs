@@ -22,6 +22,9 @@ const VIOLATED: u8 = Status::Failed as u8;
 /// Virtual hours of one history at most.
 const HOURS_MAX: f64 = 12.0;
 
+/// Where no terminal shows how far it is, a line tells it so often.
+const NEXT_LINE: Duration = Duration::from_secs(10);
+
 /// What all plans of a call have in common.
 struct Options {
     faults: Vec<Fault>,
@@ -75,8 +78,8 @@ pub fn run(args: &SimArgs) -> Ended {
     let mut batch = Batch::new(args.jobs, args.twice);
     let mut reports = Vec::new();
     let mut totals = Totals::default();
-    let line = Line::new(count > 1);
-    while totals.seeds < count {
+    let mut line = Line::new(count > 1);
+    while totals.seeds < count && !env::asked_to_stop() {
         let next = args.seed.wrapping_add(totals.seeds);
         let size = batch.size().min(count - totals.seeds);
         let plans: Vec<Plan> =
@@ -117,12 +120,12 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     let mut campaign = Campaign::open(path, &first, command)?;
     let mut batch = Batch::new(args.jobs, args.twice);
     let before = campaign.totals.processor_seconds;
-    let line = Line::new(true);
+    let mut line = Line::new(true);
     loop {
         let totals = &campaign.totals;
         let left = args.count.map_or(u64::MAX, |count| count.saturating_sub(totals.seeds));
         let late = args.core_hours.is_some_and(|hours| totals.processor_seconds >= hours * 3600.0);
-        if left == 0 || late {
+        if left == 0 || late || env::asked_to_stop() {
             break;
         }
         let plans = (0..batch.size().min(left))
@@ -154,36 +157,43 @@ fn shrink(found: &Report, most: Duration) -> Option<Report> {
     if most.is_zero() {
         return None;
     }
-    let line = Line::new(true);
+    let mut line = Line::new(true);
     let until = Instant::now() + most;
     let smaller = sim::shrink(found, &mut sim::run, &mut |progress| {
         line.show(&format!(
             "shrinking: {} operations and {} faults are left after {} runs",
             progress.operations, progress.faults, progress.runs
         ));
-        Instant::now() < until
+        Instant::now() < until && !env::asked_to_stop()
     });
     line.clear();
     Some(smaller).filter(|smaller| smaller.plan != found.plan)
 }
 
-/// One line on the terminal that is written over and over.
+/// One line on the terminal that is written over and over; elsewhere a new one now and then.
 struct Line {
-    shown: bool,
+    wanted: bool,
+    terminal: bool,
+    written: Instant,
 }
 
 impl Line {
     fn new(wanted: bool) -> Line {
-        Line { shown: wanted && std::io::stderr().is_terminal() }
+        Line { wanted, terminal: std::io::stderr().is_terminal(), written: Instant::now() }
     }
 
-    fn show(&self, text: &str) {
-        if self.shown {
+    fn show(&mut self, text: &str) {
+        if self.wanted && self.terminal {
             drop(write!(std::io::stderr(), "\r\x1b[K{text}"));
+        } else if self.wanted && self.written.elapsed() >= NEXT_LINE {
+            self.written = Instant::now();
+            drop(writeln!(std::io::stderr(), "{text}"));
         }
     }
 
     fn clear(&self) {
-        self.show("");
+        if self.wanted && self.terminal {
+            drop(write!(std::io::stderr(), "\r\x1b[K"));
+        }
     }
 }
