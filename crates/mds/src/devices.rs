@@ -30,6 +30,16 @@ impl DataDevice {
     }
 }
 
+/// What is known of the data device at `path`: "sound", "suspect" or "not open".
+pub fn state(server: &Server, path: &str) -> &'static str {
+    let devices = server.disks.borrow();
+    match devices.iter().find(|device| device.disk.path() == path) {
+        Some(device) if device.suspect.get() => "suspect",
+        Some(_) => "sound",
+        None => "not open",
+    }
+}
+
 /// What `clients` wrote in place others can read from now on: it must not go with a power cut. All
 /// devices are flushed at the same time; the log says of which that cannot be promised.
 pub async fn flush_for(server: &Rc<Server>, clients: &[ClientId]) {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::devices;
 use crate::ops::READ;
 use crate::server::Server;
 use crate::session::State;
@@ -46,6 +47,9 @@ pub struct PagStatus {
     pub free: u64,
     /// Blocks that will be free soon.
     pub freed: u64,
+    /// "sound"; "suspect": an eviction went on without its flush, and it has not answered since;
+    /// "not open": this host does not have it.
+    pub device: &'static str,
 }
 
 /// The server's state.
@@ -176,13 +180,19 @@ async fn pags(server: &Server) -> Vec<PagStatus> {
         known.iter().find(|pag| pag.id == id).map_or_else(String::new, |pag| pag.path.clone())
     };
     pags.into_iter()
-        .map(|pag| PagStatus {
-            id: pag.id.0,
-            uuid: pag.uuid.to_string(),
-            path: path(pag.id),
-            blocks: pag.total,
-            free: pag.free,
-            freed: pag.freed,
+        .map(|pag| {
+            let path = path(pag.id);
+            let (id, uuid) = (pag.id.0, pag.uuid.to_string());
+            let device = devices::state(server, &path);
+            PagStatus {
+                id,
+                uuid,
+                path,
+                blocks: pag.total,
+                free: pag.free,
+                freed: pag.freed,
+                device,
+            }
         })
         .collect()
 }
@@ -241,6 +251,7 @@ impl Status {
             out.number("blocks", pag.blocks);
             out.number("free", pag.free);
             out.number("freed", pag.freed);
+            out.text("device", pag.device);
             out.close('}');
         }
         out.close(']');

@@ -143,6 +143,28 @@ fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
 }
 
 #[test]
+fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let (admin, b) = (Client::new(bed.world.node("admin")), bed.client("b").await);
+        admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+        let status = async || match admin.call(Op::Status {}).await {
+            Ok(OpReply::Text { text }) => text,
+            other => panic!("{other:?}"),
+        };
+        assert!(status().await.contains(r#""device":"sound""#));
+        data.stall(true);
+        assert!(admin.call(Op::Evict { client: b.id() }).await.is_ok());
+        assert!(bed.logged("has not flushed within 5 s"));
+        assert!(status().await.contains(r#""device":"suspect""#));
+        data.stall(false);
+        bed.sleep(Duration::from_secs(1)).await;
+        assert!(status().await.contains(r#""device":"sound""#));
+    });
+}
+
+#[test]
 fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
