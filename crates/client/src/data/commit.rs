@@ -722,6 +722,10 @@ impl File {
             return;
         }
         state.alone = false;
+        if state.log.is_empty() {
+            // The server knows every place.
+            state.replaced.clear();
+        }
         if let Some(size) = sealed.size {
             let least = if state.in_parts() { state.server_size } else { 0 };
             state.server_size = size.max(least);

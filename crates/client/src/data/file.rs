@@ -402,6 +402,7 @@ impl File {
         if !left.contains(Rights::DATA_S) {
             state.generation += 1;
             state.layout.clear();
+            state.replaced.clear();
             state.loaded_to = 0;
             state.known.clear();
             state.touched.clear();

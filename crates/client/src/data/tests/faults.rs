@@ -50,7 +50,10 @@ fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
             assert!(got == [1; 8192], "{action:?}");
         }
         rig.write(&file, 100, &[3; 8]).await.unwrap();
+        assert_eq!(file.launch_all(), file.state.borrow().next_seq);
+        assert_eq!(file.state.borrow().replaced.blocks(), 1);
         file.fsync(false).await.unwrap();
+        assert_eq!(file.state.borrow().replaced.blocks(), 0, "the server has its new place");
         rig.finish(512).await;
         let now = rig.server.now.borrow();
         let seen = Server::content(&now, &rig.server.disks, Ino(1));
