@@ -26,6 +26,7 @@ use crate::early::Early;
 use crate::handles::Handles;
 use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
 use crate::locks::Locks;
+use crate::names::Known;
 use crate::ops::open::WANT_NEW;
 use crate::origins::Origins;
 use crate::rpc::{Call, Events, Session, result};
@@ -175,6 +176,21 @@ impl Core {
         times.entry(inode)
     }
 
+    /// For how long the kernel may believe what a reply told of a name of the directory. That may be older
+    /// than the right that is held now: what came since must say the same.
+    pub fn told_name_ttl(&self, dir: Ino, name: &Name, told: Known) -> Duration {
+        match self.inodes.get(dir) {
+            Some(dir) if dir.known(name) == told => self.ttl(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// As [`Core::entry`], for what a reply found or made under `name`.
+    pub fn told_entry(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
+        let name = self.told_name_ttl(dir, name, Known::Leads(inode.ino));
+        Lifetimes { covered: self.ttl(), name }.entry(inode)
+    }
+
     /// Lifetimes of what is told under `dir` in this moment.
     pub fn lifetimes(&self, dir: &Inode) -> Lifetimes {
         let covered = self.ttl();
@@ -182,9 +198,9 @@ impl Core {
         Lifetimes { covered, name }
     }
 
-    /// As [`Core::entry`], from the reply to this lookup.
-    pub fn entry_as_told(&self, inode: &Inode, dir: Ino, told: &Attr) -> Entry {
-        Entry { attr: inode.attr_as_told(told), ..self.entry(inode, dir) }
+    /// As [`Core::told_entry`], with attributes as this reply told them.
+    pub fn entry_as_told(&self, inode: &Inode, dir: Ino, name: &Name, told: &Attr) -> Entry {
+        Entry { attr: inode.attr_as_told(told), ..self.told_entry(inode, dir, name) }
     }
 
     /// The inode, asked from the server if it is not known.

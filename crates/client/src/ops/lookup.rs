@@ -55,10 +55,12 @@ impl Client {
         let OpReply::Entry { entry, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
-        let Some(leased) = entry else { return Ok(Err(core.name_ttl(dir))) };
+        let Some(leased) = entry else {
+            return Ok(Err(core.told_name_ttl(dir, name, Known::Missing)));
+        };
         let inode = core.inodes.make(&leased.attr);
         inode.found_at(core.env.now());
-        let found = core.entry_as_told(&inode, dir, &leased.attr);
+        let found = core.entry_as_told(&inode, dir, name, &leased.attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && dir.names(|names| names.missed())

@@ -40,7 +40,7 @@ impl Client {
             _ => Rights::ATTR,
         };
         let inode = self.core.make(caller, place, node, want).await?;
-        Ok(self.core.entry(&inode, place.dir))
+        Ok(self.core.told_entry(&inode, place.dir, place.name))
     }
 
     /// Makes a symbolic link.
@@ -65,7 +65,7 @@ impl Client {
         };
         let inode = self.core.make(caller, place, node, Rights::ATTR).await?;
         inode.set_target(target);
-        Ok(self.core.entry(&inode, place.dir))
+        Ok(self.core.told_entry(&inode, place.dir, place.name))
     }
 
     /// A further name.
@@ -83,7 +83,7 @@ impl Client {
         };
         let inode = self.core.inodes.make(&leased.attr);
         inode.set_unnamed(false);
-        let entry = self.core.entry_as_told(&inode, place.dir, &leased.attr);
+        let entry = self.core.entry_as_told(&inode, place.dir, place.name, &leased.attr);
         Ok(Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry })
     }
 

@@ -96,7 +96,7 @@ impl Client {
                 let inode = core.inodes.make(&leased.attr);
                 core.origins.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
-                Ok((core.entry(&inode, place.dir), opened))
+                Ok((core.told_entry(&inode, place.dir, place.name), opened))
             }
             Ok(_) => Err(Fault::Protocol),
             Err(Fault::Exists) if !flags.has(OpenFlags::EXCLUSIVE) => {
