@@ -33,6 +33,10 @@ struct Node {
     lookups: u64,
     /// Changes of the size under way: what is told meanwhile is not taken in.
     unstable: u32,
+    /// Number of the last change by this kernel that left the version as it was.
+    changed: u64,
+    /// They were asked for before that, and taken in after it.
+    older: bool,
 }
 
 /// What a question was asked at.
@@ -42,6 +46,7 @@ pub struct Asked {
     /// `None`: the answer is taken in whatever happened since.
     version: Option<u64>,
     evictions: u64,
+    changes: u64,
 }
 
 impl Asked {
@@ -59,6 +64,7 @@ pub struct Cache {
     epoch: u64,
     version: u64,
     evictions: u64,
+    changes: u64,
     counts_evictions: bool,
 }
 
@@ -92,7 +98,12 @@ impl Cache {
 
     /// A question is asked now.
     pub fn ask(&self) -> Asked {
-        Asked { epoch: self.epoch, version: Some(self.version), evictions: self.evictions }
+        Asked {
+            epoch: self.epoch,
+            version: Some(self.version),
+            evictions: self.evictions,
+            changes: self.changes,
+        }
     }
 
     /// Where a name leads, if that is known.
@@ -130,6 +141,11 @@ impl Cache {
         (!node.void && now < node.until).then_some(node.attr)
     }
 
+    /// May its attributes be from before a change by this kernel?
+    pub fn is_older(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.older)
+    }
+
     /// The size of a known inode, whether its attributes count or not.
     pub fn size(&self, ino: Ino) -> u64 {
         self.nodes.get(&ino).map_or(0, |node| node.attr.size)
@@ -145,8 +161,16 @@ impl Cache {
         self.version += 1;
         let void =
             self.counts_evictions && asked.version.is_some() && asked.evictions < self.evictions;
-        let node =
-            Node { attr: *attr, until, void, version: self.version, lookups: 1, unstable: 0 };
+        let node = Node {
+            attr: *attr,
+            until,
+            void,
+            version: self.version,
+            lookups: 1,
+            unstable: 0,
+            changed: 0,
+            older: false,
+        };
         self.nodes.insert(attr.ino, node);
     }
 
@@ -157,7 +181,8 @@ impl Cache {
             return false;
         }
         self.version += 1;
-        *node = Node { attr: *attr, until, void: false, version: self.version, ..*node };
+        let older = asked.changes < node.changed;
+        *node = Node { attr: *attr, until, void: false, version: self.version, older, ..*node };
         true
     }
 
@@ -168,7 +193,8 @@ impl Cache {
         let overtaken = asked.version.is_some_and(|version| node.version > version);
         self.version += 1;
         let until = if overtaken { Instant::default() } else { until };
-        *node = Node { attr: *attr, until, void: false, version: self.version, ..*node };
+        let older = asked.changes < node.changed;
+        *node = Node { attr: *attr, until, void: false, version: self.version, older, ..*node };
     }
 
     /// A change of the size begins (`by` 1) or ends (-1).
@@ -181,6 +207,8 @@ impl Cache {
     /// What this kernel did itself changed an inode: its attributes are asked for anew.
     pub fn changed(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
+            self.changes += 1;
+            node.changed = self.changes;
             node.void = true;
         }
     }

@@ -271,7 +271,8 @@ impl Vfs {
     /// Those of the client.
     pub async fn getattr(&self, ino: Ino) -> Result<Told, Fault> {
         if let Some(attr) = self.cache(|cache| cache.attr(ino, self.now())) {
-            return Ok(Told { attr, blurred: self.caches.is_changing(ino), kept: true });
+            let older = self.cache(|cache| cache.is_older(ino));
+            return Ok(Told { attr, blurred: older || self.caches.is_changing(ino), kept: true });
         }
         let asked = self.ask();
         let answer = self.client.getattr(ino).await;

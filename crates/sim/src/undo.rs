@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use types::Ino;
 
-use crate::call::{Call, Op, Outcome};
+use crate::call::{Call, FileNo, Op, Outcome};
 use crate::model::{State, Step};
 
 /// Steps further back than this from the last sync of a client are not looked at.
@@ -147,6 +147,7 @@ fn again(
     }
     let start = start?;
     let (mut state, mut past) = (start.state.clone(), start.before.clone());
+    let mut orphans: Vec<FileNo> = lost.iter().filter_map(|link| link.call.op.file()).collect();
     for link in tail.into_iter().rev() {
         if let Op::Create { at, .. } = &link.call.op
             && link.call.client == client
@@ -165,12 +166,19 @@ fn again(
             // Of several the first will do: what is lost are names, not sizes.
             Step::Several(mut next) => Rc::new(next.swap_remove(0)),
             // What the client itself saw goes with what it lost.
-            Step::Impossible(_) if link.call.client == client => continue,
+            Step::Impossible(_) if link.call.client == client => {
+                orphans
+                    .extend(link.call.op.file().filter(|_| matches!(link.call.op, Op::Open(..))));
+                continue;
+            }
             Step::Impossible(_) => return None,
         };
         past = Some(Link::new(&past, &state, &link.call));
         state = next;
     }
+    // What was written to a file that is lost itself is told by who has it open.
+    let owed = &mut Rc::make_mut(&mut state).perhaps_owed;
+    owed.extend(orphans.into_iter().map(|file| (client, file)));
     Some((state, past))
 }
 
