@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 
+use types::limits::EXECUTORS_MAX;
 use types::{Duration, PagId};
 
 use crate::config::LEASE_RANGE;
@@ -56,6 +57,8 @@ pub struct MountOptions {
     pub transport: Transport,
     /// With io_uring: entries of each queue at first; more are added while few are free.
     pub entries: Option<u16>,
+    /// Threads that serve the mount; by default one for each processor.
+    pub executors: Option<usize>,
 }
 
 /// Tenths of a second and number of tries, as `timeo` and `retrans` have them.
@@ -83,6 +86,7 @@ impl Default for MountOptions {
             log: None,
             transport: Transport::Device,
             entries: None,
+            executors: None,
         }
     }
 }
@@ -168,6 +172,12 @@ impl MountOptions {
                 let entries = value.parse().ok().filter(|entries| (1..=64).contains(entries));
                 self.entries = Some(entries.ok_or_else(|| explain("write 1 to 64".into()))?);
             }
+            "executors" => {
+                let executors = value.parse().ok();
+                let executors = executors.filter(|n| (1..=EXECUTORS_MAX).contains(n));
+                let range = || explain(format!("write 1 to {EXECUTORS_MAX}"));
+                self.executors = Some(executors.ok_or_else(range)?);
+            }
             "comment" => {}
             _ if key.starts_with("x-") || key.starts_with("X-") => {}
             _ => {
@@ -230,6 +240,8 @@ mod tests {
             "data65536=/dev/sda",
             "transport=pigeon",
             "entries=0",
+            "executors=0",
+            "executors=1000",
             "lease=1d",
             "lease=0",
             "lease=999ms",

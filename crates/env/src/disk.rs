@@ -3,12 +3,10 @@
 //! Invariants:
 //! - offsets, lengths and buffers are multiples of 4096, asserted here;
 //! - the buffer of a read or write comes back with its result;
-//! - clones, and disks adopted by other executors, share one open file, whose
-//!   locks go when the last request on it is over.
+//! - clones share one open file, whose locks go when the last request on it is over.
 
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use crate::buffer::{ALIGNMENT, IoBuf};
 use crate::driver::{ByteLock, Handle, Op, OpenedDisk, Payload};
@@ -32,22 +30,10 @@ pub struct Disk(Rc<Inner>);
 
 struct Inner {
     env: Env,
-    shared: SharedDisk,
-}
-
-/// An open disk on its way to another executor (see [`Env::adopt_disk`]).
-#[derive(Clone)]
-pub struct SharedDisk {
     handle: Handle,
-    path: Arc<str>,
+    path: String,
     size: u64,
     write_through: bool,
-}
-
-impl SharedDisk {
-    pub(crate) fn adopt(&self, env: Env) -> Disk {
-        Disk(Rc::new(Inner { env, shared: self.clone() }))
-    }
 }
 
 fn buf_of(payload: Payload) -> IoBuf {
@@ -60,16 +46,11 @@ fn buf_of(payload: Payload) -> IoBuf {
 impl Disk {
     pub(crate) fn new(env: Env, path: &str, opened: OpenedDisk) -> Disk {
         let OpenedDisk { handle, size, write_through } = opened;
-        SharedDisk { handle, path: path.into(), size, write_through }.adopt(env)
-    }
-
-    /// The open file, for [`Env::adopt_disk`] on another executor.
-    pub fn share(&self) -> SharedDisk {
-        self.0.shared.clone()
+        Disk(Rc::new(Inner { env, handle, path: path.to_owned(), size, write_through }))
     }
 
     fn handle(&self) -> Handle {
-        self.0.shared.handle.clone()
+        self.0.handle.clone()
     }
 
     fn failed(&self, what: &str, error: &io::Error) -> io::Error {
@@ -122,7 +103,7 @@ impl Disk {
 
     /// Everything completed before the call is stable after it. At once `Ok` for write-through devices.
     pub async fn flush(&self) -> io::Result<()> {
-        if self.0.shared.write_through {
+        if self.0.write_through {
             return Ok(());
         }
         let (result, _) = self.0.env.submit(Op::Flush { disk: self.handle() }).await;
@@ -144,17 +125,17 @@ impl Disk {
 
     /// Bytes the device or file had when it was opened.
     pub fn size(&self) -> u64 {
-        self.0.shared.size
+        self.0.size
     }
 
     /// The path it was opened by.
     pub fn path(&self) -> &str {
-        &self.0.shared.path
+        &self.0.path
     }
 
     /// Are completed writes stable without a flush?
     pub fn is_write_through(&self) -> bool {
-        self.0.shared.write_through
+        self.0.write_through
     }
 
     /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD): released when the
@@ -179,8 +160,7 @@ impl Disk {
 
     fn lock(&self, lock: ByteLock) -> io::Result<bool> {
         let env = &self.0.env;
-        let result =
-            env.core().with_driver(|driver| driver.lock(env.node(), &self.0.shared.handle, lock));
+        let result = env.core().with_driver(|driver| driver.lock(env.node(), &self.0.handle, lock));
         result.map_err(|error| self.failed(&format!("{lock:?} in the lock range"), &error))
     }
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use types::{Duration, Instant, Timestamp, Uuid};
 
 use crate::buffer::IoBuf;
-use crate::disk::{Disk, DiskOptions, SharedDisk};
+use crate::disk::{Disk, DiskOptions};
 use crate::driver::{NodeId, Op, Payload, Target};
 use crate::executor::{Core, OpFuture};
 use crate::net::{Listener, Stream};
@@ -21,20 +21,37 @@ use crate::net::{Listener, Stream};
 const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
 const LISTEN_PAUSE: Duration = Duration::from_millis(10);
 
-/// A handle on the executor of this thread. Cheap to clone, `!Send`.
+/// A handle on the executor of this thread. Cheap to clone, `!Send`. Where executors take turns
+/// ([`crate::run_team`]) it is that of whichever of their threads uses it.
 #[derive(Clone)]
 pub struct Env {
-    core: Rc<Core>,
+    home: Rc<Core>,
     node: NodeId,
 }
 
 impl Env {
-    pub(crate) fn new(core: Rc<Core>, node: NodeId) -> Env {
-        Env { core, node }
+    pub(crate) fn new(home: Rc<Core>, node: NodeId) -> Env {
+        Env { home, node }
     }
 
-    pub(crate) fn core(&self) -> &Rc<Core> {
-        &self.core
+    pub(crate) fn core(&self) -> Rc<Core> {
+        self.home.here()
+    }
+
+    /// How many executors take turns here.
+    pub fn executors(&self) -> usize {
+        self.home.team().map_or(1, |team| team.size())
+    }
+
+    /// Which of [`Env::executors`] this is.
+    pub fn executor(&self) -> usize {
+        self.home.team().map_or(0, |_| crate::team::seat())
+    }
+
+    /// Starts a task on one of [`Env::executors`], by its number; 0 is the first.
+    pub fn spawn_on(&self, executor: usize, task: impl Future<Output = ()> + 'static) {
+        let core = self.home.team().map_or_else(|| self.home.clone(), |team| team.core(executor));
+        core.spawn(self.node, task);
     }
 
     pub(crate) fn node(&self) -> NodeId {
@@ -42,22 +59,22 @@ impl Env {
     }
 
     pub(crate) fn submit(&self, op: Op) -> OpFuture {
-        self.core.submit(self.node, op)
+        self.core().submit(self.node, op)
     }
 
     /// The time on a clock that never goes back and counts while the host sleeps.
     pub fn now(&self) -> Instant {
-        self.core.with_driver(|driver| driver.shown(self.node, driver.now()))
+        self.core().with_driver(|driver| driver.shown(self.node, driver.now()))
     }
 
     /// The wall clock.
     pub fn wall(&self) -> Timestamp {
-        self.core.with_driver(|driver| driver.wall(self.node))
+        self.core().with_driver(|driver| driver.wall(self.node))
     }
 
     /// 64 random bits (simulated: from the seed).
     pub fn random_u64(&self) -> u64 {
-        self.core.with_driver(|driver| driver.entropy())
+        self.core().with_driver(|driver| driver.entropy())
     }
 
     /// A random (version 4) UUID.
@@ -72,7 +89,7 @@ impl Env {
 
     /// Starts a task that runs to its end.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.core.spawn(self.node, task);
+        self.core().spawn(self.node, task);
     }
 
     /// Starts a task; the handle yields its value. Dropping the handle detaches it.
@@ -95,7 +112,7 @@ impl Env {
 
     /// The number of tasks of this executor that have not ended.
     pub fn live_tasks(&self) -> usize {
-        self.core.live_tasks()
+        self.core().live_tasks()
     }
 
     /// Ends after `time`.
@@ -105,8 +122,8 @@ impl Env {
 
     /// Ends at `at`, at once if that has passed.
     pub async fn sleep_until(&self, at: Instant) {
-        let at = self.core.with_driver(|driver| driver.real(self.node, at));
-        self.core.sleep_until(at).await;
+        let at = self.core().with_driver(|driver| driver.real(self.node, at));
+        self.core().sleep_until(at).await;
     }
 
     /// `None` if `future` took longer.
@@ -157,7 +174,7 @@ impl Env {
         let mut failure = None;
         for target in self.resolve(address).await? {
             if let Some((handle, peer)) =
-                self.core.with_driver(|driver| driver.connect_near(&target))
+                self.core().with_driver(|driver| driver.connect_near(&target))
             {
                 return Ok(Stream::new(self.clone(), handle, peer));
             }
@@ -175,7 +192,7 @@ impl Env {
     }
 
     async fn resolve(&self, address: &str) -> io::Result<Vec<Target>> {
-        if self.core.with_driver(|driver| driver.simulated()) {
+        if self.core().with_driver(|driver| driver.simulated()) {
             return Ok(vec![Target::Name(address.to_owned())]);
         }
         if let Ok(literal) = address.parse::<SocketAddr>() {
@@ -193,11 +210,11 @@ impl Env {
     /// kernel takes down the io_uring of a process that was killed, and what it holds, after the process.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
         let until = self.now() + LISTEN_PATIENCE;
-        let tcp = || self.core.with_driver(|driver| driver.listen(self.node, address));
+        let tcp = || self.core().with_driver(|driver| driver.listen(self.node, address));
         let (handle, local) = self.when_free(until, tcp).await.map_err(|error| {
             io::Error::new(error.kind(), format!("listen on {address}: {error}"))
         })?;
-        let near = || self.core.with_driver(|driver| driver.listen_near(&local));
+        let near = || self.core().with_driver(|driver| driver.listen_near(&local));
         let near = self.when_free(until, near).await.unwrap_or_default();
         Ok(Listener::new(self.clone(), handle, near, local))
     }
@@ -219,13 +236,9 @@ impl Env {
 
     /// Opens a block device or file with O_DIRECT. Errors name the path.
     pub async fn open_disk(&self, path: &str, options: DiskOptions) -> io::Result<Disk> {
-        let opened = self.core.with_driver(|driver| driver.open_disk(self.node, path, options))?;
+        let opened =
+            self.core().with_driver(|driver| driver.open_disk(self.node, path, options))?;
         Ok(Disk::new(self.clone(), path, opened))
-    }
-
-    /// The same open file as `disk`, on this executor.
-    pub fn adopt_disk(&self, disk: &SharedDisk) -> Disk {
-        disk.adopt(self.clone())
     }
 
     /// An aligned, zeroed buffer of `len` bytes from the pool of this thread.
@@ -236,14 +249,14 @@ impl Env {
     /// Ends with the signal's number when SIGINT or SIGTERM arrives, or when one
     /// has arrived since this executor began or its last call ended.
     pub async fn stop_signal(&self) -> i32 {
-        if self.core.with_driver(|driver| driver.simulated()) {
+        if self.core().with_driver(|driver| driver.simulated()) {
             let (signal, _) = self.submit(Op::Stop).await;
             return signal
                 .ok()
                 .and_then(|signal| i32::try_from(signal).ok())
                 .unwrap_or(libc::SIGTERM);
         }
-        crate::os::signal::next(&self.core.signals_seen).await
+        crate::os::signal::next(&self.core().signals_seen).await
     }
 }
 

@@ -10,7 +10,7 @@
 //! - when the main future has ended every task is dropped, then the driver is
 //!   closed: no buffer is in use after `run`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
@@ -23,6 +23,7 @@ use types::Instant;
 
 use crate::driver::{Completion, Driver, NodeId, Op, Payload, Token};
 use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
+use crate::team::Team;
 use crate::timer::{TimerKey, Timers};
 
 /// Tasks polled between two looks at the driver.
@@ -98,6 +99,8 @@ pub(crate) struct Core {
     ops: RefCell<Ops>,
     timers: RefCell<Timers>,
     closed: Cell<bool>,
+    /// With whose executors this one takes turns.
+    team: OnceCell<Rc<Team>>,
     /// Signals that arrived before this executor began, or that it has seen.
     pub(crate) signals_seen: Cell<u64>,
 }
@@ -111,8 +114,29 @@ impl Core {
             ops: RefCell::default(),
             timers: RefCell::default(),
             closed: Cell::new(false),
+            team: OnceCell::new(),
             signals_seen: Cell::new(crate::os::signal::count()),
         })
+    }
+
+    /// Takes its place in a team, once.
+    pub(crate) fn set_team(&self, team: &Rc<Team>) {
+        assert!(self.team.set(team.clone()).is_ok(), "an executor is of one team");
+    }
+
+    /// The executors that this one takes turns with, if there are others.
+    pub(crate) fn team(&self) -> Option<&Rc<Team>> {
+        self.team.get()
+    }
+
+    /// The executor of this thread, if this one is of a team; else this one.
+    pub(crate) fn here(self: &Rc<Core>) -> Rc<Core> {
+        self.team.get().map_or_else(|| self.clone(), |team| team.here())
+    }
+
+    /// Is this another thread's executor?
+    fn is_elsewhere(self: &Rc<Core>) -> bool {
+        self.team.get().is_some_and(|team| !Rc::ptr_eq(self, &team.here()))
     }
 
     /// Runs `main` to its end on this thread.
@@ -156,12 +180,21 @@ impl Core {
         let idle = with_local(|local| local.ready.is_empty()) && self.mailbox.may_sleep();
         let until = if idle { self.timers.borrow().next() } else { Some(Instant(0)) };
         self.driver.borrow_mut().wait(until, done)?;
-        with_local(|local| self.mailbox.collect(&mut local.ready, done));
+        for token in with_local(|local| self.mailbox.collect(&mut local.ready, done)) {
+            self.cancel_abandoned(token);
+        }
         for completion in done.drain(..) {
             self.finish(completion);
         }
         self.fire_timers();
         Ok(())
+    }
+
+    /// Cancels what another thread has dropped, if it has not ended since.
+    fn cancel_abandoned(&self, token: Token) {
+        if matches!(self.ops.borrow().slots[token as usize], OpPlace::Abandoned) {
+            self.driver.borrow_mut().cancel(token);
+        }
     }
 
     fn finish(&self, completion: Completion) {
@@ -434,7 +467,12 @@ impl Drop for OpFuture {
         } else {
             *place = OpPlace::Abandoned;
             drop(ops);
-            if !self.core.closed.get() {
+            if self.core.closed.get() {
+                return;
+            }
+            if self.core.is_elsewhere() {
+                self.core.mailbox.cancel(self.token);
+            } else {
                 self.core.driver.borrow_mut().cancel(self.token);
             }
         }
@@ -464,11 +502,15 @@ impl Future for Sleep {
             self.fired = true;
             return Poll::Ready(());
         }
-        if self.at <= core.now() {
+        if self.at <= core.here().now() {
             self.fired = true;
             return Poll::Ready(());
         }
         self.key = Some(core.timers.borrow_mut().add(self.at, cx.waker().clone()));
+        if core.is_elsewhere() {
+            // It may sleep beyond that.
+            core.mailbox.ring();
+        }
         Poll::Pending
     }
 }

@@ -3,13 +3,14 @@
 //! Everything below `fuse` and `cli` reaches the world only through these types.
 //!
 //! Invariants:
-//! - tasks are `!Send` and never leave their thread; what threads share lies in
-//!   [`Shard`], which no await can be under;
+//! - tasks are `!Send` and never leave their thread; threads that share state take
+//!   turns ([`run_team`]): one of them runs tasks at a time;
 //! - one driver under each executor: io_uring, epoll with threads, or a
 //!   simulated world; the code above cannot tell them apart;
 //! - a buffer handed to an operation belongs to the driver until that operation
 //!   has completed, whatever becomes of the future.
 
+mod baton;
 mod buffer;
 mod disk;
 mod driver;
@@ -19,20 +20,19 @@ mod fuse;
 mod mailbox;
 mod net;
 mod os;
-mod shard;
 pub mod sim;
 pub mod sync;
+mod team;
 mod threads;
 mod timer;
 
 pub use buffer::IoBuf;
-pub use disk::{Disk, DiskOptions, SharedDisk};
+pub use disk::{Disk, DiskOptions};
 pub use env::{Env, Join};
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};
 pub use os::signal::asked_to_stop;
-pub use os::{run, run_many};
-pub use shard::Shard;
+pub use os::{run, run_team};
 
 /// Which driver production uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,4 +1,4 @@
-//! What other threads leave for an executor: wake-ups and finished jobs.
+//! What other threads leave for an executor: wake-ups, finished jobs, operations they dropped.
 //!
 //! Invariants:
 //! - a task's wake-up from its own thread is a push to a thread-local queue: no
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::task::Wake;
 
-use crate::driver::Completion;
+use crate::driver::{Completion, Token};
 use crate::threads::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// Rings an executor that may be asleep.
@@ -21,6 +21,8 @@ pub(crate) type Bell = Box<dyn Fn() + Send + Sync>;
 struct Letters {
     wakes: Vec<u32>,
     done: Vec<Completion>,
+    /// Operations that another thread has dropped.
+    cancelled: Vec<Token>,
     sleeping: bool,
 }
 
@@ -54,18 +56,34 @@ impl Mailbox {
         self.leave(|letters| letters.done.push(completion));
     }
 
-    /// Empties the box into the two lists.
-    pub(crate) fn collect(&self, wakes: &mut VecDeque<u32>, done: &mut Vec<Completion>) {
+    /// Another thread has dropped an operation.
+    pub(crate) fn cancel(&self, token: Token) {
+        self.leave(|letters| letters.cancelled.push(token));
+    }
+
+    /// Nothing but a look at the timers is asked for.
+    pub(crate) fn ring(&self) {
+        self.leave(|_| ());
+    }
+
+    /// Empties the box into the two lists; gives the operations that were dropped.
+    pub(crate) fn collect(
+        &self,
+        wakes: &mut VecDeque<u32>,
+        done: &mut Vec<Completion>,
+    ) -> Vec<Token> {
         let mut letters = self.lock();
         letters.sleeping = false;
         wakes.extend(letters.wakes.drain(..));
         done.append(&mut letters.done);
+        std::mem::take(&mut letters.cancelled)
     }
 
     /// Announces that the executor is about to sleep; `false` if letters are there.
     pub(crate) fn may_sleep(&self) -> bool {
         let mut letters = self.lock();
-        letters.sleeping = letters.wakes.is_empty() && letters.done.is_empty();
+        letters.sleeping =
+            letters.wakes.is_empty() && letters.done.is_empty() && letters.cancelled.is_empty();
         letters.sleeping
     }
 }

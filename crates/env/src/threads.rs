@@ -3,11 +3,11 @@
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
 };
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{
-    Mutex, MutexGuard,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
 };

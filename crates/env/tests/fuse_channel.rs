@@ -230,29 +230,47 @@ fn requests_are_read_and_answered_until_the_unmount() {
 }
 
 #[test]
-fn many_callers_are_served_by_two_channels() {
-    on_mount(DriverKind::Auto, "many", async |env, channel, point| {
-        let clone = channel.clone_fd().expect("a mounted channel can be cloned");
-        // The first channel tells the mount's end; this one just serves along.
-        env.spawn({
-            let channel = FuseChannel::new(&env, clone).unwrap();
+fn many_callers_are_served_by_the_channels_of_two_executors() {
+    let Some((mount, fd)) = Mount::new("many") else { return };
+    let point = mount.point.clone();
+    redbud_env::run_team(DriverKind::Auto, 2, |env| async move {
+        let channel = FuseChannel::new(&env, fd).unwrap();
+        let server = env.spawn_join(serve(channel.clone(), None));
+        // INIT has been answered once something else was.
+        let first = point.clone();
+        env.offload(move || drop(std::fs::metadata(first.join("file")))).await;
+        let other = channel.another().expect("a mounted channel can be cloned");
+        env.spawn_on(1, {
+            let (env, other) = (env.clone(), other.clone());
             async move {
-                serve(channel, None).await;
+                loop {
+                    match other.try_recv() {
+                        Ok(request) => _ = answer(&other, &request, false),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            env.sleep(Duration::from_micros(50)).await;
+                        }
+                        Err(error) => return assert_eq!(error.raw_os_error(), Some(libc::ENODEV)),
+                    }
+                }
             }
         });
-        let callers: Vec<_> = (0..4)
-            .map(|_| {
-                let point = point.clone();
-                env.spawn_join({
-                    let env = env.clone();
-                    async move { env.offload(move || use_file(&point)).await }
+        while other.requests() < 20 {
+            let callers: Vec<_> = (0..4)
+                .map(|_| {
+                    let (env, point) = (env.clone(), point.clone());
+                    env.clone()
+                        .spawn_join(async move { env.offload(move || use_file(&point)).await })
                 })
-            })
-            .collect();
-        for caller in callers {
-            caller.await;
+                .collect();
+            for caller in callers {
+                caller.await;
+            }
         }
-    });
+        env.offload(move || unmount(&point)).await;
+        let served = env.timeout(Duration::from_secs(60), server).await;
+        assert!(served.expect("the channel ends with the mount") > 5);
+    })
+    .unwrap();
 }
 
 /// Runs over io_uring where the kernel offers it for FUSE, else by the device.

@@ -323,52 +323,6 @@ fn a_dropped_read_loses_no_bytes() {
 }
 
 #[test]
-fn executors_on_several_threads_wake_each_other_and_share_a_disk() {
-    let scratch = Scratch::new("threads", 1 << 20);
-    for kind in [DriverKind::Auto, DriverKind::Fallback] {
-        let path = scratch.path().to_owned();
-        let shared = std::sync::Arc::new(env::Shard::new((
-            None::<env::SharedDisk>,
-            Vec::<std::task::Waker>::new(),
-        )));
-        env::run_many(kind, 3, move |env, index| {
-            let (path, shared) = (path.clone(), shared.clone());
-            async move {
-                let disk = if index == 0 {
-                    let options = DiskOptions { write: true, exclusive: true };
-                    let disk = env.open_disk(&path, options).await.unwrap();
-                    let wakers = shared.with(|(slot, wakers)| {
-                        *slot = Some(disk.share());
-                        std::mem::take(wakers)
-                    });
-                    wakers.into_iter().for_each(std::task::Waker::wake);
-                    disk
-                } else {
-                    let handle = std::future::poll_fn(|cx| {
-                        shared.with(|(slot, wakers)| match slot {
-                            Some(disk) => std::task::Poll::Ready(disk.clone()),
-                            None => {
-                                wakers.push(cx.waker().clone());
-                                std::task::Poll::Pending
-                            }
-                        })
-                    });
-                    env.adopt_disk(&handle.await)
-                };
-                let mut buf = env.buffer(4096);
-                buf.fill(index as u8 + 1);
-                disk.write(index as u64 * 4096, buf).await.0.unwrap();
-                let (result, buf) = disk.read(index as u64 * 4096, env.buffer(4096)).await;
-                result.unwrap();
-                assert!(buf.iter().all(|&byte| byte == index as u8 + 1));
-                assert_eq!(env.offload(move || index * 2).await, index * 2);
-            }
-        })
-        .unwrap();
-    }
-}
-
-#[test]
 fn tasks_that_are_left_are_dropped_when_main_ends() {
     struct Dropped(Rc<Cell<u32>>);
     impl Drop for Dropped {

@@ -1,6 +1,6 @@
 //! The single-thread primitives: order, cancellation, and ends.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use redbud_env::Env;
@@ -197,29 +197,32 @@ fn many_timers_fire_in_order_and_dropped_ones_leave_nothing() {
 
 #[test]
 fn a_stop_signal_ends_the_wait_of_every_executor_and_the_next_wait_takes_another() {
-    use redbud_env::DriverKind;
-    // The handler is in place once this first wait has begun.
-    let waiting = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-    redbud_env::run_many(DriverKind::Auto, 2, move |env, index| {
-        let waiting = waiting.clone();
-        async move {
-            use std::sync::atomic::Ordering;
-            let stop = env.spawn_join({
-                let env = env.clone();
-                async move { env.stop_signal().await }
+    redbud_env::run_team(redbud_env::DriverKind::Auto, 2, |env| async move {
+        let waiting = Rc::new(Cell::new(0));
+        let ended = Rc::new(Cell::new(0));
+        for executor in 0..2 {
+            let (env, waiting, ended) = (env.clone(), waiting.clone(), ended.clone());
+            env.clone().spawn_on(executor, async move {
+                let stop = env.spawn_join({
+                    let env = env.clone();
+                    async move { env.stop_signal().await }
+                });
+                env.yield_now().await;
+                waiting.set(waiting.get() + 1);
+                assert_eq!(stop.await, libc::SIGTERM);
+                let again = env.timeout(Duration::from_millis(20), env.stop_signal()).await;
+                assert_eq!(again, None);
+                ended.set(ended.get() + 1);
             });
-            env.yield_now().await;
-            waiting.fetch_add(1, Ordering::SeqCst);
-            if index == 0 {
-                while waiting.load(Ordering::SeqCst) < 2 {
-                    env.sleep(Duration::from_millis(1)).await;
-                }
-                // SAFETY: the handler of this process is installed.
-                unsafe { libc::raise(libc::SIGTERM) };
-            }
-            assert_eq!(stop.await, libc::SIGTERM);
-            let again = env.timeout(Duration::from_millis(20), env.stop_signal()).await;
-            assert_eq!(again, None);
+        }
+        // The handler is in place once a first wait has begun.
+        while waiting.get() < 2 {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        // SAFETY: the handler of this process is installed.
+        unsafe { libc::raise(libc::SIGTERM) };
+        while ended.get() < 2 {
+            env.sleep(Duration::from_millis(1)).await;
         }
     })
     .unwrap();

@@ -4,6 +4,7 @@ use types::{Fault, Ino, LockOwner, Name};
 
 use crate::abi::{CopyFileRangeOut, FileLock, GetxattrOut, LkIn, LseekOut, OpenOut, WriteOut};
 use crate::counters::REQUESTS_XATTR;
+use crate::crew::EXECUTORS_XATTR;
 use crate::decode::{Header, Operation};
 use crate::errno::Errno;
 use crate::fs::{Entry, Filesystem, Handle, LockRequest, Opened, Place, SetXattr, WriteData};
@@ -148,6 +149,8 @@ async fn serve<F: Filesystem>(
         Operation::Getxattr { name, size } => {
             if ino == fs.root() && name == REQUESTS_XATTR {
                 sized(session.counters.json().into_bytes(), size)?
+            } else if ino == fs.root() && name == EXECUTORS_XATTR {
+                sized(session.crew.json().into_bytes(), size)?
             } else {
                 sized(fs.getxattr(ino, &name).await?, size)?
             }

@@ -21,14 +21,16 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use env::Env;
 use env::sync::{OneReceiver, OneSender, oneshot};
+use env::{Env, FuseChannel};
 use types::{Duration, Fault, HashMap};
 
 use crate::abi::Opcode;
 use crate::decode::{Header, Operation};
+use crate::errno::Errno;
 use crate::fs::{Filesystem, LockRequest};
-use crate::session::Session;
+use crate::reply::Answer;
+use crate::session::{Session, answer};
 
 /// INTERRUPTs kept that may have overtaken their requests: far more than requests are under way
 /// between the kernel and here at a time.
@@ -64,6 +66,8 @@ impl Ending {
 
 /// A request that waits.
 struct Waiting {
+    /// Where it is answered.
+    channel: FuseChannel,
     pid: u32,
     ending: Ending,
     /// Is its caller looked at?
@@ -141,31 +145,46 @@ impl Interrupts {
 
 impl<F: Filesystem> Session<F> {
     /// A request did not end at once.
-    pub(crate) fn waits(self: &Rc<Self>, env: &Env, header: &Header, ending: Ending) {
+    pub(crate) fn waits(
+        self: &Rc<Self>,
+        env: &Env,
+        channel: &FuseChannel,
+        header: &Header,
+        ending: Ending,
+    ) {
         if ending != Ending::Itself {
-            self.register(env, header, ending);
+            self.register(env, channel, header, ending);
         }
         if self.interrupts.take_early(header.unique) {
             self.interrupt(env, header.unique);
         }
     }
 
-    fn register(self: &Rc<Self>, env: &Env, header: &Header, ending: Ending) {
+    fn register(
+        self: &Rc<Self>,
+        env: &Env,
+        channel: &FuseChannel,
+        header: &Header,
+        ending: Ending,
+    ) {
         // Of a process that ends while it closes its files nothing is told.
         let watched = header.opcode == Opcode::Flush as u32;
-        let waiting = Waiting { pid: header.caller.pid, ending, watched, let_go: false };
+        let (channel, pid) = (channel.clone(), header.caller.pid);
+        let waiting = Waiting { channel, pid, ending, watched, let_go: false };
         self.interrupts.waiting.borrow_mut().insert(header.unique, waiting);
         if watched {
             self.watch(env);
         }
     }
 
-    /// A request that waited ends now.
-    pub(crate) fn ends(&self, unique: u64) {
+    /// A request that waited ends now. Was its caller let go, and so answered?
+    pub(crate) fn ends(&self, unique: u64) -> bool {
         let waited = self.interrupts.waiting.borrow_mut().remove(&unique);
-        if waited.is_some_and(|waiting| waiting.let_go && waiting.ending == Ending::GivenUp) {
+        let Some(waiting) = waited.filter(|waiting| waiting.let_go) else { return false };
+        if waiting.ending == Ending::GivenUp {
             self.fs.over(unique);
         }
+        true
     }
 
     /// The caller of request `unique` got a signal.
@@ -204,12 +223,12 @@ impl<F: Filesystem> Session<F> {
         let mut waiting = self.interrupts.waiting.borrow_mut();
         let Some(entry) = waiting.get_mut(&unique).filter(|entry| !entry.let_go) else { return };
         entry.let_go = true;
-        let ending = entry.ending;
+        let (channel, ending) = (entry.channel.clone(), entry.ending);
         drop(waiting);
-        self.answer_interrupted(unique);
         if ending == Ending::GivenUp {
             self.fs.give_up(unique);
         }
+        answer(&channel, unique, Answer::Status(Err(Errno(libc::EINTR))));
     }
 
     /// Lets all callers go.

@@ -10,6 +10,7 @@
 pub mod abi;
 mod adapter;
 mod counters;
+mod crew;
 pub mod decode;
 mod dispatch;
 pub mod errno;
@@ -24,6 +25,7 @@ mod reply;
 mod session;
 
 pub use counters::REQUESTS_XATTR;
+pub use crew::{EXECUTORS_XATTR, executors};
 pub use fs::Filesystem;
 pub use mount::{MountOptions, mount, unmount};
 pub use mounted::{ClientMount, MountError, Mounting, mount_and_serve, mount_client};

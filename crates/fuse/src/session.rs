@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - a request runs at once until it first waits; only then does it become a task
-//!   of the executor;
+//!   of the executor that took it, which serves it to its end and answers it by the channel
+//!   that it came by;
 //! - a started request runs to its end, whatever becomes of its caller, and is answered once;
 //! - `serve` ends when the file system was unmounted and every request has ended, or
 //!   none can be expected to end.
@@ -15,11 +16,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::sync::Notify;
-use env::{Env, FuseChannel, FuseRequest, IoBuf, UringOptions};
+use env::{Env, FuseChannel, FuseRequest, IoBuf};
 use types::{Ino, limits::IO_MAX};
 
 use crate::abi::{Abi, InHeader, Opcode, WriteIn};
 use crate::counters::Counters;
+use crate::crew::{self, Crew};
 use crate::decode::{Header, Operation, decode};
 use crate::dispatch::dispatch;
 use crate::errno::Errno;
@@ -44,14 +46,14 @@ pub struct ServeOptions {
     pub ready: Option<Ready>,
 }
 
-/// A mount being served by one executor.
+/// A mount being served.
 pub(crate) struct Session<F> {
     pub(crate) fs: F,
     pub(crate) counters: Counters,
     pub(crate) interrupts: Interrupts,
     pub(crate) range_owners: RangeOwners,
     pub(crate) notifier: Notifier,
-    channel: FuseChannel,
+    pub(crate) crew: Crew,
     negotiated: Negotiated,
     running: Cell<usize>,
     idle: Notify,
@@ -65,11 +67,6 @@ impl<F> Session<F> {
 }
 
 impl<F: Filesystem> Session<F> {
-    /// Answers a request whose caller is let go.
-    pub(crate) fn answer_interrupted(&self, unique: u64) {
-        answer(self, unique, Answer::Status(Err(Errno(libc::EINTR))));
-    }
-
     /// The inode behind a node of the kernel's.
     fn inode(&self, node: Ino) -> Ino {
         if node == NODE_ROOT { self.fs.root() } else { node }
@@ -81,7 +78,7 @@ impl<F: Filesystem> Session<F> {
     }
 }
 
-/// Serves `fs` on a mounted channel until it is unmounted.
+/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`.
 ///
 /// # Errors
 /// A kernel that is too old, or a failure of the channel.
@@ -91,6 +88,7 @@ pub async fn serve<F: Filesystem>(
     fs: F,
     options: ServeOptions,
 ) -> io::Result<()> {
+    let uring = options.init.uring;
     let Some(negotiated) = handshake(&channel, options.init).await? else {
         return Ok(());
     };
@@ -105,19 +103,28 @@ pub async fn serve<F: Filesystem>(
         interrupts: Interrupts::default(),
         range_owners: RangeOwners::default(),
         notifier: options.notifier,
-        channel,
+        crew: Crew::default(),
         negotiated,
         running: Cell::new(0),
         idle: Notify::new(),
     });
     session.counters.count(Opcode::Init as u32);
+    crew::muster(env, &session, &channel, uring)?;
+    let mut failed = pin!(session.crew.failed());
     let ended = loop {
-        match session.channel.recv().await {
-            Ok(Some(request)) => start(env, &session, request).await,
+        let mut next = pin!(channel.recv());
+        let request = poll_fn(|cx| match next.as_mut().poll(cx) {
+            Poll::Ready(request) => Poll::Ready(request),
+            Poll::Pending => failed.as_mut().poll(cx).map(Err),
+        });
+        match request.await {
+            Ok(Some(request)) => start(env, &session, &channel, request).await,
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
+        session.crew.call_if_busy(channel.in_a_row());
     };
+    session.crew.dismiss();
     // Who asked is gone with the mount.
     session.release_all();
     let mut gone = session.fs.gone();
@@ -167,15 +174,6 @@ async fn handshake(channel: &FuseChannel, options: InitOptions) -> io::Result<Op
         }
         Ok((out, negotiated)) => {
             Answer::fixed(&out).send(channel, header.unique)?;
-            // Registered only now: the kernel refuses it before the answer.
-            if let Some(entries) = options.uring {
-                channel.start_uring(UringOptions {
-                    executor: 0,
-                    executors: 1,
-                    depth: entries.first,
-                    depth_max: entries.most,
-                })?;
-            }
             Ok(Some(negotiated))
         }
         Err(errno) => {
@@ -192,7 +190,12 @@ fn arguments(request: &FuseRequest) -> Vec<u8> {
 }
 
 /// Serves a request, or starts the task that does.
-async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: FuseRequest) {
+pub(crate) async fn start<F: Filesystem>(
+    env: &Env,
+    session: &Rc<Session<F>>,
+    channel: &FuseChannel,
+    request: FuseRequest,
+) {
     let Some(mut header) = Header::decode(&request.head[..request.head_len]) else {
         return;
     };
@@ -203,7 +206,7 @@ async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: Fuse
         Ok(decoded) => decoded,
         Err(errno) => {
             if expects_answer(header.opcode) {
-                answer(session, header.unique, Answer::Status(Err(errno)));
+                answer(channel, header.unique, Answer::Status(Err(errno)));
             }
             return;
         }
@@ -219,9 +222,9 @@ async fn start<F: Filesystem>(env: &Env, session: &Rc<Session<F>>, request: Fuse
         Operation::Rename { name, to, new_name, flags } => {
             let to = session.inode(to);
             let operation = Operation::Rename { name, to, new_name, flags };
-            run(env, session, header, operation, body).await;
+            run(env, session, channel, header, operation, body).await;
         }
-        operation => run(env, session, header, operation, body).await,
+        operation => run(env, session, channel, header, operation, body).await,
     }
 }
 
@@ -254,29 +257,28 @@ fn expects_answer(opcode: u32) -> bool {
 async fn run<F: Filesystem>(
     env: &Env,
     session: &Rc<Session<F>>,
+    channel: &FuseChannel,
     header: Header,
     operation: Operation,
     body: IoBuf,
 ) {
     let here = Rc::clone(session);
     let (unique, ending) = (header.unique, Ending::of(&operation));
-    let mut task = Box::pin(async move {
-        let result = dispatch(&here, &header, operation, body).await;
-        if !here.interrupts.let_go(unique) {
-            answer(&here, unique, result);
-        }
-    });
+    let mut task = Box::pin(async move { dispatch(&here, &header, operation, body).await });
     let polled =
         poll_fn(|cx| Poll::Ready(session.fs.step(unique, || task.as_mut().poll(cx)))).await;
-    if polled.is_ready() {
-        return;
+    if let Poll::Ready(result) = polled {
+        return answer(channel, unique, result);
     }
     session.running.set(session.running.get() + 1);
-    session.waits(env, &header, ending);
-    let here = Rc::clone(session);
+    session.waits(env, channel, &header, ending);
+    let (here, channel) = (Rc::clone(session), channel.clone());
     env.spawn(async move {
-        poll_fn(|cx| here.fs.step(unique, || task.as_mut().poll(cx))).await;
-        here.ends(unique);
+        let result = poll_fn(|cx| here.fs.step(unique, || task.as_mut().poll(cx))).await;
+        // Nobody is let go from here on, so there is one answer.
+        if !here.ends(unique) {
+            answer(&channel, unique, result);
+        }
         here.running.set(here.running.get() - 1);
         if here.running.get() == 0 {
             here.idle.notify_all();
@@ -284,9 +286,10 @@ async fn run<F: Filesystem>(
     });
 }
 
-fn answer<F>(session: &Session<F>, unique: u64, answer: Answer) {
+/// Answers a request by the channel that it came by. Other executors run meanwhile.
+pub(crate) fn answer(channel: &FuseChannel, unique: u64, answer: Answer) {
     // A reply fails when the mount is gone, and its callers with it.
-    let _ = answer.send(&session.channel, unique);
+    let _ = answer.send(channel, unique);
 }
 
 /// The kernel's name for the root of the mount, which may be any directory. All other nodes

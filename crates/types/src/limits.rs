@@ -66,6 +66,8 @@ pub const REPLAY_MAX: usize = 65_536;
 pub const SESSIONS_MAX: usize = 4096;
 /// How long an eviction waits for a data device to make stable what the client wrote there in place.
 pub const EVICTION_FLUSH: Duration = Duration::from_secs(5);
+/// Threads that serve one mount.
+pub const EXECUTORS_MAX: usize = 64;
 
 const _: () = assert!(BLOCK == 1 << BLOCK_SHIFT);
 const _: () = assert!(IO_MAX + 65_536 <= FRAME_MAX, "a frame holds the largest request");

@@ -104,11 +104,10 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         },
     };
     let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
-    let served =
-        env::run(
-            DriverKind::Auto,
-            |env| async move { fuse::mount_client(&env, what, ready).await },
-        );
+    let executors = options.executors.unwrap_or_else(fuse::executors);
+    let served = env::run_team(DriverKind::Auto, executors, |env| async move {
+        fuse::mount_client(&env, what, ready).await
+    });
     let lost = match &served {
         Ok(Err(MountError::Lost(text))) => Some(text.clone()),
         _ => None,

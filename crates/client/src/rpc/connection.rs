@@ -186,6 +186,7 @@ impl Session {
         state.heard = self.env.now();
         state.clock_offset = nanos(welcome.time) - nanos(wall);
         state.out.clear();
+        state.writing = false;
         state.stream = Some(connection.stream.clone());
         state.connection += 1;
         state.recovery = None;
@@ -230,7 +231,7 @@ impl Session {
                 stream.shutdown();
             }
             drop(state);
-            self.writable.notify_all();
+            self.writers.wake_all();
             self.log(&format!("lost the connection to the metadata server ({text}); reconnecting"));
         }
     }
@@ -238,7 +239,7 @@ impl Session {
     async fn serve(self: Rc<Self>, mut connection: Connection) -> String {
         let stream = connection.stream.clone();
         let number = self.state.borrow().connection;
-        self.env.spawn(self.clone().write(stream.clone(), number));
+        self.start_writers(&stream, number);
         if connection.welcome.state == mds::RECOVERED {
             let survived = connection.welcome.survived;
             self.env.spawn(self.clone().recover(number, survived));
@@ -287,33 +288,6 @@ impl Session {
         }
         drop(state);
         self.changed.notify_all();
-    }
-
-    /// Writes what gathers in `out`, all of an executor turn at once.
-    async fn write(self: Rc<Self>, stream: Stream, number: u64) {
-        let mut spare = Vec::new();
-        loop {
-            let writable = self.writable.notified();
-            let taken = {
-                let mut state = self.state.borrow_mut();
-                if state.connection != number || state.stream.is_none() {
-                    return;
-                }
-                std::mem::replace(&mut state.out, spare)
-            };
-            if taken.is_empty() {
-                spare = taken;
-                writable.await;
-                continue;
-            }
-            let (result, bytes) = stream.write_all(taken).await;
-            spare = if bytes.capacity() > 1 << 20 { Vec::new() } else { bytes };
-            if result.is_err() {
-                // The reader sees the end of the connection and brings a new one.
-                stream.shutdown();
-                return;
-            }
-        }
     }
 
     /// Tries for ever; `None` when the session was closed.

@@ -14,6 +14,7 @@ mod callers;
 mod connection;
 mod content;
 mod recovery;
+mod writers;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -123,7 +124,9 @@ struct State {
     phase: Phase,
     slots: SlotTable,
     pending: BTreeMap<u16, Pending>,
+    /// Requests that wait to be written, and whether an executor is writing some.
     out: Vec<u8>,
+    writing: bool,
     stream: Option<Stream>,
     /// Rises with every connection.
     connection: u64,
@@ -164,7 +167,7 @@ pub(crate) struct Session {
     /// The reserved slot that is kept for renewing the lease: when all others wait for a slow
     /// server, it is the only sign of life, of both.
     renewal: Semaphore,
-    writable: Notify,
+    writers: writers::Writers,
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
     sync_forced: Cell<bool>,
@@ -291,7 +294,7 @@ impl Session {
 
     fn put_message(&self, state: &mut State, message: &Message) {
         frame::encode(message, &mut state.out);
-        self.writable.notify_one();
+        self.writers.wake(&self.env);
     }
 
     /// A reply came.
@@ -441,7 +444,7 @@ impl Session {
             stream.shutdown();
         }
         drop(state);
-        self.writable.notify_all();
+        self.writers.wake_all();
         self.changed.notify_all();
     }
 
@@ -526,7 +529,7 @@ impl Session {
         for pending in pending.into_values() {
             pending.answer.send(Err(Fault::Unreachable));
         }
-        self.writable.notify_all();
+        self.writers.wake_all();
         self.changed.notify_all();
     }
 
@@ -594,6 +597,7 @@ impl Session {
                 slots,
                 pending: BTreeMap::new(),
                 out: Vec::new(),
+                writing: false,
                 stream: None,
                 connection: 0,
                 recovery: None,
@@ -617,7 +621,7 @@ impl Session {
                 requests: 0,
                 evictions: 0,
             }),
-            writable: Notify::new(),
+            writers: writers::Writers::new(&env),
             changed: Notify::new(),
             events: OnceCell::new(),
             sync_forced: Cell::new(false),

@@ -38,7 +38,7 @@ const BODY_KEPT: usize = 64 << 10;
 /// Requests read in a row before other tasks get their turn.
 const BURST: u32 = 8;
 /// One request in so many is followed by a look for another also where that has not paid.
-const PROBE_EVERY: u32 = 16;
+const PROBE_EVERY: u64 = 16;
 
 /// The kernel's FUSE channel. Reading never blocks a thread; notifications are
 /// written by threads that serve nothing else, one per lane.
@@ -56,10 +56,14 @@ struct Inner {
     in_a_row: Cell<u32>,
     /// Was another request there when last looked, right after one?
     busy: Cell<bool>,
-    served: Cell<u32>,
+    /// Requests read from the device.
+    served: Cell<u64>,
     /// The descriptor was reported readable and has not been read since.
     ready: Cell<bool>,
-    lanes: Lanes,
+    /// Those of all channels of the mount.
+    lanes: Rc<Lanes>,
+    /// Is it looked at for requests when it has been idle? Of several channels of a mount one is.
+    listens: bool,
     uring: RefCell<uring::Uring>,
     /// Waits until the device can be read; kept between calls of `recv`.
     polling: RefCell<Option<OpFuture>>,
@@ -94,27 +98,44 @@ impl FuseChannel {
     pub fn new(env: &Env, fd: OwnedFd) -> io::Result<FuseChannel> {
         fuse_dev::prepare(&fd)?;
         let fd = Arc::new(fd);
-        Ok(FuseChannel(Rc::new(Inner {
-            env: env.clone(),
-            spare: RefCell::new(None),
-            burst: Cell::new(0),
-            in_a_row: Cell::new(0),
-            busy: Cell::new(false),
-            served: Cell::new(0),
-            ready: Cell::new(false),
-            lanes: Lanes::new(fd.clone()),
-            uring: RefCell::default(),
-            polling: RefCell::new(None),
-            fd,
-        })))
+        let lanes = Rc::new(Lanes::new(fd.clone()));
+        Ok(FuseChannel(Rc::new(Inner::new(env, fd, lanes, true))))
     }
 
-    /// A cloned descriptor (FUSE_DEV_IOC_CLONE) for another executor.
+    /// A further channel of the same mount (FUSE_DEV_IOC_CLONE), for another executor. It is told of
+    /// requests over io_uring, if that is started; of those by the device only [`FuseChannel::try_recv`]
+    /// tells. A request is answered on the channel that it came by.
     ///
     /// # Errors
     /// /dev/fuse cannot be opened, or the channel is not mounted.
-    pub fn clone_fd(&self) -> io::Result<OwnedFd> {
-        fuse_dev::clone(&self.0.fd)
+    pub fn another(&self) -> io::Result<FuseChannel> {
+        let fd = Arc::new(fuse_dev::clone(&self.0.fd)?);
+        let inner = Inner::new(&self.0.env, fd, self.0.lanes.clone(), false);
+        Ok(FuseChannel(Rc::new(inner)))
+    }
+
+    /// Requests that have come by this channel.
+    pub fn requests(&self) -> u64 {
+        self.0.served.get() + self.requests_by_uring()
+    }
+
+    /// How many requests were read since none was there.
+    pub fn in_a_row(&self) -> u32 {
+        self.0.in_a_row.get()
+    }
+
+    /// The next request by the device, if there is one: `WouldBlock` if not.
+    ///
+    /// # Errors
+    /// None is there, the file system was unmounted, or the channel is broken.
+    pub fn try_recv(&self) -> io::Result<FuseRequest> {
+        loop {
+            match self.0.read() {
+                // The request was interrupted, or we were.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
+                result => return result,
+            }
+        }
     }
 
     /// Can [`FuseChannel::start_uring`] work on this executor, if the kernel offers it?
@@ -170,7 +191,6 @@ impl FuseChannel {
                         inner.busy.set(inner.busy.get() || inner.in_a_row.get() > 0);
                         inner.in_a_row.set(inner.in_a_row.get() + 1);
                         inner.burst.set(inner.burst.get() + 1);
-                        inner.served.set(inner.served.get().wrapping_add(1));
                         return Ok(Some(request));
                     }
                     Err(error) => match error.raw_os_error() {
@@ -211,18 +231,37 @@ impl FuseChannel {
 }
 
 impl Inner {
+    fn new(env: &Env, fd: Arc<OwnedFd>, lanes: Rc<Lanes>, listens: bool) -> Inner {
+        Inner {
+            env: env.clone(),
+            fd,
+            spare: RefCell::new(None),
+            burst: Cell::new(0),
+            in_a_row: Cell::new(0),
+            busy: Cell::new(false),
+            served: Cell::new(0),
+            ready: Cell::new(false),
+            lanes,
+            listens,
+            uring: RefCell::default(),
+            polling: RefCell::new(None),
+        }
+    }
+
     /// Waits until the device is readable (and notes that) or a request has come over io_uring.
     async fn wait(&self) -> io::Result<()> {
         poll_fn(|cx| {
-            let mut polling = self.polling.borrow_mut();
-            let op = polling.get_or_insert_with(|| {
-                let file = Handle::Fd(self.fd.clone());
-                self.env.submit(Op::Readable { file })
-            });
-            if let Poll::Ready((result, _)) = Pin::new(op).poll(cx) {
-                *polling = None;
-                self.ready.set(true);
-                return Poll::Ready(result.map(drop));
+            if self.listens {
+                let mut polling = self.polling.borrow_mut();
+                let op = polling.get_or_insert_with(|| {
+                    let file = Handle::Fd(self.fd.clone());
+                    self.env.submit(Op::Readable { file })
+                });
+                if let Poll::Ready((result, _)) = Pin::new(op).poll(cx) {
+                    *polling = None;
+                    self.ready.set(true);
+                    return Poll::Ready(result.map(drop));
+                }
             }
             let mut uring = self.uring.borrow_mut();
             uring.receiver = Some(cx.waker().clone());
@@ -243,6 +282,7 @@ impl Inner {
                 return Err(error);
             }
         };
+        self.served.set(self.served.get() + 1);
         let head_len = len.min(HEAD);
         body.set_len(len - head_len);
         if body.len() < BODY_KEPT {

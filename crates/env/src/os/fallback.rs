@@ -19,6 +19,7 @@ use crate::driver::{
     ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
 };
 use crate::mailbox::Mailbox;
+use crate::team::away;
 
 /// Events taken from the kernel at once.
 const EVENTS: usize = 128;
@@ -228,10 +229,11 @@ impl Fallback {
 
     fn poll(&mut self, timeout: i32) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let epoll = self.epoll.as_raw_fd();
         // SAFETY: the kernel fills at most EVENTS live entries.
-        let got = unsafe {
-            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, timeout)
-        };
+        let got = away(|| unsafe {
+            libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS as i32, timeout)
+        });
         let got = match sys::check(got) {
             Ok(got) => got as usize,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,

@@ -9,6 +9,7 @@ use std::task::{Poll, Waker};
 
 use super::sys;
 use crate::fuse::NotifyLane;
+use crate::team::away;
 
 /// `_IOR(229, 0, u32)`: makes a descriptor a further channel of a mount.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
@@ -40,7 +41,7 @@ pub(crate) fn read(fd: &OwnedFd, head: &mut [u8], body: &mut [u8]) -> io::Result
         libc::iovec { iov_base: body.as_mut_ptr().cast(), iov_len: body.len() },
     ];
     // SAFETY: the parts are live, exclusively borrowed slices.
-    match sys::check_len(unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 2) }) {
+    match sys::check_len(away(|| unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 2) })) {
         // Only a channel without a mount behind it ends.
         Ok(0) => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         result => result,
@@ -53,10 +54,11 @@ pub(crate) fn reply(fd: &OwnedFd, head: &[u8], body: &[u8]) -> io::Result<()> {
         libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
         libc::iovec { iov_base: body.as_ptr().cast_mut().cast(), iov_len: body.len() },
     ];
-    let count = if body.is_empty() { 1 } else { 2 };
+    let (fd, count) = (fd.as_raw_fd(), if body.is_empty() { 1 } else { 2 });
     loop {
         // SAFETY: the kernel only reads the parts, which are live slices.
-        match sys::check_len(unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr(), count) }) {
+        let written = away(|| unsafe { libc::writev(fd, parts.as_ptr(), count) });
+        match sys::check_len(written) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
                 return Ok(());

@@ -18,11 +18,18 @@ pub(crate) mod ring;
 pub(crate) mod signal;
 pub(crate) mod sys;
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
+use crate::baton::Baton;
 use crate::driver::{Driver, Handle};
+use crate::executor::Core;
 use crate::mailbox::Mailbox;
+use crate::team::{Carried, Seated, Team, Whole, away};
 use crate::{DriverKind, Env};
 
 /// A driver of `kind` and the mailbox that rings it, for this thread.
@@ -51,38 +58,89 @@ pub fn run<T, F: Future<Output = T>>(
     main: impl FnOnce(Env) -> F,
 ) -> io::Result<T> {
     let (driver, mailbox) = driver(kind)?;
-    let core = crate::executor::Core::new(driver, mailbox);
+    let core = Core::new(driver, mailbox);
     core.block_on(main(Env::new(core.clone(), 0)))
 }
 
-/// Runs `main(env, index)` on `threads` threads, one executor each; returns when all ended.
+/// Runs `main` on this thread until it ends, with `executors` executors, each on a thread of its
+/// own, that take turns: they may share what is not `Send`, and run beside each other while
+/// they are in the kernel. Tasks are started on others by [`Env::spawn_on`]; those that are left at
+/// the end are dropped.
 ///
 /// # Errors
-/// The first driver's that could not be set up, or broke.
-pub fn run_many<F: Future<Output = ()>>(
+/// A driver could not be set up, or broke, or a thread not be made.
+pub fn run_team<T, F: Future<Output = T>>(
     kind: DriverKind,
-    threads: usize,
-    main: impl Fn(Env, usize) -> F + Send + Sync + 'static,
-) -> io::Result<()> {
-    let main = &main;
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads)
-            .map(|index| {
-                let name = format!("redbud-{index}");
-                std::thread::Builder::new()
-                    .name(name)
-                    .spawn_scoped(scope, move || run(kind, |env| main(env, index)))
-            })
-            .collect::<io::Result<_>>()?;
-        let mut ended = if threads > 0 { run(kind, |env| main(env, 0)) } else { Ok(()) };
-        for other in others {
-            match other.join() {
-                Ok(result) => ended = ended.and(result),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+    executors: usize,
+    main: impl FnOnce(Env) -> F,
+) -> io::Result<T> {
+    if executors <= 1 {
+        return run(kind, main);
+    }
+    let baton = Arc::default();
+    let _whole = Whole;
+    let _seated = Seated::new(&baton, 0);
+    let team = Team::new();
+    let (driver, mailbox) = driver(kind)?;
+    let core = Core::new(driver, mailbox);
+    team.join(&core);
+    let ended = core.block_on(async {
+        let mut others = Others { team: team.clone(), threads: Vec::new() };
+        for seat in 1..executors {
+            others.start(kind, &baton, seat)?;
         }
-        ended
-    })
+        let mut main = pin!(main(Env::new(core.clone(), 0)));
+        let mut broken = pin!(team.broken());
+        poll_fn(|cx| match main.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Ok(value)),
+            Poll::Pending => broken.as_mut().poll(cx).map(Err),
+        })
+        .await
+    });
+    team.dissolve();
+    ended?
+}
+
+/// The threads of a team but the first. Dropped, it waits for their ends.
+struct Others {
+    team: Rc<Team>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Others {
+    /// Starts the thread of the next seat.
+    fn start(&mut self, kind: DriverKind, baton: &Arc<Baton>, seat: usize) -> io::Result<()> {
+        let (baton, team) = (baton.clone(), Carried::new(self.team.clone()));
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let thread =
+            std::thread::Builder::new().name(format!("redbud-{seat}")).spawn(move || {
+                let _whole = Whole;
+                let seated = Seated::new(&baton, seat);
+                let team = team.open(&seated);
+                let core = match driver(kind) {
+                    Ok((driver, mailbox)) => Core::new(driver, mailbox),
+                    Err(error) => return drop(tell.send(Err(error))),
+                };
+                team.join(&core);
+                // The first seat waits for it.
+                drop(tell.send(Ok(())));
+                if let Err(error) = core.block_on(team.over()) {
+                    team.tell_broken(error);
+                }
+            })?;
+        self.threads.push(thread);
+        away(|| told.recv()).unwrap_or_else(|_| Err(io::Error::other("a thread ended at once")))
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.team.end();
+        for thread in self.threads.drain(..) {
+            // A panic has ended the process.
+            drop(away(|| thread.join()));
+        }
+    }
 }
 
 /// Descriptor of a production handle.

@@ -24,6 +24,7 @@ use crate::driver::{
     ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
 };
 use crate::mailbox::Mailbox;
+use crate::team::away;
 
 /// Submissions gathered in one turn; more go with a second system call.
 const ENTRIES: u32 = 256;
@@ -225,14 +226,14 @@ impl Ring {
 
     fn enter(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        let entered = match timeout {
+        let entered = away(|| match timeout {
             _ if !wait => submitter.submit(),
             None => submitter.submit_and_wait(1),
             Some(timeout) => {
                 let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
                 submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
-        };
+        });
         match entered {
             Ok(_) => Ok(()),
             // A timeout, a signal, or more completions than fit: the next turn sees.

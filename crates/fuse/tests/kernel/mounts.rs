@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::memory::LONG_AGO;
-use crate::common::{TestMount, can_mount, get_xattr, wait_for};
+use crate::common::{EXECUTORS, PATIENCE, TestMount, can_mount, get_xattr, wait_for};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -107,6 +107,48 @@ fn large_and_unaligned_writes_arrive_whole_by_every_way_of_opening() {
     let mut appended = OpenOptions::new().append(true).open(mount.path("f2")).unwrap();
     appended.write_all(b"tail").unwrap();
     assert_eq!(fs::metadata(mount.path("f2")).unwrap().len(), data.len() as u64 + 4);
+}
+
+#[test]
+fn a_busy_mount_is_served_by_all_executors() {
+    if !can_mount() {
+        return;
+    }
+    let mount = TestMount::new("busy", Duration::ZERO);
+    let over = AtomicBool::new(false);
+    let all_serve = || {
+        let taken = get_xattr(mount.path("").as_path(), "user.redbud.executors").unwrap();
+        let taken = String::from_utf8(taken).unwrap();
+        let taken = taken.trim_matches(['[', ']']).split(',').map(|n| n.parse::<u64>().unwrap());
+        let taken: Vec<u64> = taken.collect();
+        assert_eq!(taken.len(), EXECUTORS);
+        taken.iter().all(|&taken| taken > 100)
+    };
+    thread::scope(|scope| {
+        for caller in 0..12u8 {
+            let (mount, over) = (&mount, &over);
+            scope.spawn(move || {
+                let mut round = 0u32;
+                while !over.load(Ordering::SeqCst) {
+                    let path = mount.path(&format!("{caller}-{}", round % 4));
+                    let data = vec![caller; 1 + (round as usize * 4099) % 100_000];
+                    fs::write(&path, &data).unwrap();
+                    assert_eq!(fs::metadata(&path).unwrap().len(), data.len() as u64);
+                    assert!(fs::read(&path).unwrap() == data);
+                    fs::remove_file(&path).unwrap();
+                    round += 1;
+                }
+            });
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut served = false;
+        while !served && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+            served = all_serve();
+        }
+        over.store(true, Ordering::SeqCst);
+        assert!(served, "executors that were not called: {:?}", all_serve());
+    });
 }
 
 #[test]

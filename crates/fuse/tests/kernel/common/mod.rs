@@ -81,6 +81,9 @@ pub struct TestMount {
     server: Option<thread::JoinHandle<()>>,
 }
 
+/// Executors that serve a mount of the tests.
+pub const EXECUTORS: usize = 3;
+
 /// Can this process mount at all?
 pub fn can_mount() -> bool {
     // SAFETY: takes no arguments and cannot fail.
@@ -102,7 +105,7 @@ impl TestMount {
         let server = thread::spawn({
             let control = Arc::clone(&control);
             move || {
-                env::run(DriverKind::Auto, |env| async move {
+                env::run_team(DriverKind::Auto, EXECUTORS, |env| async move {
                     let channel = FuseChannel::new(&env, fd).unwrap();
                     let notifier = Notifier::new();
                     let fs = MemoryFs::new(&env, ttl, Arc::clone(&control));
