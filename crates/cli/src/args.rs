@@ -323,6 +323,9 @@ pub struct SimArgs {
     /// Processes of each client; else 1 or 2, by the seed
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub processes: Option<u16>,
+    /// Executors of each client, among which its processes are shared out
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub executors: u16,
     /// Operations of all processes together, about
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub operations: u64,

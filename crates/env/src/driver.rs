@@ -125,6 +125,10 @@ pub(crate) trait Driver {
     fn simulated(&self) -> bool {
         false
     }
+    /// How many executors of a simulated node take turns.
+    fn executors(&self, _node: NodeId) -> usize {
+        1
+    }
     /// Does it run on io_uring?
     fn is_ring(&self) -> bool {
         false

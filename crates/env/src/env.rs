@@ -40,18 +40,23 @@ impl Env {
 
     /// How many executors take turns here.
     pub fn executors(&self) -> usize {
-        self.home.team().map_or(1, |team| team.size())
+        match self.home.team() {
+            Some(team) => team.size(),
+            None => self.home.with_driver(|driver| driver.executors(self.node)),
+        }
     }
 
     /// Which of [`Env::executors`] this is.
     pub fn executor(&self) -> usize {
-        self.home.team().map_or(0, |_| crate::team::seat())
+        self.home.team().map_or_else(|| self.home.seat(), |_| crate::team::seat())
     }
 
     /// Starts a task on one of [`Env::executors`], by its number; 0 is the first.
     pub fn spawn_on(&self, executor: usize, task: impl Future<Output = ()> + 'static) {
-        let core = self.home.team().map_or_else(|| self.home.clone(), |team| team.core(executor));
-        core.spawn(self.node, task);
+        match self.home.team() {
+            Some(team) => team.core(executor).spawn(self.node, task),
+            None => self.home.spawn_at(self.node, executor, task),
+        }
     }
 
     pub(crate) fn node(&self) -> NodeId {

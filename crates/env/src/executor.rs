@@ -46,6 +46,8 @@ enum Place {
 struct TaskSlot {
     place: Place,
     node: NodeId,
+    /// To which of the executors of a simulated node it belongs.
+    seat: usize,
     wakes: Arc<SlotWaker>,
     waker: Waker,
 }
@@ -99,6 +101,8 @@ pub(crate) struct Core {
     ops: RefCell<Ops>,
     timers: RefCell<Timers>,
     closed: Cell<bool>,
+    /// The [`TaskSlot::seat`] of the task that is polled.
+    seat: Cell<usize>,
     /// With whose executors this one takes turns.
     team: OnceCell<Rc<Team>>,
     /// Signals that arrived before this executor began, or that it has seen.
@@ -114,6 +118,7 @@ impl Core {
             ops: RefCell::default(),
             timers: RefCell::default(),
             closed: Cell::new(false),
+            seat: Cell::new(0),
             team: OnceCell::new(),
             signals_seen: Cell::new(crate::os::signal::count()),
         })
@@ -244,6 +249,7 @@ impl Core {
             }
             let slot = &mut tasks.slots[index as usize];
             slot.wakes.begin_poll();
+            self.seat.set(slot.seat);
             match std::mem::replace(&mut slot.place, Place::Running { killed: false }) {
                 Place::Waiting(task) => (task, slot.waker.clone()),
                 other => {
@@ -255,6 +261,7 @@ impl Core {
         let running = Running { core: self, index };
         let ended = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         std::mem::forget(running);
+        self.seat.set(0);
         let mut tasks = self.tasks.borrow_mut();
         let slot = &mut tasks.slots[index as usize];
         if ended || matches!(slot.place, Place::Running { killed: true }) {
@@ -273,7 +280,23 @@ impl Core {
         tasks.free.push(index);
     }
 
+    /// Starts a task beside the one that is polled.
     pub(crate) fn spawn(&self, node: NodeId, task: impl Future<Output = ()> + 'static) {
+        self.spawn_at(node, self.seat.get(), task);
+    }
+
+    /// Which of the executors of a simulated node it is that runs now.
+    pub(crate) fn seat(&self) -> usize {
+        self.seat.get()
+    }
+
+    /// Starts a task on one of the executors of a simulated node.
+    pub(crate) fn spawn_at(
+        &self,
+        node: NodeId,
+        seat: usize,
+        task: impl Future<Output = ()> + 'static,
+    ) {
         let mut tasks = self.tasks.borrow_mut();
         if tasks.closed || tasks.dead.contains(&node) {
             drop(tasks);
@@ -285,12 +308,13 @@ impl Core {
             let slot = &mut tasks.slots[index as usize];
             slot.place = place;
             slot.node = node;
+            slot.seat = seat;
             slot.wakes.clone()
         } else {
             let index = u32::try_from(tasks.slots.len()).expect("fewer than 2^32 tasks");
             let wakes = SlotWaker::new(index, self.mailbox.clone());
             let waker = Waker::from(wakes.clone());
-            tasks.slots.push(TaskSlot { place, node, wakes: wakes.clone(), waker });
+            tasks.slots.push(TaskSlot { place, node, seat, wakes: wakes.clone(), waker });
             wakes
         };
         drop(tasks);

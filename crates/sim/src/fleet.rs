@@ -89,6 +89,11 @@ struct Inner {
     failure: RefCell<Option<String>>,
 }
 
+/// The node of the clients of this slot.
+pub fn node_name(slot: usize) -> String {
+    format!("c{slot}")
+}
+
 impl Fleet {
     /// Clients with so many processes each, of so many operations.
     pub fn new(
@@ -100,7 +105,7 @@ impl Fleet {
         operations: u64,
     ) -> Fleet {
         let member = |slot: usize| Member {
-            name: format!("c{slot}"),
+            name: node_name(slot),
             mount: None,
             coming: false,
             attempts: 0,
@@ -153,7 +158,7 @@ impl Fleet {
 
     /// A fresh client of the node of this slot.
     async fn mount(&self, slot: usize) -> Result<Mount, String> {
-        let name = format!("c{slot}");
+        let name = node_name(slot);
         let index = self.0.clients.get();
         self.0.clients.set(index + 1);
         let inner = &self.0;
@@ -193,7 +198,8 @@ impl Fleet {
             let (this, operations) = (self.clone(), self.0.operations);
             self.0.working.set(self.0.working.get() + 1);
             let working = Working(this);
-            mount.env.spawn(async move {
+            let executor = number as usize % mount.env.executors();
+            mount.env.spawn_on(executor, async move {
                 process.run(operations, &next).await;
                 drop(working);
             });

@@ -10,7 +10,7 @@ use types::{Duration, Ino};
 use crate::call::{At, Call, Op};
 use crate::cluster::{self, Cluster};
 use crate::faults::{Fault, Injector, Made};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, node_name};
 use crate::history::{History, NOBODY};
 use crate::judge::Judge;
 use crate::log;
@@ -42,6 +42,8 @@ pub struct Plan {
     pub clients: usize,
     /// Processes of each client.
     pub processes: usize,
+    /// Executors of each client, among which its processes are shared out.
+    pub executors: usize,
     /// Operations, about, of all processes together.
     pub operations: u64,
     /// Kinds of faults.
@@ -64,6 +66,7 @@ impl Plan {
             seed,
             clients: rng.between(1, 3) as usize,
             processes: rng.between(1, 2) as usize,
+            executors: 1,
             operations: 300,
             faults: Fault::ALL.to_vec(),
             keep: None,
@@ -108,6 +111,9 @@ impl Plan {
         }
         if let Some(time) = self.time {
             text += &format!(" --hours {}", time.as_secs_f64() / 3600.0);
+        }
+        if self.executors != 1 {
+            text += &format!(" --executors {}", self.executors);
         }
         if self.timing != 0 {
             text += &format!(" --timing {}", self.timing);
@@ -229,6 +235,9 @@ async fn safety_and_healing(
     made: Rc<RefCell<Made>>,
 ) -> Result<(), Broken> {
     cluster.start_server();
+    for client in 0..plan.clients {
+        cluster.world.set_executors(&node_name(client), plan.executors);
+    }
     let script = Rc::new(plan.script());
     let fleet = Fleet::new(
         &cluster,

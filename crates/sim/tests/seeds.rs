@@ -63,7 +63,8 @@ fn plan(seed: u64) -> Plan {
     let faults = asked.map_or_else(usual, |text| {
         text.split(',').map(|name| name.parse().expect("a fault's name")).collect()
     });
-    Plan { operations, faults, ..Plan::new(seed) }
+    let executors = 1 + seed as usize % 3;
+    Plan { operations, faults, executors, ..Plan::new(seed) }
 }
 
 #[test]

@@ -182,6 +182,8 @@ pub(crate) struct State {
     pub(crate) nodes: Vec<String>,
     /// Hosts of nodes, by name; the others share one.
     pub(crate) hosts: BTreeMap<String, String>,
+    /// Nodes with more than one executor.
+    pub(crate) executors: BTreeMap<String, usize>,
     /// Clocks of nodes, by name; the others show the world's time.
     pub(crate) clocks: BTreeMap<String, NodeClock>,
     pub(crate) ended: VecDeque<Ended>,
@@ -205,6 +207,7 @@ impl State {
             net: Net::default(),
             nodes: vec!["main".to_owned()],
             hosts: BTreeMap::new(),
+            executors: BTreeMap::new(),
             clocks: BTreeMap::new(),
             ended: VecDeque::new(),
             stops: Vec::new(),
@@ -610,6 +613,11 @@ impl Driver for SimDriver {
             size: disk.size(),
             write_through: disk.is_write_through(),
         })
+    }
+
+    fn executors(&self, node: NodeId) -> usize {
+        let state = lock(&self.0);
+        state.executors.get(&state.nodes[node as usize]).copied().unwrap_or(1)
     }
 
     fn lock(&mut self, node: NodeId, disk: &Handle, byte: ByteLock) -> io::Result<bool> {

@@ -124,6 +124,12 @@ impl SimWorld {
         lock(&self.0.state).hosts.insert(name.to_owned(), host.to_owned());
     }
 
+    /// Lets the node have several executors that take turns. Which task runs next is drawn from those of all
+    /// of them, as ever; what a task belongs to is all that differs.
+    pub fn set_executors(&self, name: &str, executors: usize) {
+        lock(&self.0.state).executors.insert(name.to_owned(), executors);
+    }
+
     /// Lets the clock of a node run faster by `drift` millionths than the world's time (slower if
     /// negative). Not for a node that already runs: its clock would jump.
     pub fn set_drift(&self, name: &str, drift: i64) {

@@ -54,6 +54,7 @@ impl Options {
         Plan {
             clients: args.clients.map_or(usual.clients, usize::from),
             processes: args.processes.map_or(usual.processes, usize::from),
+            executors: args.executors.into(),
             operations: args.operations,
             faults: self.faults.clone(),
             keep: self.keep.clone(),
