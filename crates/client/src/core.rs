@@ -241,6 +241,16 @@ impl Core {
         }
     }
 
+    /// The kernel forgets bytes `range` of the content, but for what waiting requests hold locked.
+    pub async fn void(&self, inode: &Inode, range: (u64, u64)) {
+        let content = inode.content().filter(|_| inode.has_pages());
+        let ranges = content.map_or_else(Vec::new, |content| content.unlocked(&[range]));
+        for (start, end) in ranges {
+            let len = if end == u64::MAX { 0 } else { end - start };
+            self.kernel.inval_pages(inode.ino, start, len).await;
+        }
+    }
+
     /// Fails if nothing may be changed.
     pub fn writable(&self) -> Result<(), Fault> {
         if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }

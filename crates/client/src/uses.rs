@@ -275,7 +275,11 @@ impl Content {
         self.unlocked(&[(0, u64::MAX)])
     }
 
-    fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    /// What of `ranges` waiting requests do not hold locked. To the byte, though the kernel invalidates whole
+    /// pages: the page that a WRITE changes in part may be up to date, with other bytes that become stale. If it
+    /// is not, the kernel keeps it locked; but a WRITE waits only where there is nothing to invalidate, or until
+    /// the rounds let it pass.
+    pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let parked: Vec<_> = self.parked.borrow().values().copied().collect();
         subtract(ranges, &parked)
     }

@@ -776,10 +776,8 @@ impl File {
 
     /// What the server will not take is lost.
     pub(super) fn give_up(self: &Rc<Self>, why: &str) {
-        self.errors.set(self.errors.get() + 1);
-        let who = self.ctx.rpc.describe(self.ino);
-        self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
         self.state.borrow_mut().abandon();
+        self.tell_loss(0, u64::MAX, why);
         self.changed.notify_all();
     }
 }

@@ -647,9 +647,7 @@ impl File {
 
     /// Writes to `[from, to)` are lost: the edits that speak of their data are taken back.
     pub(super) fn fail_range(&self, state: &mut State, from: u64, to: u64, why: &str) {
-        self.errors.set(self.errors.get() + 1);
-        let who = self.ctx.rpc.describe(self.ino);
-        self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
+        self.tell_loss(from, to, why);
         let log = std::mem::take(&mut state.log);
         for Logged { seq, edit } in log {
             match edit {
@@ -686,6 +684,16 @@ impl File {
         if (from..to).contains(&(state.size / BLOCK_U64)) {
             state.tail_zero = false;
         }
+    }
+
+    /// Data of blocks `[from, to)` is lost: who has the file open is told, and so is the log, and the kernel
+    /// shows it no longer.
+    pub(super) fn tell_loss(&self, from: u64, to: u64, why: &str) {
+        self.errors.set(self.errors.get() + 1);
+        let who = self.ctx.rpc.describe(self.ino);
+        self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
+        let byte = |block: u64| block.saturating_mul(BLOCK_U64);
+        self.ctx.rpc.void_pages(self.ino, byte(from), byte(to));
     }
 
     /// Blocks that lost their place may be dirty anew, by writes that found them placed:

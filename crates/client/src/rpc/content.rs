@@ -139,6 +139,12 @@ impl Rpc for ContentRpc {
         core.inodes.get(ino).map(|inode| inode.server_attr())
     }
 
+    fn void_pages(&self, ino: Ino, from: u64, to: u64) {
+        let Ok(core) = self.core() else { return };
+        let Some(inode) = core.inodes.get(ino) else { return };
+        core.env.clone().spawn(async move { core.void(&inode, (from, to)).await });
+    }
+
     fn is_open(&self, ino: Ino) -> bool {
         let inode = self.core().ok().and_then(|core| core.inodes.get(ino));
         inode.is_some_and(|inode| inode.opens() > 0)

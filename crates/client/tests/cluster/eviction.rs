@@ -1,10 +1,11 @@
 //! A client that is silent for too long loses its session, and says so.
 
 use client::SetAttrRequest;
+use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino};
 
-use crate::harness::{LEASE, RDWR, ROOT, check, logged};
+use crate::harness::{LEASE, RDWR, ROOT, Told, check, logged};
 
 #[test]
 fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
@@ -201,4 +202,23 @@ fn who_is_evicted_amid_its_recovery_is_told_of_what_was_not_replayed() {
     }
     assert!(bad.is_empty(), "{bad:?}");
     assert!(lost > 2, "{lost}");
+}
+
+#[test]
+fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
+    check(10, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let (ino, handle) = (entry.attr.ino, opened.handle);
+        a.write(handle, 0, &[1; 8192]).await;
+        a.client.fsync(handle, false).await.unwrap();
+        a.read_page(ino, handle, 4096).await;
+        cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
+        a.write(handle, 4096, &[2; 4096]).await;
+        a.kernel.told.borrow_mut().clear();
+        assert_eq!(a.client.fsync(handle, false).await, Err(Fault::Io));
+        cluster.env.sleep(Duration::from_millis(1)).await;
+        assert_eq!(*a.kernel.told.borrow(), [Told::Pages(ino, 4096, 4096)]);
+        assert_eq!(a.read_page(ino, handle, 4096).await, [1; 4096]);
+    });
 }

@@ -59,6 +59,12 @@ fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
         let seen = Server::content(&now, &rig.server.disks, Ino(1));
         assert!(seen[..100] == [1; 100] && seen[100..108] == [3; 8]);
         assert!(seen[108..] == [1; 8192 - 108]);
+        let all = (Ino(1), 0, u64::MAX);
+        assert_eq!(
+            *rig.server.voided.borrow(),
+            [(Ino(1), 0, 8192), all],
+            "one block range, then all"
+        );
     });
 }
 

@@ -63,6 +63,8 @@ pub struct Server {
     pub lease: Cell<Instant>,
     pub commits: Cell<u64>,
     pub log: RefCell<Vec<String>>,
+    /// Bytes that the kernel was told to forget.
+    pub voided: RefCell<Vec<(Ino, u64, u64)>>,
 }
 
 impl Server {
@@ -255,6 +257,10 @@ impl Rpc for Server {
         Some(Server::attr(self, ino))
     }
 
+    fn void_pages(&self, ino: Ino, from: u64, to: u64) {
+        self.voided.borrow_mut().push((ino, from, to));
+    }
+
     fn is_open(&self, _: Ino) -> bool {
         self.open.get()
     }
@@ -383,6 +389,7 @@ impl Rig {
             lease: Cell::new(Instant::FAR),
             commits: Cell::new(0),
             log: RefCell::default(),
+            voided: RefCell::default(),
         });
         let config =
             DataConfig { devices: Vec::new(), dirty_max: setup.dirty_max, read_only: false };
