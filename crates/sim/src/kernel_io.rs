@@ -70,6 +70,8 @@ impl Vfs {
             if to <= at {
                 break;
             }
+            // It may be told while further pages are filled.
+            out.blurred |= pages.doubtful_size.get() == Some(self.size(ino));
             out.bytes.extend(page.copy((at - first) as usize, (to - at) as usize));
             at = to;
             if at % BLOCK_U64 != 0 {
