@@ -304,7 +304,9 @@ repeats exactly those.
   redbud sim --campaign c.json --core-hours 8  as many as eight hours allow; may be broken off
 
 SIGINT and SIGTERM end several seeds and campaigns with their summary.
-The kinds of faults are in SIMULATION.md; a wrong one makes redbud name them.
+Kinds of faults (SIMULATION.md says what each is): cut, partition, one-way, mute, uneven; server-kill,
+server-power, server-pause; client-kill, silence, power, cluster-power; stall, long-stall, data-eio,
+meta-eio; clock-jump, drift.
 
 Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments.")]
 pub struct SimArgs {

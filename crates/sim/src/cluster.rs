@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 use client::{Client, ClientConfig, Kernel, NoKernel};
-use env::sim::{SimDisk, SimOptions, SimWorld};
+use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use store::fsck::FsckOptions;
 use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
@@ -26,6 +26,11 @@ const UNUSED_SETTING: u32 = u32::MAX;
 const CACHE_BYTES: usize = 8 << 20;
 const ADDRESS: &str = "mds:7000";
 const FS: &str = "sim";
+/// How much longer the way of a connection may be, and what passes in a second, if they are uneven.
+const DETOUR: Duration = Duration::from_millis(20);
+const BANDWIDTH: u64 = 4 << 20;
+/// Millionths by which a clock runs too fast or too slow, at most: two run apart by a tenth.
+const DRIFT: u64 = 50_000;
 /// After which a server that ended by itself is started again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The server's lease.
@@ -128,7 +133,14 @@ fn labelled() -> SimDisk {
 
 /// A world with fresh disks.
 pub fn world(seed: u64) -> (SimWorld, Disks) {
+    world_of(seed, false)
+}
+
+/// A world with fresh disks, in which connections may be `uneven`.
+pub fn world_of(seed: u64, uneven: bool) -> (SimWorld, Disks) {
     let options = SimOptions {
+        net_detour: if uneven { DETOUR } else { Duration::ZERO },
+        net_bandwidth: uneven.then_some(BANDWIDTH),
         shuffle_tasks: seed % 2 == 1,
         time_limit: Duration::from_secs(24 * 3600),
         ..SimOptions::default()
@@ -227,9 +239,23 @@ impl Cluster {
             this.env.sleep(AGAIN).await;
             if this.starts.get() == starts {
                 this.kill_server();
+                if this.meta().has_stuck() {
+                    // The device that failed to flush is reset.
+                    let meta = this.meta().after_power_cut(&mut SimRng::new(starts));
+                    this.replace(Some(meta), None);
+                }
                 this.start_server();
             }
         });
+    }
+
+    /// From its start on each host has a clock of its own.
+    pub fn drift(&self, clients: usize, rng: &mut SimRng) {
+        let clients = (0..clients).map(|slot| format!("c{slot}"));
+        for host in clients.chain([SERVER.to_owned()]) {
+            let drift = rng.between(0, 2 * DRIFT) as i64 - DRIFT as i64;
+            self.world.set_drift(&host, drift);
+        }
     }
 
     /// Kills the server's process.

@@ -28,6 +28,25 @@ fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
 }
 
 impl Injector {
+    /// The metadata device fails: the server ends, and is started on a device that works.
+    pub(crate) async fn fail_meta(&mut self) {
+        self.cluster.devices_fail(true);
+        let disk = self.cluster.meta();
+        match self.rng.below(3) {
+            0 => fail(&disk, DiskAction::Write, &mut self.rng),
+            1 => fail(&disk, DiskAction::Flush, &mut self.rng),
+            _ => {
+                self.cluster.kill_server();
+                disk.fail(DiskAction::Read, self.rng.between(1, 6), DiskFault::Io);
+                self.cluster.start_server();
+            }
+        }
+        self.pause(1_000).await;
+        disk.mend();
+        self.cluster.env.sleep(SETTLING).await;
+        self.cluster.devices_fail(false);
+    }
+
     /// The data device fails what it is asked for a while.
     pub(crate) async fn fail_data(&mut self) {
         let disk = self.cluster.data();

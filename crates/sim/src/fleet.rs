@@ -285,18 +285,27 @@ impl Fleet {
         });
     }
 
+    /// For so long all clients may lose their sessions.
+    pub fn all_may_lose(&self, time: Duration) {
+        (0..self.slots()).for_each(|slot| self.may_lose(slot, time));
+    }
+
+    /// For so long the client may lose its session.
+    pub fn may_lose(&self, slot: usize, time: Duration) {
+        let since = self.0.history.position();
+        let mut members = self.0.members.borrow_mut();
+        let member = &mut members[slot];
+        let until = self.0.cluster.env.now() + time;
+        let (since, until) =
+            member.trouble.map_or((since, until), |(first, last)| (first, last.max(until)));
+        member.trouble = Some((since, until));
+    }
+
     /// The client's process stands still, or nothing passes between it and the server.
     pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
-        let since = self.0.history.position();
         let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
         let name = self.name(slot);
-        {
-            let mut members = self.0.members.borrow_mut();
-            let member = &mut members[slot];
-            let until = env.now() + time + LEASE * 4;
-            let since = member.trouble.map_or(since, |(since, _)| since);
-            member.trouble = Some((since, until));
-        }
+        self.may_lose(slot, time + LEASE * 4);
         if stopped {
             world.pause(&name);
         } else {

@@ -76,6 +76,11 @@ impl Plan {
         }
     }
 
+    /// Is this one of the one in `n` seeds whose whole run has this fault?
+    fn has(&self, fault: Fault, n: u64) -> bool {
+        self.faults.contains(&fault) && SimRng::new(self.seed ^ fault as u64).one_in(n)
+    }
+
     /// Operations of each process.
     pub fn operations_each(&self) -> u64 {
         self.operations.div_ceil((self.clients * self.processes) as u64)
@@ -168,7 +173,8 @@ struct Ended {
 /// Runs a plan to its end.
 pub fn run(plan: &Plan) -> Report {
     log::clear();
-    let (world, disks) = cluster::world(plan.world_seed());
+    let uneven = plan.has(Fault::Uneven, 3);
+    let (world, disks) = cluster::world_of(plan.world_seed(), uneven);
     let begun = world.now();
     let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
     let mut unjudged = 0;
@@ -234,6 +240,13 @@ async fn safety_and_healing(
     history: History,
     made: Rc<RefCell<Made>>,
 ) -> Result<(), Broken> {
+    if plan.has(Fault::Uneven, 3) {
+        made.borrow_mut().insert(Fault::Uneven, 1);
+    }
+    if plan.has(Fault::Drift, 2) {
+        made.borrow_mut().insert(Fault::Drift, 1);
+        cluster.drift(plan.clients, &mut SimRng::new(plan.seed ^ 0xd21f7));
+    }
     cluster.start_server();
     for client in 0..plan.clients {
         cluster.world.set_executors(&node_name(client), plan.executors);
@@ -252,13 +265,14 @@ async fn safety_and_healing(
     let injector = Injector {
         cluster: cluster.clone(),
         fleet: fleet.clone(),
-        kinds: plan.faults.iter().copied().filter(|fault| *fault != Fault::ClusterPower).collect(),
+        kinds: plan.faults.iter().copied().filter(|fault| fault.comes()).collect(),
         rng: SimRng::new(0),
         script: script.clone(),
         ended: ended.clone(),
         made: made.clone(),
         history: history.clone(),
         seed: plan.seed,
+        held: Default::default(),
     };
     let injector = cluster.env.spawn_join(injector.run());
     // Faults go on for as long as most of the work does; then everything must finish.

@@ -170,3 +170,17 @@ fn a_file_stays_open_whose_name_is_replaced_before_its_maker_has_the_answer() {
     }
     assert!(replaced.get() > 5, "{} files were made in time", replaced.get());
 }
+
+#[test]
+fn who_mounts_does_not_wait_for_ever_for_a_server_that_takes_the_connection_and_says_nothing() {
+    run(11, |cluster| async move {
+        cluster.world.mute(SERVER, true);
+        let (begun, inner) = (cluster.env.now(), cluster.clone());
+        let mount = cluster.env.spawn_join(async move { inner.connect("one").await });
+        cluster.env.sleep(Duration::from_secs(1)).await;
+        cluster.world.mute(SERVER, false);
+        mount.await.expect("it mounts when the server answers");
+        let time = cluster.env.now() - begun;
+        assert!(time < Duration::from_secs(30), "{time:?}");
+    });
+}

@@ -135,7 +135,7 @@ impl Session {
             let mut text = String::new();
             for address in &config.server {
                 let hello = hello(&config, ClientId(0), nonce, Transno::ZERO);
-                let patience = until.since(env.now()).max(PAUSE_MAX);
+                let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT);
                 match greet(&env, address, hello, patience).await {
                     Ok(connection) => {
                         let slots = connection.welcome.slots;

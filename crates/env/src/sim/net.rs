@@ -3,7 +3,7 @@
 //! Invariants:
 //! - bytes of one direction arrive in the order in which they were sent, whole
 //!   or not at all: a cut loses the rest of the stream, never its middle;
-//! - a partition holds traffic up and loses nothing; it is delivered after healing;
+//! - a partition, of both directions or one, holds traffic up and loses nothing; it is delivered after healing;
 //! - a sender has at most [`WINDOW`] bytes that the receiver has not taken.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,6 +45,8 @@ struct Socket {
     untaken: usize,
     /// When the last bytes sent to this end arrive.
     last_arrival: Instant,
+    /// How much longer than others the way of this connection is.
+    detour: Duration,
 }
 
 struct Listener {
@@ -60,8 +62,10 @@ struct Listener {
 pub(crate) struct Net {
     listeners: BTreeMap<String, Listener>,
     sockets: BTreeMap<u64, Socket>,
-    /// Pairs of node names, the smaller first.
+    /// Names of nodes: from whom, to whom nothing passes.
     pub(crate) partitions: BTreeSet<(String, String)>,
+    /// Nodes whose listeners take connections that nobody answers.
+    pub(crate) mute: BTreeSet<String>,
     /// What a partition holds up, in order.
     held: VecDeque<NetEvent>,
     ports: u64,
@@ -70,13 +74,10 @@ pub(crate) struct Net {
 impl Net {
     /// Keeps the partitions alone.
     pub(crate) fn forget_connections(&mut self) {
-        let partitions = std::mem::take(&mut self.partitions);
-        *self = Net { partitions, ..Net::default() };
+        let (partitions, mute) =
+            (std::mem::take(&mut self.partitions), std::mem::take(&mut self.mute));
+        *self = Net { partitions, mute, ..Net::default() };
     }
-}
-
-fn pair(a: &str, b: &str) -> (String, String) {
-    if a <= b { (a.to_owned(), b.to_owned()) } else { (b.to_owned(), a.to_owned()) }
 }
 
 fn refused(kind: io::ErrorKind) -> io::Error {
@@ -116,35 +117,38 @@ impl State {
     }
 
     pub(crate) fn connect(&mut self, from: NodeId, token: Token, address: String) {
-        let at = self.arrival(None);
+        let at = self.arrival(None, 0);
         let since = self.now;
         self.schedule(at, Event::Net(NetEvent::Connect { from, token, address, since }));
     }
 
-    /// When something sent now arrives, not before what was sent to the socket earlier.
-    fn arrival(&mut self, to: Option<u64>) -> Instant {
+    /// When `len` bytes sent now have arrived, not before what was sent to the socket earlier.
+    fn arrival(&mut self, to: Option<u64>, len: usize) -> Instant {
         let range = self.options.net_latency.clone();
         let at = self.now + self.latency(&range);
+        let pass = self.options.net_bandwidth.map_or(Duration::ZERO, |bandwidth| {
+            Duration::from_nanos(len as u64 * 1_000_000_000 / bandwidth.max(1))
+        });
         match to.and_then(|socket| self.net.sockets.get_mut(&socket)) {
             Some(socket) => {
-                socket.last_arrival = socket.last_arrival.max(at);
+                socket.last_arrival = socket.last_arrival.max(at + socket.detour) + pass;
                 socket.last_arrival
             }
             None => at,
         }
     }
 
-    fn is_cut(&self, a: NodeId, b: NodeId) -> bool {
-        let names = pair(&self.nodes[a as usize], &self.nodes[b as usize]);
-        self.net.partitions.contains(&names)
+    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+        let name = |node: NodeId| self.nodes[node as usize].clone();
+        !self.net.partitions.is_empty() && self.net.partitions.contains(&(name(from), name(to)))
     }
 
-    /// Do the two ends of this traffic reach each other?
+    /// Does this traffic reach its end?
     fn passes(&self, event: &NetEvent) -> bool {
         match event {
             NetEvent::Deliver { to, .. } | NetEvent::Connected { socket: to, .. } => {
                 let socket = self.net.sockets.get(to);
-                socket.is_none_or(|socket| !self.is_cut(socket.node, socket.peer_node))
+                socket.is_none_or(|socket| !self.is_cut(socket.peer_node, socket.node))
             }
             NetEvent::Connect { from, address, .. } => {
                 let listener = self.net.listeners.get(address);
@@ -197,6 +201,10 @@ impl State {
             return;
         };
         let (near, far) = (self.new_object(), self.new_object());
+        let detour = match self.options.net_detour {
+            Duration::ZERO => Duration::ZERO,
+            most => self.latency(&(Duration::ZERO..=most)),
+        };
         for (object, peer, node, peer_node) in [(near, far, from, node), (far, near, node, from)] {
             let socket = Socket {
                 node,
@@ -210,16 +218,21 @@ impl State {
                 writers: VecDeque::new(),
                 untaken: 0,
                 last_arrival: self.now,
+                detour,
             };
             self.net.sockets.insert(object, socket);
         }
         let peer = format!("{}:{near}", self.nodes[from as usize]);
+        let mute = self.net.mute.contains(&self.nodes[node as usize]);
         let listener = self.net.listeners.get_mut(&address).expect("it was found above");
-        match listener.acceptors.pop_front() {
+        let acceptor = if mute { None } else { listener.acceptors.pop_front() };
+        match acceptor {
+            // Nobody takes it up.
+            None if mute => {}
             Some(acceptor) => self.end(acceptor, Ok(0), EndedPayload::Socket(far, peer)),
             None => listener.backlog.push_back((far, peer)),
         }
-        let at = self.arrival(Some(near));
+        let at = self.arrival(Some(near), 0);
         self.schedule(at, Event::Net(NetEvent::Connected { token, socket: near, address }));
     }
 
@@ -302,7 +315,7 @@ impl State {
             let piece = bytes[start..start + sent].to_vec();
             self.end_plain(token, Ok(sent), Payload::Bytes(bytes));
             if self.net.sockets.contains_key(&peer) {
-                let at = self.arrival(Some(peer));
+                let at = self.arrival(Some(peer), sent);
                 self.schedule(
                     at,
                     Event::Net(NetEvent::Deliver { to: peer, bytes: piece, end: false }),
@@ -320,7 +333,7 @@ impl State {
             return;
         }
         let peer = socket.peer;
-        let at = self.arrival(Some(peer));
+        let at = self.arrival(Some(peer), 0);
         self.schedule(at, Event::Net(NetEvent::Deliver { to: peer, bytes: Vec::new(), end: true }));
         self.serve_reader(object);
         self.serve_writers(object);
@@ -370,17 +383,19 @@ impl State {
         }
     }
 
-    pub(crate) fn partition(&mut self, a: &str, b: &str) {
-        self.net.partitions.insert(pair(a, b));
+    pub(crate) fn block(&mut self, from: &str, to: &str) {
+        self.net.partitions.insert((from.to_owned(), to.to_owned()));
     }
 
     pub(crate) fn heal(&mut self) {
         self.net.partitions.clear();
+        self.net.mute.clear();
         self.deliver_held();
     }
 
     pub(crate) fn heal_between(&mut self, a: &str, b: &str) {
-        self.net.partitions.remove(&pair(a, b));
+        self.net.partitions.remove(&(a.to_owned(), b.to_owned()));
+        self.net.partitions.remove(&(b.to_owned(), a.to_owned()));
         self.deliver_held();
     }
 
@@ -395,7 +410,7 @@ impl State {
                 NetEvent::Connected { socket, .. } => Some(*socket),
                 NetEvent::Connect { .. } => None,
             };
-            let at = self.arrival(to);
+            let at = self.arrival(to, 0);
             self.schedule(at, Event::Net(event));
         }
     }

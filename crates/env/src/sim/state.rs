@@ -32,6 +32,10 @@ pub struct SimOptions {
     pub flush_latency: RangeInclusive<Duration>,
     /// How long bytes are under way between two nodes.
     pub net_latency: RangeInclusive<Duration>,
+    /// How much longer the way of some connections is, at most: so they overtake each other.
+    pub net_detour: Duration,
+    /// Bytes a second in each direction of a connection; `None`: as many as come.
+    pub net_bandwidth: Option<u64>,
     /// After which a connect to an unreachable node fails.
     pub connect_timeout: Duration,
     /// Run ready tasks in a random order instead of the order in which they were woken.
@@ -46,6 +50,8 @@ impl Default for SimOptions {
             disk_latency: Duration::from_micros(20)..=Duration::from_micros(200),
             flush_latency: Duration::from_micros(100)..=Duration::from_micros(500),
             net_latency: Duration::from_micros(50)..=Duration::from_micros(500),
+            net_detour: Duration::ZERO,
+            net_bandwidth: None,
             connect_timeout: Duration::from_secs(30),
             shuffle_tasks: false,
             time_limit: Duration::from_secs(7 * 24 * 3600),
@@ -53,6 +59,8 @@ impl Default for SimOptions {
     }
 }
 
+/// Between two looks at what a stalled disk holds up.
+const STALLED: Duration = Duration::from_millis(5);
 /// Time that passes while tasks are busy for a whole turn of the executor.
 const BUSY_TURN: Duration = Duration::from_micros(10);
 
@@ -442,7 +450,7 @@ impl State {
             }
             let event = first.remove();
             if self.is_stalled(&event) {
-                self.schedule(self.now + Duration::from_millis(1), event);
+                self.schedule(self.now + STALLED, event);
             } else {
                 self.happen(event);
             }

@@ -151,6 +151,46 @@ fn a_partition_delays_and_a_cut_breaks() {
 }
 
 #[test]
+fn a_partition_of_one_direction_lets_the_other_pass() {
+    let world = SimWorld::new(4);
+    let handle = world.clone();
+    world.run(|_| async move {
+        let (client, server) = (handle.node("client"), handle.node("server"));
+        let listener = server.listen("server:1").await.unwrap();
+        let near = client.connect("server:1").await.unwrap();
+        let far = listener.accept().await.unwrap();
+        handle.block("client", "server");
+        near.write_all(b"late".to_vec()).await.0.unwrap();
+        far.write_all(b"now".to_vec()).await.0.unwrap();
+        let (result, _) = near.read(Vec::new(), 1).await;
+        assert_eq!(result.unwrap(), 1);
+        let waited = server.timeout(Duration::from_secs(100), far.read(Vec::new(), 10)).await;
+        assert!(waited.is_none());
+        handle.heal_between("client", "server");
+        assert!(far.read(Vec::new(), 10).await.0.unwrap() > 0);
+    });
+}
+
+#[test]
+fn a_mute_node_takes_connections_and_says_nothing() {
+    let world = SimWorld::new(4);
+    let handle = world.clone();
+    world.run(|_| async move {
+        let (client, server) = (handle.node("client"), handle.node("server"));
+        let listener = server.listen("server:1").await.unwrap();
+        handle.mute("server", true);
+        let near = client.connect("server:1").await.unwrap();
+        near.write_all(b"hello".to_vec()).await.0.unwrap();
+        let second = Duration::from_secs(1);
+        assert!(client.timeout(second, near.read(Vec::new(), 1)).await.is_none());
+        assert!(server.timeout(second, listener.accept()).await.is_none());
+        handle.mute("server", false);
+        let _again = client.connect("server:1").await.unwrap();
+        assert!(server.timeout(second, listener.accept()).await.is_some());
+    });
+}
+
+#[test]
 fn a_killed_node_drops_its_tasks_and_locks_and_its_peers_see_the_end() {
     let world = SimWorld::new(5);
     world.disk("disk", 1 << 20);

@@ -149,7 +149,24 @@ impl SimWorld {
 
     /// Holds up all traffic between two nodes until [`SimWorld::heal`].
     pub fn partition(&self, a: &str, b: &str) {
-        lock(&self.0.state).partition(a, b);
+        self.block(a, b);
+        self.block(b, a);
+    }
+
+    /// Holds up all traffic from one node to another until [`SimWorld::heal`]; back it passes.
+    pub fn block(&self, from: &str, to: &str) {
+        lock(&self.0.state).block(from, to);
+    }
+
+    /// Lets the node's listeners take connections, on which then nobody ever says anything, until told
+    /// otherwise.
+    pub fn mute(&self, name: &str, mute: bool) {
+        let net = &mut lock(&self.0.state).net;
+        if mute {
+            net.mute.insert(name.to_owned())
+        } else {
+            net.mute.remove(name)
+        };
     }
 
     /// Holds up all traffic between this node and those that exist now.
@@ -157,7 +174,8 @@ impl SimWorld {
         let mut state = lock(&self.0.state);
         for other in state.nodes.clone() {
             if other != name {
-                state.partition(name, &other);
+                state.block(name, &other);
+                state.block(&other, name);
             }
         }
     }
