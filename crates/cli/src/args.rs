@@ -198,7 +198,8 @@ Options (-o, separated by commas):
   transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if
                      /sys/module/fuse/parameters/enable_uring says Y
   entries=N          with transport=uring: requests taken per queue at first, up to 64 (8)
-  executors=N        threads that serve the mount, up to 64 (one for each processor, at most 8)
+  executors=N        threads that serve the mount, up to 64 (one for each processor, at most 8; one over
+                     io_uring)
   _netdev, nofail, auto, user, x-…, hard, default_permissions: accepted, as fstab has them
 
 Exit status as mount(8): 0 done, 1 usage or permission, 2 system error, 32 mount failure.")]

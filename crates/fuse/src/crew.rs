@@ -21,7 +21,7 @@ use env::sync::{Notify, OneReceiver, OneSender, oneshot};
 use env::{Env, FuseChannel, UringOptions};
 
 use crate::fs::Filesystem;
-use crate::init::UringEntries;
+use crate::init::{InitOptions, UringEntries};
 use crate::mount::become_io_flusher;
 use crate::session::{Session, start};
 
@@ -35,9 +35,12 @@ pub const EXECUTORS_XATTR: &[u8] = b"user.redbud.executors";
 const EXECUTORS: usize = 8;
 
 /// How many executors serve a mount if nobody says: one for each processor that this process may
-/// use, within reason.
-pub fn executors() -> usize {
-    std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(EXECUTORS))
+/// use, within reason. Over io_uring one: there each would be woken for every request of its processor, and a
+/// request that asks the server costs two more wake-ups, because one executor hears the answers (measured:
+/// docs/BENCHMARKS.md).
+pub fn executors(init: &InitOptions) -> usize {
+    let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(EXECUTORS));
+    if init.uring.is_some() { 1 } else { cpus() }
 }
 
 /// The other executors, as the first sees them.
