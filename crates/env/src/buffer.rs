@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 /// What direct I/O is aligned to.
 pub const ALIGNMENT: usize = 4096;
 
-/// Unused bytes that one thread's pool keeps.
+/// Unused bytes that the pool of a thread keeps; threads of a team share that many.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// Capacities from here up to [`slab::SLAB`] are pieces of slabs.
@@ -163,10 +163,22 @@ impl std::fmt::Debug for IoBuf {
 }
 
 /// Unused memory of one thread, by class.
-#[derive(Default)]
 struct Pool {
     free: [Vec<NonNull<u8>>; CLASSES.len()],
     bytes: usize,
+    /// Most of `bytes`.
+    limit: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool { free: Default::default(), bytes: 0, limit: POOL_BYTES_MAX }
+    }
+}
+
+/// The pool of this thread keeps what one among `threads` may.
+pub(crate) fn share_pool(threads: usize) {
+    POOL.with_borrow_mut(|pool| pool.limit = POOL_BYTES_MAX / threads.max(1));
 }
 
 impl Pool {
@@ -182,7 +194,7 @@ impl Pool {
         let Some(class) = class_of(capacity).filter(|&class| CLASSES[class] == capacity) else {
             return false;
         };
-        if self.bytes + capacity > POOL_BYTES_MAX {
+        if self.bytes + capacity > self.limit {
             return false;
         }
         self.bytes += capacity;

@@ -23,7 +23,7 @@ use types::Instant;
 
 use crate::driver::{Completion, Driver, NodeId, Op, Payload, Token};
 use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
-use crate::team::Team;
+use crate::team::{Team, abort_in_panic, pass};
 use crate::timer::{TimerKey, Timers};
 
 /// Tasks polled between two looks at the driver.
@@ -192,6 +192,7 @@ impl Core {
             self.finish(completion);
         }
         self.fire_timers();
+        pass();
         Ok(())
     }
 
@@ -249,9 +250,11 @@ impl Core {
             }
             let slot = &mut tasks.slots[index as usize];
             slot.wakes.begin_poll();
-            self.seat.set(slot.seat);
             match std::mem::replace(&mut slot.place, Place::Running { killed: false }) {
-                Place::Waiting(task) => (task, slot.waker.clone()),
+                Place::Waiting(task) => {
+                    self.seat.set(slot.seat);
+                    (task, slot.waker.clone())
+                }
                 other => {
                     slot.place = other;
                     return;
@@ -433,6 +436,9 @@ struct Closing<'a>(&'a Rc<Core>);
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let core = self.0;
+        if core.team.get().is_some() {
+            abort_in_panic();
+        }
         core.kill(None);
         core.closed.set(true);
         core.driver.borrow_mut().close();

@@ -10,6 +10,7 @@
 //!   task to the drop of its last, but for what is given to [`away`];
 //! - what is given to [`away`] touches nothing that other threads of the team reach: a
 //!   descriptor, and memory that is lent to it;
+//! - between two turns of an executor, and while it is away, others that wait run;
 //! - a task runs on the executor it was started on; a team's [`Env`](crate::Env) is that of
 //!   whichever thread uses it, so an operation is submitted, and ends, where its task runs;
 //! - the executor of seat 0 ends last.
@@ -56,6 +57,18 @@ pub(crate) fn away<T>(call: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Lets another thread of the team run that waits for it.
+pub(crate) fn pass() {
+    SEAT.with_borrow(|seat| {
+        if let Some((baton, _)) = seat
+            && baton.is_wanted()
+        {
+            baton.give();
+            baton.take();
+        }
+    });
+}
+
 /// The seat of this thread in its team.
 pub(crate) fn seat() -> usize {
     SEAT.with_borrow(|seat| seat.as_ref().map_or(0, |(_, seat)| *seat))
@@ -65,7 +78,8 @@ pub(crate) fn seat() -> usize {
 pub(crate) struct Seated;
 
 impl Seated {
-    pub(crate) fn new(baton: &Arc<Baton>, seat: usize) -> Seated {
+    pub(crate) fn new(baton: &Arc<Baton>, seat: usize, seats: usize) -> Seated {
+        crate::buffer::share_pool(seats);
         baton.take();
         let before = SEAT.replace(Some((baton.clone(), seat)));
         assert!(before.is_none(), "a thread has one seat");
@@ -75,6 +89,7 @@ impl Seated {
 
 impl Drop for Seated {
     fn drop(&mut self) {
+        abort_in_panic();
         if let Some((baton, _)) = SEAT.take() {
             baton.give();
         }
@@ -165,13 +180,9 @@ impl<T> Carried<T> {
     }
 }
 
-/// Ends the process if a thread of a team panics: what it shares with the others may be in any state.
-pub(crate) struct Whole;
-
-impl Drop for Whole {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
+/// Ends the process in a panic: what the threads of a team share may be in any state.
+pub(crate) fn abort_in_panic() {
+    if std::thread::panicking() {
+        std::process::abort();
     }
 }

@@ -75,6 +75,35 @@ fn tasks_of_different_executors_wake_each_other_on_their_own_threads() {
     }
 }
 
+#[test]
+fn an_executor_that_never_sleeps_lets_the_others_run() {
+    for kind in KINDS {
+        run_team(kind, 2, |env| async move {
+            let (asked, answered) = (Notify::new(), Rc::new(Cell::new(0)));
+            env.spawn_on(1, {
+                let (asked, answered) = (asked.clone(), answered.clone());
+                async move {
+                    loop {
+                        let next = asked.notified();
+                        answered.set(answered.get() + 1);
+                        next.await;
+                    }
+                }
+            });
+            for turn in 1..100 {
+                let begun = env.now();
+                while answered.get() < turn {
+                    // No timer, nothing for the kernel: only turns of this executor.
+                    env.yield_now().await;
+                    assert!(env.now().since(begun) < Duration::from_secs(10), "it never ran");
+                }
+                asked.notify_all();
+            }
+        })
+        .unwrap();
+    }
+}
+
 fn thread() -> std::thread::ThreadId {
     std::thread::current().id()
 }

@@ -8,7 +8,7 @@
 //! Invariants:
 //! - an executor that was called serves until it found no request; so none is left unserved because
 //!   someone else was called for it;
-//! - after [`Crew::dismiss`] nobody takes a request any more.
+//! - when serving ends, also by being dropped ([`Mustered`]), nobody takes a request any more.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -25,7 +25,8 @@ use crate::init::{InitOptions, UringEntries};
 use crate::mount::become_io_flusher;
 use crate::session::{Session, start};
 
-/// So many requests in a row, none of which had to be waited for, are more than one executor serves.
+/// So many requests in a row, of which none but the first had to be waited for, are more than one
+/// executor serves.
 const BUSY: u32 = 8;
 
 /// The extended attribute of the root that shows how many requests each executor has taken, as JSON.
@@ -64,7 +65,7 @@ impl Crew {
         format!("[{}]", taken.join(","))
     }
 
-    /// Calls one more if an executor has found `in_a_row` requests without a pause.
+    /// Calls one more if an executor has taken `in_a_row` requests, all but the first without waiting.
     pub(crate) fn call_if_busy(&self, in_a_row: u32) {
         if in_a_row > 0 && in_a_row.is_multiple_of(BUSY) {
             let called = self.resting.borrow_mut().pop();
@@ -74,8 +75,8 @@ impl Crew {
         }
     }
 
-    /// Nobody is called any more.
-    pub(crate) fn dismiss(&self) {
+    /// Nobody takes a request any more.
+    fn dismiss(&self) {
         self.dismissed.set(true);
         drop(self.resting.take());
         self.changed.notify_all();
@@ -113,16 +114,27 @@ impl Crew {
     }
 }
 
-/// Lets all executors of `env` serve the session.
+/// The executors serve the session until this is dropped.
+pub(crate) struct Mustered<F>(Rc<Session<F>>);
+
+impl<F> Drop for Mustered<F> {
+    fn drop(&mut self) {
+        self.0.crew.dismiss();
+    }
+}
+
+/// Lets all executors of `env` serve the session; by the device, as many as get a channel.
 ///
 /// # Errors
-/// The channel cannot be cloned, or the kernel refuses requests over io_uring.
+/// Over io_uring: the channel cannot be cloned, or the kernel refuses.
 pub(crate) fn muster<F: Filesystem>(
     env: &Env,
     session: &Rc<Session<F>>,
     channel: &FuseChannel,
     uring: Option<UringEntries>,
-) -> io::Result<()> {
+    log: Option<fn(&str)>,
+) -> io::Result<Mustered<F>> {
+    let mustered = Mustered(session.clone());
     let executors = env.executors();
     let share = |executor| {
         uring.map(|entries| UringOptions {
@@ -135,7 +147,15 @@ pub(crate) fn muster<F: Filesystem>(
     let channels = &session.crew.channels;
     channels.borrow_mut().push(channel.clone());
     for executor in 1..executors {
-        let channel = channel.another()?;
+        let channel = match channel.another() {
+            Err(error) if uring.is_none() => {
+                if let Some(log) = log {
+                    log(&format!("{executor} of {executors} executors serve the mount: {error}"));
+                }
+                break;
+            }
+            channel => channel?,
+        };
         channels.borrow_mut().push(channel.clone());
         match share(executor) {
             None => env.spawn_on(executor, help(env.clone(), session.clone(), channel)),
@@ -145,7 +165,8 @@ pub(crate) fn muster<F: Filesystem>(
         }
     }
     // Registered only now: the kernel refuses it before INIT was answered.
-    share(0).map_or(Ok(()), |share| channel.start_uring(share))
+    share(0).map_or(Ok(()), |share| channel.start_uring(share))?;
+    Ok(mustered)
 }
 
 /// Takes requests of the device whenever it is called.
@@ -154,7 +175,9 @@ async fn help<F: Filesystem>(env: Env, session: Rc<Session<F>>, channel: FuseCha
     while session.crew.call().await.is_some() {
         let mut in_a_row = 0;
         // Other errors than that there is none are told by the first channel.
-        while let Ok(request) = channel.try_recv() {
+        while !session.crew.dismissed.get()
+            && let Ok(request) = channel.try_recv()
+        {
             start(&env, &session, &channel, request).await;
             in_a_row += 1;
             if in_a_row % BUSY == 0 {
@@ -179,9 +202,9 @@ async fn serve_share<F: Filesystem>(
     let mut dismissed = pin!(session.crew.dismissed());
     loop {
         let mut next = pin!(channel.recv());
-        let request = poll_fn(|cx| match next.as_mut().poll(cx) {
-            Poll::Ready(request) => Poll::Ready(request),
-            Poll::Pending => dismissed.as_mut().poll(cx).map(|()| Ok(None)),
+        let request = poll_fn(|cx| match dismissed.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Ok(None)),
+            Poll::Pending => next.as_mut().poll(cx),
         });
         match request.await {
             Ok(Some(request)) => start(&env, &session, &channel, request).await,

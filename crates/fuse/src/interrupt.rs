@@ -5,8 +5,8 @@
 //! it does not live to see, and its request runs to its end without it.
 //!
 //! Invariants:
-//! - an INTERRUPT whose request is not known here names one that is answered already, or over
-//!   io_uring, where it travels by another way, one that it has overtaken: the newest
+//! - an INTERRUPT whose request is not known here names one that is answered already, or one that
+//!   it has overtaken, because another executor took that or it came over io_uring: the newest
 //!   [`EARLY_MAX`] of these are kept for that, numbers that never come again;
 //! - the kernel tells of the first signal only, and of none when a process closes its
 //!   files while it ends: whoever may be killed later is looked at again until it is

@@ -44,6 +44,8 @@ pub struct ServeOptions {
     pub notifier: Notifier,
     /// Called when the kernel has agreed, before the first request is served.
     pub ready: Option<Ready>,
+    /// Where lines for people go.
+    pub log: Option<fn(&str)>,
 }
 
 /// A mount being served.
@@ -78,7 +80,8 @@ impl<F: Filesystem> Session<F> {
     }
 }
 
-/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`.
+/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`. Dropped, no executor
+/// takes a request any more; those that were taken run on.
 ///
 /// # Errors
 /// A kernel that is too old, or a failure of the channel.
@@ -109,7 +112,7 @@ pub async fn serve<F: Filesystem>(
         idle: Notify::new(),
     });
     session.counters.count(Opcode::Init as u32);
-    crew::muster(env, &session, &channel, uring)?;
+    let mustered = crew::muster(env, &session, &channel, uring, options.log)?;
     let mut failed = pin!(session.crew.failed());
     let ended = loop {
         let mut next = pin!(channel.recv());
@@ -124,7 +127,7 @@ pub async fn serve<F: Filesystem>(
         }
         session.crew.call_if_busy(channel.in_a_row());
     };
-    session.crew.dismiss();
+    drop(mustered);
     // Who asked is gone with the mount.
     session.release_all();
     let mut gone = session.fs.gone();

@@ -29,7 +29,7 @@ use crate::baton::Baton;
 use crate::driver::{Driver, Handle};
 use crate::executor::Core;
 use crate::mailbox::Mailbox;
-use crate::team::{Carried, Seated, Team, Whole, away};
+use crate::team::{Carried, Seated, Team, away};
 use crate::{DriverKind, Env};
 
 /// A driver of `kind` and the mailbox that rings it, for this thread.
@@ -78,16 +78,17 @@ pub fn run_team<T, F: Future<Output = T>>(
         return run(kind, main);
     }
     let baton = Arc::default();
-    let _whole = Whole;
-    let _seated = Seated::new(&baton, 0);
+    let _seated = Seated::new(&baton, 0, executors);
     let team = Team::new();
     let (driver, mailbox) = driver(kind)?;
+    // One kind for all: sockets are made for it.
+    let kind = if driver.is_ring() { DriverKind::Ring } else { DriverKind::Fallback };
     let core = Core::new(driver, mailbox);
     team.join(&core);
     let ended = core.block_on(async {
         let mut others = Others { team: team.clone(), threads: Vec::new() };
         for seat in 1..executors {
-            others.start(kind, &baton, seat)?;
+            others.start(kind, &baton, (seat, executors))?;
         }
         let mut main = pin!(main(Env::new(core.clone(), 0)));
         let mut broken = pin!(team.broken());
@@ -109,13 +110,17 @@ struct Others {
 
 impl Others {
     /// Starts the thread of the next seat.
-    fn start(&mut self, kind: DriverKind, baton: &Arc<Baton>, seat: usize) -> io::Result<()> {
+    fn start(
+        &mut self,
+        kind: DriverKind,
+        baton: &Arc<Baton>,
+        (seat, executors): (usize, usize),
+    ) -> io::Result<()> {
         let (baton, team) = (baton.clone(), Carried::new(self.team.clone()));
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let thread =
             std::thread::Builder::new().name(format!("redbud-{seat}")).spawn(move || {
-                let _whole = Whole;
-                let seated = Seated::new(&baton, seat);
+                let seated = Seated::new(&baton, seat, executors);
                 let team = team.open(&seated);
                 let core = match driver(kind) {
                     Ok((driver, mailbox)) => Core::new(driver, mailbox),

@@ -36,6 +36,31 @@ fn an_hour_of_virtual_time_takes_no_time() {
 }
 
 #[test]
+fn a_stale_wake_up_leaves_nobody_on_another_executor() {
+    let world = SimWorld::new(1);
+    world.set_executors("a", 3);
+    world.run(async |env| {
+        let node = world.node("a");
+        let kept: Rc<RefCell<Option<std::task::Waker>>> = Rc::default();
+        node.spawn_on(2, {
+            let (node, kept) = (node.clone(), kept.clone());
+            async move {
+                assert_eq!((node.executor(), node.executors()), (2, 3));
+                let keep = |cx: &mut std::task::Context<'_>| {
+                    *kept.borrow_mut() = Some(cx.waker().clone());
+                    std::task::Poll::Ready(())
+                };
+                std::future::poll_fn(keep).await;
+            }
+        });
+        env.sleep(Duration::from_millis(1)).await;
+        kept.take().unwrap().wake();
+        env.sleep(Duration::from_millis(1)).await;
+        assert_eq!((env.executor(), env.executors()), (0, 1));
+    });
+}
+
+#[test]
 fn a_timeout_ends_what_takes_longer() {
     SimWorld::new(1).run(|env| async move {
         let slow = env.sleep(Duration::from_secs(2));

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::memory::LONG_AGO;
-use crate::common::{EXECUTORS, PATIENCE, TestMount, can_mount, get_xattr, wait_for};
+use crate::common::{EXECUTORS, TestMount, abort, can_mount, get_xattr, wait_for};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -109,45 +109,81 @@ fn large_and_unaligned_writes_arrive_whole_by_every_way_of_opening() {
     assert_eq!(fs::metadata(mount.path("f2")).unwrap().len(), data.len() as u64 + 4);
 }
 
+/// Threads of a busy mount.
+const CALLERS: u8 = 16;
+
+/// [`CALLERS`] threads do `work`, again and again, until it gives `false`, or `meanwhile`, which runs beside them and
+/// is given how often it was done, has ended.
+fn while_busy(work: impl Fn(u8, usize) -> bool + Sync, meanwhile: impl FnOnce(&AtomicU64)) {
+    let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (over, done, work) = (&over, &done, &work);
+            scope.spawn(move || {
+                for round in 0.. {
+                    if over.load(Ordering::SeqCst) || !work(caller, round) {
+                        return;
+                    }
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        meanwhile(&done);
+        over.store(true, Ordering::SeqCst);
+    });
+}
+
+/// Waits until every executor has taken some of the requests.
+fn wait_for_all_executors(mount: &TestMount) {
+    wait_for("all executors to serve", || {
+        let taken = get_xattr(&mount.dir, "user.redbud.executors").unwrap();
+        let taken = String::from_utf8(taken).unwrap();
+        let taken = taken.trim_matches(['[', ']']).split(',').map(|n| n.parse::<u64>().unwrap());
+        let taken: Vec<u64> = taken.collect();
+        assert_eq!(taken.len(), EXECUTORS);
+        taken.iter().all(|&taken| taken > 100)
+    });
+}
+
 #[test]
 fn a_busy_mount_is_served_by_all_executors() {
     if !can_mount() {
         return;
     }
     let mount = TestMount::new("busy", Duration::ZERO);
-    let over = AtomicBool::new(false);
-    let all_serve = || {
-        let taken = get_xattr(mount.path("").as_path(), "user.redbud.executors").unwrap();
-        let taken = String::from_utf8(taken).unwrap();
-        let taken = taken.trim_matches(['[', ']']).split(',').map(|n| n.parse::<u64>().unwrap());
-        let taken: Vec<u64> = taken.collect();
-        assert_eq!(taken.len(), EXECUTORS);
-        taken.iter().all(|&taken| taken > 100)
+    let use_file = |caller: u8, round: usize| {
+        let path = mount.path(&format!("{caller}-{}", round % 4));
+        let data = vec![caller; 1 + (round * 4099) % 100_000];
+        fs::write(&path, &data).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), data.len() as u64);
+        assert!(fs::read(&path).unwrap() == data);
+        fs::remove_file(&path).unwrap();
+        true
     };
-    thread::scope(|scope| {
-        for caller in 0..12u8 {
-            let (mount, over) = (&mount, &over);
-            scope.spawn(move || {
-                let mut round = 0u32;
-                while !over.load(Ordering::SeqCst) {
-                    let path = mount.path(&format!("{caller}-{}", round % 4));
-                    let data = vec![caller; 1 + (round as usize * 4099) % 100_000];
-                    fs::write(&path, &data).unwrap();
-                    assert_eq!(fs::metadata(&path).unwrap().len(), data.len() as u64);
-                    assert!(fs::read(&path).unwrap() == data);
-                    fs::remove_file(&path).unwrap();
-                    round += 1;
-                }
-            });
-        }
-        let until = Instant::now() + PATIENCE;
-        let mut served = false;
-        while !served && Instant::now() < until {
-            thread::sleep(Duration::from_millis(20));
-            served = all_serve();
-        }
-        over.store(true, Ordering::SeqCst);
-        assert!(served, "executors that were not called: {:?}", all_serve());
+    while_busy(use_file, |_| wait_for_all_executors(&mount));
+}
+
+#[test]
+fn no_executor_takes_a_request_when_serving_was_dropped() {
+    if !can_mount() {
+        return;
+    }
+    let mount = TestMount::new("dropped", Duration::ZERO);
+    // A request each, so that the executors find others waiting as long as they look.
+    let look = |caller: u8, _| {
+        let found = fs::metadata(mount.path(&format!("{caller}")));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    while_busy(look, |answered| {
+        wait_for_all_executors(&mount);
+        mount.control.give_up.store(true, Ordering::SeqCst);
+        wait_for("serving to end", || mount.control.given_up.load(Ordering::SeqCst));
+        let so_far = answered.load(Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(500));
+        // Each thread may have one that was answered before.
+        let more = answered.load(Ordering::SeqCst) - so_far;
+        abort(&mount.dir);
+        assert!(more <= CALLERS.into(), "{more} requests were answered after the end");
     });
 }
 

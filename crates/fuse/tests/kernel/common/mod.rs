@@ -4,10 +4,13 @@ pub mod memory;
 
 use std::collections::VecDeque;
 use std::fs;
+use std::future::poll_fn;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +42,11 @@ pub struct Control {
     pub made: AtomicU32,
     /// Handles of files.
     pub open: AtomicU32,
+    /// Serving is to be dropped; it was.
+    pub give_up: AtomicBool,
+    pub given_up: AtomicBool,
+    /// The executors may end when serving was dropped.
+    leave: AtomicBool,
     commands: Mutex<VecDeque<(Notice, Arc<AtomicBool>)>>,
     over: AtomicBool,
 }
@@ -109,9 +117,16 @@ impl TestMount {
                     let channel = FuseChannel::new(&env, fd).unwrap();
                     let notifier = Notifier::new();
                     let fs = MemoryFs::new(&env, ttl, Arc::clone(&control));
-                    env.spawn(carry_out(env.clone(), control, notifier.clone()));
+                    env.spawn(carry_out(env.clone(), control.clone(), notifier.clone()));
                     let options = ServeOptions { notifier, ..Default::default() };
-                    serve(&env, channel, fs, options).await.unwrap();
+                    let serving = serve(&env, channel, fs, options);
+                    if let Some(served) = unless_given_up(&env, &control, serving).await {
+                        return served.unwrap();
+                    }
+                    control.given_up.store(true, Ordering::SeqCst);
+                    while !control.leave.load(Ordering::SeqCst) {
+                        env.sleep(types::Duration::from_millis(1)).await;
+                    }
                 })
                 .unwrap();
             }
@@ -158,7 +173,8 @@ impl TestMount {
     }
 }
 
-fn abort(dir: &Path) {
+/// Ends a mount; every request fails then.
+pub fn abort(dir: &Path) {
     let path = std::ffi::CString::new(dir.as_os_str().as_bytes()).unwrap();
     // SAFETY: the path is NUL-terminated and outlives the call.
     unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
@@ -169,6 +185,7 @@ impl Drop for TestMount {
         self.control.park_lookups.store(false, Ordering::SeqCst);
         self.control.park_reads.store(false, Ordering::SeqCst);
         self.control.park_setattrs.store(false, Ordering::SeqCst);
+        self.control.leave.store(true, Ordering::SeqCst);
         if thread::panicking() || unmount(&self.dir, false).is_err() {
             abort(&self.dir);
         }
@@ -179,6 +196,25 @@ impl Drop for TestMount {
             ended.unwrap().expect("the server's thread ended well");
         }
     }
+}
+
+/// What `serving` ends with; `None`: it was dropped, because the test wants that.
+async fn unless_given_up<T>(
+    env: &Env,
+    control: &Control,
+    serving: impl Future<Output = T>,
+) -> Option<T> {
+    let mut serving = pin!(serving);
+    let mut given_up = pin!(async {
+        while !control.give_up.load(Ordering::SeqCst) {
+            env.sleep(types::Duration::from_millis(1)).await;
+        }
+    });
+    poll_fn(|cx| match given_up.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => serving.as_mut().poll(cx).map(Some),
+    })
+    .await
 }
 
 async fn carry_out(env: Env, control: Arc<Control>, notifier: Notifier) {
