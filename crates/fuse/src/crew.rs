@@ -27,7 +27,9 @@ use crate::session::{Session, start};
 
 /// So many requests in a row, of which none but the first had to be waited for, are more than one
 /// executor serves.
-const BUSY: u32 = 8;
+const BUSY: u32 = 64;
+/// Requests that a called executor takes before its other tasks have a turn.
+const BURST: u32 = 8;
 
 /// The extended attribute of the root that shows how many requests each executor has taken, as JSON.
 pub const EXECUTORS_XATTR: &[u8] = b"user.redbud.executors";
@@ -50,6 +52,9 @@ pub(crate) struct Crew {
     /// Those that wait to be called.
     resting: RefCell<Vec<OneSender<()>>>,
     dismissed: Cell<bool>,
+    /// The thread whose request was the last, and whether those since the last look were of several.
+    asker: Cell<u32>,
+    several: Cell<bool>,
     /// Those of all executors.
     channels: RefCell<Vec<FuseChannel>>,
     /// What broke the channel of one of them.
@@ -65,9 +70,17 @@ impl Crew {
         format!("[{}]", taken.join(","))
     }
 
+    /// Thread `asker` asks for something.
+    pub(crate) fn heard(&self, asker: u32) {
+        if self.asker.replace(asker) != asker {
+            self.several.set(true);
+        }
+    }
+
     /// Calls one more if an executor has taken `in_a_row` requests, all but the first without waiting.
     pub(crate) fn call_if_busy(&self, in_a_row: u32) {
-        if in_a_row > 0 && in_a_row.is_multiple_of(BUSY) {
+        // A single thread that asks again as soon as it is answered needs one executor.
+        if in_a_row > 0 && in_a_row.is_multiple_of(BUSY) && self.several.take() {
             let called = self.resting.borrow_mut().pop();
             if let Some(called) = called {
                 called.send(());
@@ -180,8 +193,8 @@ async fn help<F: Filesystem>(env: Env, session: Rc<Session<F>>, channel: FuseCha
         {
             start(&env, &session, &channel, request).await;
             in_a_row += 1;
-            if in_a_row % BUSY == 0 {
-                session.crew.call_if_busy(in_a_row);
+            session.crew.call_if_busy(in_a_row);
+            if in_a_row % BURST == 0 {
                 env.yield_now().await;
             }
         }

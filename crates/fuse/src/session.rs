@@ -205,6 +205,7 @@ pub(crate) async fn start<F: Filesystem>(
     header.ino = session.inode(header.ino);
     session.counters.count(header.opcode);
     session.notifier.heard(header.caller.pid);
+    session.crew.heard(header.caller.pid);
     let (operation, body) = match decode_request(session, &header, request) {
         Ok(decoded) => decoded,
         Err(errno) => {
