@@ -27,7 +27,7 @@ use crate::session::{Session, start};
 
 /// So many requests in a row, of which none but the first had to be waited for, are more than one
 /// executor serves.
-const BUSY: u32 = 64;
+pub(crate) const BUSY: u32 = 64;
 /// Requests that a called executor takes before its other tasks have a turn.
 const BURST: u32 = 8;
 
@@ -49,6 +49,8 @@ pub fn executors(init: &InitOptions) -> usize {
 /// The other executors, as the first sees them.
 #[derive(Default)]
 pub(crate) struct Crew {
+    /// After so many requests in a row one is called.
+    call_after: u32,
     /// Those that wait to be called.
     resting: RefCell<Vec<OneSender<()>>>,
     dismissed: Cell<bool>,
@@ -63,6 +65,10 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
+    pub(crate) fn new(call_after: u32) -> Crew {
+        Crew { call_after: call_after.max(1), ..Crew::default() }
+    }
+
     /// The requests that each executor has taken, as a JSON array.
     pub(crate) fn json(&self) -> String {
         let channels = self.channels.borrow();
@@ -80,7 +86,7 @@ impl Crew {
     /// Calls one more if an executor has taken `in_a_row` requests, all but the first without waiting.
     pub(crate) fn call_if_busy(&self, in_a_row: u32) {
         // A single thread that asks again as soon as it is answered needs one executor.
-        if in_a_row > 0 && in_a_row.is_multiple_of(BUSY) && self.several.take() {
+        if in_a_row > 0 && in_a_row.is_multiple_of(self.call_after) && self.several.take() {
             let called = self.resting.borrow_mut().pop();
             if let Some(called) = called {
                 called.send(());

@@ -195,7 +195,13 @@ async fn serve_mounted<F: Filesystem>(
         tune(&point);
         ready();
     };
-    let options = ServeOptions { init, notifier, ready: Some(Box::new(ready)), log: Some(log) };
+    let options = ServeOptions {
+        init,
+        notifier,
+        ready: Some(Box::new(ready)),
+        log: Some(log),
+        ..ServeOptions::default()
+    };
     let gone = fs.gone();
     let serving = serve(env, channel, fs, options);
     until(serving, stop(stops, target, gone, log)).await.map_err(MountError::Serve)

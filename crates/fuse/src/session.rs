@@ -36,7 +36,6 @@ use crate::reply::Answer;
 pub type Ready = Box<dyn FnOnce(&Negotiated)>;
 
 /// How a mount is served.
-#[derive(Default)]
 pub struct ServeOptions {
     /// What is asked of the kernel.
     pub init: InitOptions,
@@ -46,6 +45,21 @@ pub struct ServeOptions {
     pub ready: Option<Ready>,
     /// Where lines for people go.
     pub log: Option<fn(&str)>,
+    /// After so many requests of several threads in a row, none of which but the first had to be waited for, another
+    /// executor is called.
+    pub call_after: u32,
+}
+
+impl Default for ServeOptions {
+    fn default() -> ServeOptions {
+        ServeOptions {
+            init: InitOptions::default(),
+            notifier: Notifier::default(),
+            ready: None,
+            log: None,
+            call_after: crew::BUSY,
+        }
+    }
 }
 
 /// A mount being served.
@@ -106,7 +120,7 @@ pub async fn serve<F: Filesystem>(
         interrupts: Interrupts::default(),
         range_owners: RangeOwners::default(),
         notifier: options.notifier,
-        crew: Crew::default(),
+        crew: Crew::new(options.call_after),
         negotiated,
         running: Cell::new(0),
         idle: Notify::new(),

@@ -260,7 +260,8 @@ impl DataContext {
 
     /// Begins to commit files that were taken out of the queue, in batches that wait for the same
     /// devices. Too many of them under way: these files wait in the queue, and no others. What cannot be
-    /// launched yet may go to any device: its file waits in no company.
+    /// launched yet may go to any device: its file waits in no company, one commit for each file whose
+    /// data waits for room on its device.
     fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) {
         let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
         for file in files {

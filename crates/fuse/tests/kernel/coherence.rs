@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Notice, TestMount, can_mount, wait_for};
+use crate::common::{Notice, TestMount, wait_for};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -24,9 +24,6 @@ fn cold_file(mount: &TestMount, name: &str) -> u64 {
 
 #[test]
 fn names_and_attributes_are_voided_while_directories_and_pages_are_locked_in_two_mounts() {
-    if !can_mount() {
-        return;
-    }
     let mounts = [TestMount::new("voids-a", LONG), TestMount::new("voids-b", LONG)];
     let inodes = mounts.each_ref().map(|mount| cold_file(mount, "f"));
     let mut callers = Vec::new();
@@ -64,9 +61,6 @@ fn names_and_attributes_are_voided_while_directories_and_pages_are_locked_in_two
 
 #[test]
 fn voiding_a_range_waits_for_the_answer_to_a_read_of_it_and_for_no_other() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("range", LONG);
     let (ino, other) = (cold_file(&mount, "f"), cold_file(&mount, "g"));
     mount.control.park_reads.store(true, Ordering::SeqCst);
@@ -91,9 +85,6 @@ fn voiding_a_range_waits_for_the_answer_to_a_read_of_it_and_for_no_other() {
 
 #[test]
 fn voiding_dirty_pages_waits_for_a_truncation_in_service() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("truncate", LONG);
     let ino = cold_file(&mount, "f");
     let file = OpenOptions::new().read(true).write(true).open(mount.path("f")).unwrap();
@@ -135,9 +126,6 @@ fn voiding_dirty_pages_waits_for_a_truncation_in_service() {
 
 #[test]
 fn what_was_voided_is_asked_for_again_and_nothing_else() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("again", LONG);
     let ino = cold_file(&mount, "f");
     let path = mount.path("f");
@@ -167,9 +155,6 @@ fn what_was_voided_is_asked_for_again_and_nothing_else() {
 
 #[test]
 fn voiding_attributes_that_the_kernel_does_not_know_yet_voids_names_and_later_the_attributes() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("unknown", LONG);
     let path = mount.path("f");
     let ino = cold_file(&mount, "f");

@@ -1,5 +1,4 @@
-//! The kernel adapter under a real kernel. Without root or /dev/fuse each test
-//! says that it was skipped.
+//! The kernel adapter under a real kernel. Needs root and /dev/fuse.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

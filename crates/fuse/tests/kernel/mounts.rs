@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::memory::LONG_AGO;
-use crate::common::{EXECUTORS, TestMount, abort, can_mount, get_xattr, wait_for};
+use crate::common::{EXECUTORS, TestMount, abort, get_xattr, wait_for};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -39,9 +39,6 @@ fn rename2(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
 
 #[test]
 fn files_are_made_written_read_renamed_and_removed() {
-    if !can_mount() {
-        return;
-    }
     for ttl in [LONG, Duration::ZERO] {
         let mount = TestMount::new("files", ttl);
         fs::create_dir(mount.path("dir")).unwrap();
@@ -70,9 +67,6 @@ fn files_are_made_written_read_renamed_and_removed() {
 
 #[test]
 fn large_and_unaligned_writes_arrive_whole_by_every_way_of_opening() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("writes", LONG);
     let data: Vec<u8> = (0..3_000_001u32).map(|i| (i % 251) as u8).collect();
     let ways = [libc::O_WRONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_APPEND];
@@ -147,9 +141,6 @@ fn wait_for_all_executors(mount: &TestMount) {
 
 #[test]
 fn a_busy_mount_is_served_by_all_executors() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("busy", Duration::ZERO);
     let use_file = |caller: u8, round: usize| {
         let path = mount.path(&format!("{caller}-{}", round % 4));
@@ -165,9 +156,6 @@ fn a_busy_mount_is_served_by_all_executors() {
 
 #[test]
 fn no_executor_takes_a_request_when_serving_was_dropped() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("dropped", Duration::ZERO);
     // A request each, so that the executors find others waiting as long as they look.
     let look = |caller: u8, _| {
@@ -189,9 +177,6 @@ fn no_executor_takes_a_request_when_serving_was_dropped() {
 
 #[test]
 fn a_long_directory_is_listed_whole_and_every_reference_comes_back() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("listing", LONG);
     let wanted: Vec<String> =
         (0..1500).map(|i| format!("{i:04}-{}", "x".repeat(i % 100))).collect();
@@ -221,9 +206,6 @@ fn entry_ino(entry: &fs::DirEntry) -> u64 {
 
 #[test]
 fn a_shared_mapping_shows_and_stores_the_bytes_of_the_file() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("mapping", LONG);
     let path = mount.path("f");
     fs::write(&path, vec![7u8; 10_000]).unwrap();
@@ -271,9 +253,6 @@ fn flock(file: &File, operation: i32) -> io::Result<()> {
 
 #[test]
 fn range_locks_and_whole_file_locks_exclude_but_do_not_meet() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("locks", LONG);
     let path = mount.path("f");
     fs::write(&path, b"x").unwrap();
@@ -308,9 +287,6 @@ fn handle_usr1() {
 
 #[test]
 fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
-    if !can_mount() {
-        return;
-    }
     handle_usr1();
     let mount = TestMount::new("interrupt", LONG);
     let path = mount.path("f");
@@ -339,9 +315,6 @@ fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
 
 #[test]
 fn a_signal_fails_no_call_and_a_killed_process_does_not_wait_for_its_call() {
-    if !can_mount() {
-        return;
-    }
     handle_usr1();
     let mount = TestMount::new("killed", Duration::ZERO);
     fs::write(mount.path("f"), b"x").unwrap();
@@ -366,9 +339,6 @@ fn a_signal_fails_no_call_and_a_killed_process_does_not_wait_for_its_call() {
 
 #[test]
 fn extended_attributes_keep_size_rules_and_the_counters_are_hidden() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("xattr", LONG);
     fs::write(mount.path("f"), b"x").unwrap();
     let path = c_path(&mount.path("f"));
@@ -412,9 +382,6 @@ fn extended_attributes_keep_size_rules_and_the_counters_are_hidden() {
 
 #[test]
 fn attributes_times_and_kinds_are_kept() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("attributes", LONG);
     let path = mount.path("f");
     fs::write(&path, b"content").unwrap();
@@ -463,9 +430,6 @@ fn attributes_times_and_kinds_are_kept() {
 
 #[test]
 fn ranges_are_punched_sought_and_copied_and_nameless_files_get_a_name() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("ranges", LONG);
     let open = |name: &str| {
         OpenOptions::new()
@@ -532,9 +496,6 @@ fn ranges_are_punched_sought_and_copied_and_nameless_files_get_a_name() {
 
 #[test]
 fn what_is_not_offered_or_not_legal_fails_with_the_errno_of_a_local_file_system() {
-    if !can_mount() {
-        return;
-    }
     let mount = TestMount::new("errors", LONG);
     let file = File::create(mount.path("f")).unwrap();
     assert_eq!(errno(File::create(mount.path(&"n".repeat(256)))), libc::ENAMETOOLONG);
