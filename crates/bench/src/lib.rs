@@ -16,6 +16,7 @@
 pub mod contender;
 mod crowd;
 mod disk;
+pub mod layouts;
 pub mod memory;
 pub mod metarates;
 pub mod null;

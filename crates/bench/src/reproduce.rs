@@ -5,14 +5,15 @@
 
 use std::fmt::Write;
 
-use crate::metarates::{Contender, Phase, Place, Report, Work};
+use crate::layouts::{Contender, Measured};
+use crate::metarates::{Phase, Place, Report, Work};
 use crate::report::Columns;
 
 /// F4: Metarates (002 Fig. 6, 004 Fig. 8).
 pub struct F4<'a>(pub &'a Report);
 
 /// What a panel shows of a phase.
-type Value<'a> = &'a dyn Fn(&Phase) -> f64;
+type Value<'a> = &'a dyn Fn(&Measured) -> f64;
 
 /// What the texts say of throughput, in per cent above what each paper compares with.
 fn printed(work: Work, files: u64) -> &'static str {
@@ -65,8 +66,8 @@ impl F4<'_> {
                 let cell = |of: Value<'_>, other: Option<&Phase>| {
                     other.map_or("-".into(), |other| format!("{:.2}", of(ours) / of(other)))
                 };
-                cells.extend(others.map(|other| cell(&Phase::rate, other)));
-                cells.extend(others.map(|other| cell(&Phase::accesses_each, other)));
+                cells.extend(others.map(|other| cell(&Measured::rate, other)));
+                cells.extend(others.map(|other| cell(&Measured::accesses_each, other)));
                 cells.extend([printed(work, files).into(), said(work).into()]);
                 columns.row(cells);
             }
@@ -81,8 +82,8 @@ impl F4<'_> {
     /// Bars: accesses for each thousand operations, and operations a second, of each layout.
     pub fn svg(&self) -> String {
         let panels: [(&str, Value<'_>); 2] = [
-            ("accesses / traditional", &Phase::accesses_each),
-            ("throughput / traditional", &Phase::rate),
+            ("accesses / traditional", &Measured::accesses_each),
+            ("throughput / traditional", &Measured::rate),
         ];
         let files = self.files();
         let height = 40 + files.len() as u32 * (PANEL + 60);
@@ -147,6 +148,7 @@ const COLORS: [&str; 3] = ["#2a6f97", "#adb5bd", "#d98e04"];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layouts::Settings;
     use crate::metarates::{Plan, Shape, measure};
 
     #[test]
@@ -155,13 +157,12 @@ mod tests {
             clients: 2,
             processes: 2,
             files: 0,
-            durable: true,
-            commit: types::Duration::from_secs(5),
-            message: types::Duration::from_micros(200),
-            home_batch: 1024,
-            cache_bytes: 16 << 20,
-            log_bytes: 16 << 20,
-            device_bytes: 1 << 30,
+            settings: Settings {
+                cache_bytes: 16 << 20,
+                log_bytes: 16 << 20,
+                device_bytes: 1 << 30,
+                ..Settings::PAPERS
+            },
         };
         let plan = Plan {
             shape,

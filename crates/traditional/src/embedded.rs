@@ -3,7 +3,7 @@
 //! Invariant: nothing is decided here: each operation is what `mds::ops` does to the store.
 
 use store::{DirEntry, NewInode, Stop, Txn};
-use types::{Attr, Fault, FileKind, Ino, Name, Timestamp};
+use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name, Timestamp};
 
 use crate::layout::{Layout, Listing, touched, unnamed};
 
@@ -90,6 +90,20 @@ impl Layout for Embedded {
 
     fn set_attr(&self, txn: &mut Txn<'_>, attr: &Attr) -> Result<(), Stop> {
         txn.set_attr(attr)
+    }
+
+    fn map(
+        &self,
+        txn: &mut Txn<'_>,
+        ino: Ino,
+        client: ClientId,
+        extent: Extent,
+    ) -> Result<(), Stop> {
+        txn.map(ino, client, extent)
+    }
+
+    fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop> {
+        txn.layout(ino, FileBlock(0), usize::MAX)
     }
 
     fn unlink(

@@ -7,7 +7,7 @@
 //!   here, so that a transaction writes what the server's would.
 
 use store::{DirEntry, NewInode, Stop, Txn};
-use types::{Attr, FileKind, Ino, Name, Timestamp};
+use types::{Attr, ClientId, Extent, FileKind, Ino, Name, Timestamp};
 
 /// How a directory is listed.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,25 @@ pub trait Layout {
     /// # Errors
     /// `Stale` if there is no such inode.
     fn set_attr(&self, txn: &mut Txn<'_>, attr: &Attr) -> Result<(), Stop>;
+
+    /// Maps `extent`, whose blocks are in the pool of `client`, behind the end of what a file maps.
+    ///
+    /// # Errors
+    /// `Stale`; `Invalid` if the blocks are not in the pool or the extent does not lie behind the end;
+    /// `NoSpace`.
+    fn map(
+        &self,
+        txn: &mut Txn<'_>,
+        ino: Ino,
+        client: ClientId,
+        extent: Extent,
+    ) -> Result<(), Stop>;
+
+    /// What a file maps, sorted.
+    ///
+    /// # Errors
+    /// `Stale`.
+    fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop>;
 
     /// Takes away a name that leads to no directory; gives the inode, which may now be an orphan.
     ///

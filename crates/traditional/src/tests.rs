@@ -7,8 +7,13 @@ use std::task::{Context, Poll, Waker};
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
 use env::{DiskOptions, Env};
-use store::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, RootId, Stop, StoreError, Txn};
-use types::{Attr, Fault, FileKind, Ino, Name, Timestamp, Uuid};
+use store::{
+    Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, RootId, Stop, StoreError, Txn,
+};
+use types::{
+    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Timestamp, Uuid,
+};
 
 use crate::{Embedded, Geometry, Layout, Listing, Traditional};
 
@@ -430,4 +435,96 @@ fn every_crash_leaves_a_whole_namespace() {
         }
         assert!(images > 50 && orphans > 10, "{images} images, {orphans} orphans");
     }
+}
+
+const CLIENT: ClientId = ClientId(1);
+
+/// Thirty files, file n with n appended pieces, of which each second one continues the one before it. Gives
+/// what they map and how many blocks they count, and takes all of it away again.
+fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Extent>>, u64) {
+    let pieces = run(mfs, |txn| txn.grant(CLIENT, None, 2000)).unwrap();
+    let (pag, PagBlock(start), _) = pieces[0];
+    let (mut files, mut maps, mut blocks) = (Vec::new(), Vec::new(), 0);
+    for number in 0..30u64 {
+        let (file, make) = (name(format!("f{number}")), new(FileKind::Regular, 1));
+        let ino = run(mfs, |txn| layout.create(txn, Ino::ROOT, &file, &make)).unwrap();
+        for piece in 0..number {
+            let (pair, second) = (piece / 2, piece % 2);
+            let addr = PagBlock(start + 64 * number + 4 * pair + second);
+            let (file, len) = (FileBlock(3 * pair + second), 1 + second);
+            let extent = Extent { file, len, pag, addr, state: ExtentState::Written };
+            run(mfs, |txn| layout.map(txn, ino, CLIENT, extent)).unwrap();
+        }
+        let map = run(mfs, |txn| layout.extents(txn, ino)).unwrap();
+        assert_eq!(map.len() as u64, number.div_ceil(2), "pieces that continue each other are one");
+        maps.push(map.iter().map(|extent| from(extent, start)).collect());
+        blocks += run(mfs, |txn| layout.attr(txn, ino)).unwrap().unwrap().blocks;
+        files.push(file);
+    }
+    for file in &files {
+        let ino = run(mfs, |txn| layout.unlink(txn, Ino::ROOT, file, at(2))).unwrap();
+        while !run(mfs, |txn| layout.reclaim(txn, ino)).unwrap() {}
+    }
+    for (pag, addr, len) in run(mfs, |txn| txn.pool(CLIENT)).unwrap() {
+        run(mfs, |txn| txn.pool_return(CLIENT, pag, addr, len)).unwrap();
+    }
+    while run(mfs, |txn| txn.release_freed(64)).unwrap() > 0 {}
+    (maps, blocks)
+}
+
+/// The extent with its address counted from `start`.
+fn from(extent: &Extent, start: u64) -> Extent {
+    Extent { addr: PagBlock(extent.addr.0 - start), ..*extent }
+}
+
+#[test]
+fn both_layouts_map_the_same_extents_and_give_all_of_them_back() {
+    let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
+    let mut shown = Vec::new();
+    for hashed in [None, Some(false), Some(true)] {
+        let mfs = Mfs::volatile(20_000);
+        let options = FormatOptions { pags: vec![pag], ..options(0) };
+        run(&mfs, |txn| store::side::initialise(txn, &options)).unwrap();
+        let layout: Box<dyn Layout> = match hashed {
+            None => Box::new(Embedded),
+            Some(hashed) => {
+                let geometry = Geometry { group_inodes: 640, ..small_groups(&mfs) };
+                run(&mfs, |txn| Traditional::format(txn, geometry, hashed)).unwrap();
+                Box::new(run(&mfs, Traditional::open).unwrap())
+            }
+        };
+        let first = map_and_free(&mfs, &*layout);
+        let free = run(&mfs, |txn| Ok(txn.meta_space())).unwrap();
+        assert_eq!(map_and_free(&mfs, &*layout), first, "{}", layout.text());
+        assert_eq!(run(&mfs, |txn| Ok(txn.meta_space())).unwrap(), free, "{}", layout.text());
+        let pags = run(&mfs, |txn| txn.pags()).unwrap();
+        assert_eq!((pags[0].freed, pags[0].free), (0, pags[0].total), "{}", layout.text());
+        shown.push(first);
+    }
+    assert_eq!(shown[0], shown[1]);
+    assert_eq!(shown[0], shown[2]);
+}
+
+#[test]
+fn a_file_maps_what_lies_behind_its_end_and_was_granted_and_a_directory_nothing() {
+    let mfs = Mfs::volatile(20_000);
+    let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
+    let options = FormatOptions { pags: vec![pag], ..options(0) };
+    run(&mfs, |txn| store::side::initialise(txn, &options)).unwrap();
+    let geometry = Geometry { group_inodes: 640, ..small_groups(&mfs) };
+    run(&mfs, |txn| Traditional::format(txn, geometry, false)).unwrap();
+    let layout = run(&mfs, Traditional::open).unwrap();
+    let (pag, addr, _) = run(&mfs, |txn| txn.grant(CLIENT, None, 10)).unwrap()[0];
+    let make = new(FileKind::Regular, 1);
+    let ino = run(&mfs, |txn| layout.create(txn, Ino::ROOT, &name("file"), &make)).unwrap();
+    let state = ExtentState::Written;
+    let first = Extent { file: FileBlock(5), len: 2, pag, addr, state };
+    let map = |ino, extent| run(&mfs, |txn| layout.map(txn, ino, CLIENT, extent));
+    assert_eq!(map(Ino::ROOT, first), Err(Fault::Invalid));
+    assert_eq!(map(ino, Extent { len: 0, ..first }), Err(Fault::Invalid));
+    assert_eq!(map(ino, Extent { len: 100, ..first }), Err(Fault::Invalid), "not granted");
+    assert_eq!(map(ino, first), Ok(()));
+    let addr = PagBlock(addr.0 + 2);
+    assert_eq!(map(ino, Extent { addr, ..first }), Err(Fault::Invalid), "not behind the end");
+    assert_eq!(run(&mfs, |txn| layout.extents(txn, ino)), Ok(vec![first]));
 }

@@ -15,9 +15,11 @@ use std::process::{Command, Stdio};
 
 use env::DriverKind;
 
-use super::library::{Library, dir_name};
-use super::{Contender, Counts, Phase, Place, Plan, Redo, Run, Shape, Work};
+use super::processes::{Processes, fill_log};
+use super::{Phase, Place, Plan, Redo, Run, Shape, Work, told};
 use crate::crowd::{Crowd, once};
+use crate::layouts::bed::{Bed, dir_name};
+use crate::layouts::{Contender, Counts, Measured, Settings};
 use crate::process::{self, Tools};
 use crate::worker::{Job, Names};
 use crate::{BenchError, Res, failed};
@@ -31,12 +33,12 @@ pub fn run(plan: &Plan, dir: &Path, shape: Shape, progress: &mut dyn FnMut(&str)
     let yard = Yard::make(plan, dir)?;
     let mut runs = Vec::new();
     for contender in Contender::STORES {
-        let device = Loop::attach(&yard, "store.img", shape.device_bytes)?;
+        let device = Loop::attach(&yard, "store.img", shape.settings.device_bytes)?;
         runs.push(store(&yard, &device, contender, shape, progress)?);
     }
     for contender in [Contender::Ext4Linear, Contender::Ext4Hashed] {
-        let device = Loop::attach(&yard, "ext4.img", shape.device_bytes)?;
-        let journal = Loop::attach(&yard, "journal.img", shape.log_bytes)?;
+        let device = Loop::attach(&yard, "ext4.img", shape.settings.device_bytes)?;
+        let journal = Loop::attach(&yard, "journal.img", shape.settings.log_bytes)?;
         let ext4 = Ext4 { yard: &yard, device: &device, journal: &journal, shape };
         runs.push(ext4.run(contender, progress)?);
     }
@@ -130,16 +132,7 @@ impl Drop for Loop {
     }
 }
 
-fn told(shape: Shape, contender: Contender, phase: &Phase) -> String {
-    format!(
-        "loop devices, {} files, {}: {} {:.0}/s, {:?}",
-        shape.files,
-        contender.text(),
-        phase.work.text(),
-        phase.rate(),
-        phase.counts
-    )
-}
+const ON: &str = "loop devices";
 
 /// All phases of a layout on a store.
 fn store(
@@ -150,50 +143,49 @@ fn store(
     progress: &mut dyn FnMut(&str),
 ) -> Res<Run> {
     // Real time passes by itself.
-    let shape = Shape { message: types::Duration::ZERO, ..shape };
-    let library = Library { path: device.device.clone(), contender, shape };
+    let settings = Settings { message: types::Duration::ZERO, ..shape.settings };
+    let shape = Shape { settings, ..shape };
+    let bed = Bed { path: device.device.clone(), contender, settings };
     let broken = |error: std::io::Error| BenchError(format!("running a store: {error}"));
-    let prepared = library.clone();
-    env::run(DriverKind::Auto, |env| async move { prepared.prepare(&env).await })
+    let (prepared, dirs) = (bed.clone(), shape.tasks());
+    env::run(DriverKind::Auto, |env| async move { prepared.prepare(&env, dirs).await })
         .map_err(broken)??;
     let mut phases = Vec::new();
     for work in Work::ALL {
         once(&yard.tools, "dropping the kernel's caches", Job::DropCaches)?;
-        let library = library.clone();
+        let bed = bed.clone();
         let before = RefCell::new(Ok([0; 5]));
         let opened = || *before.borrow_mut() = device.stat();
-        let done =
-            env::run(
-                DriverKind::Auto,
-                |env| async move { library.phase(&env, work, opened).await },
-            )
-            .map_err(broken)??;
+        let done = env::run(DriverKind::Auto, |env| async move {
+            bed.stage(&env, &Processes(shape), work, opened).await
+        })
+        .map_err(broken)??;
         let (before, after) = (before.into_inner()?, device.stat()?);
         let log_bytes = done.log_bytes;
         let counts = Counts { log_bytes, ..counts(&before, &after, &[0; 5], &[0; 5]) };
-        let phase = Phase {
-            work,
+        let took = Measured {
             ops: done.ops,
             answered: done.answered.as_nanos() as u64,
             settled: done.settled.as_nanos() as u64,
             counts,
         };
-        progress(&told(shape, contender, &phase));
+        let phase = Phase { work, took };
+        progress(&told(ON, shape, contender, &phase));
         phases.push(phase);
     }
-    let redo = Some(crash(yard, &library)?);
+    let redo = Some(crash(yard, &bed)?);
     progress(&format!("loop devices, {}: {redo:?}", contender.text()));
     Ok(Run { contender, place: Place::Loop, shape, phases, redo })
 }
 
 /// Opens a store that was left with a full log.
-fn crash(yard: &Yard, library: &Library) -> Res<Redo> {
+fn crash(yard: &Yard, bed: &Bed) -> Res<Redo> {
     let broken = |error: std::io::Error| BenchError(format!("running a store: {error}"));
-    let filling = library.clone();
-    let filled = env::run(DriverKind::Auto, |env| async move { filling.fill_log(&env).await });
+    let filling = bed.clone();
+    let filled = env::run(DriverKind::Auto, |env| async move { fill_log(&filling, &env).await });
     let log_bytes = filled.map_err(broken)??;
     once(&yard.tools, "dropping the kernel's caches", Job::DropCaches)?;
-    let opening = library.clone();
+    let opening = bed.clone();
     let opened = env::run(DriverKind::Auto, |env| async move { opening.reopen(&env).await });
     Ok(Redo { log_bytes, nanos: opened.map_err(broken)??.as_nanos() as u64 })
 }
@@ -232,7 +224,7 @@ impl Ext4<'_> {
         let mut phases = Vec::new();
         for work in Work::ALL {
             let phase = self.phase(work)?;
-            progress(&told(self.shape, contender, &phase));
+            progress(&told(ON, self.shape, contender, &phase));
             phases.push(phase);
         }
         Ok(Run { contender, place: Place::Loop, shape: self.shape, phases, redo: None })
@@ -261,7 +253,7 @@ impl Ext4<'_> {
 
     fn mount(&self) -> Res<()> {
         let options =
-            format!("noatime,noinit_itable,commit={}", self.shape.commit.as_secs().max(1));
+            format!("noatime,noinit_itable,commit={}", self.shape.settings.commit.as_secs().max(1));
         let point = self.yard.mount_point();
         let arguments = [OsStr::new("-t"), OsStr::new("ext4"), OsStr::new("-o")];
         let what = [OsStr::new(&options), OsStr::new(&self.device.device), point.as_os_str()];
@@ -295,6 +287,7 @@ impl Ext4<'_> {
         let settled = finished.nanos + begin.elapsed().as_nanos() as u64;
         let after = (self.device.stat()?, self.journal.stat()?);
         let counts = counts(&before.0, &after.0, &before.1, &after.1);
-        Ok(Phase { work, ops: finished.ops, answered: finished.nanos, settled, counts })
+        let (ops, answered) = (finished.ops, finished.nanos);
+        Ok(Phase { work, took: Measured { ops, answered, settled, counts } })
     }
 }

@@ -4,7 +4,8 @@
 
 use serde::Serialize;
 
-use super::{Contender, Phase, Place, Run, Work};
+use super::{Phase, Place, Run, Work};
+use crate::layouts::Contender;
 use crate::report::Columns;
 
 /// What the embedded directories should have at most, of the traditional layout's accesses.
@@ -170,7 +171,11 @@ impl Report {
         format!(
             "\n{} processes, {files} files each, on {on}, {}:\n\n{}",
             first.shape.tasks(),
-            if first.shape.durable { "each change durable" } else { "changes durable later" },
+            if first.shape.settings.durable {
+                "each change durable"
+            } else {
+                "changes durable later"
+            },
             columns.text()
         )
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bench::contender::SetUp;
+use bench::layouts::Settings;
 use bench::report::Report;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
@@ -133,13 +134,16 @@ fn metarates_of(args: &BenchMetaratesArgs) -> Ended {
         clients: args.clients,
         processes: args.processes,
         files: 0,
-        durable: !args.lazy,
-        commit: args.commit,
-        message: types::Duration::from_micros(args.message.into()),
-        home_batch: args.batch as usize,
-        cache_bytes: args.cache as usize,
-        log_bytes: args.log,
-        device_bytes: args.device,
+        settings: Settings {
+            durable: !args.lazy,
+            commit: args.commit,
+            message: types::Duration::from_micros(args.message.into()),
+            home_batch: args.batch as usize,
+            cache_bytes: args.cache as usize,
+            log_bytes: args.log,
+            device_bytes: args.device,
+            ..Settings::PAPERS
+        },
     };
     let plan = metarates::Plan {
         shape,

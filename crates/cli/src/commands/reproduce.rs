@@ -1,28 +1,13 @@
 //! `redbud reproduce`: the papers' figures.
 
+use bench::layouts::Settings;
 use bench::metarates::{Plan, Shape, measure};
 use bench::reproduce::F4;
-use types::Duration;
 
 use crate::args::{Figure, ReproduceArgs};
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure};
 use crate::output;
-
-/// The papers' set-up of Metarates: 10 clients of 4 processes, every change durable (004 §V.D), on a disk
-/// of which the metadata zone has 64 GiB; a log as ext3 has it.
-const METARATES: Shape = Shape {
-    clients: 10,
-    processes: 4,
-    files: 0,
-    durable: true,
-    commit: Duration::from_secs(5),
-    message: Duration::from_micros(200),
-    home_batch: 1024,
-    cache_bytes: 1 << 30,
-    log_bytes: 128 << 20,
-    device_bytes: 64 << 30,
-};
 
 fn failed(text: String) -> Failure {
     Failure::failed("RB-BENCH", text)
@@ -41,8 +26,9 @@ pub fn run(args: &ReproduceArgs) -> Ended {
 }
 
 fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
+    let settings = Settings { durable: !args.lazy, ..Settings::PAPERS };
     let plan = Plan {
-        shape: Shape { durable: !args.lazy, ..METARATES },
+        shape: Shape { clients: 10, processes: 4, files: 0, settings },
         files: args.files.clone(),
         dir: None,
         limit: std::time::Duration::from_secs(3600),

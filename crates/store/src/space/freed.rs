@@ -18,8 +18,11 @@ use crate::txn::Txn;
 const LOOK: usize = 16;
 
 impl Txn<'_> {
-    /// Blocks that left the layout of `ino`.
-    pub(crate) fn free_later(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), Stop> {
+    /// Blocks that left the layout of `ino`: they become free when that is durable.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn free_later(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), Stop> {
         let stamp = self.log_end();
         for extent in extents {
             let freed = Freed { len: extent.len, ino, stamp };

@@ -80,11 +80,11 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Takes blocks out of a pool.
+    /// Takes blocks out of a pool; they are the caller's to put into a layout.
     ///
     /// # Errors
     /// `Invalid` if they are not all in it.
-    pub(crate) fn pool_take(
+    pub fn pool_take(
         &mut self,
         client: ClientId,
         pag: PagId,

@@ -82,8 +82,13 @@ impl Traditional {
                 if is_dots(&name) {
                     continue;
                 }
-                *seen.names.entry(ino).or_default() += 1;
+                let names = seen.names.entry(ino).or_default();
+                *names += 1;
+                let first = *names == 1;
                 let target = self.load(txn, ino)?;
+                if first && kind != Some(FileKind::Directory) {
+                    self.own_blocks(txn, &target, seen)?;
+                }
                 if target.kind != kind {
                     seen.wrong(format!("inode {ino} is not what its entry says"));
                 }
@@ -116,6 +121,9 @@ impl Traditional {
     }
 
     fn own_blocks(&self, txn: &Txn<'_>, record: &Record, seen: &mut Seen) -> Result<(), Stop> {
+        if record.kind == Some(FileKind::Regular) {
+            return self.own_extents(txn, record, seen);
+        }
         if record.kind != Some(FileKind::Directory) {
             return Ok(());
         }
@@ -131,6 +139,20 @@ impl Traditional {
             seen.block(txn, self.block_at(txn, record, index)?)?;
         }
         Ok(())
+    }
+
+    fn own_extents(&self, txn: &Txn<'_>, record: &Record, seen: &mut Seen) -> Result<(), Stop> {
+        let extents = self.file_extents(txn, record)?;
+        if extents.windows(2).any(|pair| pair[0].end() > pair[1].file.0) {
+            seen.wrong("a file's extents are not in order".to_owned());
+        }
+        if extents.iter().map(|extent| extent.len).sum::<u64>() != record.blocks {
+            seen.wrong(format!("a file counts {} blocks and maps others", record.blocks));
+        }
+        match Traditional::own_extent_block(record) {
+            Some(block) => seen.block(txn, block),
+            None => Ok(()),
+        }
     }
 
     /// Every leaf of an index has the names of its hashes and no others, and every block is in the index once.

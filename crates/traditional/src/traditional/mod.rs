@@ -16,6 +16,7 @@
 
 mod check;
 mod dirent;
+mod extents;
 mod group;
 mod hashed;
 mod inode;

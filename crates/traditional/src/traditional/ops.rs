@@ -1,7 +1,7 @@
 //! The operations of [`Layout`].
 
 use store::{DirEntry, NewInode, Stop, Txn};
-use types::{Attr, Fault, FileKind, Ino, Name, Timestamp};
+use types::{Attr, ClientId, Extent, Fault, FileKind, Ino, Name, Timestamp};
 
 use super::group::Wish;
 use super::inode::Record;
@@ -254,6 +254,26 @@ impl Layout for Traditional {
         self.store(txn, attr.ino, &record)
     }
 
+    fn map(
+        &self,
+        txn: &mut Txn<'_>,
+        ino: Ino,
+        client: ClientId,
+        extent: Extent,
+    ) -> Result<(), Stop> {
+        let mut record = self.live(txn, ino)?;
+        if record.kind != Some(FileKind::Regular) {
+            return Err(Fault::Invalid.into());
+        }
+        self.append_extent(txn, ino, &mut record, client, extent)?;
+        self.store(txn, ino, &record)
+    }
+
+    fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop> {
+        let record = self.live(txn, ino)?;
+        self.file_extents(txn, &record)
+    }
+
     fn unlink(
         &self,
         txn: &mut Txn<'_>,
@@ -296,6 +316,9 @@ impl Layout for Traditional {
                 self.store(txn, ino, &record)?;
                 return Ok(false);
             }
+        }
+        if record.kind == Some(FileKind::Regular) {
+            self.free_extents(txn, ino, &record)?;
         }
         self.unlist(txn, ino, record.next_orphan)?;
         let empty =
