@@ -13,6 +13,7 @@
 // Above the seam: these are programs that start processes and read clocks and files.
 #![allow(clippy::disallowed_methods)]
 
+pub mod aging;
 pub mod contender;
 mod crowd;
 mod disk;
@@ -24,6 +25,7 @@ mod observe;
 pub mod process;
 pub mod report;
 pub mod reproduce;
+pub mod small;
 pub mod table;
 pub mod worker;
 pub mod works;

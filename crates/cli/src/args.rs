@@ -518,8 +518,13 @@ pub struct BenchMetaratesArgs {
 /// Arguments of `reproduce`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-F4 is Metarates: the embedded directories against the traditional layout on the virtual disk, as
-`redbud bench metarates` measures it. Writes DIR/FIGURE.svg and DIR/FIGURE.json.")]
+All figures compare the embedded directories with the traditional layout on the virtual disk:
+
+  F4  Metarates, as `redbud bench metarates` measures it
+  F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
+  F9  creating and deleting on a store that has aged
+
+Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them.")]
 pub struct ReproduceArgs {
     /// Which
     #[arg(required = true)]
@@ -530,9 +535,15 @@ pub struct ReproduceArgs {
     /// Changes become durable within 5 s, as Redbud's server answers; without it each before its answer, as the papers' did
     #[arg(long)]
     pub lazy: bool,
-    /// Files of each process; several numbers give several panels
+    /// F4: files of each process; several numbers give several panels
     #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub files: Vec<u64>,
+    /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were 100,000
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub pool: u64,
+    /// F9: the metadata device that is filled
+    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    pub aged: u64,
 }
 
 /// A figure of the papers.
@@ -541,6 +552,12 @@ pub enum Figure {
     /// Metarates (002 Fig. 6, 004 Fig. 8)
     #[value(name = "F4")]
     F4,
+    /// Small files (002 Fig. 7, 004 Fig. 10)
+    #[value(name = "F5")]
+    F5,
+    /// An aged file system (004 Fig. 9)
+    #[value(name = "F9")]
+    F9,
 }
 
 /// Arguments of `completions`.

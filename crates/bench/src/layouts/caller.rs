@@ -90,6 +90,12 @@ impl Caller {
         }
     }
 
+    /// The same process in a hurry: it waits neither for messages nor until changes are durable.
+    pub fn hurried(&self) -> Caller {
+        let settings = Settings { durable: false, message: Duration::ZERO, ..self.settings };
+        Caller { settings, ..self.clone() }
+    }
+
     async fn look<T>(
         &self,
         body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -151,6 +157,18 @@ impl Caller {
         let (ino, number) = run.await?;
         self.settle(number).await?;
         Ok(ino)
+    }
+
+    /// A directory, made if it is not there.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn ensure_dir(&self, dir: Ino, text: &str) -> Result<Ino, StoreError> {
+        let found = self.look(|txn| self.layout.lookup(txn, dir, &name(text)?)).await?;
+        match found {
+            Some(ino) => Ok(ino),
+            None => self.mkdir(dir, text).await,
+        }
     }
 
     /// What a client commits after it wrote `bytes` behind a file's end.

@@ -136,6 +136,17 @@ impl Counts {
         }
     }
 
+    /// Takes `other` into the sum.
+    pub fn add(&mut self, other: &Counts) {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.home += other.home;
+        self.home_bytes += other.home_bytes;
+        self.log += other.log;
+        self.log_bytes += other.log_bytes;
+        self.flushes += other.flushes;
+    }
+
     /// Accesses, those of the log not among them.
     pub fn accesses(&self) -> u64 {
         self.reads + self.home
@@ -143,7 +154,7 @@ impl Counts {
 }
 
 /// What a stage of a workload took.
-#[derive(Clone, Copy, Serialize, Debug)]
+#[derive(Clone, Copy, Default, Serialize, Debug)]
 pub struct Measured {
     /// Operations; of listings: entries.
     pub ops: u64,
@@ -156,6 +167,14 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Takes what a further stage took into the sum.
+    pub fn add(&mut self, other: &Measured) {
+        self.ops += other.ops;
+        self.answered += other.answered;
+        self.settled += other.settled;
+        self.counts.add(&other.counts);
+    }
+
     /// Operations a second, everything brought home.
     pub fn rate(&self) -> f64 {
         self.ops as f64 / (self.settled.max(1) as f64 / 1e9)

@@ -2,12 +2,16 @@
 
 use bench::layouts::Settings;
 use bench::metarates::{Plan, Shape, measure};
-use bench::reproduce::F4;
+use bench::reproduce::{F4, F5, F9};
+use bench::{aging, small};
 
 use crate::args::{Figure, ReproduceArgs};
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure};
 use crate::output;
+
+/// Blocks of the data zone of which the accounting is kept: 4 TiB.
+const DATA_BLOCKS: u64 = 1 << 30;
 
 fn failed(text: String) -> Failure {
     Failure::failed("RB-BENCH", text)
@@ -20,28 +24,70 @@ pub fn run(args: &ReproduceArgs) -> Ended {
     for figure in &args.figures {
         match figure {
             Figure::F4 => f4(args)?,
+            Figure::F5 => f5(args)?,
+            Figure::F9 => f9(args)?,
         }
     }
     Ok(0)
 }
 
+fn settings(args: &ReproduceArgs) -> Settings {
+    Settings { durable: !args.lazy, ..Settings::PAPERS }
+}
+
+fn progress(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Writes the figure's files.
+fn keep(args: &ReproduceArgs, figure: &str, svg: &str, json: &str) -> Result<(), Failure> {
+    for (ending, content) in [("svg", svg), ("json", json)] {
+        let path = args.out.join(format!("{figure}.{ending}"));
+        std::fs::write(&path, content)
+            .map_err(|error| failed(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
 fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
-    let settings = Settings { durable: !args.lazy, ..Settings::PAPERS };
     let plan = Plan {
-        shape: Shape { clients: 10, processes: 4, files: 0, settings },
+        shape: Shape { clients: 10, processes: 4, files: 0, settings: settings(args) },
         files: args.files.clone(),
         dir: None,
         limit: std::time::Duration::from_secs(3600),
         program: this_program(),
     };
-    let report = measure(&plan, &mut |line| eprintln!("{line}")).map_err(|e| failed(e.0))?;
+    let report = measure(&plan, &mut progress).map_err(|e| failed(e.0))?;
     let figure = F4(&report);
-    for (name, content) in [("F4.svg", figure.svg()), ("F4.json", report.to_json())] {
-        let path = args.out.join(name);
-        std::fs::write(&path, content)
-            .map_err(|error| failed(format!("{}: {error}", path.display())))?;
-    }
+    keep(args, "F4", &figure.svg(), &report.to_json())?;
     output::print(&figure.text())?;
-    output::print(&report.text())?;
-    Ok(())
+    output::print(&report.text())
+}
+
+fn f5(args: &ReproduceArgs) -> Result<(), Failure> {
+    let shape = small::Shape {
+        clients: 10,
+        files: args.pool,
+        transactions: 5 * args.pool,
+        source_files: 28_000,
+        webs: 16,
+        settings: Settings { data_blocks: DATA_BLOCKS, ..settings(args) },
+    };
+    let runs = small::measure(&shape, &mut progress).map_err(|e| failed(e.0))?;
+    let figure = F5::new(shape, runs);
+    keep(args, "F5", &figure.svg(), &figure.to_json())?;
+    output::print(&figure.text())
+}
+
+fn f9(args: &ReproduceArgs) -> Result<(), Failure> {
+    let plan = aging::Plan {
+        processes: 40,
+        batch: 500,
+        levels: vec![0, 20, 40, 60, 80],
+        settings: Settings { device_bytes: args.aged, ..settings(args) },
+    };
+    let points = aging::measure(&plan, &mut progress).map_err(|e| failed(e.0))?;
+    let figure = F9::new(points);
+    keep(args, "F9", &figure.svg(), &figure.to_json())?;
+    output::print(&figure.text())
 }

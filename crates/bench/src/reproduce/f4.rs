@@ -1,10 +1,6 @@
-//! The papers' figures beside what is measured here.
-//!
-//! Invariant: what a paper prints only as a bar is not read off its picture: the numbers beside ours are
-//! those of its text, and the rest is a range.
+//! F4: Metarates (002 Fig. 6, 004 Fig. 8).
 
-use std::fmt::Write;
-
+use super::chart::{Panel, svg};
 use crate::layouts::{Contender, Measured};
 use crate::metarates::{Phase, Place, Report, Work};
 use crate::report::Columns;
@@ -81,69 +77,35 @@ impl F4<'_> {
 
     /// Bars: accesses for each thousand operations, and operations a second, of each layout.
     pub fn svg(&self) -> String {
-        let panels: [(&str, Value<'_>); 2] = [
+        let values: [(&str, Value<'_>); 2] = [
             ("accesses / traditional", &Measured::accesses_each),
             ("throughput / traditional", &Measured::rate),
         ];
-        let files = self.files();
-        let height = 40 + files.len() as u32 * (PANEL + 60);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1040\" height=\"{height}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        );
-        for (n, contender) in Contender::STORES.into_iter().enumerate() {
-            let (x, color) = (20 + 180 * n, COLORS[n]);
-            // Writing to a string cannot fail, here and below.
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{x}\" y=\"12\" width=\"12\" height=\"12\" fill=\"{color}\"/>\
-                 <text x=\"{}\" y=\"22\">{}</text>",
-                x + 18,
-                contender.text()
-            );
-        }
-        for (row, &files) in files.iter().enumerate() {
-            for (column, (title, of)) in panels.into_iter().enumerate() {
-                let (x, y) = (20 + 520 * column as u32, 60 + row as u32 * (PANEL + 60));
-                let _ = writeln!(
-                    svg,
-                    "<text x=\"{x}\" y=\"{}\" font-weight=\"bold\">{files} files: {title}</text>",
-                    y - 6
-                );
-                self.bars(&mut svg, (x, y), files, of);
+        let mut panels = Vec::new();
+        for files in self.files() {
+            for (title, of) in values {
+                let title = format!("{files} files: {title}");
+                panels.push(Panel { title, full: BAR_MAX, groups: self.groups(files, of) });
             }
         }
-        svg + "</svg>\n"
+        svg(&super::layouts(), 2, &panels)
     }
 
-    fn bars(&self, svg: &mut String, (x, y): (u32, u32), files: u64, of: Value<'_>) {
-        for (group, work) in Work::ALL.into_iter().enumerate() {
-            let left = x + 98 * group as u32;
-            let _ =
-                writeln!(svg, "<text x=\"{left}\" y=\"{}\">{}</text>", y + PANEL + 14, work.text());
-            let Some(base) = self.phase(Contender::Linear, files, work) else { continue };
-            for (n, contender) in Contender::STORES.into_iter().enumerate() {
-                let Some(phase) = self.phase(contender, files, work) else { continue };
-                let value = of(phase) / of(base);
-                let high = ((value / BAR_MAX).min(1.0) * f64::from(PANEL)) as u32;
-                let (bar, top) = (left + 26 * n as u32, y + PANEL - high);
-                let _ = writeln!(
-                    svg,
-                    "<rect x=\"{bar}\" y=\"{top}\" width=\"22\" height=\"{high}\" fill=\"{}\"/>\
-                     <text x=\"{bar}\" y=\"{}\" font-size=\"9\">{value:.2}</text>",
-                    COLORS[n],
-                    top.saturating_sub(2)
-                );
-            }
-        }
+    fn groups(&self, files: u64, of: Value<'_>) -> Vec<(String, Vec<Option<f64>>)> {
+        let group = |work: Work| {
+            let base = self.phase(Contender::Linear, files, work).map(|phase| of(phase));
+            let value = |contender| {
+                let phase = self.phase(contender, files, work)?;
+                base.map(|base| of(phase) / base)
+            };
+            (work.text().to_owned(), Contender::STORES.map(value).to_vec())
+        };
+        Work::ALL.map(group).to_vec()
     }
 }
 
-/// Height of a panel, and the ratio that fills it; higher bars are cut, their number is not.
-const PANEL: u32 = 160;
+/// The ratio that fills a panel.
 const BAR_MAX: f64 = 3.0;
-const COLORS: [&str; 3] = ["#2a6f97", "#adb5bd", "#d98e04"];
 
 #[cfg(test)]
 mod tests {

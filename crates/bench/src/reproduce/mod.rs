@@ -1,0 +1,20 @@
+//! The papers' figures beside what is measured here.
+//!
+//! Invariant: what a paper prints only as a bar is not read off its picture: the numbers beside ours are
+//! those of its text, and the rest is a range.
+
+mod chart;
+mod f4;
+mod f5;
+mod f9;
+
+pub use f4::F4;
+pub use f5::F5;
+pub use f9::F9;
+
+use crate::layouts::Contender;
+
+/// Names of the layouts, for legends.
+fn layouts() -> [&'static str; 3] {
+    Contender::STORES.map(Contender::text)
+}

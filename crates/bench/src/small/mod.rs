@@ -1,0 +1,134 @@
+//! Small files: PostMark, a source tree (tar, make, clean), and web content as Polygraph makes it
+//! (002 §6.3.2, 004 §V.D.3), as the metadata server sees them.
+//!
+//! Invariants:
+//! - what is measured is the metadata device; files' data lie on other devices, of which only the accounting
+//!   is there, the same for all layouts;
+//! - a client asks the server for a name or a file once and then knows it, as a lease lets it;
+//! - all random choices follow from the process's number, so every layout gets the same calls.
+
+mod polygraph;
+mod postmark;
+mod source;
+
+use serde::Serialize;
+
+use crate::Res;
+use crate::layouts::virtual_disk::Virtual;
+use crate::layouts::{Contender, Measured, Settings, Workload};
+
+pub use polygraph::{Polygraph, Web};
+pub use postmark::PostMark;
+pub use source::{Source, Step};
+
+/// A bar of F5.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// PostMark, all of it.
+    PostMark,
+    /// A source tree is unpacked.
+    Tar,
+    /// It is compiled.
+    Make,
+    /// What was compiled is removed.
+    Clean,
+    /// Web content with one file in each directory is made and read.
+    Web1,
+    /// The same with sixteen.
+    Web16,
+}
+
+impl Work {
+    /// In the order of the figure.
+    pub const ALL: [Work; 6] =
+        [Work::PostMark, Work::Tar, Work::Make, Work::Clean, Work::Web1, Work::Web16];
+
+    /// Its name.
+    pub fn text(self) -> &'static str {
+        match self {
+            Work::PostMark => "PostMark",
+            Work::Tar => "tar",
+            Work::Make => "make",
+            Work::Clean => "make clean",
+            Work::Web1 => "Polygraph 8*8*1",
+            Work::Web16 => "Polygraph 8*8*16",
+        }
+    }
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Serialize, Debug)]
+pub struct Shape {
+    /// Clients, of one process each (002 §6.3.2).
+    pub clients: u64,
+    /// PostMark's files of each client.
+    pub files: u64,
+    /// PostMark's transactions of each client.
+    pub transactions: u64,
+    /// Files of the source tree of each client.
+    pub source_files: u64,
+    /// Trees of web content of each client.
+    pub webs: u64,
+    /// The store.
+    #[serde(flatten)]
+    pub settings: Settings,
+}
+
+/// What a layout took for a work.
+#[derive(Clone, Copy, Serialize, Debug)]
+pub struct Run {
+    /// Who.
+    pub contender: Contender,
+    /// What.
+    pub work: Work,
+    /// How much of everything.
+    #[serde(flatten)]
+    pub took: Measured,
+}
+
+/// Does every work with every layout, telling `progress` each.
+///
+/// # Errors
+/// The step that failed and why.
+pub fn measure(shape: &Shape, progress: &mut dyn FnMut(&str)) -> Res<Vec<Run>> {
+    let mut runs = Vec::new();
+    for contender in Contender::STORES {
+        let mut tell = |work: Work, took: Measured| {
+            progress(&format!(
+                "{}: {} {:.1} s, {:?}",
+                contender.text(),
+                work.text(),
+                took.settled as f64 / 1e9,
+                took.counts
+            ));
+            runs.push(Run { contender, work, took });
+        };
+        tell(Work::PostMark, whole(contender, shape, &PostMark::new(shape), &[()])?);
+        let source = Source::new(shape.clients, shape.source_files);
+        let store = Virtual::new(contender, shape.settings, shape.clients)?;
+        tell(Work::Tar, store.stage(&source, Step::Unpack)?);
+        tell(Work::Make, store.stage(&source, Step::Compile)?);
+        tell(Work::Clean, store.stage(&source, Step::Clean)?);
+        for (work, files) in [(Work::Web1, 1), (Work::Web16, 16)] {
+            let web = Polygraph { clients: shape.clients, webs: shape.webs, files };
+            tell(work, whole(contender, shape, &web, &[Web::Make, Web::Read])?);
+        }
+    }
+    Ok(runs)
+}
+
+/// All stages of a workload on a new store, as one.
+fn whole<W: Workload>(
+    contender: Contender,
+    shape: &Shape,
+    workload: &W,
+    stages: &[W::Stage],
+) -> Res<Measured> {
+    let store = Virtual::new(contender, shape.settings, shape.clients)?;
+    let mut sum = Measured::default();
+    for &stage in stages {
+        sum.add(&store.stage(workload, stage)?);
+    }
+    Ok(sum)
+}
