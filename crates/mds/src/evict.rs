@@ -269,7 +269,7 @@ pub async fn look_for_locals(server: &Rc<Server>, all: bool) {
             let (nonce, description) = (session.nonce, session.description.clone());
             let info = Info { nonce, local: true, description }.encode();
             let client = session.client;
-            let noted = server.mfs.run(Cost::SMALL, |txn| txn.set_client(client, &info)).await;
+            let noted = server.mfs.run(Cost::DELETE, |txn| txn.set_client(client, &info)).await;
             server.checked(noted, "noting where a client runs");
         }
     }

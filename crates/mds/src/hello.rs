@@ -181,7 +181,8 @@ async fn enroll(
     }
     let description = shortened(&hello.description);
     let info = Info { nonce: hello.nonce, local: false, description }.encode();
-    let made = server.mfs.run(Cost::SMALL, |txn| txn.new_client(&info)).await;
+    // From the reserve: who cannot come cannot remove anything.
+    let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
     let failed = refusal(Fault::Io, "the metadata store failed; see the server's log");
     let (client, transno) = server.checked(made, "enrolling a client").ok_or(failed.clone())?;
     server.wait_durable(transno).await.map_err(|_| failed)?;

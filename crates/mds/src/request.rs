@@ -263,7 +263,12 @@ impl Work {
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
         let result = match ops::cost(&op) {
             Some(cost) if self.client() != ClientId(0) => {
-                self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await
+                let mut run =
+                    self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
+                if run == Err(Fault::NoSpace) && self.removed_is_freed().await {
+                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
+                }
+                run
             }
             _ => self.other(index, &op).await,
         };
@@ -436,10 +441,20 @@ impl Work {
         }
     }
 
+    /// Waits until what was removed before is freed; `false` if nothing was to be.
+    async fn removed_is_freed(&self) -> bool {
+        let server = &self.server;
+        let waits = server.freer.counts().1 > 0;
+        if waits {
+            server.env.timeout(server.config.lease, server.freer.drained()).await;
+        }
+        waits
+    }
+
     /// Waits until what is being freed can be granted.
     async fn make_room(&self) {
         let server = &self.server;
-        server.env.timeout(server.config.lease, server.freer.drained()).await;
+        self.removed_is_freed().await;
         let synced = server.mfs.sync().await;
         server.checked(synced, "waiting for the log");
         if server.release_freed().await > 0 {
@@ -523,6 +538,8 @@ impl Work {
     ) -> Result<T, Fault> {
         let mut waited = Waited::default();
         let replay = self.request.replay.take();
+        // What was done before has room again, whatever else took some since.
+        let cost = Cost { reserve: cost.reserve || replay.is_some(), ..cost };
         let result = loop {
             let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);
             let given = results.get(index).and_then(|result| result.as_ref().ok());

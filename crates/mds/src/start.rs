@@ -45,7 +45,7 @@ impl Mds {
         }
         if !known.is_empty() {
             server.log(&format!("waiting for {} known clients to come back", known.len()));
-            server.mfs.run(Cost::SMALL, |txn| txn.begin_replays()).await?;
+            server.mfs.run(Cost::DELETE, |txn| txn.begin_replays()).await?;
         }
         server.grace.set_known(known);
         let listener = env.listen(&server.config.listen).await.map_err(|error| {

@@ -263,6 +263,8 @@ pub enum Outcome {
     Failed(Fault),
     /// It failed with EIO while a data device did.
     DeviceFailed,
+    /// It failed with ENOSPC, and there was little space left.
+    NoRoom,
 }
 
 impl std::fmt::Debug for Outcome {
@@ -279,6 +281,7 @@ impl std::fmt::Debug for Outcome {
             Outcome::Bytes(bytes) => f.write_str(&describe(bytes)),
             Outcome::Xattr(value) => write!(f, "attribute {value:?}"),
             Outcome::Failed(fault) => write!(f, "{fault:?}"),
+            Outcome::NoRoom => f.write_str("NoSpace, there was little left"),
             Outcome::DeviceFailed => f.write_str("Io, a device failed"),
         }
     }

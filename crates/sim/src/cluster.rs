@@ -1,8 +1,11 @@
 //! A metadata server, its disks and the nodes of clients in a simulated world.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
@@ -16,8 +19,6 @@ use types::{Duration, Epoch, Instant, PagId, Uuid};
 use crate::log;
 
 const MIB: u64 = 1 << 20;
-const DATA_BYTES: u64 = 512 * MIB;
-const META_BYTES: u64 = 64 * MIB;
 const LOG_BYTES: u64 = 4 * MIB;
 /// What is left of the log's first lap when a run begins.
 const LOG_LEFT: u64 = 256 << 10;
@@ -49,6 +50,15 @@ fn pag_uuid() -> Uuid {
     Uuid([8; 16])
 }
 
+/// Blocks that the server could give to somebody.
+#[derive(Clone, Copy, Debug)]
+pub struct Free {
+    /// Of the data zone, at once or when the log is durable; what is in pools is not counted.
+    pub data: u64,
+    /// Of the metadata zone.
+    pub meta: u64,
+}
+
 /// A cluster that runs.
 #[derive(Clone)]
 pub struct Cluster {
@@ -66,10 +76,28 @@ pub struct Cluster {
     failed: Rc<Cell<Option<Instant>>>,
     /// Who is told what the server says of evictions.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
+    /// The store of the server that runs.
+    store: Rc<RefCell<Option<Mfs>>>,
 }
 
 /// Takes the number of a client and whether it is out already.
 pub type OnEviction = Box<dyn Fn(u64, bool)>;
+
+/// How large the devices are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Sizes {
+    /// Blocks of the data zone, its label included.
+    pub data: u64,
+    /// Blocks of the metadata zone.
+    pub meta: u64,
+}
+
+impl Default for Sizes {
+    /// Nobody fills these.
+    fn default() -> Sizes {
+        Sizes { data: 512 * MIB / BLOCK_U64, meta: 64 * MIB / BLOCK_U64 }
+    }
+}
 
 /// The disks as they are attached now.
 pub struct Disks {
@@ -79,16 +107,17 @@ pub struct Disks {
     pub data: SimDisk,
 }
 
-/// A freshly formatted metadata zone: made once, since it is the same for all.
-fn formatted() -> SimDisk {
-    static FORMATTED: OnceLock<SimDisk> = OnceLock::new();
-    let disk = FORMATTED.get_or_init(|| {
+/// A freshly formatted metadata zone: made once for each size, since it is the same for all.
+fn formatted(sizes: Sizes) -> SimDisk {
+    static FORMATTED: Mutex<BTreeMap<Sizes, SimDisk>> = Mutex::new(BTreeMap::new());
+    let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let disk = all.entry(sizes).or_insert_with(|| {
         let world = SimWorld::new(1);
-        let disk = world.disk(META, META_BYTES);
+        let disk = world.disk(META, sizes.meta * BLOCK_U64);
         world.run(|env| async move {
             let options = DiskOptions { write: true, exclusive: true };
             let disk = env.open_disk(META, options).await.expect("the disk is there");
-            let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: DATA_BYTES / BLOCK_U64 };
+            let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: sizes.data };
             let format = FormatOptions {
                 name: FS.into(),
                 uuid: fs_uuid(),
@@ -116,15 +145,15 @@ async fn use_the_log(env: &Env, disk: &Disk) -> Result<(), StoreError> {
     mfs.close().await
 }
 
-fn labelled() -> SimDisk {
-    let disk = SimDisk::new(DATA_BYTES);
+fn labelled(sizes: Sizes) -> SimDisk {
+    let disk = SimDisk::new(sizes.data * BLOCK_U64);
     let label = Label {
         kind: LabelKind::Data,
         fs_uuid: fs_uuid(),
         pag_uuid: pag_uuid(),
         pag: PagId(0),
         fencing_epoch: Epoch(0),
-        blocks: DATA_BYTES / BLOCK_U64,
+        blocks: sizes.data,
         fs_name: FS.into(),
     };
     disk.poke(0, &label.encode());
@@ -133,11 +162,11 @@ fn labelled() -> SimDisk {
 
 /// A world with fresh disks.
 pub fn world(seed: u64) -> (SimWorld, Disks) {
-    world_of(seed, false)
+    world_of(seed, false, Sizes::default())
 }
 
-/// A world with fresh disks, in which connections may be `uneven`.
-pub fn world_of(seed: u64, uneven: bool) -> (SimWorld, Disks) {
+/// A world with fresh disks of these sizes, in which connections may be `uneven`.
+pub fn world_of(seed: u64, uneven: bool, sizes: Sizes) -> (SimWorld, Disks) {
     let options = SimOptions {
         net_detour: if uneven { DETOUR } else { Duration::ZERO },
         net_bandwidth: uneven.then_some(BANDWIDTH),
@@ -146,7 +175,7 @@ pub fn world_of(seed: u64, uneven: bool) -> (SimWorld, Disks) {
         ..SimOptions::default()
     };
     let world = SimWorld::with_options(seed, options);
-    let disks = Disks { meta: formatted(), data: labelled() };
+    let disks = Disks { meta: formatted(sizes), data: labelled(sizes) };
     world.attach(META, &disks.meta);
     world.attach(DATA, &disks.data);
     (world, disks)
@@ -157,8 +186,8 @@ impl Cluster {
     pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
-        let (failing, failed, evictions) = Default::default();
-        Cluster { world, env, disks, starts, restarted, failing, failed, evictions }
+        let (failing, failed, evictions, store) = Default::default();
+        Cluster { world, env, disks, starts, restarted, failing, failed, evictions, store }
     }
 
     /// The metadata zone as it is attached.
@@ -222,7 +251,9 @@ impl Cluster {
         };
         let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
-            if let Err(error) = serve(env, config).await {
+            let ended = serve(env, config, &cluster.store).await;
+            cluster.store.take();
+            if let Err(error) = ended {
                 log::line(&format!("mds ended: {error}"));
                 if !cluster.failed_since(begun) {
                     log::violation(&format!("the server ended by itself: {error}"));
@@ -262,6 +293,22 @@ impl Cluster {
     pub fn kill_server(&self) {
         self.restarted.set(Some(self.env.now()));
         self.world.kill(SERVER);
+        // It holds the device.
+        self.store.take();
+    }
+
+    /// What is free, if a server runs and has it at hand.
+    pub fn free(&self) -> Option<Free> {
+        let store = self.store.borrow();
+        let store = store.as_ref()?;
+        let mut counted = pin!(store.run(Cost::READ, |txn| {
+            let zones = txn.pags()?;
+            Ok(zones.iter().map(|zone| zone.free + zone.freed).sum())
+        }));
+        match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok((data, _))) => Some(Free { data, meta: store.usage().blocks_free }),
+            _ => None,
+        }
     }
 
     /// Connects a client on the node `name`.
@@ -297,7 +344,11 @@ fn evicted_client(text: &str) -> Option<(u64, bool)> {
     (out || rest.contains("is evicted")).then(|| Some((number.parse().ok()?, out)))?
 }
 
-async fn serve(env: Env, config: mds::Config) -> Result<(), String> {
+async fn serve(
+    env: Env,
+    config: mds::Config,
+    running: &RefCell<Option<Mfs>>,
+) -> Result<(), String> {
     let options = DiskOptions { write: true, exclusive: true };
     // What a killed server had under way holds its file for a moment.
     let disk = loop {
@@ -311,6 +362,7 @@ async fn serve(env: Env, config: mds::Config) -> Result<(), String> {
     };
     let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
+    *running.borrow_mut() = Some(mfs.clone());
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
     server.run(std::future::pending()).await.map_err(|error| error.to_string())
 }

@@ -94,6 +94,14 @@ impl State {
         Step::Next(next)
     }
 
+    /// There was no space for it: nothing is done, or a part of an allocation, or a write that was to
+    /// be durable at once and may be there without being so.
+    pub(crate) fn no_room(&self, call: &Call) -> Step {
+        let mut next = self.clone();
+        next.half_edited(call);
+        Step::Next(next)
+    }
+
     /// Does it tell of a loss of which it need not be the first to tell?
     pub(crate) fn tells_late(&self, call: &Call) -> bool {
         let file = call.op.file();

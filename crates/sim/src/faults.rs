@@ -53,13 +53,15 @@ pub enum Fault {
     Drift,
     /// Connections differ in how long their way is, and take only so many bytes a second.
     Uneven,
+    /// The data zone or the metadata zone is so small that it gets full.
+    Space,
     /// Once everything is synced all hosts and disks lose power at once.
     ClusterPower,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 19] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -77,6 +79,7 @@ impl Fault {
         Fault::ClockJump,
         Fault::Drift,
         Fault::Uneven,
+        Fault::Space,
         Fault::ClusterPower,
     ];
 
@@ -111,7 +114,7 @@ impl Fault {
 
     /// Does it come by itself, again and again? The others are of a whole run, or of its end.
     pub fn comes(self) -> bool {
-        !matches!(self, Fault::Drift | Fault::Uneven | Fault::ClusterPower)
+        !matches!(self, Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower)
     }
 
     /// Its name on the command line.
@@ -134,6 +137,7 @@ impl Fault {
             Fault::ClockJump => "clock-jump",
             Fault::Drift => "drift",
             Fault::Uneven => "uneven",
+            Fault::Space => "space",
             Fault::ClusterPower => "cluster-power",
         }
     }
@@ -340,7 +344,7 @@ impl Injector {
                 self.cluster.world.jump_wall(&host, seconds);
             }
             // Of the whole run, see `run`.
-            Fault::Drift | Fault::Uneven | Fault::ClusterPower => {}
+            Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower => {}
         }
     }
 

@@ -8,6 +8,7 @@ use env::sim::SimRng;
 use types::{Fault, Ino};
 
 use crate::call::{Call, Op, Outcome};
+use crate::space::Little;
 
 /// The client of what no client did.
 pub const NOBODY: usize = 98;
@@ -21,6 +22,8 @@ pub struct Waiting {
     pub begun: u64,
     /// What it asked for.
     pub op: Op,
+    /// Of what there was little meanwhile.
+    pub little: Little,
 }
 
 impl Inner {
@@ -37,6 +40,13 @@ impl Inner {
             }
         }
         any
+    }
+
+    /// Whoever waits now meets devices as full as they are.
+    fn look(&mut self) {
+        let Some(space) = &self.space else { return };
+        let little = space();
+        self.waiting.values_mut().for_each(|waiting| waiting.little = waiting.little.or(little));
     }
 
     fn settle(&mut self, client: usize, begun: u64, steps: Vec<(Op, Option<Outcome>)>) {
@@ -64,7 +74,12 @@ struct Inner {
     /// Data devices fail now, or did up to this position.
     failing: bool,
     failed_until: u64,
+    /// Tells of what there is little.
+    space: Option<LookForSpace>,
 }
+
+/// Tells of what there is little now.
+pub type LookForSpace = Box<dyn Fn() -> Little>;
 
 /// See the module. Clones are the same history.
 #[derive(Clone, Default)]
@@ -76,13 +91,15 @@ impl History {
         let mut inner = self.0.borrow_mut();
         inner.events += 1;
         let begun = inner.events;
-        inner.waiting.insert(begun, Waiting { client, begun, op });
+        inner.waiting.insert(begun, Waiting { client, begun, op, little: Little::default() });
+        inner.look();
         begun
     }
 
     /// The answer is there; it tells of several steps, each somewhere between then and now.
     pub fn end(&self, begun: u64, steps: Vec<(Op, Outcome)>) {
         let mut inner = self.0.borrow_mut();
+        inner.look();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let failed = inner.failing || inner.failed_until > begun;
@@ -90,10 +107,13 @@ impl History {
         for (op, outcome) in steps {
             let io = outcome == Outcome::Failed(Fault::Io);
             let told = io && inner.tells(waiting.client, begun, &op);
-            seen.push((
-                op,
-                Some(if io && (failed || told) { Outcome::DeviceFailed } else { outcome }),
-            ));
+            let no_room = outcome == Outcome::Failed(Fault::NoSpace) && waiting.little.refuses(&op);
+            let outcome = match outcome {
+                _ if io && (failed || told) => Outcome::DeviceFailed,
+                _ if no_room => Outcome::NoRoom,
+                outcome => outcome,
+            };
+            seen.push((op, Some(outcome)));
         }
         let steps = seen;
         inner.settle(waiting.client, begun, steps);
@@ -187,6 +207,16 @@ impl History {
         self.happened(client, op);
     }
 
+    /// From here on it is known when there is little space.
+    pub fn look_for_space(&self, space: LookForSpace) {
+        self.0.borrow_mut().space = Some(space);
+    }
+
+    /// Notes how little space there is at this moment.
+    pub fn look(&self) {
+        self.0.borrow_mut().look();
+    }
+
     /// What waits for an answer.
     pub fn waiting(&self) -> Vec<Waiting> {
         self.0.borrow().waiting.values().cloned().collect()
@@ -194,7 +224,10 @@ impl History {
 
     /// Takes all that has ended, in the order of the ends, and what this client's end cut short.
     pub fn take(&self) -> Vec<Call> {
-        std::mem::take(&mut self.0.borrow_mut().calls)
+        let mut inner = self.0.borrow_mut();
+        // It holds the cluster.
+        inner.space = None;
+        std::mem::take(&mut inner.calls)
     }
 
     /// Operations that have ended.

@@ -30,6 +30,7 @@ mod mount;
 mod run;
 pub mod script;
 mod shrink;
+mod space;
 mod undo;
 mod workload;
 

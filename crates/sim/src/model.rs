@@ -273,6 +273,9 @@ impl State {
         if *outcome == Outcome::DeviceFailed || self.tells_late(call) {
             return self.device_failed(call);
         }
+        if *outcome == Outcome::NoRoom {
+            return self.no_room(call);
+        }
         if let Some(file) = call.op.file()
             && self.owed.contains(&(call.client, file))
             && let Some(step) = self.tell_loss(call, file, outcome)

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use env::sim::SimRng;
 use types::{Duration, Ino};
 
-use crate::call::{At, Call, Op};
-use crate::cluster::{self, Cluster};
+use crate::call::{At, Call, Op, Outcome};
+use crate::cluster::{self, Cluster, Sizes};
 use crate::faults::{Fault, Injector, Made};
 use crate::fleet::{Fleet, node_name};
 use crate::history::{History, NOBODY};
@@ -17,6 +17,7 @@ use crate::log;
 use crate::model::State;
 use crate::mount::{Mount, OpenFile};
 use crate::script::{Keep, Script, Step, Workload};
+use crate::space;
 
 /// Within this virtual time everything ends once the faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -79,6 +80,14 @@ impl Plan {
     /// Is this one of the one in `n` seeds whose whole run has this fault?
     fn has(&self, fault: Fault, n: u64) -> bool {
         self.faults.contains(&fault) && SimRng::new(self.seed ^ fault as u64).one_in(n)
+    }
+
+    /// How large the devices are: small ones in half of the runs with `space`.
+    fn sizes(&self) -> Sizes {
+        match self.has(Fault::Space, 2) {
+            true => space::scarce(self.seed),
+            false => Sizes::default(),
+        }
     }
 
     /// Operations of each process.
@@ -174,7 +183,7 @@ struct Ended {
 pub fn run(plan: &Plan) -> Report {
     log::clear();
     let uneven = plan.has(Fault::Uneven, 3);
-    let (world, disks) = cluster::world_of(plan.world_seed(), uneven);
+    let (world, disks) = cluster::world_of(plan.world_seed(), uneven, plan.sizes());
     let begun = world.now();
     let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
     let mut unjudged = 0;
@@ -199,7 +208,11 @@ pub fn run(plan: &Plan) -> Report {
     };
     let violation =
         violation.or_else(|| log::first_violation().map(|text| ("seen on the way", text)));
-    let made = ended.made.take();
+    let mut made = ended.made.take();
+    let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
+    if refused > 0 {
+        made.insert(Fault::Space, refused as u64);
+    }
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
@@ -246,6 +259,9 @@ async fn safety_and_healing(
     if plan.has(Fault::Drift, 2) {
         made.borrow_mut().insert(Fault::Drift, 1);
         cluster.drift(plan.clients, &mut SimRng::new(plan.seed ^ 0xd21f7));
+    }
+    if plan.sizes() != Sizes::default() {
+        space::watch(&cluster, &history, plan.sizes());
     }
     cluster.start_server();
     for client in 0..plan.clients {
@@ -296,6 +312,9 @@ async fn safety_and_healing(
     }
     if let Some(text) = fleet.failure() {
         return Err((EVERYONE_MOUNTS, text));
+    }
+    if plan.sizes() != Sizes::default() {
+        space::heals(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     if power {

@@ -128,6 +128,22 @@ fn clients_are_told_of_all_that_data_devices_lose() {
 }
 
 #[test]
+fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
+    let first = asked("REDBUD_FIRST").unwrap_or(0);
+    let refused = AtomicU64::new(0);
+    for_each(seeds(200), |nth| {
+        let alone = nth % 2 == 0;
+        let faults = [&[Fault::Space][..], &Fault::GATE].concat();
+        let faults = if alone { vec![Fault::Space] } else { faults };
+        let report = check(&Plan { faults, ..plan(first + nth) });
+        let count = report.made.get(&Fault::Space).copied().unwrap_or(0);
+        refused.fetch_add(count, Ordering::Relaxed);
+    });
+    let refused = refused.into_inner();
+    assert!(refused > seeds(200), "there was no space {refused} times");
+}
+
+#[test]
 fn clients_see_one_file_system_under_all_faults() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(1000), seeds(2000));
     let (sums, made) = (Mutex::new([0; 3]), Mutex::new(BTreeMap::<Fault, u64>::new()));

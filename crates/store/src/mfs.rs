@@ -31,7 +31,7 @@ pub struct Cost {
     pub journal: u32,
     /// Blocks that it dirties.
     pub dirty: u32,
-    /// May it use the reserve of metadata space (deleting)?
+    /// May it use the reserve of metadata space (deleting, and what must be possible before)?
     pub reserve: bool,
 }
 

@@ -766,6 +766,8 @@ impl File {
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
             // Without a name and a handle, here as elsewhere: nobody misses the data.
+            let log = std::mem::take(&mut state.log).into_iter().map(|logged| logged.edit);
+            self.reuse(&state, edits.into_iter().chain(log));
             state.abandon();
             drop(state);
             self.changed.notify_all();

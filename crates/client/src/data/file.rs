@@ -533,10 +533,9 @@ impl File {
                 self.ctx.rpc.describe(self.ino)
             ));
         }
-        let idle = state.writing.is_empty();
         let log = std::mem::take(&mut state.log);
         if !lost {
-            self.reuse(&state, log, idle);
+            self.reuse(&state, log.into_iter().map(|logged| logged.edit));
             self.ctx.pool.release_window(self.ino);
         }
         let unflushed = std::mem::take(&mut state.stamps);
@@ -565,28 +564,17 @@ impl File {
         }
     }
 
-    /// Blocks that unsent edits mapped are the pool's again.
-    fn reuse(&self, state: &State, log: VecDeque<Logged>, idle: bool) {
-        // Only what no sent or kept edit speaks of: blocks mapped by the log and mapped still.
-        let mut mapped = ExtentMap::default();
-        for logged in &log {
-            if let Edit::Map { extent } = &logged.edit {
-                mapped.insert(extent.file.0, from_extent(extent, false));
-            }
-        }
-        for extent in mapped.to_extents() {
-            for piece in state.layout.pieces(extent.file.0, extent.end()) {
-                let Some(now) = piece.mapped else { continue };
-                let addr = extent.addr.0 + (piece.from - extent.file.0);
-                if now.pag != extent.pag || now.addr != addr {
-                    continue;
-                }
-                let run = PoolRun { pag: now.pag, addr, len: now.len };
-                if idle {
-                    self.ctx.pool.give_back(run);
-                } else {
-                    self.ctx.pool.taint(run);
-                }
+    /// Blocks that edits mapped of which the server will never hear are the pool's again, also those
+    /// that were unmapped since.
+    pub(super) fn reuse(&self, state: &State, edits: impl Iterator<Item = Edit>) {
+        let idle = state.writing.is_empty();
+        for edit in edits {
+            let Edit::Map { extent } = edit else { continue };
+            let run = PoolRun { pag: extent.pag, addr: extent.addr.0, len: extent.len };
+            if idle {
+                self.ctx.pool.give_back(run);
+            } else {
+                self.ctx.pool.taint(run);
             }
         }
     }

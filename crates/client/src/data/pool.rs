@@ -4,7 +4,7 @@
 //! - every block of the pool is in one free run or in one file's window;
 //! - `reserved` never exceeds the blocks of the pool: accepted bytes have a place;
 //! - blocks that may still be written by a request of ours are *tainted*: they go
-//!   back to the server, never to another file.
+//!   back to the server once nothing of ours is in flight, never to another file.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ impl Pool {
         inner.put(run);
     }
 
-    /// Keeps blocks apart until the pool is returned.
+    /// Keeps blocks apart until they are returned.
     pub fn taint(&self, run: Run) {
         self.inner.borrow_mut().tainted.push(run);
     }
@@ -198,6 +198,11 @@ impl Pool {
         }
         inner.surplus(keep, &mut out);
         out
+    }
+
+    /// Takes out the tainted blocks, to be returned: nothing is in flight.
+    pub fn drain_tainted(&self) -> Vec<Run> {
+        std::mem::take(&mut self.inner.borrow_mut().tainted)
     }
 
     /// Takes out what is not reserved, windows too, while requests go on: tainted blocks stay.

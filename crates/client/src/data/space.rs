@@ -14,7 +14,7 @@ use types::limits::GRANT_BLOCKS;
 use types::{Duration, Fault, Instant};
 
 use super::commit::DataContext;
-use super::pool::{Reserved, to_wire};
+use super::pool::{Reserved, Run, to_wire};
 
 /// Largest number of blocks asked for ahead: 256 MiB.
 const ASK_MAX: u64 = 16 * GRANT_BLOCKS;
@@ -151,9 +151,23 @@ impl DataContext {
         if tries == 1 {
             // Their own errors reach those who wrote; here only the space counts.
             let _ = self.sync_all().await;
+            self.return_runs(self.harmless()).await;
             let _ = self.rpc.commit(Vec::new(), true).await;
         } else {
             self.env.sleep(PAUSE * tries).await;
+        }
+    }
+
+    /// Tainted blocks that no write of ours can reach any more.
+    fn harmless(&self) -> Vec<Run> {
+        if self.writes_in_flight() > 0 { Vec::new() } else { self.pool.drain_tainted() }
+    }
+
+    async fn return_runs(&self, runs: Vec<Run>) {
+        if !runs.is_empty()
+            && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
+        {
+            self.rpc.log(&format!("unused space could not be given back: {fault}"));
         }
     }
 
@@ -188,7 +202,10 @@ impl DataContext {
     pub async fn give_unused(&self) {
         self.space.ask.set(1);
         self.space.quiet_until.set(self.env.now() + SCARCE);
-        let runs = if self.space.waiting.get() > 0 { Vec::new() } else { self.pool.drain_unused() };
+        let mut runs = self.harmless();
+        if self.space.waiting.get() == 0 {
+            runs.extend(self.pool.drain_unused());
+        }
         if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
             self.rpc.log(&format!("space that others need could not be given back: {fault}"));
         }
@@ -206,14 +223,10 @@ impl DataContext {
             self.space.ask.set(GRANT_BLOCKS);
             GRANT_BLOCKS
         };
-        if self.pool.available() <= keep {
-            return;
+        let mut runs = self.harmless();
+        if self.pool.available() > keep {
+            runs.extend(self.pool.drain(keep));
         }
-        let runs = self.pool.drain(keep);
-        if !runs.is_empty()
-            && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
-        {
-            self.rpc.log(&format!("unused space could not be given back: {fault}"));
-        }
+        self.return_runs(runs).await;
     }
 }

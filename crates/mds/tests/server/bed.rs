@@ -37,8 +37,17 @@ pub fn with_blocks<F: Future<Output = ()>>(blocks: u64, test: impl FnOnce(Bed) -
 
 /// As [`with_blocks`], in the world of `seed`.
 pub fn with_seed<F: Future<Output = ()>>(seed: u64, blocks: u64, test: impl FnOnce(Bed) -> F) {
+    with_sizes(seed, (META, blocks), test);
+}
+
+/// As [`with_seed`], with so many bytes of metadata.
+pub fn with_sizes<F: Future<Output = ()>>(
+    seed: u64,
+    (bytes, blocks): (u64, u64),
+    test: impl FnOnce(Bed) -> F,
+) {
     let world = SimWorld::new(seed);
-    let meta = world.disk("meta", META);
+    let meta = world.disk("meta", bytes);
     data_device(&world);
     let inner = world.clone();
     world.run(|env| async move {

@@ -1,6 +1,7 @@
 //! Data space.
 
 use proto::mds::*;
+use proto::wire::Bytes;
 use types::*;
 
 use crate::bed::*;
@@ -223,5 +224,47 @@ fn a_client_that_does_not_answer_delays_others_for_a_bounded_time() {
         a.push(|push| *push == Push::SpaceWanted {}).await;
         a.hang_up();
         assert_eq!(granted.await, Err(Fault::NoSpace));
+    });
+}
+
+#[test]
+fn who_comes_to_a_full_metadata_zone_may_mount_and_remove() {
+    with_sizes(7, (10 << 20, 2000), |bed| async move {
+        let c = bed.client("c").await;
+        // Large attributes first, then names in what is left.
+        let mut made = 0;
+        let mut name = || {
+            made += 1;
+            format!("f{}", made - 1)
+        };
+        loop {
+            let ino = at(c.file(ROOT, &name()).await);
+            let value = Bytes(vec![7; 60_000]);
+            let name = Bytes(b"user.a".to_vec());
+            let set = Op::SetXattr { ino, name, value, flags: 0, kill_setgid: false };
+            match c.call(set).await {
+                Ok(_) => {}
+                Err(fault) => break assert_eq!(fault, Fault::NoSpace),
+            }
+        }
+        let refused = loop {
+            match c.create(ROOT, &name(), FileKind::Directory, Rights::empty()).await {
+                Ok(made) => {
+                    let dir = made.attr.ino;
+                    _ = c.create(dir, "x", FileKind::Regular, Rights::empty()).await;
+                }
+                Err(fault) => break fault,
+            }
+        };
+        assert_eq!(refused, Fault::NoSpace);
+        let d = bed.client("d").await;
+        c.hang_up();
+        bed.restart().await;
+        for client in [&c, &d] {
+            assert_eq!(client.connect(client.id()).await.unwrap().state, RECOVERED);
+            client.call(Op::ReclaimDone {}).await.unwrap();
+        }
+        d.unlink(ROOT, "f0").await.unwrap();
+        d.file(ROOT, "again").await;
     });
 }

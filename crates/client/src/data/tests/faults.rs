@@ -286,6 +286,38 @@ fn a_dropped_file_gives_its_blocks_back() {
 }
 
 #[test]
+fn blocks_that_a_removed_file_had_cut_off_before_its_commit_are_not_lost() {
+    run(418, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 256 << 10]).await.unwrap();
+        file.set_size(100 << 10).await.unwrap();
+        rig.write(&file, 100 << 10, &[2; 128 << 10]).await.unwrap();
+        file.pause().await;
+        file.drop_all(false);
+        rig.finish(512).await;
+        assert!(!rig.server.now.borrow().files.contains_key(&Ino(1)));
+    });
+}
+
+#[test]
+fn blocks_that_a_removed_file_was_being_written_to_come_back_when_that_has_ended() {
+    run(419, one_disk(512), |rig| async move {
+        let (file, other) = (rig.file(1), rig.file(2));
+        rig.server.disks[0].stall(true);
+        rig.write(&file, 0, &[1; 512 << 10]).await.unwrap();
+        rig.env.sleep(Duration::from_millis(1)).await;
+        assert!(!file.state.borrow().writing.is_empty());
+        file.drop_all(false);
+        rig.server.disks[0].stall(false);
+        // All of the device but its label can be had at once.
+        for block in 0..511 {
+            rig.write(&other, block * BLOCK_U64, &[2; BLOCK]).await.unwrap();
+        }
+        rig.finish(512).await;
+    });
+}
+
+#[test]
 fn a_paused_file_goes_on_where_it_was() {
     run(409, one_disk(512), |rig| async move {
         let file = rig.file(1);

@@ -1,0 +1,189 @@
+//! Devices that are nearly full: where ENOSPC may be said, and that room comes back.
+//!
+//! Invariants:
+//! - only what takes space is refused for want of it, and only if there was little of it at some
+//!   moment between question and answer;
+//! - what was acknowledged is never refused later: no `fsync` and no `close` speaks of space;
+//! - once everybody is quiet, all blocks that no file holds can be had, by whoever asks, and again
+//!   when they are given back; a full metadata zone lets go of what is removed, and takes as much anew.
+
+use std::collections::BTreeSet;
+
+use env::sim::SimRng;
+use types::{Duration, Fault, FileKind, Ino};
+
+use crate::call::{At, NameNo, Op};
+use crate::cluster::{Cluster, Free, LEASE, Sizes};
+use crate::fleet::Fleet;
+use crate::history::History;
+use crate::mount::{Mount, OpenFile};
+use client::OpenFlags;
+
+/// Blocks that an operation of the workload may need at most, and as much again for what others get
+/// between two looks.
+const LITTLE_DATA: u64 = 16;
+/// Metadata blocks beside the reserve below which names may be refused.
+const LITTLE_META: u64 = 24;
+/// Blocks that are used in a metadata zone on which nothing was made, but for its log.
+const META_BEGUN: u64 = 1060;
+/// How often it is looked how much is free, beside every moment at which something happens.
+const LOOK: Duration = Duration::from_millis(5);
+/// In which dead clients' blocks are free again: their lease, and their quarantine.
+const QUIET: Duration = Duration::from_secs(4 * LEASE.as_millis() as u64 / 1000);
+/// Blocks that trees and replies may take between two chains.
+const KEPT: usize = 3;
+/// Names of a chain of directories at most.
+const CHAIN: usize = 400;
+
+/// The invariant that is broken when there is room, and nobody gets it.
+pub const ROOM: &str = "no ENOSPC while there is room";
+
+/// Devices of which one is small.
+pub fn scarce(seed: u64) -> Sizes {
+    let mut rng = SimRng::new(seed ^ 0x0005_face);
+    let usual = Sizes::default();
+    if rng.one_in(3) {
+        Sizes { meta: META_BEGUN + [33, 40, 60][rng.below(3) as usize], ..usual }
+    } else {
+        Sizes { data: [24, 48, 96, 160][rng.below(4) as usize], ..usual }
+    }
+}
+
+/// Of what there was little.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Little {
+    /// Data blocks.
+    pub data: bool,
+    /// Metadata blocks.
+    pub meta: bool,
+}
+
+impl Little {
+    fn of(free: Free, sizes: Sizes) -> Little {
+        let reserve = (sizes.meta / 64).clamp(8, 1024);
+        Little { data: free.data < LITTLE_DATA, meta: free.meta < reserve + LITTLE_META }
+    }
+
+    /// Of either.
+    pub fn or(self, other: Little) -> Little {
+        Little { data: self.data || other.data, meta: self.meta || other.meta }
+    }
+
+    /// May `op` be refused for it?
+    pub fn refuses(self, op: &Op) -> bool {
+        match op {
+            Op::Write { .. } | Op::Truncate(..) | Op::Allocate { .. } => self.data || self.meta,
+            Op::Make(..)
+            | Op::Create { .. }
+            | Op::TmpFile(..)
+            | Op::Link(..)
+            | Op::Rename { .. }
+            | Op::SetXattr(_, Some(_)) => self.meta,
+            _ => false,
+        }
+    }
+}
+
+/// From here on the history knows when there was little of anything.
+pub fn watch(cluster: &Cluster, history: &History, sizes: Sizes) {
+    let of = cluster.clone();
+    let look = move || of.free().map(|free| Little::of(free, sizes)).unwrap_or_default();
+    history.look_for_space(Box::new(look));
+    let (env, history) = (cluster.env.clone(), history.clone());
+    cluster.env.spawn(async move {
+        loop {
+            env.sleep(LOOK).await;
+            history.look();
+        }
+    });
+}
+
+/// Everybody is quiet: whatever no file holds can be had.
+///
+/// # Errors
+/// What could not.
+pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(), String> {
+    cluster.env.sleep(QUIET).await;
+    let mounts = fleet.mounts();
+    let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
+    if sizes.meta != Sizes::default().meta {
+        // What trees and clients' replies take of it stays theirs.
+        for mount in [first, last] {
+            chain(mount).await?;
+        }
+        let (made, again) = (chain(first).await?, chain(last).await?);
+        return match again + KEPT < made {
+            true => Err(format!("{made} directories could be made, then only {again}")),
+            false => Ok(()),
+        };
+    }
+    for mount in [first, last] {
+        let room = (sizes.data - 1).saturating_sub(held(mount).await);
+        fill(mount, room).await?;
+    }
+    Ok(())
+}
+
+/// Blocks that files hold.
+async fn held(mount: &Mount) -> u64 {
+    let (mut dirs, mut seen, mut blocks) = (vec![Ino::ROOT], BTreeSet::new(), 0);
+    while let Some(dir) = dirs.pop() {
+        for name in crate::workload::NAMES {
+            let Ok(Some(target)) = mount.lookup(At { dir, name }).await else { continue };
+            match target.kind {
+                FileKind::Directory => dirs.push(target.ino),
+                FileKind::Regular if seen.insert(target.ino) => {
+                    let attr = mount.client.getattr(target.ino).await;
+                    blocks += attr.map_or(0, |(attr, _)| attr.blocks);
+                }
+                _ => {}
+            }
+        }
+    }
+    blocks
+}
+
+/// A file without a name takes `room` blocks, and not one more.
+async fn fill(mount: &Mount, room: u64) -> Result<(), String> {
+    let flags = OpenFlags::READ_WRITE;
+    let file = mount.tmpfile(Ino::ROOT, flags).await;
+    let file = file.map_err(|fault| format!("a file could not be made: {fault}"))?;
+    let filled = fill_file(mount, file, room).await;
+    mount.close(file, 0).await;
+    filled
+}
+
+async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), String> {
+    for block in 0..room {
+        if let Err(fault) = mount.write(file, Some(block * 4096), 4096).await {
+            return Err(format!("of {room} blocks that no file holds {block} were had: {fault}"));
+        }
+    }
+    match mount.write(file, Some(room * 4096), 4096).await {
+        Err(Fault::NoSpace) => {}
+        other => return Err(format!("a block more than {room}, which is all: {other:?}")),
+    }
+    let synced = mount.fsync(file, false).await;
+    synced.map_err(|fault| format!("what was accepted is refused: {fault}"))
+}
+
+/// Makes a chain of directories until there is no room, and removes them; how many there were.
+async fn chain(mount: &Mount) -> Result<usize, String> {
+    let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, crate::workload::NAMES.end() + 1);
+    while made.len() < CHAIN {
+        let at = At { dir, name };
+        match mount.make(at, FileKind::Directory).await {
+            Ok(target) => {
+                made.push(at);
+                (dir, name) = (target.ino, NameNo::default());
+            }
+            Err(Fault::NoSpace) => break,
+            Err(fault) => return Err(format!("a directory could not be made: {fault}")),
+        }
+    }
+    for at in made.iter().rev() {
+        let removed = mount.rmdir(*at).await;
+        removed.map_err(|fault| format!("a full metadata zone does not let go: {fault}"))?;
+    }
+    Ok(made.len())
+}
