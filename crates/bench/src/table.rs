@@ -15,7 +15,7 @@ pub struct Plan {
     pub sizes: Sizes,
     /// How often each is done.
     pub runs: usize,
-    /// Only the works of these names; all, if there are none.
+    /// Only the works of these names; all usual ones, if there are none.
     pub only: Vec<String>,
 }
 
@@ -73,6 +73,7 @@ fn chosen(only: &[String]) -> Res<Vec<&'static Work>> {
             return failed("--only", format!("`{name}` is none of {}", names.join(", ")));
         }
     }
-    let wanted = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
+    let named = |work: &Work| only.iter().any(|name| name == work.name);
+    let wanted = |work: &&Work| named(work) || only.is_empty() && work.is_usual();
     Ok(WORKS.iter().filter(wanted).collect())
 }

@@ -4,7 +4,7 @@
 //! but for the stream and the directory of entries, which later works read.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -69,9 +69,18 @@ enum What {
     Stat(Order),
     List,
     Small { workers: u64, fsync: bool },
+    PostMark { workers: u64 },
+    Web { workers: u64, read: bool },
 }
 
+/// PostMark's transactions for each file of its pool (002 §6.3).
+const TRANSACTIONS: u64 = 5;
+/// Files of a directory of web content.
+const WEB_FILES: u64 = 1;
+
 const FILES: &[Kind] = &[Kind::Redbud, Kind::Null, Kind::Ext4];
+/// Who keeps what is written.
+const LOCAL: &[Kind] = &[Kind::Redbud, Kind::Ext4];
 const DATA: &[Kind] = &[Kind::Redbud, Kind::Ext4, Kind::Raw];
 
 /// All works, in the order in which they are done.
@@ -160,6 +169,27 @@ pub const WORKS: &[Work] = &[
         target: Target::Ratio(1.0, Kind::Ext4),
         what: What::Small { workers: 8, fsync: true },
     },
+    Work {
+        name: "postmark",
+        title: "PostMark, 4 processes",
+        kinds: LOCAL,
+        target: Target::None,
+        what: What::PostMark { workers: 4 },
+    },
+    Work {
+        name: "web-make",
+        title: "Polygraph 8*8*1, 4 processes: make",
+        kinds: LOCAL,
+        target: Target::None,
+        what: What::Web { workers: 4, read: false },
+    },
+    Work {
+        name: "web-read",
+        title: "Polygraph 8*8*1, 4 processes: read, fresh mount",
+        kinds: LOCAL,
+        target: Target::None,
+        what: What::Web { workers: 4, read: true },
+    },
 ];
 
 /// What one turn gave.
@@ -207,6 +237,11 @@ impl Work {
     /// Does it read the directory of entries?
     pub fn needs_entries(&self) -> bool {
         matches!(self.what, What::Stat(_) | What::List)
+    }
+
+    /// Is it done without being asked for by name?
+    pub fn is_usual(&self) -> bool {
+        !matches!(self.what, What::PostMark { .. } | What::Web { .. })
     }
 
     /// Does it write files with fsync?
@@ -257,6 +292,35 @@ impl Work {
                 let job = |names| Job::Small { names, bytes: SMALL, fsync };
                 (Vec::new(), share(dir, count.max(workers), workers).map(job).collect())
             })?,
+            What::PostMark { workers } => turn.in_directory(field, |dir| {
+                let files = (sizes.files / workers).max(1);
+                let dirs = each(&dir, workers);
+                let before = dirs.clone().map(|(_, dir)| Job::MakeDir(dir)).collect();
+                let transactions = TRANSACTIONS * files;
+                let job = |(number, dir)| Job::PostMark { dir, number, files, transactions };
+                (before, dirs.map(job).collect())
+            })?,
+            What::Web { workers, read } => {
+                let dir = turn.new_directory(field)?;
+                // 64 files of 505 kB on average are a web: a two hundredth of the small files' number.
+                let webs = (sizes.files / 200 / workers).max(1);
+                let job = |read| {
+                    each(&dir, workers)
+                        .map(|(number, dir)| Job::Web { dir, number, webs, files: WEB_FILES, read })
+                        .collect::<Vec<_>>()
+                };
+                for (_, dir) in each(&dir, workers) {
+                    turn.step(field, Job::MakeDir(dir))?;
+                }
+                if read {
+                    turn.together(field, job(false))?;
+                    field.settle(kind)?;
+                    field.refresh(kind)?;
+                }
+                let sample = turn.measure(field, job(read))?;
+                turn.step(field, Job::Remove(dir))?;
+                sample
+            }
         };
         field.settle(kind)?;
         Ok(sample)
@@ -282,6 +346,12 @@ fn share(dir: PathBuf, count: u64, workers: u64) -> impl Iterator<Item = Names> 
         prefix: format!("file-{worker}-"),
         count: count / workers + u64::from(worker < count % workers),
     })
+}
+
+/// A directory in `dir` for each worker, with the worker's number.
+fn each(dir: &Path, workers: u64) -> impl Iterator<Item = (u64, PathBuf)> + Clone {
+    let dir = dir.to_owned();
+    (0..workers).map(move |number| (number, dir.join(format!("worker-{number}"))))
 }
 
 struct Turn {
@@ -332,14 +402,24 @@ impl Turn {
         Ok(())
     }
 
+    fn new_directory(&self, field: &Field) -> Res<PathBuf> {
+        let dir = field.place(self.kind).join(self.name);
+        self.step(field, Job::MakeDir(dir.clone()))?;
+        Ok(dir)
+    }
+
+    /// Does jobs at the same time, without measuring them.
+    fn together(&self, field: &Field, jobs: Vec<Job>) -> Res<Finished> {
+        Crowd::ready(&field.tools, &self.label(), jobs)?.go()
+    }
+
     /// In a new directory, which is removed at the end: first some jobs, then those that are measured.
     fn in_directory(
         &self,
         field: &Field,
         jobs: impl FnOnce(PathBuf) -> (Vec<Job>, Vec<Job>),
     ) -> Res<Sample> {
-        let dir = field.place(self.kind).join(self.name);
-        self.step(field, Job::MakeDir(dir.clone()))?;
+        let dir = self.new_directory(field)?;
         let (before, jobs) = jobs(dir.clone());
         for job in before {
             self.step(field, job)?;

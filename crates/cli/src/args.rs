@@ -385,6 +385,10 @@ pub enum Bench {
     Memory(BenchMemoryArgs),
     /// Metadata: embedded and traditional directories on one store, by accesses and by time
     Metarates(BenchMetaratesArgs),
+    /// Small files: a pool of them with transactions on it, on both layouts, and on a mount
+    Postmark(BenchPostmarkArgs),
+    /// Web content in deep directories: made and read, on both layouts, and on a mount
+    Polygraph(BenchPolygraphArgs),
     /// Serve a file system that keeps no data, until it is unmounted
     #[command(hide = true)]
     Null {
@@ -409,7 +413,7 @@ Everything is made in a directory of its own in DIR, which should lie on an ext4
 nothing else uses, and is removed at the end. Works (--only):
 
   seq-write, seq-read, rand-read, create-1, create-8, unlink-1, stat-sorted, stat-random,
-  stat-readdir, small, small-fsync-1, small-fsync-8
+  stat-readdir, small, small-fsync-1, small-fsync-8; and, only if named: postmark, web-make, web-read
 
 Progress goes to standard error, the table to standard output. docs/BENCHMARKS.md says how to read
 it. Needs root.")]
@@ -513,6 +517,68 @@ pub struct BenchMetaratesArgs {
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Arguments that `bench postmark` and `bench polygraph` share.
+#[derive(Args, Debug)]
+pub struct BenchSmallArgs {
+    /// Clients, in virtual time
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub clients: u64,
+    /// Changes become durable within 5 s instead of each before its answer, in virtual time
+    #[arg(long)]
+    pub lazy: bool,
+    /// Directory on a disk to measure, too: Redbud's mount beside the local file system, 4 processes
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// There: files of the pool, and two hundred times the webs
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub files: u64,
+    /// There: how often it is done; medians are printed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// There: longest time of a single step
+    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    pub limit: types::Duration,
+    /// Write what was measured in virtual time there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench postmark`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each client makes a pool of files of 500 to 10,000 bytes, does transactions on it (one file is read or
+appended to, one made or deleted), and deletes it. The layouts run on the metadata store as a library,
+on a virtual hard disk in virtual time; with --dir the same is done by system calls on a mount and on
+the local file system, five transactions for each file (needs root). docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchPostmarkArgs {
+    /// Files of each client's pool, in virtual time; the papers' were 100,000
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub pool: u64,
+    /// Transactions of each client, in virtual time; the papers' were 500,000
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub transactions: u64,
+    /// The rest
+    #[command(flatten)]
+    pub small: BenchSmallArgs,
+}
+
+/// Arguments of `bench polygraph`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each client makes webs: directories eight deep, eight in each, of which one goes on, with one or sixteen
+files of 10 kB to 1 MB in each, and reads them with nothing cached. The layouts run on the metadata
+store as a library, on a virtual hard disk in virtual time; with --dir webs with one file in each directory
+are also made and read by system calls on a mount and on the local file system (needs root).
+docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchPolygraphArgs {
+    /// Webs of each client, in virtual time
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub webs: u64,
+    /// The rest
+    #[command(flatten)]
+    pub small: BenchSmallArgs,
 }
 
 /// Arguments of `reproduce`.

@@ -127,7 +127,7 @@ mod tests {
                 ..Settings::PAPERS
             },
         };
-        let runs = measure(&shape, &mut |_| ()).unwrap();
+        let runs = measure(&shape, &Work::ALL, &mut |_| ()).unwrap();
         let figure = F5::new(shape, runs);
         for work in Work::ALL {
             let of = |contender| figure.took(contender, work).map(|took| took.ops);

@@ -7,15 +7,15 @@
 //! - a client asks the server for a name or a file once and then knows it, as a lease lets it;
 //! - all random choices follow from the process's number, so every layout gets the same calls.
 
-mod polygraph;
-mod postmark;
+pub(crate) mod polygraph;
+pub(crate) mod postmark;
 mod source;
 
 use serde::Serialize;
 
-use crate::Res;
 use crate::layouts::virtual_disk::Virtual;
 use crate::layouts::{Contender, Measured, Settings, Workload};
+use crate::{Res, failed};
 
 pub use polygraph::{Polygraph, Web};
 pub use postmark::PostMark;
@@ -75,6 +75,18 @@ pub struct Shape {
     pub settings: Settings,
 }
 
+impl Shape {
+    /// What the papers did, but that the text leaves the number of webs open; a data zone of 4 TiB.
+    pub const PAPERS: Shape = Shape {
+        clients: 10,
+        files: 100_000,
+        transactions: 500_000,
+        source_files: 28_000,
+        webs: 16,
+        settings: Settings { data_blocks: 1 << 30, ..Settings::PAPERS },
+    };
+}
+
 /// What a layout took for a work.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Run {
@@ -87,14 +99,16 @@ pub struct Run {
     pub took: Measured,
 }
 
-/// Does every work with every layout, telling `progress` each.
+/// Does these works with every layout, telling `progress` each.
 ///
 /// # Errors
 /// The step that failed and why.
-pub fn measure(shape: &Shape, progress: &mut dyn FnMut(&str)) -> Res<Vec<Run>> {
+pub fn measure(shape: &Shape, works: &[Work], progress: &mut dyn FnMut(&str)) -> Res<Vec<Run>> {
     let mut runs = Vec::new();
     for contender in Contender::STORES {
-        let mut tell = |work: Work, took: Measured| {
+        let mut source = None;
+        for &work in works {
+            let took = turn(contender, shape, work, &mut source)?;
             progress(&format!(
                 "{}: {} {:.1} s, {:?}",
                 contender.text(),
@@ -103,19 +117,37 @@ pub fn measure(shape: &Shape, progress: &mut dyn FnMut(&str)) -> Res<Vec<Run>> {
                 took.counts
             ));
             runs.push(Run { contender, work, took });
-        };
-        tell(Work::PostMark, whole(contender, shape, &PostMark::new(shape), &[()])?);
-        let source = Source::new(shape.clients, shape.source_files);
-        let store = Virtual::new(contender, shape.settings, shape.clients)?;
-        tell(Work::Tar, store.stage(&source, Step::Unpack)?);
-        tell(Work::Make, store.stage(&source, Step::Compile)?);
-        tell(Work::Clean, store.stage(&source, Step::Clean)?);
-        for (work, files) in [(Work::Web1, 1), (Work::Web16, 16)] {
-            let web = Polygraph { clients: shape.clients, webs: shape.webs, files };
-            tell(work, whole(contender, shape, &web, &[Web::Make, Web::Read])?);
         }
     }
     Ok(runs)
+}
+
+/// One work of one layout; the works on the source tree follow each other on one store.
+fn turn(
+    contender: Contender,
+    shape: &Shape,
+    work: Work,
+    source: &mut Option<Virtual>,
+) -> Res<Measured> {
+    let tree = Source::new(shape.clients, shape.source_files);
+    let step = match work {
+        Work::PostMark => return whole(contender, shape, &PostMark::new(shape), &[()]),
+        Work::Web1 | Work::Web16 => {
+            let files = if work == Work::Web1 { 1 } else { 16 };
+            let web = Polygraph { clients: shape.clients, webs: shape.webs, files };
+            return whole(contender, shape, &web, &[Web::Make, Web::Read]);
+        }
+        Work::Tar => Step::Unpack,
+        Work::Make => Step::Compile,
+        Work::Clean => Step::Clean,
+    };
+    if step == Step::Unpack {
+        *source = Some(Virtual::new(contender, shape.settings, shape.clients)?);
+    }
+    match source {
+        Some(store) => store.stage(&tree, step),
+        None => failed(work.text(), "there is no source tree yet: tar comes first"),
+    }
 }
 
 /// All stages of a workload on a new store, as one.

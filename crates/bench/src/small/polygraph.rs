@@ -53,21 +53,28 @@ impl Workload for Polygraph {
         stage: Web,
         caller: Caller,
     ) -> impl Future<Output = Result<u64, StoreError>> + 'static {
-        let plan = *self;
+        let deeds = script(caller.number, self.webs, self.files);
         async move {
-            let top = caller.lookup(Ino::ROOT, &dir_name(caller.number)).await?;
-            let mut rng = SimRng::new(caller.number);
+            let mut dirs = vec![caller.lookup(Ino::ROOT, &dir_name(caller.number)).await?];
             let mut ops = 0;
-            for web in 0..plan.webs {
-                let mut level = enter(&caller, stage, top, &format!("web{web:04}")).await?;
-                for _ in 0..DEPTH {
-                    let mut next = level;
-                    for number in 0..WIDTH {
-                        let dir = enter(&caller, stage, level, &format!("d{number}")).await?;
-                        ops += plan.files(&caller, stage, dir, &mut rng).await?;
-                        next = dir;
+            for deed in deeds {
+                caller.message().await;
+                match (deed, stage) {
+                    (Deed::Dir { within, name }, Web::Make) => {
+                        dirs.push(caller.mkdir(dirs[within], &name).await?);
                     }
-                    level = next;
+                    (Deed::Dir { within, name }, Web::Read) => {
+                        dirs.push(caller.lookup(dirs[within], &name).await?);
+                    }
+                    (Deed::File { within, name, bytes }, Web::Make) => {
+                        caller.create(dirs[within], &name).await?;
+                        caller.append(dirs[within], &name, bytes).await?;
+                        ops += 1;
+                    }
+                    (Deed::File { within, name, .. }, Web::Read) => {
+                        caller.read(dirs[within], &name).await?;
+                        ops += 1;
+                    }
                 }
             }
             Ok(ops)
@@ -75,34 +82,67 @@ impl Workload for Polygraph {
     }
 }
 
-impl Polygraph {
-    async fn files(
-        &self,
-        caller: &Caller,
-        stage: Web,
-        dir: Ino,
-        rng: &mut SimRng,
-    ) -> Result<u64, StoreError> {
-        for number in 0..self.files {
-            let file = format!("object{number:02}.html");
-            caller.message().await;
-            match stage {
-                Web::Make => {
-                    let bytes = SIZES.start + rng.below(SIZES.end - SIZES.start);
-                    caller.create(dir, &file).await?;
-                    caller.append(dir, &file, bytes).await?;
-                }
-                Web::Read => drop(caller.read(dir, &file).await?),
-            }
-        }
-        Ok(self.files)
-    }
+/// A directory or a file of a web. Directories are numbered as they come, from 1 on; 0 is where the webs are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// The next directory.
+    Dir {
+        /// Number of the directory that it lies in.
+        within: usize,
+        /// Its name.
+        name: String,
+    },
+    /// A file.
+    File {
+        /// Number of the directory that it lies in.
+        within: usize,
+        /// Its name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
 }
 
-async fn enter(caller: &Caller, stage: Web, dir: Ino, name: &str) -> Result<Ino, StoreError> {
-    caller.message().await;
-    match stage {
-        Web::Make => caller.mkdir(dir, name).await,
-        Web::Read => caller.lookup(dir, name).await,
+/// The webs of process `number`, with so many files in each directory.
+pub fn script(number: u64, webs: u64, files: u64) -> Vec<Deed> {
+    let mut rng = SimRng::new(number);
+    let (mut deeds, mut dirs) = (Vec::new(), 0);
+    for web in 0..webs {
+        deeds.push(Deed::Dir { within: 0, name: format!("web{web:04}") });
+        dirs += 1;
+        let mut level = dirs;
+        for _ in 0..DEPTH {
+            for number in 0..WIDTH {
+                deeds.push(Deed::Dir { within: level, name: format!("d{number}") });
+                dirs += 1;
+                for file in 0..files {
+                    let name = format!("object{file:02}.html");
+                    let bytes = SIZES.start + rng.below(SIZES.end - SIZES.start);
+                    deeds.push(Deed::File { within: dirs, name, bytes });
+                }
+            }
+            level = dirs;
+        }
+    }
+    deeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_web_has_64_directories_eight_deep_with_their_files() {
+        let deeds = script(3, 2, 5);
+        let mut depth = vec![0];
+        for deed in &deeds {
+            if let Deed::Dir { within, .. } = deed {
+                depth.push(depth[*within] + 1);
+            }
+        }
+        assert_eq!((depth.len(), depth.iter().max()), (1 + 2 * 65, Some(&9)));
+        let files = deeds.iter().filter(|deed| matches!(deed, Deed::File { .. })).count();
+        assert_eq!(files, 2 * 64 * 5);
+        assert_eq!(script(3, 2, 5), deeds);
     }
 }

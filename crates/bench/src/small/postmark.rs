@@ -1,7 +1,9 @@
 //! PostMark (002 §6.3, 004 §V.D.3): a pool of small files, then transactions on it, then all of it goes.
 //!
-//! Invariant: a transaction reads or appends to one file, and makes or deletes one, each with even odds, as
-//! Katcher's program does by default; sizes are even between its default bounds.
+//! Invariants:
+//! - a transaction reads or appends to one file, and makes or deletes one, each with even odds, as Katcher's
+//!   program does by default; sizes are even between its default bounds;
+//! - what is done is a [`Script`], whoever does it: the store as a library, or system calls on a mount.
 
 use std::future::Future;
 
@@ -47,80 +49,164 @@ impl Workload for PostMark {
         let plan = *self;
         async move {
             let dir = caller.lookup(Ino::ROOT, &dir_name(caller.number)).await?;
-            let rng = SimRng::new(caller.number);
-            Client { caller, dir, rng, live: Vec::new(), made: 0 }.run(plan).await
+            for deed in Script::new(caller.number, plan.files, plan.transactions) {
+                caller.message().await;
+                match deed {
+                    Deed::Make { file, bytes } => {
+                        caller.create(dir, &name(file)).await?;
+                        caller.append(dir, &name(file), bytes).await?;
+                    }
+                    Deed::Read { file } => drop(caller.read(dir, &name(file)).await?),
+                    Deed::Append { file, bytes } => caller.append(dir, &name(file), bytes).await?,
+                    Deed::Delete { file } => caller.delete(dir, &name(file)).await?,
+                }
+            }
+            Ok(plan.files + plan.transactions)
         }
     }
 }
 
-/// One client.
-struct Client {
-    caller: Caller,
-    dir: Ino,
+/// Name of a file.
+pub fn name(file: u64) -> String {
+    file.to_string()
+}
+
+/// One step. A file is known by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// A new file with so many bytes.
+    Make {
+        /// Which.
+        file: u64,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The whole file is read.
+    Read {
+        /// Which.
+        file: u64,
+    },
+    /// So many bytes come to its end.
+    Append {
+        /// Which.
+        file: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// The file goes.
+    Delete {
+        /// Which.
+        file: u64,
+    },
+}
+
+/// All steps of one process, in order; the same for the same number.
+#[derive(Debug)]
+pub struct Script {
     rng: SimRng,
+    /// Files that the pool still lacks, and transactions to come.
+    files: u64,
+    transactions: u64,
+    /// The second half of a transaction is next.
+    half: bool,
     /// Numbers of the files that there are.
     live: Vec<u64>,
     made: u64,
 }
 
-fn file(number: u64) -> String {
-    number.to_string()
-}
+impl Script {
+    /// Of process `number`: a pool of `files` files and so many transactions on it.
+    pub fn new(number: u64, files: u64, transactions: u64) -> Script {
+        let rng = SimRng::new(number);
+        Script { rng, files, transactions, half: false, live: Vec::new(), made: 0 }
+    }
 
-impl Client {
-    async fn run(mut self, plan: PostMark) -> Result<u64, StoreError> {
-        for _ in 0..plan.files {
-            self.make().await?;
-        }
-        for _ in 0..plan.transactions {
-            self.touch().await?;
-            if self.rng.below(2) == 0 {
-                self.make().await?;
-            } else {
-                self.delete().await?;
-            }
-        }
-        while !self.live.is_empty() {
-            self.delete().await?;
-        }
-        Ok(plan.files + plan.transactions)
+    fn make(&mut self) -> Deed {
+        let (file, bytes) = (self.made, self.size());
+        self.made += 1;
+        self.live.push(file);
+        Deed::Make { file, bytes }
     }
 
     fn size(&mut self) -> u64 {
         SIZES.start + self.rng.below(SIZES.end - SIZES.start)
     }
 
-    async fn make(&mut self) -> Result<(), StoreError> {
-        let (number, bytes) = (self.made, self.size());
-        self.made += 1;
-        self.caller.message().await;
-        self.caller.create(self.dir, &file(number)).await?;
-        self.caller.append(self.dir, &file(number), bytes).await?;
-        self.live.push(number);
-        Ok(())
+    fn some(&mut self) -> usize {
+        self.rng.below(self.live.len() as u64) as usize
     }
 
-    /// Reads one or appends to it.
-    async fn touch(&mut self) -> Result<(), StoreError> {
-        if self.live.is_empty() {
-            return Ok(());
+    fn touch(&mut self) -> Deed {
+        let at = self.some();
+        let file = self.live[at];
+        match self.rng.below(2) {
+            0 => Deed::Read { file },
+            _ => Deed::Append { file, bytes: self.size() },
         }
-        let number = self.live[self.rng.below(self.live.len() as u64) as usize];
-        self.caller.message().await;
-        if self.rng.below(2) == 0 {
-            return self.caller.read(self.dir, &file(number)).await.map(drop);
-        }
-        let bytes = self.size();
-        self.caller.append(self.dir, &file(number), bytes).await
     }
 
-    async fn delete(&mut self) -> Result<(), StoreError> {
-        if self.live.is_empty() {
-            return Ok(());
+    fn delete(&mut self) -> Deed {
+        let at = self.some();
+        Deed::Delete { file: self.live.swap_remove(at) }
+    }
+}
+
+impl Iterator for Script {
+    type Item = Deed;
+
+    fn next(&mut self) -> Option<Deed> {
+        if self.files > 0 {
+            self.files -= 1;
+            return Some(self.make());
         }
-        let at = self.rng.below(self.live.len() as u64) as usize;
-        let number = self.live.swap_remove(at);
-        self.caller.message().await;
-        self.caller.delete(self.dir, &file(number)).await
+        if self.transactions == 0 {
+            return (!self.live.is_empty()).then(|| self.delete());
+        }
+        if !self.half && !self.live.is_empty() {
+            self.half = true;
+            return Some(self.touch());
+        }
+        (self.half, self.transactions) = (false, self.transactions - 1);
+        let make = self.live.is_empty() || self.rng.below(2) == 0;
+        Some(if make { self.make() } else { self.delete() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_script_touches_what_there_is_and_leaves_nothing() {
+        for (files, transactions) in [(100, 2000), (1, 50), (0, 10)] {
+            let (mut live, mut halves) = (BTreeSet::new(), [0u64; 4]);
+            for deed in Script::new(7, files, transactions) {
+                match deed {
+                    Deed::Make { file, bytes } => {
+                        assert!(live.insert(file) && SIZES.contains(&bytes));
+                        halves[0] += 1;
+                    }
+                    Deed::Read { file } => {
+                        assert!(live.contains(&file));
+                        halves[1] += 1;
+                    }
+                    Deed::Append { file, .. } => {
+                        assert!(live.contains(&file));
+                        halves[2] += 1;
+                    }
+                    Deed::Delete { file } => {
+                        assert!(live.remove(&file));
+                        halves[3] += 1;
+                    }
+                }
+            }
+            assert!(live.is_empty());
+            assert_eq!(halves[0], halves[3], "what was made went");
+            if transactions == 2000 {
+                assert_eq!(halves[1] + halves[2], 2000);
+                assert!(halves[1].abs_diff(halves[2]) < 200 && halves[0].abs_diff(1100) < 100);
+            }
+        }
     }
 }

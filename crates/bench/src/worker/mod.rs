@@ -5,6 +5,7 @@
 //! of a machine share: a crowd's time is from its first beginning to its last end.
 
 mod names;
+mod pool;
 mod stream;
 mod sys;
 
@@ -54,6 +55,30 @@ pub enum Job {
         bytes: usize,
         /// fsync(2) before the close?
         fsync: bool,
+    },
+    /// PostMark in a directory.
+    PostMark {
+        /// Where.
+        dir: PathBuf,
+        /// Whose random choices.
+        number: u64,
+        /// Files of the pool.
+        files: u64,
+        /// Transactions on it.
+        transactions: u64,
+    },
+    /// Web content as Polygraph makes it, below a directory.
+    Web {
+        /// Where.
+        dir: PathBuf,
+        /// Whose random choices.
+        number: u64,
+        /// Webs, of 64 directories each.
+        webs: u64,
+        /// Files of a directory.
+        files: u64,
+        /// Read it, instead of making it?
+        read: bool,
     },
     /// Writes a file from its begin to its end, then fsync(2).
     WriteSeq(Stream),
@@ -183,6 +208,10 @@ fn prepare(job: Job) -> Os<Work> {
         Job::List(dir) => names::list(&dir, true)?,
         Job::ListNames(dir) => names::list(&dir, false)?,
         Job::Small { names, bytes, fsync } => names::small(names, bytes, fsync)?,
+        Job::PostMark { dir, number, files, transactions } => {
+            pool::postmark(&dir, number, files, transactions)?
+        }
+        Job::Web { dir, number, webs, files, read } => pool::web(&dir, number, webs, files, read)?,
         Job::WriteSeq(what) => stream::write(what)?,
         Job::ReadSeq(what) => stream::read(what)?,
         Job::ReadRandom { stream, millis } => stream::random(stream, millis)?,

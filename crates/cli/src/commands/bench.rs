@@ -6,13 +6,17 @@ use std::time::Duration;
 use bench::contender::SetUp;
 use bench::layouts::Settings;
 use bench::report::Report;
+use bench::reproduce::F5;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, memory, metarates, null, worker};
+use bench::{BenchError, memory, metarates, null, small, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
-use crate::args::{Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchTableArgs};
+use crate::args::{
+    Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchPolygraphArgs, BenchPostmarkArgs,
+    BenchSmallArgs, BenchTableArgs,
+};
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
 use crate::{notify, output};
@@ -21,6 +25,8 @@ use crate::{notify, output};
 const DISK_MIN: u64 = 128 << 20;
 /// Metadata of a file, at most: what the metadata disk is sized by.
 const METADATA_EACH: u64 = 2 << 10;
+/// Data of web content, for each file that is asked for.
+const WEB_EACH: u64 = 192 << 10;
 /// Data of the small files of a run, for each empty one: a quarter has 32 KiB, the
 /// rest is what is being freed.
 const SMALL_EACH: u64 = 32 << 10;
@@ -31,6 +37,8 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
         Bench::Metarates(args) => metarates_of(args),
+        Bench::Postmark(args) => postmark(args),
+        Bench::Polygraph(args) => polygraph(args),
         Bench::Null { mount, uring } => {
             follow_parent();
             let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
@@ -78,6 +86,50 @@ fn write(file: Option<&Path>, json: &str) -> Result<(), Failure> {
 
 fn limit(time: types::Duration) -> Duration {
     Duration::from_millis(time.as_millis() as u64)
+}
+
+/// Works on the virtual disk, and on a mount if that is asked for.
+fn small_files(
+    args: &BenchSmallArgs,
+    shape: small::Shape,
+    works: &[small::Work],
+    on_mount: &[&str],
+) -> Ended {
+    if args.dir.is_some() {
+        need_root()?;
+    }
+    let settings = Settings { durable: !args.lazy, ..shape.settings };
+    let shape = small::Shape { clients: args.clients, settings, ..shape };
+    let figure = F5::new(shape, small::measure(&shape, works, &mut progress).map_err(ended)?);
+    write(args.json.as_deref(), &figure.to_json())?;
+    output::print(&figure.text())?;
+    let Some(dir) = &args.dir else { return Ok(0) };
+    table(&BenchTableArgs {
+        dir: dir.clone(),
+        runs: args.runs,
+        files: args.files,
+        entries: 1,
+        // A web has 64 files of half a megabyte for 200 of these.
+        size: args.files * WEB_EACH,
+        depth: 1,
+        random: types::Duration::ZERO,
+        uring: false,
+        only: on_mount.iter().map(|&name| name.to_owned()).collect(),
+        limit: args.limit,
+        json: None,
+    })
+}
+
+fn postmark(args: &BenchPostmarkArgs) -> Ended {
+    let (files, transactions) = (args.pool, args.transactions);
+    let shape = small::Shape { files, transactions, ..small::Shape::PAPERS };
+    small_files(&args.small, shape, &[small::Work::PostMark], &["postmark"])
+}
+
+fn polygraph(args: &BenchPolygraphArgs) -> Ended {
+    let shape = small::Shape { webs: args.webs, ..small::Shape::PAPERS };
+    let works = [small::Work::Web1, small::Work::Web16];
+    small_files(&args.small, shape, &works, &["web-make", "web-read"])
 }
 
 fn table(args: &BenchTableArgs) -> Ended {

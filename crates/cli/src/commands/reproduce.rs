@@ -10,9 +10,6 @@ use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure};
 use crate::output;
 
-/// Blocks of the data zone of which the accounting is kept: 4 TiB.
-const DATA_BLOCKS: u64 = 1 << 30;
-
 fn failed(text: String) -> Failure {
     Failure::failed("RB-BENCH", text)
 }
@@ -66,15 +63,13 @@ fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
 
 fn f5(args: &ReproduceArgs) -> Result<(), Failure> {
     let shape = small::Shape {
-        clients: 10,
         files: args.pool,
         transactions: 5 * args.pool,
-        source_files: 28_000,
-        webs: 16,
-        settings: Settings { data_blocks: DATA_BLOCKS, ..settings(args) },
+        settings: Settings { durable: !args.lazy, ..small::Shape::PAPERS.settings },
+        ..small::Shape::PAPERS
     };
-    let runs = small::measure(&shape, &mut progress).map_err(|e| failed(e.0))?;
-    let figure = F5::new(shape, runs);
+    let runs = small::measure(&shape, &small::Work::ALL, &mut progress);
+    let figure = F5::new(shape, runs.map_err(|e| failed(e.0))?);
     keep(args, "F5", &figure.svg(), &figure.to_json())?;
     output::print(&figure.text())
 }
