@@ -4,12 +4,13 @@
 //! - a frame holds the newest committed content of its block;
 //! - only frames that are clean, unpinned and not on their way home are evicted,
 //!   so reading a block again always gives its newest content;
-//! - a dirty frame has exactly one entry in the queue of dirty blocks, which is
-//!   in the order of the groups that dirtied them;
+//! - the dirty blocks are known by address, and each with the group that dirtied it; the queue
+//!   has them in the order of those groups, and entries of blocks that went home since, never more
+//!   of these than there are dirty blocks and [`STALE_MAX`] more;
 //! - the bound may be passed by what one operation pins and by dirty frames, which admission bounds.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use types::limits::BLOCK;
 use types::{HashMap, Lsn, MetaBlock};
@@ -45,12 +46,18 @@ pub struct Cache {
     frames: Vec<Frame>,
     index: HashMap<u64, u32>,
     hand: usize,
+    /// The dirty blocks, and since when.
+    dirty: BTreeMap<u64, Lsn>,
+    /// Stretches of dirty blocks without a gap.
+    stretches: usize,
     queue: VecDeque<Dirty>,
     leaving: usize,
     spare: Vec<Box<Block>>,
 }
 
 const SPARE_MAX: usize = 256;
+/// Entries of the queue that may be stale, besides as many as there are dirty blocks.
+const STALE_MAX: usize = 1024;
 
 impl Cache {
     /// A cache of `capacity` blocks.
@@ -60,6 +67,8 @@ impl Cache {
             frames: Vec::new(),
             index: HashMap::default(),
             hand: 0,
+            dirty: BTreeMap::new(),
+            stretches: 0,
             queue: VecDeque::new(),
             leaving: 0,
             spare: Vec::new(),
@@ -83,7 +92,17 @@ impl Cache {
 
     /// Blocks that are dirty or on their way home.
     pub fn unsettled(&self) -> usize {
-        self.queue.len() + self.leaving
+        self.dirty.len() + self.leaving
+    }
+
+    /// Dirty blocks.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Stretches of dirty blocks without a gap: so many requests would bring all of them home.
+    pub fn stretches(&self) -> usize {
+        self.stretches
     }
 
     /// The content of `block`, if cached.
@@ -134,31 +153,60 @@ impl Cache {
     /// Notes that `block`, which is cached and clean, turned dirty in the group at `since`.
     pub fn mark_dirty(&mut self, block: MetaBlock, since: Lsn) {
         debug_assert!(self.queue.back().is_none_or(|last| last.since <= since));
-        self.queue.push_back(Dirty { block, since });
         let frame = self.frame_mut(block).expect("dirty blocks are cached");
         assert!(!frame.dirty, "{block:?} is dirty already");
         frame.dirty = true;
+        self.stretches = self.stretches + 1 - self.neighbours(block);
+        self.dirty.insert(block.0, since);
+        if self.queue.len() > 2 * self.dirty.len() + STALE_MAX {
+            let dirty = &self.dirty;
+            self.queue.retain(|entry| dirty.get(&entry.block.0) == Some(&entry.since));
+        }
+        self.queue.push_back(Dirty { block, since });
+    }
+
+    /// Blocks directly before and behind `block` that are dirty.
+    fn neighbours(&self, block: MetaBlock) -> usize {
+        let before = block.0.checked_sub(1).is_some_and(|before| self.dirty.contains_key(&before));
+        usize::from(before) + usize::from(self.dirty.contains_key(&(block.0 + 1)))
     }
 
     /// The block that has been dirty for longest.
-    pub fn oldest_dirty(&self) -> Option<Dirty> {
-        self.queue.front().copied()
+    pub fn oldest_dirty(&mut self) -> Option<Dirty> {
+        while let Some(oldest) = self.queue.front().copied() {
+            if self.dirty.get(&oldest.block.0) == Some(&oldest.since) {
+                return Some(oldest);
+            }
+            self.queue.pop_front();
+        }
+        None
     }
 
-    /// Takes the block that has been dirty for longest out of the queue: it is clean,
-    /// and leaving until [`Cache::arrived`]. Returns its content.
-    pub fn depart(&mut self) -> Option<(Dirty, &Block)> {
-        let index = self.queue.front()?.block;
-        let at = self.index[&index.0] as usize;
-        if self.frames[at].leaving {
-            return None;
-        }
-        let dirty = self.queue.pop_front()?;
+    /// About since when the `n` blocks that have been dirty for longest are dirty, at most.
+    pub fn dirty_since(&self, n: usize) -> Option<Lsn> {
+        let at = n.min(self.queue.len()).checked_sub(1)?;
+        self.queue.get(at).map(|entry| entry.since)
+    }
+
+    /// The dirty blocks from address `from` on, and since when each is, in the order of addresses.
+    pub fn dirty_from(&self, from: MetaBlock) -> impl Iterator<Item = Dirty> {
+        let blocks = self.dirty.range(from.0..);
+        blocks.map(|(&block, &since)| Dirty { block: MetaBlock(block), since })
+    }
+
+    /// Lets the dirty block `block` leave: it is clean, and leaving until [`Cache::arrived`].
+    /// Returns its content.
+    pub fn depart(&mut self, block: MetaBlock) -> &Block {
+        let was = self.dirty.remove(&block.0);
+        assert!(was.is_some(), "{block:?} is not dirty");
+        self.stretches = self.stretches + self.neighbours(block) - 1;
+        let at = self.index[&block.0] as usize;
         let frame = &mut self.frames[at];
+        assert!(!frame.leaving, "{block:?} is leaving already");
         frame.dirty = false;
         frame.leaving = true;
         self.leaving += 1;
-        Some((dirty, &frame.data))
+        &frame.data
     }
 
     /// The copy of `block` that left is stable at home.
@@ -241,7 +289,7 @@ mod tests {
         cache.pin(MetaBlock(0));
         cache.mark_dirty(MetaBlock(1), Lsn(1));
         cache.mark_dirty(MetaBlock(2), Lsn(2));
-        assert_eq!(cache.depart().map(|(dirty, _)| dirty.block), Some(MetaBlock(1)));
+        cache.depart(MetaBlock(1));
         for block in 10..100 {
             let data = cache.buffer();
             cache.insert(MetaBlock(block), data);
@@ -260,13 +308,41 @@ mod tests {
     }
 
     #[test]
-    fn a_block_dirtied_on_its_way_home_waits_for_its_copy() {
-        let mut cache = filled(8, 1);
+    fn a_block_dirtied_on_its_way_home_is_dirty_since_then() {
+        let mut cache = filled(8, 2);
         cache.mark_dirty(MetaBlock(0), Lsn(1));
-        assert!(cache.depart().is_some());
+        cache.mark_dirty(MetaBlock(1), Lsn(1));
+        cache.depart(MetaBlock(0));
         cache.mark_dirty(MetaBlock(0), Lsn(2));
-        assert!(cache.depart().is_none());
+        assert_eq!(cache.oldest_dirty().map(|dirty| dirty.block), Some(MetaBlock(1)));
         cache.arrived(MetaBlock(0));
-        assert!(cache.depart().is_some());
+        cache.depart(MetaBlock(1));
+        cache.arrived(MetaBlock(1));
+        assert_eq!(cache.oldest_dirty().map(|dirty| dirty.since), Some(Lsn(2)));
+        assert_eq!(cache.unsettled(), 1);
+    }
+
+    #[test]
+    fn stretches_are_counted_and_the_queue_stays_short() {
+        let mut cache = filled(100, 100);
+        let stretches = |cache: &Cache| {
+            let blocks: Vec<u64> = cache.dirty_from(MetaBlock(0)).map(|d| d.block.0).collect();
+            let gaps = blocks.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
+            if blocks.is_empty() { 0 } else { gaps + 1 }
+        };
+        let mut seed = 1;
+        for round in 0..20_000 {
+            let block = MetaBlock(crate::testing::random(&mut seed, 100));
+            if cache.dirty.contains_key(&block.0) {
+                cache.depart(block);
+                cache.arrived(block);
+            } else {
+                cache.mark_dirty(block, Lsn(round));
+            }
+            assert_eq!(cache.stretches(), stretches(&cache));
+            assert!(cache.queue.len() <= 2 * cache.dirty_count() + STALE_MAX + 1);
+            let oldest = cache.dirty.values().min().copied();
+            assert_eq!(cache.oldest_dirty().map(|dirty| dirty.since), oldest);
+        }
     }
 }

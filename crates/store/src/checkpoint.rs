@@ -1,12 +1,14 @@
 //! The checkpoint: brings dirty blocks home and moves the log's tail.
 //!
 //! Invariants:
-//! - the blocks that have been dirty for longest go first, a batch in the order of addresses;
+//! - blocks go home in sweeps over the device ([`crate::sweep`]), a batch at a time, whose copies are
+//!   all the memory that takes; a sweep that began goes on to its end;
 //! - what goes home is a copy, made when the block leaves; the log is durable up
 //!   to that copy before it is written. From then on the block counts as clean:
 //!   its next change logs an image, so a torn home write can always be mended;
-//! - the tail moves only over blocks that a flush has made stable at home, and
-//!   the log's space behind it is reused only when both superblock copies say so;
+//! - the tail moves only over blocks that a flush has made stable at home: when a sweep has ended, and
+//!   earlier if much of the log comes free; the log's space behind it is reused only when both
+//!   superblock copies say so;
 //! - it begins when log or cache fill up, or when nothing has changed for a while: then
 //!   everything goes home, once, so that a restart finds nothing to redo.
 
@@ -20,45 +22,68 @@ use crate::error::StoreError;
 use crate::mfs::{Background, Cost, Inner};
 use crate::recovery::GROUP_BYTES_MAX;
 use crate::state::State;
+use crate::sweep::Sweep;
 
 /// Blocks of one batch, if the opening says nothing else.
 pub(crate) const BATCH: usize = 1024;
 /// Without a change for so long, everything goes home.
 const CALM: Duration = Duration::from_secs(5);
 
+/// The log is this full, in hundredths, when a sweep begins.
+const LOG_SWEPT: u64 = 40;
+/// Of the log so many parts come free, or the tail waits for the end of the sweep.
+const TAIL_PARTS: u64 = 16;
+
+/// What there is too little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lack {
+    /// The running group is full.
+    Group,
+    /// Log or cache hold too much that is not at home.
+    Home,
+}
+
 impl Inner {
     /// Is there room for a transaction of this cost?
     pub(crate) fn has_room(&self, cost: Cost) -> bool {
-        if self.background.is_none() {
-            return true;
-        }
+        self.background.is_none() || self.lacks(cost).is_none()
+    }
+
+    fn lacks(&self, cost: Cost) -> Option<Lack> {
         let state = self.state.borrow();
         let log = &state.log;
         if state.read_only || cost.journal == 0 && cost.dirty == 0 {
-            return true;
+            return None;
+        }
+        if log.group.is_empty() && log.used() == 0 {
+            return None;
         }
         let journal = u64::from(cost.journal);
         let group_max = (log.bytes / 4).min(GROUP_BYTES_MAX);
-        log.group.is_empty() && log.used() == 0
-            || log.used() + journal <= log.bytes / 4 * 3
-                && log.group.len() as u64 + journal <= group_max
-                && state.cache.unsettled() + cost.dirty as usize <= state.cache.capacity() / 2
+        let home = log.used() + journal <= log.bytes / 4 * 3
+            && journal <= group_max
+            && state.cache.unsettled() + cost.dirty as usize <= state.cache.capacity() / 2;
+        match home {
+            false => Some(Lack::Home),
+            true => (log.group.len() as u64 + journal > group_max).then_some(Lack::Group),
+        }
     }
 
     /// Waits until there is room for a transaction of this cost.
     pub(crate) async fn admit(&self, cost: Cost) -> Result<(), StoreError> {
-        while !self.has_room(cost) {
-            let Some(background) = &self.background else { return Ok(()) };
+        let Some(background) = &self.background else { return Ok(()) };
+        while let Some(lack) = self.lacks(cost) {
+            let home = usize::from(lack == Lack::Home);
             let progress = {
                 let mut state = self.state.borrow_mut();
                 state.usable()?;
-                state.waiting += 1;
+                state.waiting += home;
                 state.log.wanted = state.log.end();
                 background.flusher.notify_all();
                 background.checkpointer.notify_all();
                 background.progress.notified()
             };
-            let _waiting = Waiting(self);
+            let _waiting = Waiting(self, home);
             progress.await;
         }
         Ok(())
@@ -73,15 +98,16 @@ impl Inner {
         let can = state.cache.unsettled() > 0
             || state.log.tails[0] != state.log.tails[1]
             || state.log.tails[0] < state.log.durable;
-        let pressed = state.waiting > 0
+        let pressed = state.sweep.is_some()
+            || state.waiting > 0
             || state.draining
             || state.log.tails.iter().any(|&tail| tail < state.settle)
-            || state.log.used() > state.log.bytes / 5 * 2
+            || state.log.used() > state.log.bytes / 100 * LOG_SWEPT
             || state.cache.unsettled() > state.cache.capacity() / 4;
         can && pressed
     }
 
-    /// Brings one batch home and moves the tail in one superblock copy.
+    /// Brings one batch home, and moves the tail if that is due.
     async fn round(&self, background: &Background) -> Result<(), StoreError> {
         let device = &background.device;
         let (blocks, lsn) = self.depart();
@@ -99,39 +125,55 @@ impl Inner {
                 state.cache.arrived(block);
             }
         }
-        let (superblock, index, tail) = {
-            let mut state = self.state.borrow_mut();
-            let durable = state.log.durable;
-            let tail =
-                state.cache.oldest_dirty().map_or(durable, |oldest| oldest.since.min(durable));
-            let index = usize::from(state.log.tails[1] < state.log.tails[0]);
-            if state.log.tails[index] == tail {
-                return Ok(());
-            }
-            state.superblock.tail = tail;
-            state.superblock.generation += 1;
-            (state.superblock.clone(), index, tail)
-        };
-        device.write_super(&superblock, index).await?;
-        device.flush().await?;
-        self.state.borrow_mut().log.tails[index] = tail;
+        let (tail, due) = self.next_tail();
+        if due { self.move_tail(background, tail).await } else { Ok(()) }
+    }
+
+    /// Where redo has to start from now on, and whether the superblocks shall say so now.
+    fn next_tail(&self) -> (Lsn, bool) {
+        let State { cache, log, sweep, .. } = &mut *self.state.borrow_mut();
+        let oldest = cache.oldest_dirty();
+        let tail = oldest.map_or(log.durable, |oldest| oldest.since.min(log.durable));
+        let freed = tail.0.saturating_sub(log.tails[0].min(log.tails[1]).0);
+        (tail, sweep.is_none() || freed >= log.bytes / TAIL_PARTS)
+    }
+
+    /// Has both copies of the superblock say `tail`, one after the other.
+    async fn move_tail(&self, background: &Background, tail: Lsn) -> Result<(), StoreError> {
+        let device = &background.device;
+        for _ in 0..2 {
+            let (superblock, index) = {
+                let mut state = self.state.borrow_mut();
+                let index = usize::from(state.log.tails[1] < state.log.tails[0]);
+                if state.log.tails[index] == tail {
+                    return Ok(());
+                }
+                state.superblock.tail = tail;
+                state.superblock.generation += 1;
+                (state.superblock.clone(), index)
+            };
+            device.write_super(&superblock, index).await?;
+            device.flush().await?;
+            self.state.borrow_mut().log.tails[index] = tail;
+        }
         Ok(())
     }
 
-    /// Takes copies of the next batch; returns them with the position up to which
-    /// the log must be durable before they go home.
+    /// Takes copies of the next batch of the sweep, or of a new one; returns them with the position up
+    /// to which the log must be durable before they go home.
     fn depart(&self) -> (Vec<(MetaBlock, Box<Block>)>, Lsn) {
-        let State { cache, home_batch, .. } = &mut *self.state.borrow_mut();
-        let (mut blocks, mut lsn) = (Vec::new(), Lsn(0));
-        while blocks.len() < *home_batch {
+        let State { cache, home_batch, sweep, log, .. } = &mut *self.state.borrow_mut();
+        let Some(mut current) = sweep.take().or_else(|| Sweep::begin(cache, log.start)) else {
+            return (Vec::new(), Lsn(0));
+        };
+        let (batch, last) = current.next(cache, *home_batch);
+        *sweep = (!last).then_some(current);
+        let (mut blocks, mut lsn) = (Vec::with_capacity(batch.len()), Lsn(0));
+        for block in batch {
             let mut copy = cache.buffer();
-            let Some((dirty, data)) = cache.depart() else {
-                cache.recycle(copy);
-                break;
-            };
-            copy.copy_from_slice(data);
+            copy.copy_from_slice(cache.depart(block));
             lsn = lsn.max(lsn_of(&copy));
-            blocks.push((dirty.block, copy));
+            blocks.push((block, copy));
         }
         (blocks, lsn)
     }
@@ -153,12 +195,12 @@ impl Inner {
     }
 }
 
-/// Counts a caller that waits for room.
-struct Waiting<'a>(&'a Inner);
+/// Counts a caller that waits for blocks to go home.
+struct Waiting<'a>(&'a Inner, usize);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().waiting -= 1;
+        self.0.state.borrow_mut().waiting -= self.1;
     }
 }
 

@@ -34,6 +34,7 @@ pub mod side;
 pub mod space;
 mod state;
 pub mod superblock;
+mod sweep;
 #[cfg(test)]
 mod testing;
 pub mod trees;

@@ -26,6 +26,7 @@ use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::recovery::{self, Choice, End};
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
+use crate::sweep::Sweep;
 use crate::{checkpoint, commit, side};
 
 /// Smallest cache, in bytes: it holds the largest transaction four times.
@@ -42,7 +43,7 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Oldest age of a group that nobody waits for.
     pub commit_interval: Duration,
-    /// Blocks that the checkpoint brings home together, in the order of their addresses.
+    /// Blocks of which the checkpoint holds copies while they go home.
     pub home_batch: usize,
 }
 
@@ -167,16 +168,10 @@ async fn settle(
 ) -> Result<Log, StoreError> {
     // The log may lie in a volatile cache of the device: nothing goes home before it is stable.
     device.flush().await?;
-    while cache.unsettled() > 0 {
-        let mut blocks = Vec::new();
-        while blocks.len() < HOME_BATCH {
-            let Some((dirty, data)) = cache.depart() else { break };
-            blocks.push((dirty.block, Box::new(*data)));
-        }
-        let addresses: Vec<MetaBlock> = blocks.iter().map(|(block, _)| *block).collect();
-        device.write_home(blocks).await?;
-        for block in addresses {
-            cache.arrived(block);
+    while let Some(mut sweep) = Sweep::begin(cache, end.lsn) {
+        let mut last = false;
+        while !last {
+            last = take_home(device, cache, &mut sweep).await?;
         }
     }
     device.flush().await?;
@@ -190,6 +185,21 @@ async fn settle(
         device.flush().await?;
     }
     Ok(Log::new(epoch, end.lsn, end.previous, superblock.log_bytes()))
+}
+
+/// Brings one batch of what was redone home; says whether the sweep has ended.
+async fn take_home(
+    device: &Device,
+    cache: &mut Cache,
+    sweep: &mut Sweep,
+) -> Result<bool, StoreError> {
+    let (batch, last) = sweep.next(cache, HOME_BATCH);
+    let copies = batch.iter().map(|&block| (block, Box::new(*cache.depart(block)))).collect();
+    device.write_home(copies).await?;
+    for block in batch {
+        cache.arrived(block);
+    }
+    Ok(last)
 }
 
 fn refused(device: &Device, text: &str) -> StoreError {

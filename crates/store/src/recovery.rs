@@ -7,8 +7,9 @@
 //!   reported and never skipped;
 //! - redo of a block starts at an image. A change that comes before any image
 //!   is already at home: the tail passes a block's image only when the block is stable at home;
-//! - blocks go home in the order in which they turned dirty, so the log holds little more than
-//!   the blocks that were dirty at the crash: redo needs no more memory than the store had;
+//! - blocks go home in sweeps that pass all that was dirty when they began, so the log holds little more
+//!   than what was dirty then and what is since: redo needs about as much memory as the store had, at
+//!   most half as much again;
 //! - redo changes only the cache until all of it has been done, so it may be
 //!   interrupted and begun again at any moment.
 

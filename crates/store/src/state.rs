@@ -17,6 +17,7 @@ use crate::journal::Log;
 use crate::metaspace::MetaSpace;
 use crate::side::SideState;
 use crate::superblock::Superblock;
+use crate::sweep::Sweep;
 use crate::txn::{Layer, Scratch, Txn};
 
 /// All state of an open store.
@@ -34,7 +35,7 @@ pub(crate) struct State {
     pub(crate) fetching: HashMap<u64, bool>,
     /// What the newest copy of the superblock says, or will say.
     pub(crate) superblock: Superblock,
-    /// Callers that wait for room.
+    /// Callers that wait for blocks to go home.
     pub(crate) waiting: usize,
     /// Everything shall go home.
     pub(crate) draining: bool,
@@ -42,6 +43,8 @@ pub(crate) struct State {
     pub(crate) settle: Lsn,
     /// Blocks that go home together.
     pub(crate) home_batch: usize,
+    /// The sweep that takes blocks home.
+    pub(crate) sweep: Option<Sweep>,
 }
 
 impl State {
@@ -64,6 +67,7 @@ impl State {
             draining: false,
             settle: Lsn(0),
             home_batch: crate::checkpoint::BATCH,
+            sweep: None,
         }
     }
 
