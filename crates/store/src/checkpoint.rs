@@ -233,3 +233,6 @@ pub(crate) async fn run(env: Env, weak: Weak<Inner>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! How long changes wait, and how the disk is used, when more comes than it can take.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
+use env::{DiskOptions, Env};
+use types::limits::BLOCK;
+use types::{Duration, FileKind, Ino, MetaBlock, Name, Timestamp, Uuid};
+
+use crate::block::{BlockType, put_u64};
+use crate::mfs::{Cost, Mfs};
+use crate::mkfs::FormatOptions;
+use crate::names::NewInode;
+use crate::open::OpenOptions;
+
+const LOG: u64 = 16 << 20;
+const TASKS: u64 = 16;
+
+/// What a run on the papers' hard disk was like.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    /// The longest that a change took.
+    longest: Duration,
+    /// All of them.
+    whole: Duration,
+    /// Writes outside the log, as the disk got them.
+    home: u64,
+    /// Of the log, at most.
+    log_used: u64,
+}
+
+async fn opened(env: &Env) -> Mfs {
+    let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
+    let (name, uuid) = ("home".to_owned(), Uuid([9; 16]));
+    let options = FormatOptions { name, uuid, log_bytes: LOG, pags: Vec::new(), force: false };
+    Mfs::format(env, &disk, &options).await.unwrap();
+    let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
+    Mfs::open(env, &disk, options).await.unwrap()
+}
+
+fn home_writes(disk: &SimDisk) -> u64 {
+    let report = disk.report().unwrap();
+    report.writes - report.apart.writes
+}
+
+/// Sixteen processes change something `changes` times each, as fast as they are let.
+fn overload<S: Clone + 'static>(
+    changes: u64,
+    prepare: impl AsyncFnOnce(&Mfs) -> S,
+    change: impl AsyncFn(&Mfs, &S, u64, u64) + Copy + 'static,
+) -> Outcome {
+    let world = SimWorld::new(1);
+    let disk = world.disk("meta", 1 << 30);
+    let outside = disk.clone();
+    world.run(|env| async move {
+        let mfs = opened(&env).await;
+        let subject = prepare(&mfs).await;
+        let superblock = mfs.superblock();
+        let log = superblock.log_first.0 * BLOCK as u64..superblock.bitmap_first.0 * BLOCK as u64;
+        outside.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
+        outside.count_apart(log);
+        let (longest, used) = (Rc::new(Cell::new(Duration::ZERO)), Rc::new(Cell::new(0)));
+        let begin = env.now();
+        let mut tasks = Vec::new();
+        for task in 0..TASKS {
+            let (env, mfs, subject) = (env.clone(), mfs.clone(), subject.clone());
+            let (longest, used) = (longest.clone(), used.clone());
+            tasks.push(env.clone().spawn_join(async move {
+                for n in 0..changes {
+                    env.sleep(Duration::from_micros(20)).await;
+                    let begin = env.now();
+                    change(&mfs, &subject, task, n).await;
+                    longest.set(longest.get().max(env.now().since(begin)));
+                    used.set(used.get().max(mfs.usage().log_used));
+                }
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+        let whole = env.now().since(begin);
+        let outcome = Outcome {
+            longest: longest.get(),
+            whole,
+            home: home_writes(&outside),
+            log_used: used.get(),
+        };
+        mfs.close().await.unwrap();
+        outcome
+    })
+}
+
+fn file(kind: FileKind) -> NewInode<'static> {
+    let time = Timestamp { seconds: 1, nanos: 2 };
+    NewInode {
+        kind,
+        mode: 0o600,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+#[test]
+fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
+    let outcome = overload(
+        6000,
+        async |mfs| {
+            let mut dirs = Vec::new();
+            for n in 0..TASKS {
+                let name = Name::new(format!("d{n}").as_bytes()).unwrap();
+                let made = mfs.run(Cost::SMALL, |txn| {
+                    txn.create(Ino::ROOT, &name, &file(FileKind::Directory), None)
+                });
+                dirs.push(made.await.unwrap().0);
+            }
+            Rc::new(dirs)
+        },
+        async |mfs, dirs, task, n| {
+            let name = Name::new(format!("file{n}").as_bytes()).unwrap();
+            let made = mfs.run(Cost::SMALL, |txn| {
+                txn.create(dirs[task as usize], &name, &file(FileKind::Regular), None)
+            });
+            made.await.unwrap();
+        },
+    );
+    println!("{outcome:?}");
+}
+
+#[test]
+fn changes_all_over_the_disk_wait_no_longer_than_a_sweep() {
+    const BLOCKS: u64 = 12_000;
+    let outcome = overload(
+        4000,
+        async |mfs| {
+            let mut blocks = Vec::new();
+            for _ in 0..BLOCKS / 100 {
+                let made = mfs.run(Cost { dirty: 150, ..Cost::STEP }, |txn| {
+                    let mut made = Vec::new();
+                    for _ in 0..100 {
+                        let block = txn.alloc_meta(17, None)?;
+                        txn.init(block, BlockType::Table)?;
+                        made.push(block);
+                    }
+                    Ok(made)
+                });
+                blocks.extend(made.await.unwrap().0);
+            }
+            Rc::new(blocks)
+        },
+        async |mfs, blocks: &Rc<Vec<MetaBlock>>, task, n| {
+            let mut rng = SimRng::new(task << 32 | n);
+            let block = blocks[rng.below(BLOCKS) as usize];
+            let changed = mfs.run(Cost::SMALL, |txn| {
+                let data = txn.write(block)?;
+                (0..20).for_each(|word| put_u64(data, 64 + 8 * word, n + 1));
+                Ok(())
+            });
+            changed.await.unwrap();
+        },
+    );
+    println!("{outcome:?}");
+}
