@@ -39,7 +39,7 @@ impl Cost {
     /// An operation that changes nothing: it never waits for room.
     pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: false };
     /// An ordinary operation.
-    pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 32, reserve: false };
+    pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 96, reserve: false };
     /// A step of unbounded work.
     pub const STEP: Cost = Cost { journal: 1 << 20, dirty: 256, reserve: true };
     /// An operation that frees more than it takes.

@@ -4,7 +4,7 @@
 //! - a chunk has one descriptor (key ⟨chunk, 0xffff⟩) and one item per run of
 //!   contiguous content blocks (key ⟨chunk, index of the run's first block⟩);
 //! - runs cover `[0, allocated)` without gaps; blocks `[0, used)` are
-//!   initialised, the rest was never read or written;
+//!   initialised, the rest is never read;
 //! - a run below `used` whose slots were all empty may have given its blocks back (start 0).
 //!   It remembers the reuse number with which its slots go on when it gets blocks again, so that
 //!   no inode number is issued twice; with none left (0) it gets no blocks any more.

@@ -1,9 +1,10 @@
 //! The content of directories: chunks, runs of blocks, slots taken and released.
 //!
 //! Invariants:
-//! - content grows in contiguous runs that double up to [`RUN_MAX`] blocks, each next to
-//!   the one before where there is room; its blocks are initialised one by one, when
-//!   their first slot is needed;
+//! - content grows in contiguous runs as long as what the directory has, up to [`RUN_MAX`] blocks, and up to
+//!   [`RUN_LARGE`] in a large one; each next to the one before where there is room. Its blocks come into use
+//!   one by one, when their first slot is needed, but up to [`RUN_MAX`] are made empty together, so that the
+//!   stretch into which a directory grows goes home in one request without a gap;
 //! - the lowest free slot is used first; a released one when its release is durable;
 //! - a slot that has issued 256 numbers is retired;
 //! - a unit of [`UNIT_BLOCKS`] blocks without a slot in use gives its blocks back, but for one while
@@ -23,8 +24,12 @@ use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 use types::limits::BLOCK_U64;
 
-/// Longest run of content blocks.
+/// Longest run of content blocks, but in large directories; so many are made empty together.
 pub const RUN_MAX: u32 = 64;
+/// Longest run of a large directory: one request of a listing.
+pub const RUN_LARGE: u32 = 256;
+/// A directory with so many runs' worth of content is large.
+const LARGE_PARTS: u32 = 32;
 /// Chunks whose making can be lost in a crash, at most: more than fit in the log's undurable part.
 const LOST_CHUNKS_MAX: u64 = 1 << 17;
 /// Chunks of one directory at most: a position has 16 bits for the chunk.
@@ -219,11 +224,17 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::Stale));
         }
         let (home, mut slot) = self.locate_live(dir)?;
+        let mut ahead = block + 1;
         if block == chunk.allocated() {
-            self.add_run(number, &mut chunk, home.block)?;
+            self.add_run(number, &mut chunk, home.block, run_wanted(slot.blocks()))?;
+            ahead = (block + 1).next_multiple_of(RUN_MAX);
+        } else if block.is_multiple_of(RUN_MAX) {
+            ahead = block + RUN_MAX;
         }
         let run = chunk.run_of(block).copied().ok_or(Stop::Fault(Fault::Corrupt))?;
-        self.init(run.home(block), BlockType::Directory)?;
+        for at in block..ahead.min(run.end()) {
+            self.init(run.home(at), BlockType::Directory)?;
+        }
         chunk.descriptor.used += 1;
         let index = chunk.descriptor.index;
         self.set_chunk(number, chunk)?;
@@ -236,10 +247,15 @@ impl Txn<'_> {
         self.store(&home, &slot)
     }
 
-    /// Allocates the next run, as long as all before it, joined to the last one if it follows it.
-    fn add_run(&mut self, number: DirNo, chunk: &mut Chunk, near: MetaBlock) -> Result<(), Stop> {
+    /// Allocates the next run, joined to the last one if it follows it.
+    pub(crate) fn add_run(
+        &mut self,
+        number: DirNo,
+        chunk: &mut Chunk,
+        near: MetaBlock,
+        wanted: u32,
+    ) -> Result<(), Stop> {
         let allocated = chunk.allocated();
-        let wanted = if chunk.descriptor.index > 0 { RUN_MAX } else { allocated.clamp(1, RUN_MAX) };
         let last = chunk.runs.last().filter(|run| run.is_present());
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
@@ -259,7 +275,7 @@ impl Txn<'_> {
     }
 
     /// Writes the items of a chunk's runs that are not as they were, and remembers the map.
-    fn set_runs(&mut self, number: DirNo, old: &[Run], chunk: Chunk) -> Result<(), Stop> {
+    pub(crate) fn set_runs(&mut self, number: DirNo, old: &[Run], chunk: Chunk) -> Result<(), Stop> {
         let same = |list: &[Run], run: &Run| {
             let at = list.binary_search_by_key(&run.first, |run| run.first);
             at.ok().map(|at| list[at] == *run)
@@ -397,6 +413,12 @@ impl Txn<'_> {
         }
         Ok(block)
     }
+}
+
+/// Length of the next run of a directory that has `blocks` content blocks.
+fn run_wanted(blocks: u64) -> u32 {
+    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+    blocks.clamp(1, RUN_MAX).max((blocks / LARGE_PARTS).min(RUN_LARGE))
 }
 
 /// A content block without a slot in use.
