@@ -499,7 +499,7 @@ pub struct BenchMetaratesArgs {
     /// Cache of the store
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,
-    /// Blocks that the store's checkpoint brings home together, in the order of their addresses
+    /// Blocks of which the store's checkpoint holds copies while they go home
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub batch: u32,
     /// Log of the store, and journal of ext4

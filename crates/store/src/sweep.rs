@@ -112,7 +112,10 @@ mod tests {
         let mut sweep = Sweep::begin(&cache, Lsn(scattered)).unwrap();
         let (batch, last) = sweep.next(&cache, usize::MAX);
         assert!(last);
-        assert_eq!(numbers(&batch), (0..STRETCHES_MAX as u64).map(|n| 2 * n + 1).collect::<Vec<_>>());
+        assert_eq!(
+            numbers(&batch),
+            (0..STRETCHES_MAX as u64).map(|n| 2 * n + 1).collect::<Vec<_>>()
+        );
         assert!(Sweep::begin(&dirty([]), Lsn(1)).is_none());
     }
 }

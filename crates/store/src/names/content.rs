@@ -275,7 +275,12 @@ impl Txn<'_> {
     }
 
     /// Writes the items of a chunk's runs that are not as they were, and remembers the map.
-    pub(crate) fn set_runs(&mut self, number: DirNo, old: &[Run], chunk: Chunk) -> Result<(), Stop> {
+    pub(crate) fn set_runs(
+        &mut self,
+        number: DirNo,
+        old: &[Run],
+        chunk: Chunk,
+    ) -> Result<(), Stop> {
         let same = |list: &[Run], run: &Run| {
             let at = list.binary_search_by_key(&run.first, |run| run.first);
             at.ok().map(|at| list[at] == *run)
