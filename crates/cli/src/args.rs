@@ -276,13 +276,24 @@ pub struct LayoutArgs {
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone only and changes nothing: the log is replayed in memory. The server must be
-stopped. Exit status as fsck(8): 0 clean, 4 problems, 8 operational error, 16 usage.")]
+Reads the metadata zone only. Without --repair nothing is changed: the log is replayed in memory. The
+server must be stopped; for --repair all clients should have unmounted. Repair may be broken off and
+started again. What it cannot mend it leaves as it is, and says so. `redbud fsck --list` explains
+every finding and what repair does about it (docs/FSCK.md).
+
+Exit status as fsck(8): 0 clean, 1 repaired, 4 problems left, 8 operational error, 16 usage.")]
 pub struct FsckArgs {
     /// The cluster's file, or the DIR of `redbud local`
-    pub target: PathBuf,
-    /// Accepted as fsck(8) has them; nothing is ever asked or repaired
-    #[arg(short = 'a', short_aliases = ['p', 'n', 'y', 'f'], action = clap::ArgAction::Count, hide = true)]
+    #[arg(required_unless_present = "list")]
+    pub target: Option<PathBuf>,
+    /// Repair what is found
+    #[arg(short = 'y', long)]
+    pub repair: bool,
+    /// List the findings that there are, and what repair does about each
+    #[arg(long, conflicts_with_all = ["target", "repair"])]
+    pub list: bool,
+    /// Accepted as fsck(8) has them; nothing is ever asked, nor repaired without -y
+    #[arg(short = 'a', short_aliases = ['p', 'n', 'f'], action = clap::ArgAction::Count, hide = true)]
     pub ignored: u8,
     /// How to print the report
     #[command(flatten)]

@@ -31,6 +31,8 @@ pub mod mount {
 
 /// Exit statuses of `fsck`, as fsck(8) has them.
 pub mod fsck {
+    /// Problems were found, and all repaired.
+    pub const CORRECTED: u8 = 1;
     /// Problems were found and left as they are.
     pub const UNCORRECTED: u8 = 4;
     /// The check itself failed.

@@ -96,11 +96,17 @@ fn umount(words: &[String]) -> Result<Run, Failure> {
 }
 
 fn fsck(words: &[String]) -> Result<Run, Failure> {
-    let usage = || Failure::usage("usage: fsck.redbud FILE").with_code(exit::fsck::USAGE);
+    let usage = || Failure::usage("usage: fsck.redbud [-y] FILE").with_code(exit::fsck::USAGE);
     let words = split(words, "C").ok_or_else(usage)?;
     let [target] = words.rest.as_slice() else { return Err(usage()) };
-    let ignored = 0;
-    Ok(Run::Fsck(FsckArgs { target: target.into(), ignored, output: Output::default() }))
+    let repair = words.flags.contains(&'y') && !words.flags.contains(&'n');
+    Ok(Run::Fsck(FsckArgs {
+        target: Some(target.into()),
+        repair,
+        list: false,
+        ignored: 0,
+        output: Output::default(),
+    }))
 }
 
 #[cfg(test)]

@@ -106,6 +106,11 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(())
     }
 
+    /// Another node, or none (0), becomes the root; what was below the old one is forgotten.
+    pub(crate) fn replace_root(&self, txn: &mut Txn<'_>, root: u64) -> Result<(), Stop> {
+        self.set_root(txn, (root != 0).then_some(MetaBlock(root)))
+    }
+
     /// Damage in the meaning of the entries, with the address of the tree's root node.
     pub fn corrupt(&self, txn: &Txn<'_>, what: &'static str) -> Stop {
         match self.root(txn) {

@@ -46,7 +46,7 @@ pub struct SpaceChange {
 }
 
 impl SpaceChange {
-    fn add(&mut self, index: usize, delta: i64) {
+    pub(crate) fn add(&mut self, index: usize, delta: i64) {
         self.total += delta;
         match self.free.iter_mut().find(|(at, _)| *at == index) {
             Some((_, sum)) => *sum += delta,

@@ -151,7 +151,10 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
     device.flush().await
 }
 
-async fn write_label(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
+pub(crate) async fn write_label(
+    device: &Device,
+    superblock: &Superblock,
+) -> Result<(), StoreError> {
     let label = Label {
         kind: LabelKind::Metadata,
         fs_uuid: superblock.uuid,

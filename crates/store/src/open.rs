@@ -9,6 +9,7 @@
 pub(crate) mod label;
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use env::sync::Notify;
@@ -18,9 +19,11 @@ use types::{Duration, Epoch, MetaBlock};
 
 pub(crate) use label::Condition;
 
+use crate::block::Block;
 use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::fsck::salvage::salvage;
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::recovery::{self, Choice, End};
@@ -45,13 +48,21 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// Blocks of which the checkpoint holds copies while they go home.
     pub home_batch: usize,
+    /// Open in spite of damage that `fsck` repairs: nothing is allocated where the bitmap is damaged.
+    pub repair: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let commit_interval = Duration::from_secs(1);
         let home_batch = checkpoint::BATCH;
-        OpenOptions { cache_bytes: 256 << 20, read_only: false, commit_interval, home_batch }
+        OpenOptions {
+            cache_bytes: 256 << 20,
+            read_only: false,
+            commit_interval,
+            home_batch,
+            repair: false,
+        }
     }
 }
 
@@ -75,7 +86,8 @@ impl Mfs {
         let env = device.env.clone();
         let (mut superblock, newest) = find_superblock(&device).await?;
         let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
-        let end = recovery::redo(&device, &superblock, &mut cache).await?;
+        let (end, damage) =
+            recovery::redo(&device, &superblock, &mut cache, options.repair).await?;
         let log = if options.read_only {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
@@ -83,6 +95,7 @@ impl Mfs {
         };
         let mut state = State::new(superblock.clone(), log, cache);
         state.read_only = options.read_only;
+        state.damage = damage;
         state.home_batch = options.home_batch.max(1);
         let background = Background {
             device,
@@ -94,7 +107,7 @@ impl Mfs {
         };
         let inner = Inner { state: RefCell::new(state), background: Some(background) };
         let mfs = Mfs { inner: Rc::new(inner) };
-        mfs.count_space().await?;
+        mfs.count_space(options.repair).await?;
         if !options.read_only {
             env.spawn(commit::run(Rc::downgrade(&mfs.inner), options.commit_interval));
             env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&mfs.inner)));
@@ -108,27 +121,69 @@ impl Mfs {
         self.inner.background.as_ref().is_some_and(|opened| opened.label == Condition::Damaged)
     }
 
-    /// Reads the bitmap.
-    async fn count_space(&self) -> Result<(), StoreError> {
+    /// Reads the bitmap. With `repair` a damaged block of it counts as full.
+    async fn count_space(&self, repair: bool) -> Result<(), StoreError> {
         let (first, count) = {
             let space = &self.inner.state.borrow().space;
             (space.first.0, space.bitmap_blocks())
         };
         for index in 0..count {
-            let mut bitmap = Box::new([0; BLOCK]);
             let rest = (count - index).min(64) as u32;
-            self.run(Cost::READ, |txn| {
-                let block = MetaBlock(first + index);
-                if txn.read(block).is_err() {
-                    txn.want(block, rest)?;
+            // Together, whatever one of them says: each is looked at below.
+            let all = self.run(Cost::READ, |txn| match txn.read(MetaBlock(first + index)) {
+                Ok(_) => Ok(()),
+                Err(_) => txn.want(MetaBlock(first + index), rest),
+            });
+            drop(all.await);
+            match self.learn_bitmap(index as usize).await {
+                Err(StoreError::Corrupt { .. }) if repair => {
+                    let full = Box::new([0xff; BLOCK]);
+                    self.inner.state.borrow_mut().space.learn(index as usize, &full);
                 }
-                bitmap.copy_from_slice(txn.read_as(block, crate::BlockType::Bitmap)?);
-                Ok(())
-            })
-            .await?;
-            self.inner.state.borrow_mut().space.learn(index as usize, &bitmap);
+                other => other?,
+            }
         }
         Ok(())
+    }
+
+    /// Counts the free blocks of one bitmap block.
+    pub(crate) async fn learn_bitmap(&self, index: usize) -> Result<(), StoreError> {
+        let first = self.inner.state.borrow().space.first.0;
+        let mut bitmap = Box::new([0; BLOCK]);
+        self.run(Cost::READ, |txn| {
+            let block = MetaBlock(first + index as u64);
+            bitmap.copy_from_slice(txn.read_as(block, crate::BlockType::Bitmap)?);
+            Ok(())
+        })
+        .await?;
+        self.inner.state.borrow_mut().space.learn(index, &bitmap);
+        Ok(())
+    }
+
+    /// What the opening found damaged at home.
+    pub(crate) fn damage(&self) -> recovery::Damage {
+        self.inner.state.borrow().damage.clone()
+    }
+
+    /// It has been told, and what could be done about it is.
+    pub(crate) fn forget_damage(&self) {
+        self.inner.state.borrow_mut().damage.clear();
+    }
+
+    /// The device; `None` of a store in memory.
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.inner.background.as_ref().map(|background| background.device.clone())
+    }
+
+    /// What the log still holds of these blocks, in their newest version.
+    pub(crate) async fn salvage(
+        &self,
+        wanted: &BTreeSet<MetaBlock>,
+    ) -> Result<BTreeMap<MetaBlock, Box<Block>>, StoreError> {
+        let Some(device) = self.device() else { return Ok(BTreeMap::new()) };
+        self.sync().await?;
+        let end = self.inner.state.borrow().log.durable;
+        salvage(&device, &self.superblock(), end, wanted).await
     }
 
     /// Makes everything durable, brings it home, and ends the store: later calls

@@ -24,6 +24,7 @@ use crate::block::{self, lsn_of};
 use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::fsck::salvage::salvage;
 use crate::journal::{GROUP_HEADER, GroupHeader, Item, padded, read_group};
 use crate::superblock::{SuperError, Superblock};
 
@@ -135,7 +136,11 @@ pub(crate) struct End {
     pub(crate) groups: u64,
 }
 
-/// Redoes the log into `cache`, whose frames must be empty before.
+/// Blocks that are damaged at home, and what is wrong with them.
+pub(crate) type Damage = Vec<(MetaBlock, &'static str)>;
+
+/// Redoes the log into `cache`, whose frames must be empty before. With `repair`, blocks that are
+/// damaged at home come back from the log behind the tail where it has them, and are told.
 ///
 /// # Errors
 /// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
@@ -143,7 +148,8 @@ pub(crate) async fn redo(
     device: &Device,
     superblock: &Superblock,
     cache: &mut Cache,
-) -> Result<End, StoreError> {
+    repair: bool,
+) -> Result<(End, Damage), StoreError> {
     let mut reader = LogReader::new(device, superblock);
     let mut redo = Redo { superblock, cache, at_home: BTreeMap::new(), error: None };
     let mut end = End { lsn: superblock.tail, previous: Lsn(0), groups: 0 };
@@ -166,8 +172,17 @@ pub(crate) async fn redo(
         end.groups += 1;
     }
     let at_home = redo.at_home;
-    check_at_home(device, superblock.uuid, at_home).await?;
-    Ok(end)
+    let mut damaged = check_at_home(device, superblock.uuid, at_home).await?;
+    if repair && !damaged.is_empty() {
+        let wanted = damaged.iter().map(|&(block, _)| block).collect();
+        for (block, data) in salvage(device, superblock, end.lsn, &wanted).await? {
+            cache.insert(block, data);
+            cache.mark_dirty(block, end.lsn);
+        }
+    } else if let Some((block, what)) = damaged.pop() {
+        return Err(StoreError::Corrupt { block, what });
+    }
+    Ok((end, damaged))
 }
 
 /// What redo has learned so far.
@@ -211,12 +226,13 @@ impl Redo<'_> {
     }
 }
 
-/// Checks that blocks are at home in the version that the log says, or a newer one.
+/// Checks that blocks are at home in the version that the log says, or a newer one; gives those that are not.
 async fn check_at_home(
     device: &Device,
     uuid: Uuid,
     blocks: BTreeMap<MetaBlock, Lsn>,
-) -> Result<(), StoreError> {
+) -> Result<Damage, StoreError> {
+    let mut damaged = Vec::new();
     let blocks: Vec<_> = blocks.into_iter().collect();
     for batch in blocks.chunks(32) {
         let reads = batch.iter().map(|&(block, lsn)| {
@@ -229,28 +245,47 @@ async fn check_at_home(
             .collect();
         for (block, lsn, join) in reads {
             let buf = join.await?;
-            let corrupt = |what| StoreError::Corrupt { block, what };
             let data = buf[..].try_into().expect("one block");
-            block::verify(data, block, block::tag_of(uuid)).map_err(corrupt)?;
-            if lsn_of(data) < lsn {
-                return Err(corrupt("older than the log says: a write of it was lost"));
+            if let Err(what) = block::verify(data, block, block::tag_of(uuid)) {
+                damaged.push((block, what));
+            } else if lsn_of(data) < lsn {
+                damaged.push((block, "older than the log says: a write of it was lost"));
             }
         }
     }
-    Ok(())
+    Ok(damaged)
 }
 
 /// Reads the log in large pieces.
-struct LogReader<'a> {
+pub(crate) struct LogReader<'a> {
     device: &'a Device,
     superblock: &'a Superblock,
+    /// The oldest position that is read.
+    oldest: Lsn,
     /// Offset in the log of the piece, and the piece.
     piece: Option<(u64, IoBuf)>,
 }
 
 impl<'a> LogReader<'a> {
     fn new(device: &'a Device, superblock: &'a Superblock) -> LogReader<'a> {
-        LogReader { device, superblock, piece: None }
+        LogReader { device, superblock, oldest: superblock.tail, piece: None }
+    }
+
+    /// Reads from before the tail on.
+    pub(crate) fn whole(
+        device: &'a Device,
+        superblock: &'a Superblock,
+        oldest: Lsn,
+    ) -> LogReader<'a> {
+        LogReader { device, superblock, oldest, piece: None }
+    }
+
+    /// The whole group at `lsn`, if there is one.
+    pub(crate) async fn whole_group(&mut self, lsn: Lsn) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(header) = self.header(lsn).await? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        self.read(lsn, header.len as usize, &mut bytes).await?;
+        Ok(header.is_whole(&bytes).then_some(bytes))
     }
 
     /// Appends the `len` bytes at position `lsn` to `out`.
@@ -276,7 +311,7 @@ impl<'a> LogReader<'a> {
 
     /// Bytes of the log from `lsn` on that were not written in an earlier lap.
     fn room(&self, lsn: Lsn) -> u64 {
-        (self.superblock.tail.0 + self.superblock.log_bytes()).saturating_sub(lsn.0)
+        (self.oldest.0 + self.superblock.log_bytes()).saturating_sub(lsn.0)
     }
 
     async fn header(&mut self, lsn: Lsn) -> Result<Option<GroupHeader>, StoreError> {

@@ -65,7 +65,7 @@ pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop
     txn.format_pags(&options.pags)
 }
 
-fn first_attr(ino: Ino) -> Attr {
+pub(crate) fn first_attr(ino: Ino) -> Attr {
     let time = Timestamp::default();
     Attr {
         ino,
@@ -85,9 +85,8 @@ fn first_attr(ino: Ino) -> Attr {
     }
 }
 
-#[cfg(test)]
 impl crate::mfs::Mfs {
-    /// Drops every name index and chunk map, as memory pressure would.
+    /// Drops every name index and chunk map: the blocks were changed without them, or memory is short.
     pub(crate) fn forget_indexes(&self) {
         self.inner.state.borrow_mut().side.names = Names::default();
     }

@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) home_batch: usize,
     /// The sweep that takes blocks home.
     pub(crate) sweep: Option<Sweep>,
+    /// Damage that an opening for repair found, and mended if the log had the block.
+    pub(crate) damage: crate::recovery::Damage,
 }
 
 impl State {
@@ -68,6 +70,7 @@ impl State {
             settle: Lsn(0),
             home_batch: crate::checkpoint::BATCH,
             sweep: None,
+            damage: Vec::new(),
         }
     }
 

@@ -45,6 +45,9 @@ pub const NEXT_CLIENT: RootId = RootId(15);
 /// Number of inodes, the root and the attic included.
 pub const INODES: RootId = RootId(16);
 
+/// Root of a tree that repair builds, until it takes the place of a damaged one.
+pub const SCRATCH: RootId = RootId(63);
+
 /// Puts the entries of zeros into the trees of a new file system.
 pub(crate) fn plant(txn: &mut Txn<'_>) -> Result<(), Stop> {
     MOVED.insert(txn, &[0; 8], &[0; 8])?;

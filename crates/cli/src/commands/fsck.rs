@@ -1,8 +1,12 @@
-//! `redbud fsck`: checks a metadata zone whose server is stopped.
+//! `redbud fsck`: checks, and repairs if told to, a metadata zone whose server is stopped.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::{DriverKind, Env};
 use serde::Serialize;
-use store::fsck::{Counts, FsckOptions, Report as Findings, Severity};
+use store::fsck::{Counts, FsckOptions, ProblemKind, Repaired, Report as Findings, Severity};
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
@@ -17,9 +21,21 @@ struct Report {
     clean: bool,
     problems: Vec<Problem>,
     problems_omitted: u64,
+    /// With --repair: what was done about what was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repair: Option<Repair>,
     /// Data zones that are not where the cluster's file says; fsck does not read them.
     data_missing: Vec<String>,
     counts: Numbers,
+}
+
+/// What repair did; the problems of the report are those that are left.
+#[derive(Serialize)]
+struct Repair {
+    found: Vec<Problem>,
+    done: Vec<String>,
+    lost: Vec<String>,
+    omitted: u64,
 }
 
 /// The report if nothing could be checked.
@@ -60,9 +76,12 @@ struct Numbers {
     clients: u64,
 }
 
-/// Checks, prints what was found, and says in its exit status whether it was clean.
+/// Checks, prints what was found and done, and says in its exit status how it ended.
 pub fn run(args: &FsckArgs) -> Ended {
-    let (cluster, findings) = match checked(args) {
+    let Some(target) = args.target.as_ref().filter(|_| !args.list) else {
+        return list(args);
+    };
+    let (cluster, outcome) = match checked(target, args.repair) {
         Ok(checked) => checked,
         Err(failure) => {
             if args.output.format() != Format::Table {
@@ -73,52 +92,131 @@ pub fn run(args: &FsckArgs) -> Ended {
             return Err(failure);
         }
     };
-    let report = report(&cluster, findings);
+    let corrected = !outcome.found.is_empty();
+    let report = report(&cluster, args.repair, outcome);
     output::print_report(args.output, &report, describe)?;
-    Ok(if report.clean { 0 } else { code::UNCORRECTED })
+    Ok(match (report.clean, corrected) {
+        (true, false) => 0,
+        (true, true) => code::CORRECTED,
+        (false, _) => code::UNCORRECTED,
+    })
 }
 
-fn checked(args: &FsckArgs) -> Result<(Cluster, Findings), Failure> {
-    let cluster =
-        target::cluster(&args.target).map_err(|failure| failure.with_code(code::USAGE))?;
-    env::run(
-        DriverKind::Auto,
-        |env| async move { check(&env, &cluster).await.map(|f| (cluster, f)) },
-    )
-    .map_err(|error| failed(format!("cannot do input and output: {error}")))
-    .flatten()
+/// The catalogue of findings.
+#[derive(Serialize)]
+struct Catalogue {
+    version: u32,
+    findings: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    kind: &'static str,
+    severity: &'static str,
+    text: &'static str,
+    repair: &'static str,
+}
+
+fn list(args: &FsckArgs) -> Ended {
+    let entry = |kind: &ProblemKind| Entry {
+        kind: kind.name(),
+        severity: severity(*kind),
+        text: kind.text(),
+        repair: kind.repair(),
+    };
+    let findings = ProblemKind::ALL.iter().map(entry).collect();
+    output::print_report(args.output, &Catalogue { version: 1, findings }, |all| {
+        let line = |entry: &Entry| {
+            format!("| {} | {} | {} | {} |\n", entry.kind, entry.severity, entry.text, entry.repair)
+        };
+        let lines: String = all.findings.iter().map(line).collect();
+        format!(
+            "| finding | severity | what is wrong | what repair does |\n|---|---|---|---|\n{lines}"
+        )
+    })?;
+    Ok(0)
+}
+
+fn severity(kind: ProblemKind) -> &'static str {
+    match kind.severity() {
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+fn checked(target: &Path, repair: bool) -> Result<(Cluster, Repaired), Failure> {
+    let cluster = target::cluster(target).map_err(|failure| failure.with_code(code::USAGE))?;
+    let checked = env::run(DriverKind::Auto, |env| async move {
+        check(&env, &cluster, repair).await.map(|f| (cluster, f))
+    });
+    progress_end();
+    checked.map_err(|error| failed(format!("cannot do input and output: {error}"))).flatten()
 }
 
 fn failed(text: String) -> Failure {
     Failure::failed("RB-FSCK", text).with_code(code::OPERATION)
 }
 
-async fn check(env: &Env, cluster: &Cluster) -> Result<Findings, Failure> {
+async fn check(env: &Env, cluster: &Cluster, repair: bool) -> Result<Repaired, Failure> {
     let path = cluster.metadata.path.display().to_string();
     let disk =
-        open_exclusive(env, &path, false).await.map_err(|error| failed(error.to_string()))?;
-    let options = FsckOptions { cache_bytes: cluster.cache as usize };
-    store::fsck::fsck(env, &disk, options).await.map_err(|error| failed(error.to_string()))
+        open_exclusive(env, &path, repair).await.map_err(|error| failed(error.to_string()))?;
+    let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
+    let options = FsckOptions { cache_bytes: cluster.cache as usize, progress };
+    let error = |error: store::StoreError| failed(error.to_string());
+    if repair {
+        return store::fsck::repair(env, &disk, options).await.map_err(error);
+    }
+    let left = store::fsck::fsck(env, &disk, options).await.map_err(error)?;
+    Ok(Repaired { left, ..Repaired::default() })
 }
 
-fn report(cluster: &Cluster, findings: Findings) -> Report {
-    let clean = findings.is_clean();
-    let problem = |found: &store::fsck::Problem| Problem {
+/// The tenths of a percent that the bar on the terminal shows.
+static SHOWN: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Shows how far a check is, on a terminal.
+fn show(done: u64, total: u64) {
+    let tenths = (done * 1000).checked_div(total).unwrap_or(0).min(1000);
+    if SHOWN.swap(tenths, Ordering::Relaxed) == tenths {
+        return;
+    }
+    let filled = (tenths / 25) as usize;
+    let bar = format!("{}{}", "#".repeat(filled), "-".repeat(40 - filled));
+    let text = format!("\r[{bar}] {}.{} % of {total} inodes", tenths / 10, tenths % 10);
+    drop(std::io::stderr().write_all(text.as_bytes()));
+}
+
+fn progress_end() {
+    if SHOWN.swap(u64::MAX, Ordering::Relaxed) != u64::MAX {
+        drop(std::io::stderr().write_all(b"\r\x1b[K"));
+    }
+}
+
+fn problem(found: &store::fsck::Problem) -> Problem {
+    Problem {
         kind: found.kind.name(),
-        severity: match found.kind.severity() {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        },
+        severity: severity(found.kind),
         subject: found.subject.to_string(),
         text: found.kind.text(),
         detail: found.detail.clone(),
-    };
+    }
+}
+
+fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
+    let Repaired { found, done, lost, omitted, left, .. } = outcome;
+    let findings: Findings = left;
     Report {
         version: 1,
         name: cluster.name.clone(),
-        clean,
+        clean: findings.is_clean(),
         problems: findings.problems.iter().map(problem).collect(),
         problems_omitted: findings.omitted,
+        repair: repair.then(|| Repair {
+            found: found.iter().map(problem).collect(),
+            done,
+            lost,
+            omitted,
+        }),
         data_missing: missing_zones(cluster),
         counts: numbers(&findings.counts),
     }
@@ -145,18 +243,38 @@ fn numbers(counts: &Counts) -> Numbers {
     }
 }
 
-fn describe(report: &Report) -> String {
-    let mut text = String::new();
-    for problem in &report.problems {
-        text += &format!(
-            "{}: {}: {} ({})",
-            problem.severity, problem.subject, problem.text, problem.kind
-        );
-        if !problem.detail.is_empty() {
-            text += &format!(": {}", problem.detail);
-        }
-        text.push('\n');
+fn line(problem: &Problem) -> String {
+    let mut text =
+        format!("{}: {}: {} ({})", problem.severity, problem.subject, problem.text, problem.kind);
+    if !problem.detail.is_empty() {
+        text += &format!(": {}", problem.detail);
     }
+    text + "\n"
+}
+
+fn describe_repair(repair: &Repair, left: bool) -> String {
+    let mut text: String = repair.found.iter().map(line).collect();
+    for done in &repair.done {
+        text += &format!("repaired: {done}\n");
+    }
+    for lost in &repair.lost {
+        text += &format!("LOST: {lost}\n");
+    }
+    if repair.omitted > 0 {
+        text += &format!("and {} more lines\n", repair.omitted);
+    }
+    if left {
+        text += "left, because it cannot be repaired:\n";
+    }
+    text
+}
+
+fn describe(report: &Report) -> String {
+    let mut text = match &report.repair {
+        Some(repair) => describe_repair(repair, !report.clean),
+        None => String::new(),
+    };
+    text.extend(report.problems.iter().map(line));
     for path in &report.data_missing {
         text += &format!("warning: the data zone {path} is not there (its data is not checked)\n");
     }
@@ -164,13 +282,18 @@ fn describe(report: &Report) -> String {
         text += &format!("and {} more problems\n", report.problems_omitted);
     }
     if !report.clean {
-        text += "nothing was changed; ";
-        text += match report.problems.iter().any(|problem| problem.severity == "error") {
-            true => {
+        let risk = report.problems.iter().any(|problem| problem.severity == "error");
+        text += match (report.repair.is_some(), risk) {
+            (true, true) => {
                 "what cannot be read gives errors: save what can, and restore the metadata device \
                  from a backup\n"
             }
-            false => "no file is at risk\n",
+            (false, true) => {
+                "nothing was changed; `redbud fsck --repair` mends what can be mended, the rest has to \
+                 come from a backup: copy the metadata device first\n"
+            }
+            (true, false) => "no file is at risk\n",
+            (false, false) => "nothing was changed; no file is at risk\n",
         };
     }
     let counts = &report.counts;

@@ -75,6 +75,7 @@ fn one_damaged_bit_of_the_label_costs_nothing_and_one_of_the_roots_says_what_to_
     assert_server_refuses(&cluster, "metadata.img: metadata block 2 is damaged");
     let said = describe(&run(redbud().arg("fsck").arg(&cluster.config)));
     assert!(said.contains("from a backup") && said.contains("nothing could be counted"), "{said}");
+    assert!(said.contains("--repair"), "{said}");
     assert_eq!(said.matches("metadata block 2:").count(), 1, "{said}");
 
     fs::write(cluster.dir.join("metadata.img"), b"nothing").unwrap();
@@ -84,6 +85,40 @@ fn one_damaged_bit_of_the_label_costs_nothing_and_one_of_the_roots_says_what_to_
     assert_eq!((&report["version"], &report["clean"]), (&1.into(), &false.into()));
     let text = report["error"]["text"].as_str().unwrap();
     assert!(text.contains("metadata.img"), "{text}");
+}
+
+#[test]
+fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    fs::create_dir(root.join("dir")).unwrap();
+    for file in 0..50 {
+        fs::write(root.join(format!("dir/f{file}")), b"content").unwrap();
+    }
+    cluster.unmount(0);
+    cluster.stop_server();
+    overwrite(&cluster, "metadata.img", 0, b"S");
+    let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("repaired: the label"), "{said}");
+    cluster.assert_clean();
+    let output = run(redbud().args(["fsck", "-y", "--json"]).arg(&cluster.config));
+    assert_eq!(output.status.code(), Some(0), "{}", describe(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["repair"]["found"], serde_json::json!([]));
+    cluster.start_server();
+    cluster.mount();
+    assert_eq!(fs::read(cluster.root().join("dir/f49")).unwrap(), b"content");
+}
+
+#[test]
+fn the_page_about_findings_is_what_fsck_lists() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/FSCK.md");
+    let listed = describe(&run(redbud().args(["fsck", "--list"])));
+    let table = listed.lines().filter(|line| line.starts_with('|')).collect::<Vec<_>>().join("\n");
+    assert!(table.lines().count() > 30, "{listed}");
+    assert!(fs::read_to_string(page).unwrap().contains(&table), "docs/FSCK.md is behind:\n{table}");
 }
 
 #[test]

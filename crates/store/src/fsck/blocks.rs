@@ -2,6 +2,7 @@
 
 use types::{Fault, MetaBlock};
 
+use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::btree::{Inside, Tree};
 use crate::error::{Stop, StoreError};
@@ -14,7 +15,7 @@ use crate::txn::Txn;
 /// One bit per metadata block.
 pub(super) struct Claims {
     bits: Vec<u64>,
-    blocks: u64,
+    pub(super) blocks: u64,
 }
 
 impl Claims {
@@ -50,6 +51,7 @@ impl Check {
             Ok((value, _)) => Ok(Some(value)),
             Err(StoreError::Corrupt { block, what }) => {
                 self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+                self.plan.add(Fix::FromLog(block));
                 Ok(None)
             }
             Err(StoreError::Fault(Fault::Corrupt)) => {
@@ -78,6 +80,7 @@ impl Check {
         let taken = (first.0..end).find(|&block| self.blocks.get(block));
         if let Some(block) = taken {
             self.found(ProblemKind::SharedMetaBlock, Subject::Block(MetaBlock(block)), what);
+            self.shared.extend((first.0..end).filter(|&at| self.blocks.get(at)).map(MetaBlock));
         }
         (first.0..end).for_each(|block| self.blocks.set(block));
         taken.is_none()
@@ -86,18 +89,18 @@ impl Check {
     /// Every entry of a tree, whose nodes are checked and claimed.
     pub(super) async fn walk<const K: usize, const V: usize>(
         &mut self,
-        tree: Tree<K, V>,
-        what: &str,
+        (tree, name, what): (Tree<K, V>, TreeName, &str),
         mut each: impl FnMut(&mut Check, &[u8; K], &[u8; V]),
     ) -> Result<(), StoreError> {
         let mut stack = Vec::new();
         stack.extend(self.read(|txn| tree.top(txn)).await?.flatten());
         while let Some(node) = stack.pop() {
             if !self.claim(node.block, 1, what) {
+                self.plan.add(Fix::Rebuild(name));
                 continue;
             }
             match self.read(|txn| tree.inspect(txn, &node)).await? {
-                None => {}
+                None => self.plan.add(Fix::Rebuild(name)),
                 Some(Inside::Inner(_, children)) => stack.extend(children.into_iter().rev()),
                 Some(Inside::Leaf(entries)) => {
                     entries.iter().for_each(|(key, value)| each(self, key, value));
@@ -107,42 +110,81 @@ impl Check {
         Ok(())
     }
 
-    /// The bytes of a blob, whose blocks are claimed; `None` if it is damaged.
+    /// The bytes of a blob, whose blocks are claimed, and whether they are its alone; `None` if it
+    /// is damaged.
     pub(super) async fn blob(
         &mut self,
         first: u64,
         what: &str,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    ) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
         let first = MetaBlock(first);
+        if first.0 == 0 || first.0 >= self.blocks.blocks {
+            self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
+            return Ok(None);
+        }
         let found =
             self.read(|txn| Ok((txn.blob_blocks(first)?, txn.read_blob(first, BLOB_MAX)?))).await?;
         let Some((blocks, bytes)) = found else { return Ok(None) };
+        let mut alone = true;
         for block in blocks {
-            self.claim(block, 1, what);
+            alone &= self.claim(block, 1, what);
         }
-        Ok(Some(bytes))
+        Ok(Some((bytes, alone)))
     }
 
     /// Compares the bitmap with what is in use.
     pub(super) async fn bitmap(&mut self) -> Result<(), StoreError> {
         let blocks = self.blocks.blocks;
-        for from in (0..blocks).step_by(BITS as usize) {
+        for (index, from) in (0..).zip((0..blocks).step_by(BITS as usize)) {
             let to = blocks.min(from + BITS);
-            let read = self
-                .read(|txn| (from..to).map(|block| txn.meta_allocated(MetaBlock(block))).collect())
-                .await?;
-            let Some(bits) = read else { continue };
-            let bits: Vec<bool> = bits;
-            for (block, allocated) in (from..to).zip(bits) {
-                let subject = Subject::Block(MetaBlock(block));
-                match (allocated, self.blocks.get(block)) {
-                    (true, false) => self.found(ProblemKind::LostMetaBlock, subject, ""),
-                    (false, true) => self.found(ProblemKind::FreeMetaBlock, subject, ""),
-                    _ => {}
-                }
+            let Some(bits) = self.allocated(from, to).await? else {
+                self.plan.add(Fix::FullBitmap(index));
+                continue;
+            };
+            let mut at = from;
+            while at < to {
+                let state = (bits[(at - from) as usize], self.blocks.get(at));
+                let end = (at..to).find(|&block| {
+                    (bits[(block - from) as usize], self.blocks.get(block)) != state
+                });
+                let end = end.unwrap_or(to);
+                self.compare_run(at, end - at, state);
+                at = end;
             }
         }
         self.report.counts.meta_blocks = self.blocks.count();
         Ok(())
+    }
+
+    /// Which of the blocks `from..to`, all of one bitmap block, are allocated.
+    pub(super) async fn allocated(
+        &mut self,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<Vec<bool>>, StoreError> {
+        self.read(|txn| (from..to).map(|block| txn.meta_allocated(MetaBlock(block))).collect())
+            .await
+    }
+
+    /// `len` blocks from `first` on that are all ⟨allocated, in use⟩ alike.
+    fn compare_run(&mut self, first: u64, len: u64, state: (bool, bool)) {
+        let first = MetaBlock(first);
+        let (subject, detail) = (Subject::Block(first), format!("{len} blocks"));
+        match state {
+            (true, false) => {
+                self.found(ProblemKind::LostMetaBlock, subject, detail);
+                self.plan.add(Fix::FreeMeta(first, len));
+            }
+            (false, true) => {
+                self.found(ProblemKind::FreeMetaBlock, subject, detail);
+                self.plan.add(Fix::MarkUsed(first, len));
+            }
+            _ => {}
+        }
+    }
+
+    /// Is it in use, as far as this check has come?
+    pub(super) fn is_claimed(&self, block: u64) -> bool {
+        self.blocks.get(block)
     }
 }

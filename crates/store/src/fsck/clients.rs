@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use types::{ClientId, Ino, MetaBlock};
 
+use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::clients::CLIENT_INFO_MAX;
@@ -16,7 +17,7 @@ impl Check {
     pub(super) async fn clients(&mut self) -> Result<(), StoreError> {
         let next = self.read(|txn| txn.root(NEXT_CLIENT)).await?.unwrap_or(u64::MAX);
         let mut all = Vec::new();
-        self.walk(CLIENTS, "clients", |_, key, value| {
+        self.walk((CLIENTS, TreeName::Clients, "clients"), |_, key, value| {
             all.push((ClientId(u64::from_be_bytes(*key)), u64::from_le_bytes(*value)));
         })
         .await?;
@@ -25,24 +26,29 @@ impl Check {
             self.clients.insert(client);
             if client.0 == 0 || client.0 >= next {
                 self.found(ProblemKind::BadCounter, Subject::Client(client), "number not issued");
+                self.plan.add(Fix::NextClient(client.0.saturating_add(1)));
             }
             if blob == 0 {
                 continue;
             }
             match self.blob(blob, "description of a client").await? {
-                Some(bytes) if bytes.len() <= CLIENT_INFO_MAX => {}
-                _ => self.found(ProblemKind::BadRecord, Subject::Client(client), "description"),
+                Some((bytes, true)) if bytes.len() <= CLIENT_INFO_MAX => {}
+                _ => {
+                    self.found(ProblemKind::BadRecord, Subject::Client(client), "description");
+                    self.plan.add(Fix::DropInfo(client));
+                }
             }
         }
         self.replies().await?;
-        self.walk(SETTINGS, "settings", |check, key, value| {
+        self.walk((SETTINGS, TreeName::Settings, "settings"), |check, key, value| {
             if decode_setting(value).is_none() {
                 let subject = Subject::Setting(u32::from_be_bytes(*key));
                 check.found(ProblemKind::BadRecord, subject, "");
+                check.plan.add(Fix::DropSetting(*key));
             }
         })
         .await?;
-        self.walk(QUARANTINES, "quarantines", |check, key, _| {
+        self.walk((QUARANTINES, TreeName::Quarantines, "quarantines"), |check, key, _| {
             check.known(ClientId(u64::from_be_bytes(*key)), "quarantine");
         })
         .await?;
@@ -53,18 +59,26 @@ impl Check {
     pub(super) fn known(&mut self, client: ClientId, what: &str) {
         if !self.clients.contains(&client) {
             self.found(ProblemKind::UnknownClient, Subject::Client(client), what);
+            if self.entered.insert(client) {
+                self.plan.add(Fix::AddClient(client));
+            }
         }
     }
 
     async fn replies(&mut self) -> Result<(), StoreError> {
         let mut all = Vec::new();
-        self.walk(REPLIES, "replies", |_, key, value| {
-            all.push((reply_owner(key), MetaBlock(u64::from_le_bytes(*value))));
+        self.walk((REPLIES, TreeName::Replies, "replies"), |_, key, value| {
+            all.push((*key, MetaBlock(u64::from_le_bytes(*value))));
         })
         .await?;
-        for (client, block) in all {
-            self.known(client, "kept reply");
+        for (key, block) in all {
+            let client = reply_owner(&key);
+            if !self.clients.contains(&client) {
+                self.found(ProblemKind::UnknownClient, Subject::Client(client), "kept reply");
+                self.plan.add(Fix::DropReply(key));
+            }
             if !self.claim(block, 1, "kept replies") {
+                self.plan.add(Fix::DropReply(key));
                 continue;
             }
             let sound = self
@@ -76,26 +90,35 @@ impl Check {
             if sound == Some(false) {
                 self.found(ProblemKind::BadRecord, Subject::Block(block), "kept reply");
             }
+            if sound != Some(true) {
+                self.plan.add(Fix::EmptyReplies(block));
+            }
         }
         Ok(())
     }
 
     async fn frozen(&mut self) -> Result<(), StoreError> {
         let mut orders = [BTreeSet::new(), BTreeSet::new()];
-        self.walk(FROZEN, "frozen files", |check, key, _| match decode_frozen_key(key) {
-            (0, ino, client) => {
-                orders[0].insert((ClientId(client), Ino(ino)));
+        self.walk((FROZEN, TreeName::Frozen, "frozen files"), |check, key, _| {
+            match decode_frozen_key(key) {
+                (0, ino, client) => {
+                    orders[0].insert((ClientId(client), Ino(ino)));
+                }
+                (1, client, ino) => {
+                    check.known(ClientId(client), "frozen file");
+                    orders[1].insert((ClientId(client), Ino(ino)));
+                }
+                _ => {
+                    check.found(ProblemKind::BadRecord, Subject::Whole, "a frozen file's key");
+                    check.plan.add(Fix::DropFrozen(*key));
+                }
             }
-            (1, client, ino) => {
-                check.known(ClientId(client), "frozen file");
-                orders[1].insert((ClientId(client), Ino(ino)));
-            }
-            _ => check.found(ProblemKind::BadRecord, Subject::Whole, "a frozen file's key"),
         })
         .await?;
         for &(client, ino) in orders[0].symmetric_difference(&orders[1]) {
             let detail = format!("of client {client}");
             self.found(ProblemKind::HalfFrozen, Subject::Inode(ino), detail);
+            self.plan.add(Fix::Freeze(client, ino));
         }
         Ok(())
     }

@@ -1,4 +1,7 @@
-//! Checking a metadata device, offline and without writing a byte.
+//! Checking a metadata device, offline and without writing a byte; and repairing it ([`repair`]).
+//!
+//! Every finding is of a kind in the catalogue ([`ProblemKind`]); the check adds to it a fix
+//! ([`plan`]), which repair does ([`fix`]), stage by stage, round by round. docs/FSCK.md is for users.
 //!
 //! Invariants checked (DESIGN: 1, 2, 5, and every checksum):
 //! - every metadata block has one owner, and the bitmap says so;
@@ -12,17 +15,28 @@
 //! a test that plants it.
 
 mod blocks;
+mod chunks;
 mod clients;
+#[cfg(test)]
+mod device_tests;
+mod fix;
+mod links;
 mod names;
+mod plan;
 mod problem;
+mod repair;
+pub(crate) mod salvage;
 mod space;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use env::{Disk, Env};
-use types::ClientId;
+use types::{ClientId, MetaBlock};
 
 pub use problem::{Problem, ProblemKind, Severity, Subject};
+pub use repair::{Repaired, repair};
 
 use crate::error::StoreError;
 use crate::mfs::Mfs;
@@ -36,11 +50,13 @@ pub const PROBLEMS_MAX: usize = 10_000;
 pub struct FsckOptions {
     /// Bound of the buffer cache.
     pub cache_bytes: usize,
+    /// Told now and then how many inodes were met, and how many there are.
+    pub progress: Option<fn(u64, u64)>,
 }
 
 impl Default for FsckOptions {
     fn default() -> FsckOptions {
-        FsckOptions { cache_bytes: 256 << 20 }
+        FsckOptions { cache_bytes: 256 << 20, progress: None }
     }
 }
 
@@ -107,23 +123,17 @@ impl Report {
 /// # Errors
 /// `Refused` if it is no Redbud metadata device, `Io`; damage is a finding, not an error.
 pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Report, StoreError> {
-    let opening =
-        OpenOptions { cache_bytes: options.cache_bytes, read_only: true, ..OpenOptions::default() };
+    let opening = OpenOptions {
+        cache_bytes: options.cache_bytes,
+        read_only: true,
+        repair: true,
+        ..OpenOptions::default()
+    };
     let mfs = match Mfs::open(env, disk, opening).await {
         Ok(mfs) => mfs,
-        Err(StoreError::Corrupt { block, what }) => {
-            let mut report = Report::default();
-            report.add(ProblemKind::DamagedBlock, Subject::Block(block), what);
-            return Ok(report);
-        }
-        Err(StoreError::DamagedLog { lsn, what }) => {
-            let mut report = Report::default();
-            report.add(ProblemKind::DamagedLog, Subject::Log(types::Lsn(lsn)), what);
-            return Ok(report);
-        }
-        Err(error) => return Err(error),
+        Err(error) => return unopened(error),
     };
-    let report = check(&mfs).await;
+    let report = whole_check(&mfs, options.progress).await.map(|check| check.report);
     let label = mfs.is_label_damaged();
     mfs.close().await?;
     report.map(|mut report| {
@@ -134,17 +144,41 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Report
     })
 }
 
+/// The finding that kept a store from being opened.
+fn unopened(error: StoreError) -> Result<Report, StoreError> {
+    let mut report = Report::default();
+    match error {
+        StoreError::Corrupt { block, what } => {
+            report.add(ProblemKind::DamagedBlock, Subject::Block(block), what);
+        }
+        StoreError::DamagedLog { lsn, what } => {
+            report.add(ProblemKind::DamagedLog, Subject::Log(types::Lsn(lsn)), what);
+        }
+        error => return Err(error),
+    }
+    Ok(report)
+}
+
 /// Checks an open store. Nothing may change it meanwhile.
 ///
 /// # Errors
 /// `Io`, `Poisoned`.
 pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
+    Ok(whole_check(mfs, None).await?.report)
+}
+
+async fn whole_check(mfs: &Mfs, progress: Option<fn(u64, u64)>) -> Result<Check, StoreError> {
     let mut check = Check::new(mfs);
+    check.progress = progress;
+    for (block, what) in mfs.damage() {
+        check.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+    }
     check.clients().await?;
     check.names().await?;
     check.space().await?;
+    check.shares().await?;
     check.bitmap().await?;
-    Ok(check.report)
+    Ok(check)
 }
 
 /// A running check.
@@ -152,9 +186,19 @@ struct Check {
     mfs: Mfs,
     report: Report,
     blocks: blocks::Claims,
-    clients: std::collections::BTreeSet<ClientId>,
+    clients: BTreeSet<ClientId>,
+    /// Clients that repair will enter.
+    entered: BTreeSet<ClientId>,
     tree: names::Tree,
     pieces: Vec<space::Piece>,
+    /// Metadata blocks that were claimed twice.
+    shared: BTreeSet<MetaBlock>,
+    /// What cannot be read, in words.
+    lost: Vec<String>,
+    plan: plan::Plan,
+    progress: Option<fn(u64, u64)>,
+    /// Inodes that there should be.
+    total: u64,
 }
 
 impl Check {
@@ -163,9 +207,15 @@ impl Check {
             mfs: mfs.clone(),
             report: Report::default(),
             blocks: blocks::Claims::new(&mfs.superblock()),
-            clients: Default::default(),
-            tree: Default::default(),
+            clients: BTreeSet::new(),
+            entered: BTreeSet::new(),
+            tree: names::Tree::default(),
             pieces: Vec::new(),
+            shared: BTreeSet::new(),
+            lost: Vec::new(),
+            plan: plan::Plan::default(),
+            progress: None,
+            total: 0,
         }
     }
 

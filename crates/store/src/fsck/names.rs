@@ -1,20 +1,27 @@
 //! The namespace: from the root through every slot, then everything that was not reached.
+//!
+//! Invariants:
+//! - an *ordinary* inode (at home, one link, one name, no segments in the extent tree, no
+//!   directory) is decided when it is met, and leaves two bytes behind for each slot of its chunk;
+//!   all others leave a [`Seen`] until the end. So ten million files need little memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hasher;
 
 use types::limits::BLOCK_U64;
+use types::map::FixedHasher;
 use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 
+use super::plan::{Fix, SlotAt};
 use super::space::{Owner, Piece};
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::StoreError;
 use crate::format::blob::decode_xattrs;
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, decode_key};
-use crate::format::number::{ATTIC, Place, SYSTEM_CHUNK, home_of, reuse_of};
+use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::names::index::Chunk;
-use crate::trees::{CHUNKS, INODES, MOVED, NEXT_CHUNK, ORPHANS};
+use crate::trees::INODES;
 
 /// Content blocks read together.
 const BATCH: u32 = 64;
@@ -22,20 +29,63 @@ const BATCH: u32 = 64;
 /// What is known of the namespace.
 #[derive(Default)]
 pub(super) struct Tree {
-    chunks: BTreeMap<DirNo, (Chunk, bool)>,
-    moved: BTreeMap<Ino, Place>,
-    orphans: BTreeSet<Ino>,
+    pub(super) chunks: BTreeMap<DirNo, (Chunk, bool)>,
+    pub(super) moved: BTreeMap<Ino, Place>,
+    pub(super) orphans: BTreeSet<Ino>,
     pub(super) inodes: HashMap<Ino, Seen>,
-    links: Vec<(Ino, Ino, FileKind)>,
-    queue: VecDeque<(Ino, Slot)>,
+    pub(super) ordinary: Ordinary,
+    pub(super) links: Vec<Link>,
+    queue: VecDeque<Directory>,
+}
+
+/// The ordinary inodes, two bytes for each slot of a chunk that has any: reuse number + 1 in the
+/// low 9 bits, kind above.
+#[derive(Default)]
+pub(super) struct Ordinary(BTreeMap<DirNo, Vec<u16>>);
+
+impl Ordinary {
+    fn add(&mut self, ino: Ino, kind: FileKind) {
+        let home = home_of(ino);
+        let slots = self.0.entry(home.chunk).or_default();
+        let at = home.slot as usize;
+        if slots.len() <= at {
+            slots.resize((at + 1).next_multiple_of(64).min(CHUNK_SLOTS as usize), 0);
+        }
+        slots[at] = (u16::from(reuse_of(ino)) + 1) | (u16::from(kind as u8) << 9);
+    }
+
+    /// The kind of an ordinary inode.
+    pub(super) fn kind(&self, ino: Ino) -> Option<FileKind> {
+        let home = home_of(ino);
+        let &word = self.0.get(&home.chunk)?.get(home.slot as usize)?;
+        let same = word & 0x1ff == u16::from(reuse_of(ino)) + 1;
+        if same { FileKind::from_u8((word >> 9) as u8) } else { None }
+    }
+}
+
+/// A further name.
+pub(super) struct Link {
+    pub(super) dir: Ino,
+    pub(super) ino: Ino,
+    pub(super) kind: FileKind,
+    pub(super) at: SlotAt,
+}
+
+/// A directory whose content is to be walked.
+struct Directory {
+    ino: Ino,
+    body: DirNo,
+    nlink: u32,
+    size: u64,
+    blocks: u64,
 }
 
 /// What was seen of one inode.
 pub(super) struct Seen {
     pub(super) kind: FileKind,
-    nlink: u32,
-    names: u32,
-    subdirectories: u32,
+    pub(super) nlink: u32,
+    pub(super) names: u32,
+    pub(super) subdirectories: u32,
     pub(super) blocks: u64,
     pub(super) mapped: u64,
     /// Segments that the slot says are in the extent tree, and those found there.
@@ -45,126 +95,90 @@ pub(super) struct Seen {
     pub(super) end: u64,
 }
 
+/// The names of one directory: hashes with where they are.
+#[derive(Default)]
+struct Names(Vec<(u64, SlotAt)>);
+
+impl Names {
+    fn add(&mut self, name: &[u8], at: SlotAt) {
+        let mut hasher = FixedHasher::default();
+        hasher.write(name);
+        self.0.push((hasher.finish(), at));
+    }
+}
+
 impl Check {
     pub(super) async fn names(&mut self) -> Result<(), StoreError> {
         self.load_chunks().await?;
         self.load_lists().await?;
+        self.total = self.read(|txn| txn.root(INODES)).await?.unwrap_or(0);
         let system = self.tree.chunks.get_mut(&SYSTEM_CHUNK).map(|(chunk, reached)| {
             *reached = true;
             chunk.clone()
         });
         match system {
             Some(chunk) => {
-                self.content(Ino::NONE, SYSTEM_CHUNK, &chunk, &mut BTreeSet::new()).await?;
+                let mut names = Names::default();
+                self.content(Ino::NONE, SYSTEM_CHUNK, &chunk, &mut names).await?;
+                for ino in [Ino::ROOT, ATTIC] {
+                    let seen = self.tree.inodes.get(&ino);
+                    if seen.is_none_or(|seen| seen.kind != FileKind::Directory) {
+                        self.found(ProblemKind::MissingSystem, Subject::Inode(ino), "");
+                        self.plan.add(Fix::SystemSlot(ino));
+                    }
+                }
             }
-            None => self.found(ProblemKind::BadChunk, Subject::Chunk(SYSTEM_CHUNK), "missing"),
+            None => {
+                self.found(ProblemKind::BadChunk, Subject::Chunk(SYSTEM_CHUNK), "missing");
+                self.plan.add(Fix::FindChunk(SYSTEM_CHUNK, Ino::NONE, 0));
+            }
         }
-        while let Some((dir, slot)) = self.tree.queue.pop_front() {
-            self.directory(dir, &slot).await?;
+        while let Some(directory) = self.tree.queue.pop_front() {
+            self.directory(directory).await?;
         }
-        self.compare_links();
+        self.compare_links().await?;
         self.compare_lists().await
     }
 
-    async fn load_chunks(&mut self) -> Result<(), StoreError> {
-        let next = self.read(|txn| txn.root(NEXT_CHUNK)).await?.unwrap_or(u64::MAX);
-        let mut runs: Vec<Run> = Vec::new();
-        let mut claims = Vec::new();
-        self.walk(CHUNKS, "directory table", |check, key, value| {
-            let Some((number, index)) = decode_key(key) else {
-                check.found(ProblemKind::BadChunk, Subject::Whole, "a key makes no sense");
-                return;
-            };
-            let subject = Subject::Chunk(number);
-            if index != DESCRIPTOR {
-                match Run::decode(index, value) {
-                    Some(run) => runs.push(run),
-                    None => check.found(ProblemKind::BadChunk, subject, "a run makes no sense"),
-                }
-                return;
-            }
-            let runs = std::mem::take(&mut runs);
-            let mut end = 0;
-            for run in &runs {
-                if run.first != end {
-                    check.found(ProblemKind::BadChunk, subject, "runs with a gap or overlap");
-                }
-                end = run.first + run.len;
-                if run.start.0 != 0 {
-                    claims.push(*run);
-                }
-            }
-            if number.0 >= next {
-                check.found(ProblemKind::BadCounter, subject, "number not issued");
-            }
-            match Descriptor::decode(value).filter(|descriptor| descriptor.used <= end) {
-                Some(descriptor) => {
-                    let given_back = runs.iter().filter(|run| !run.is_present()).map(Run::end);
-                    if given_back.max().is_some_and(|end| end > descriptor.used) {
-                        let detail = "blocks given back that were never used";
-                        check.found(ProblemKind::BadChunk, subject, detail);
-                    }
-                    check.tree.chunks.insert(number, (Chunk { descriptor, runs }, false));
-                }
-                None => check.found(ProblemKind::BadChunk, subject, "bad descriptor"),
-            }
-        })
-        .await?;
-        if !runs.is_empty() {
-            self.found(ProblemKind::BadChunk, Subject::Whole, "runs without a descriptor");
-        }
-        for run in claims {
-            self.claim(run.start, u64::from(run.len), "directory content");
-        }
-        Ok(())
-    }
-
-    async fn load_lists(&mut self) -> Result<(), StoreError> {
-        self.walk(MOVED, "moved inodes", |check, key, value| {
-            let ino = Ino(u64::from_be_bytes(*key));
-            if ino != Ino::NONE {
-                check.tree.moved.insert(ino, Place::unpack(u64::from_le_bytes(*value)));
-            }
-        })
-        .await?;
-        self.walk(ORPHANS, "orphans", |check, key, _| {
-            let ino = Ino(u64::from_be_bytes(*key));
-            if ino != Ino::NONE {
-                check.tree.orphans.insert(ino);
-            }
-        })
-        .await
-    }
-
-    async fn directory(&mut self, dir: Ino, slot: &Slot) -> Result<(), StoreError> {
-        let mut number = DirNo(slot.body());
+    async fn directory(&mut self, of: Directory) -> Result<(), StoreError> {
+        let dir = of.ino;
+        let (mut number, mut last) = (of.body, None);
         let (mut index, mut blocks) = (None, 0);
-        let mut names = BTreeSet::new();
+        let mut names = Names::default();
         while number.0 != 0 {
             let subject = Subject::Chunk(number);
             let Some((chunk, reached)) = self.tree.chunks.get_mut(&number) else {
                 self.found(ProblemKind::BadChunk, subject, format!("missing, of directory {dir}"));
-                return Ok(());
+                self.plan.add(Fix::FindChunk(number, dir, index.unwrap_or(0)));
+                return self.duplicates(names).await;
             };
             let descriptor = chunk.descriptor;
             // A directory that is being freed has lost its first chunks.
-            let expected = index.unwrap_or(if slot.nlink() == 0 { descriptor.index } else { 0 });
+            let expected = index.unwrap_or(if of.nlink == 0 { descriptor.index } else { 0 });
             if descriptor.owner != dir || descriptor.index != expected || *reached {
+                let (mut sound, taken) = (chunk.clone(), *reached);
                 self.found(ProblemKind::BadChunk, subject, format!("not of directory {dir}"));
-                return Ok(());
+                if descriptor.owner == dir && !taken {
+                    sound.descriptor.index = expected;
+                    self.plan.add(Fix::SetChunk(number, sound));
+                } else {
+                    self.plan.add(Fix::CutChain(dir, last));
+                }
+                return self.duplicates(names).await;
             }
             *reached = true;
             let chunk = chunk.clone();
             blocks += self.content(dir, number, &chunk, &mut names).await?;
             index = Some(expected + 1);
+            last = Some(number);
             number = descriptor.next;
         }
-        let attr = slot.attr();
-        if slot.nlink() > 0 && (attr.blocks != blocks || attr.size != blocks * BLOCK_U64) {
-            let detail = format!("{} blocks, {} counted, size {}", blocks, attr.blocks, attr.size);
+        if of.nlink > 0 && (of.blocks != blocks || of.size != blocks * BLOCK_U64) {
+            let detail = format!("{} blocks, {} counted, size {}", blocks, of.blocks, of.size);
             self.found(ProblemKind::WrongSize, Subject::Inode(dir), detail);
+            self.plan.add(Fix::DirectorySize(dir, blocks));
         }
-        Ok(())
+        self.duplicates(names).await
     }
 
     /// Checks every slot of a chunk; gives its content blocks.
@@ -173,47 +187,54 @@ impl Check {
         dir: Ino,
         number: DirNo,
         chunk: &Chunk,
-        names: &mut BTreeSet<Vec<u8>>,
+        names: &mut Names,
     ) -> Result<u64, StoreError> {
         let mut blocks = 0;
-        for run in &chunk.runs {
+        for run in chunk.runs.iter().filter(|run| run.is_present()) {
             let used = run.len.min(chunk.descriptor.used.saturating_sub(run.first));
-            if run.start.0 == 0 {
-                continue;
-            }
             blocks += u64::from(used);
             for at in (0..used).step_by(BATCH as usize) {
                 let count = BATCH.min(used - at);
                 let start = MetaBlock(run.start.0 + u64::from(at));
-                self.batch(dir, number, run.first + at, start, count, names).await?;
+                self.prefetch(start, count).await?;
+                if let Some(progress) = self.progress {
+                    progress(self.report.counts.inodes, self.total);
+                }
+                for n in 0..count {
+                    let home = MetaBlock(start.0 + u64::from(n));
+                    self.content_block(dir, number, run.first + at + n, home, names).await?;
+                }
             }
         }
         Ok(blocks)
     }
 
-    async fn batch(
+    async fn content_block(
         &mut self,
         dir: Ino,
         number: DirNo,
-        first: u32,
-        start: MetaBlock,
-        count: u32,
-        names: &mut BTreeSet<Vec<u8>>,
+        index: u32,
+        home: MetaBlock,
+        names: &mut Names,
     ) -> Result<(), StoreError> {
-        self.prefetch(start, count).await?;
-        for n in 0..count {
-            let home = MetaBlock(start.0 + u64::from(n));
-            let slots = self
-                .read(|txn| {
-                    let block = txn.read_as(home, BlockType::Directory)?;
-                    Ok((0..SLOTS_PER_BLOCK).map(|i| Slot::load(block, i)).collect::<Vec<_>>())
-                })
-                .await?;
-            for (i, slot) in (0..).zip(slots.unwrap_or_default()) {
-                let slot_index = (first + n) * SLOTS_PER_BLOCK + i;
-                let place = Place { chunk: number, slot: slot_index };
-                self.slot(dir, home, place, slot, names).await?;
-            }
+        let slots = self
+            .read(|txn| {
+                let block = txn.read_as(home, BlockType::Directory)?;
+                Ok((0..SLOTS_PER_BLOCK).map(|i| Slot::load(block, i)).collect::<Vec<_>>())
+            })
+            .await?;
+        let Some(slots) = slots else {
+            let first = index * SLOTS_PER_BLOCK;
+            self.lost.push(format!(
+                "slots {first} to {} of chunk {number}, of directory {dir}",
+                first + SLOTS_PER_BLOCK - 1
+            ));
+            self.plan.add(Fix::EmptyBlock(home, number, index));
+            return Ok(());
+        };
+        for (i, slot) in (0..).zip(slots) {
+            let place = Place { chunk: number, slot: index * SLOTS_PER_BLOCK + i };
+            self.slot(dir, SlotAt { home, place }, slot, names).await?;
         }
         Ok(())
     }
@@ -221,14 +242,15 @@ impl Check {
     async fn slot(
         &mut self,
         dir: Ino,
-        home: MetaBlock,
-        place: Place,
+        at: SlotAt,
         slot: Slot,
-        names: &mut BTreeSet<Vec<u8>>,
+        names: &mut Names,
     ) -> Result<(), StoreError> {
-        let subject = Subject::Block(home);
+        let subject = Subject::Block(at.home);
         if let Err(what) = slot.check() {
-            self.found(ProblemKind::BadSlot, subject, format!("slot {}: {what}", place.index()));
+            let detail = format!("slot {}: {what}", at.place.index());
+            self.found(ProblemKind::BadSlot, subject, detail);
+            self.plan.add(Fix::ClearSlot(at));
             return Ok(());
         }
         if slot.state() == SlotState::Empty {
@@ -238,29 +260,33 @@ impl Check {
         let legal = if hidden { slot.name().is_empty() } else { Name::new(slot.name()).is_ok() };
         if !legal {
             self.found(ProblemKind::BadName, subject, format!("{:?}", slot.name()));
+            let name = format!("#{}", slot.ino());
+            self.plan.add(match slot.state() {
+                SlotState::Link if hidden => Fix::DropLink(at),
+                _ if hidden => Fix::Rename(at, Vec::new()),
+                _ => Fix::Rename(at, name.into_bytes()),
+            });
         }
         if !slot.name().is_empty() {
             self.report.counts.names += 1;
-            if !names.insert(slot.name().to_vec()) {
-                let detail = format!("{:?}", String::from_utf8_lossy(slot.name()));
-                self.found(ProblemKind::DuplicateName, Subject::Inode(dir), detail);
-            }
+            names.add(slot.name(), at);
         }
         if slot.state() == SlotState::Link {
-            self.tree.links.push((dir, slot.ino(), slot.kind()));
+            self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
             return Ok(());
         }
-        self.inode(dir, place, slot).await
+        self.inode(dir, at, slot).await
     }
 
-    async fn inode(&mut self, dir: Ino, place: Place, slot: Slot) -> Result<(), StoreError> {
+    async fn inode(&mut self, dir: Ino, at: SlotAt, slot: Slot) -> Result<(), StoreError> {
         let ino = slot.ino();
-        let subject = Subject::Inode(ino);
-        if self.tree.inodes.contains_key(&ino) {
-            self.found(ProblemKind::DuplicateInode, subject, format!("again in directory {dir}"));
+        if self.kind_of(ino).is_some() {
+            let detail = format!("again in directory {dir}");
+            self.found(ProblemKind::DuplicateInode, Subject::Inode(ino), detail);
+            self.plan.add(Fix::Duplicate(at));
             return Ok(());
         }
-        self.place(place, &slot);
+        let at_home = self.place(at, &slot);
         let attr = slot.attr();
         let mut seen = Seen {
             kind: attr.kind,
@@ -274,143 +300,140 @@ impl Check {
             end: 0,
         };
         self.report.counts.inodes += 1;
-        self.xattrs(&slot).await?;
+        self.xattrs(at, &slot).await?;
         match attr.kind {
             FileKind::Regular => {
                 seen.counted = slot.body();
                 for extent in slot.segments() {
-                    seen.mapped += extent.len;
+                    seen.mapped = seen.mapped.saturating_add(extent.len);
                     seen.end = extent.end();
-                    self.pieces.push(Piece::of(&extent, Owner::File(ino)));
+                    self.report.counts.segments += 1;
+                    self.piece(Piece::of(&extent, Owner::File(ino)));
                 }
-                self.report.counts.segments += slot.segments().len() as u64;
             }
-            FileKind::Symlink => self.target(&slot).await?,
+            FileKind::Symlink => self.target(at, &slot).await?,
             FileKind::Directory => {
                 self.report.counts.directories += u64::from(ino != ATTIC);
                 if let Some(parent) = self.tree.inodes.get_mut(&dir).filter(|_| dir != ATTIC) {
                     parent.subdirectories += 1;
                 }
-                self.tree.queue.push_back((ino, slot));
+                let (nlink, size, blocks) = (attr.nlink, attr.size, attr.blocks);
+                let body = DirNo(slot.body());
+                self.tree.queue.push_back(Directory { ino, body, nlink, size, blocks });
             }
             _ => {}
         }
-        self.tree.inodes.insert(ino, seen);
+        let ordinary = at_home
+            && attr.kind != FileKind::Directory
+            && (seen.nlink, seen.names, seen.counted) == (1, 1, 0)
+            && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
+        if ordinary {
+            self.tree.ordinary.add(ino, attr.kind);
+        } else {
+            self.tree.inodes.insert(ino, seen);
+        }
         Ok(())
     }
 
-    /// Is the inode where its number or the `moved` tree leads?
-    fn place(&mut self, place: Place, slot: &Slot) {
-        let ino = slot.ino();
+    /// The kind of an inode that was met.
+    pub(super) fn kind_of(&self, ino: Ino) -> Option<FileKind> {
+        self.tree.ordinary.kind(ino).or_else(|| self.tree.inodes.get(&ino).map(|seen| seen.kind))
+    }
+
+    /// Is the inode where its number or the `moved` tree leads? Says whether it is at home.
+    fn place(&mut self, at: SlotAt, slot: &Slot) -> bool {
+        let (ino, place) = (slot.ino(), at.place);
         let moved = self.tree.moved.remove(&ino);
         let subject = Subject::Inode(ino);
-        if home_of(ino) == place {
+        let home = home_of(ino);
+        if home == place {
             if u16::from(reuse_of(ino)) >= slot.next_reuse() {
                 self.found(ProblemKind::BadSlot, subject, "its number was not issued");
+                self.plan.add(Fix::IssueNumber(at));
             }
             if moved.is_some() {
                 self.found(ProblemKind::StaleMove, subject, "it is at home");
+                self.plan.add(Fix::Moved(ino, None));
             }
         } else if moved != Some(place) {
             let detail = format!("chunk {}, slot {}", place.chunk, place.slot);
             self.found(ProblemKind::MisplacedInode, subject, detail);
+            self.plan.add(Fix::Moved(ino, Some(place)));
         }
-        let home = home_of(ino);
         let chunk = self.tree.chunks.get(&home.chunk).map(|(chunk, _)| chunk);
         let run =
             chunk.and_then(|chunk| chunk.run_of(home.block())).filter(|run| !run.is_present());
         if run.is_some_and(|run| u16::from(reuse_of(ino)) >= run.reuse) {
             let detail = "its home gave its blocks back and would issue its number again";
             self.found(ProblemKind::BadChunk, subject, detail);
+            self.plan.add(Fix::RaiseReuse(ino));
         }
+        home == place
     }
 
-    async fn xattrs(&mut self, slot: &Slot) -> Result<(), StoreError> {
-        let bytes = match slot.xattr_blob() {
-            Some(block) => self.blob(block, "extended attributes").await?,
-            None => Some(slot.xattrs().to_vec()),
+    async fn xattrs(&mut self, at: SlotAt, slot: &Slot) -> Result<(), StoreError> {
+        let sound = match slot.xattr_blob() {
+            Some(block) => {
+                let blob = self.blob(block, "extended attributes").await?;
+                if let Some((_, false)) = blob {
+                    self.plan.add(Fix::CopyXattrs(at));
+                }
+                blob.is_some_and(|(bytes, _)| decode_xattrs(&bytes).is_some())
+            }
+            None => slot.xattrs().is_empty() || decode_xattrs(slot.xattrs()).is_some(),
         };
-        if bytes.is_none_or(|bytes| decode_xattrs(&bytes).is_none()) {
+        if !sound {
             self.found(ProblemKind::BadXattrs, Subject::Inode(slot.ino()), "");
+            self.plan.add(Fix::DropXattrs(at));
         }
         Ok(())
     }
 
-    async fn target(&mut self, slot: &Slot) -> Result<(), StoreError> {
+    async fn target(&mut self, at: SlotAt, slot: &Slot) -> Result<(), StoreError> {
         let bytes = match slot.target_blob() {
-            Some(block) => self.blob(block, "target of a symlink").await?,
+            Some(block) => {
+                let blob = self.blob(block, "target of a symlink").await?;
+                if let Some((_, false)) = blob {
+                    self.plan.add(Fix::CopyTarget(at));
+                }
+                blob.map(|(bytes, _)| bytes)
+            }
             None => Some(slot.rest().to_vec()),
         };
         let size = slot.attr().size;
-        if bytes.is_none_or(|bytes| bytes.is_empty() || bytes.len() as u64 != size) {
+        let len = bytes.map(|bytes| bytes.len() as u64).filter(|&len| len > 0);
+        if len != Some(size) {
             self.found(ProblemKind::BadTarget, Subject::Inode(slot.ino()), format!("size {size}"));
+            self.plan.add(Fix::Target(at, len));
         }
         Ok(())
     }
 
-    fn compare_links(&mut self) {
-        for (dir, ino, kind) in std::mem::take(&mut self.tree.links) {
-            match self.tree.inodes.get_mut(&ino) {
-                None => {
-                    let detail = format!("named in directory {dir}");
-                    self.found(ProblemKind::DanglingName, Subject::Inode(ino), detail);
-                }
-                Some(seen) => {
-                    seen.names += 1;
-                    if seen.kind != kind || kind == FileKind::Directory {
-                        let detail = format!("{kind:?} in directory {dir}, {:?} itself", seen.kind);
-                        self.found(ProblemKind::WrongKind, Subject::Inode(ino), detail);
-                    }
-                }
+    /// Finds names that a directory has twice.
+    async fn duplicates(&mut self, names: Names) -> Result<(), StoreError> {
+        let Names(mut list) = names;
+        list.sort_unstable();
+        let mut first = 0;
+        for at in 1..list.len() {
+            if list[at].0 != list[first].0 {
+                first = at;
+                continue;
             }
-        }
-        let mut inodes: Vec<Ino> = self.tree.inodes.keys().copied().collect();
-        inodes.sort_unstable();
-        for ino in inodes {
-            self.compare_inode(ino);
-        }
-    }
-
-    fn compare_inode(&mut self, ino: Ino) {
-        let Some(seen) = self.tree.inodes.get(&ino) else { return };
-        let system = ino == Ino::ROOT || ino == ATTIC;
-        let nlink = seen.nlink;
-        let expected = match seen.kind {
-            FileKind::Directory if system || seen.names > 0 => 2 + seen.subdirectories,
-            _ => seen.names,
-        };
-        if nlink != expected {
-            let detail = format!("{nlink}, but should be {expected}");
-            self.found(ProblemKind::WrongLinkCount, Subject::Inode(ino), detail);
-        }
-        let listed = self.tree.orphans.remove(&ino);
-        if listed != (nlink == 0) {
-            let detail = if listed { "it has links" } else { "it is missing" };
-            self.found(ProblemKind::WrongOrphan, Subject::Inode(ino), detail);
-        }
-        self.report.counts.orphans += u64::from(nlink == 0);
-    }
-
-    /// What the lists and tables name and the walk has not met.
-    async fn compare_lists(&mut self) -> Result<(), StoreError> {
-        for ino in std::mem::take(&mut self.tree.moved).into_keys() {
-            self.found(ProblemKind::StaleMove, Subject::Inode(ino), "there is no such inode");
-        }
-        for ino in std::mem::take(&mut self.tree.orphans) {
-            self.found(ProblemKind::WrongOrphan, Subject::Inode(ino), "there is no such inode");
-        }
-        for (number, (chunk, reached)) in std::mem::take(&mut self.tree.chunks) {
-            if !reached {
-                let detail = format!("of directory {}", chunk.descriptor.owner);
-                self.found(ProblemKind::LostChunk, Subject::Chunk(number), detail);
+            let (a, b) = (list[first].1, list[at].1);
+            let read = self.read(|txn| Ok((txn.slot_at(a)?, txn.slot_at(b)?))).await?;
+            if let Some((a, second)) = read.filter(|(a, b)| a.name() == b.name()) {
+                let detail = format!("{:?}", String::from_utf8_lossy(a.name()));
+                self.found(ProblemKind::DuplicateName, Subject::Chunk(b.place.chunk), detail);
+                self.plan.add(Fix::Rename(b, beside(second.name(), second.ino())));
             }
-        }
-        let counted = self.read(|txn| txn.root(INODES)).await?;
-        let inodes = self.report.counts.inodes;
-        if counted.is_some_and(|counted| counted != inodes) {
-            let detail = format!("{inodes} inodes, {} counted", counted.unwrap_or(0));
-            self.found(ProblemKind::WrongCount, Subject::Whole, detail);
         }
         Ok(())
     }
+}
+
+/// A name like `name`, for an inode whose own name is taken.
+fn beside(name: &[u8], ino: Ino) -> Vec<u8> {
+    let end = format!("~{ino}");
+    let keep = name.len().min(types::limits::NAME_MAX - end.len());
+    [&name[..keep], end.as_bytes()].concat()
 }

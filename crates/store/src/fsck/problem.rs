@@ -14,7 +14,7 @@ pub enum Severity {
 }
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $severity:ident, $text:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $severity:ident, $text:literal, $repair:literal;)*) => {
         /// The kind of a finding.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub enum ProblemKind {
@@ -35,6 +35,11 @@ macro_rules! kinds {
                 match self { $(ProblemKind::$name => $text,)* }
             }
 
+            /// What repair does about it.
+            pub fn repair(self) -> &'static str {
+                match self { $(ProblemKind::$name => $repair,)* }
+            }
+
             /// Its name, for programs.
             pub fn name(self) -> &'static str {
                 match self { $(ProblemKind::$name => stringify!($name),)* }
@@ -45,73 +50,113 @@ macro_rules! kinds {
 
 kinds! {
     /// A block cannot be what it should: checksum, address, type, or content.
-    DamagedBlock = Error, "a metadata block is damaged";
+    DamagedBlock = Error, "a metadata block is damaged",
+        "the log's newest version of it is put back; else a tree is built from what is left of it, and slots, attributes or replies of the block are lost, which is said by number";
     /// The label is damaged; the superblock is not.
-    DamagedLabel = Warning, "the label is damaged; the superblock says what it said";
+    DamagedLabel = Warning, "the label is damaged; the superblock says what it said",
+        "it is written anew from the superblock";
     /// The log ends in something that is no log.
-    DamagedLog = Error, "the log is damaged";
+    DamagedLog = Error, "the log is damaged",
+        "nothing: what was acknowledged is lost, and only a backup has it";
     /// Two owners of one metadata block.
-    SharedMetaBlock = Error, "a metadata block is used twice";
+    SharedMetaBlock = Error, "a metadata block is used twice",
+        "its content says whose it is; the others get a copy, or lose it";
     /// An address outside the device.
-    OutsideMetaBlock = Error, "a metadata block lies outside the device";
+    OutsideMetaBlock = Error, "a metadata block lies outside the device",
+        "what names it is removed";
     /// In use, but free in the bitmap.
-    FreeMetaBlock = Error, "a metadata block in use is marked free";
+    FreeMetaBlock = Error, "a metadata block in use is marked free",
+        "it is marked as allocated, before anything else is done";
     /// Nobody's, but allocated in the bitmap.
-    LostMetaBlock = Warning, "a metadata block is allocated and nobody's";
+    LostMetaBlock = Warning, "a metadata block is allocated and nobody's",
+        "it becomes free, when nothing else is wrong any more";
     /// A descriptor or run that makes no sense, or a directory that does not fit its chunks.
-    BadChunk = Error, "the content of a directory does not fit together";
+    BadChunk = Error, "the content of a directory does not fit together",
+        "runs are put in order and gaps closed with retired slots; a chunk that is missing is found by the inodes in its blocks; else the directory ends before it";
     /// A chunk that no directory has.
-    LostChunk = Error, "a chunk of directory content belongs to no directory that is reached";
+    LostChunk = Error, "a chunk of directory content belongs to no directory that is reached",
+        "it goes back to its directory; if that is not there, a directory of the same number is made in lost+found";
     /// A counter of numbers is below a number that was issued.
-    BadCounter = Error, "a counter lags behind the numbers issued";
+    BadCounter = Error, "a counter lags behind the numbers issued",
+        "it is raised";
     /// A slot that makes no sense.
-    BadSlot = Error, "a directory slot makes no sense";
+    BadSlot = Error, "a directory slot makes no sense",
+        "the slot is emptied and never used again; which inode it held is lost, and said";
     /// No legal name, or a name where none may be.
-    BadName = Error, "a name is not legal";
+    BadName = Error, "a name is not legal",
+        "the name becomes #NUMBER; an inode of the attic loses it";
     /// The same name twice in one directory.
-    DuplicateName = Error, "a directory has a name twice";
+    DuplicateName = Error, "a directory has a name twice",
+        "the second is renamed: ~NUMBER is put behind it";
     /// A further link to an inode that is not there.
-    DanglingName = Error, "a name leads to no inode";
+    DanglingName = Error, "a name leads to no inode",
+        "the name is removed";
     /// A further link of another type than its inode.
-    WrongKind = Error, "a name says another type than its inode";
+    WrongKind = Error, "a name says another type than its inode",
+        "the name takes the type of its inode; a second name of a directory is removed";
     /// One inode number in two slots.
-    DuplicateInode = Error, "an inode is in two places";
+    DuplicateInode = Error, "an inode is in two places",
+        "the one that its number leads to stays; the name of the other becomes a link to it";
     /// An inode where neither its number nor the `moved` tree leads.
-    MisplacedInode = Error, "an inode is where nothing leads to it";
+    MisplacedInode = Error, "an inode is where nothing leads to it",
+        "the moved tree is told where it is";
     /// An entry of the `moved` tree that leads nowhere.
-    StaleMove = Warning, "a moved inode is not where it should be";
+    StaleMove = Warning, "a moved inode is not where it should be",
+        "the entry is removed";
     /// The number of links is not the number of names.
-    WrongLinkCount = Error, "the link count is not the number of names";
+    WrongLinkCount = Error, "the link count is not the number of names",
+        "it is set to the number of names";
+    /// An inode that counts links, and no name leads to it.
+    UnreachableInode = Error, "no name leads to an inode",
+        "it gets the name #NUMBER in lost+found";
+    /// The root directory or the attic has no inode.
+    MissingSystem = Error, "the root directory or the attic is missing",
+        "it is made anew, with the content that names it as its owner";
     /// The list of orphans and the inodes disagree.
-    WrongOrphan = Error, "the list of orphans is wrong";
+    WrongOrphan = Error, "the list of orphans is wrong",
+        "the list is set right";
     /// The size of a directory is not that of its content.
-    WrongSize = Warning, "the size of a directory is not that of its content";
+    WrongSize = Warning, "the size of a directory is not that of its content",
+        "it is set to that of the content";
     /// Extended attributes that make no sense.
-    BadXattrs = Error, "extended attributes make no sense";
+    BadXattrs = Error, "extended attributes make no sense",
+        "the attributes are removed";
     /// A symlink target that makes no sense.
-    BadTarget = Error, "the target of a symlink makes no sense";
+    BadTarget = Error, "the target of a symlink makes no sense",
+        "the size is set to that of the target; a symlink without a target is removed";
     /// Segments out of order, of no file, or not as many as counted.
-    BadLayout = Error, "a layout makes no sense";
+    BadLayout = Error, "a layout makes no sense",
+        "segments that make no sense, overlap or belong to no file are removed, and the others counted";
     /// `blocks` is not the sum of the segments.
-    WrongBlockCount = Warning, "the block count of a file is not the sum of its segments";
+    WrongBlockCount = Warning, "the block count of a file is not the sum of its segments",
+        "it is set to the sum";
     /// One data block in two layouts.
-    SharedDataBlock = Error, "a data block belongs to two files";
+    SharedDataBlock = Error, "a data block belongs to two files",
+        "the file that was changed last keeps it, at the same time that of the lower number; the other has a hole there";
     /// One data block with two owners, not both files.
-    DoubleDataBlock = Error, "a data block has two owners";
+    DoubleDataBlock = Error, "a data block has two owners",
+        "a file keeps it before space that was given up, that before a pool, that before free space";
     /// A data block outside its zone, or on the label.
-    OutsideDataBlock = Error, "a data block lies outside its data zone";
+    OutsideDataBlock = Error, "a data block lies outside its data zone",
+        "what lies outside is taken out: a file has a hole there";
     /// A data block that nobody owns.
-    LostDataBlock = Warning, "a data block belongs to nobody";
+    LostDataBlock = Warning, "a data block belongs to nobody",
+        "it becomes free";
     /// The counts of a data zone or of the inodes are wrong.
-    WrongCount = Warning, "a count is wrong";
+    WrongCount = Warning, "a count is wrong",
+        "it is counted anew";
     /// Neighbouring runs that should be one.
-    UnjoinedRuns = Warning, "neighbouring runs of free space are not joined";
+    UnjoinedRuns = Warning, "neighbouring runs of free space are not joined",
+        "they are joined";
     /// A pool, a kept reply or a frozen file of a client that is not there.
-    UnknownClient = Error, "something belongs to a client that does not exist";
+    UnknownClient = Error, "something belongs to a client that does not exist",
+        "the client is entered anew and its pool quarantined; replies kept for it are dropped";
     /// Only one of the two entries of a frozen file.
-    HalfFrozen = Error, "a frozen file is recorded in one order only";
+    HalfFrozen = Error, "a frozen file is recorded in one order only",
+        "the other entry is added";
     /// A client's description, a kept reply or a setting that makes no sense.
-    BadRecord = Error, "a record makes no sense";
+    BadRecord = Error, "a record makes no sense",
+        "it is removed";
 }
 
 /// What a finding is about.

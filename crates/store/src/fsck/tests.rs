@@ -1,10 +1,13 @@
 //! Every kind of finding is planted once; sound file systems are clean.
 
+use std::collections::BTreeMap;
+
 use types::{
     Attr, ClientId, DirNo, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
     PagBlock, PagId, Timestamp,
 };
 
+use super::repair::mend;
 use super::{Problem, ProblemKind, Report, check};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
@@ -105,18 +108,84 @@ fn report(world: &World) -> Report {
     now(check(&world.mfs)).unwrap()
 }
 
-/// Plants something and expects a finding of this kind among at most `most`.
-fn planted(
+/// What can be read of the inodes of a world, by their names in it.
+fn contents(world: &World) -> BTreeMap<&'static str, String> {
+    let all = [
+        ("dir", world.dir),
+        ("file", world.file),
+        ("symlink", world.symlink),
+        ("moved", world.moved),
+        ("orphan", world.orphan),
+    ];
+    let mut out = BTreeMap::new();
+    for (what, ino) in all {
+        let text = run(&world.mfs, |txn| {
+            let Some(attr) = txn.attr(ino)? else { return Ok("gone".into()) };
+            let mut text = format!("{:?} {}", attr.kind, attr.mode);
+            if let Some((dir, name)) = txn.entry_of(ino)? {
+                text += &format!(" {name:?} in {dir}");
+                if dir != crate::format::number::ATTIC {
+                    assert_eq!(txn.lookup(dir, &name)?, Some(ino));
+                }
+            }
+            match attr.kind {
+                FileKind::Regular => {
+                    let layout = txn.layout(ino, FileBlock(0), 99)?;
+                    let sum = types::crc32c(format!("{layout:?}").as_bytes());
+                    text += &format!(" {} segments {sum:x}", layout.len());
+                    text += &format!(" {:?}", txn.xattr(ino, XATTR)?.map(|value| value.len()));
+                }
+                FileKind::Symlink => text += &format!(" {:?}", txn.symlink(ino)?.len()),
+                _ => {}
+            }
+            Ok(text)
+        });
+        out.insert(what, text);
+    }
+    out
+}
+
+/// Plants something, expects a finding of this kind among at most `most`, and repairs it: nothing is
+/// found then, and every inode but the `victims` is as it was.
+fn planted_on(
+    victims: &[&str],
     kind: ProblemKind,
     most: usize,
     plant: impl Fn(&World, &mut Txn<'_>) -> Result<(), Stop>,
 ) {
     let world = world();
+    let before = contents(&world);
     run(&world.mfs, |txn| plant(&world, txn));
     let found = report(&world).problems;
     let all = || found.iter().map(Problem::to_string).collect::<Vec<_>>();
     assert!(found.iter().any(|problem| problem.kind == kind), "{kind:?} in {:?}", all());
     assert!(found.len() <= most, "{:?}", all());
+    let repaired = now(mend(&world.mfs, None)).unwrap();
+    assert_eq!(repaired.left.problems, [], "{kind:?}: {:#?}", repaired.done);
+    assert!(!repaired.done.is_empty());
+    assert!(repaired.found.iter().any(|problem| problem.kind == kind));
+    assert_eq!(report(&world).problems, [], "a second time");
+    for (what, text) in contents(&world) {
+        if !victims.contains(&what) {
+            assert_eq!(text, before[what], "{kind:?}: {:#?}", repaired.done);
+        }
+    }
+    REPAIRED.with(|kinds| kinds.borrow_mut().insert(kind));
+}
+
+/// The same without victims.
+fn planted(
+    kind: ProblemKind,
+    most: usize,
+    plant: impl Fn(&World, &mut Txn<'_>) -> Result<(), Stop>,
+) {
+    planted_on(&[], kind, most, plant);
+}
+
+std::thread_local! {
+    /// Kinds that were planted and repaired by this test.
+    static REPAIRED: std::cell::RefCell<std::collections::BTreeSet<ProblemKind>> =
+        const { std::cell::RefCell::new(std::collections::BTreeSet::new()) };
 }
 
 /// Changes the slot of an inode.
@@ -219,7 +288,7 @@ fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() 
 
 #[test]
 fn a_block_of_the_wrong_type_is_found() {
-    planted(ProblemKind::DamagedBlock, 9, |world, txn| {
+    planted_on(&["file", "symlink"], ProblemKind::DamagedBlock, 9, |world, txn| {
         let (spot, _) = txn.locate_live(world.file)?;
         txn.init(spot.block, BlockType::Blob)?;
         Ok(())
@@ -286,17 +355,19 @@ fn chunks_that_do_not_fit_are_found() {
 
 #[test]
 fn slots_and_names_that_make_no_sense_are_found() {
-    planted(ProblemKind::BadSlot, 6, |world, txn| bytes(txn, world.symlink, 1, &[99]));
+    planted_on(&["symlink"], ProblemKind::BadSlot, 6, |world, txn| {
+        bytes(txn, world.symlink, 1, &[99])
+    });
     planted(ProblemKind::BadSlot, 1, |world, txn| {
         slot(txn, world.file, |slot| slot.set_next_reuse(0))
     });
-    planted(ProblemKind::BadName, 1, |world, txn| {
+    planted_on(&["symlink"], ProblemKind::BadName, 1, |world, txn| {
         slot(txn, world.symlink, |slot| slot.set_name(b"a/b"))
     });
-    planted(ProblemKind::BadName, 2, |world, txn| {
+    planted_on(&["orphan"], ProblemKind::BadName, 2, |world, txn| {
         slot(txn, world.orphan, |slot| slot.set_name(b"named"))
     });
-    planted(ProblemKind::DuplicateName, 1, |world, txn| {
+    planted_on(&["symlink"], ProblemKind::DuplicateName, 1, |world, txn| {
         slot(txn, world.symlink, |slot| slot.set_name(b"file"))
     });
 }
@@ -351,7 +422,7 @@ fn inodes_in_the_wrong_place_are_found() {
 
 #[test]
 fn damaged_xattrs_and_targets_are_found() {
-    planted(ProblemKind::BadXattrs, 1, |world, txn| {
+    planted_on(&["file"], ProblemKind::BadXattrs, 1, |world, txn| {
         let (_, slot) = txn.locate_live(world.file)?;
         let block = MetaBlock(slot.xattr_blob().unwrap());
         txn.write(block)?[48] = 0;
@@ -360,7 +431,7 @@ fn damaged_xattrs_and_targets_are_found() {
     planted(ProblemKind::BadTarget, 1, |world, txn| {
         slot(txn, world.symlink, |slot| slot.set_size(999))
     });
-    planted(ProblemKind::DamagedBlock, 4, |world, txn| {
+    planted_on(&["file"], ProblemKind::DamagedBlock, 4, |world, txn| {
         let (_, slot) = txn.locate_live(world.file)?;
         let block = MetaBlock(slot.xattr_blob().unwrap());
         put_u64(txn.write(block)?, 32, block.0);
@@ -375,7 +446,7 @@ fn segment(file: u64, addr: u64) -> Extent {
 
 #[test]
 fn layouts_that_make_no_sense_are_found() {
-    planted(ProblemKind::BadLayout, 3, |world, txn| {
+    planted_on(&["file"], ProblemKind::BadLayout, 3, |world, txn| {
         let extent = segment(999, 5000);
         EXTENTS.insert(txn, &extent_key(world.file, 999), &extent_value(&extent))?;
         Ok(())
@@ -396,26 +467,26 @@ fn layouts_that_make_no_sense_are_found() {
 
 #[test]
 fn data_blocks_with_two_owners_or_none_are_found() {
-    planted(ProblemKind::SharedDataBlock, 2, |world, txn| {
+    planted_on(&["file", "orphan"], ProblemKind::SharedDataBlock, 2, |world, txn| {
         let first = txn.layout(world.file, FileBlock(0), 1)?[0];
         slot(txn, world.orphan, |slot| {
             slot.set_segments(&[first]);
             slot.set_blocks(1);
         })
     });
-    planted(ProblemKind::DoubleDataBlock, 1, |world, txn| {
+    planted_on(&["orphan"], ProblemKind::DoubleDataBlock, 1, |world, txn| {
         slot(txn, world.orphan, |slot| {
             slot.set_segments(&[segment(0, 5000)]);
             slot.set_blocks(1);
         })
     });
-    planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
+    planted_on(&["orphan"], ProblemKind::OutsideDataBlock, 1, |world, txn| {
         slot(txn, world.orphan, |slot| {
             slot.set_segments(&[segment(0, 10_000)]);
             slot.set_blocks(1);
         })
     });
-    planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
+    planted_on(&["orphan"], ProblemKind::OutsideDataBlock, 1, |world, txn| {
         slot(txn, world.orphan, |slot| {
             slot.set_segments(&[Extent { pag: PagId(9), ..segment(0, 10) }]);
             slot.set_blocks(1);
@@ -457,6 +528,48 @@ fn records_of_clients_that_make_no_sense_are_found() {
         Ok(())
     });
     planted(ProblemKind::BadCounter, 1, |_, txn| txn.set_root(NEXT_CLIENT, 1));
+}
+
+#[test]
+fn what_nothing_leads_to_is_found_in_lost_and_found() {
+    planted_on(&["orphan"], ProblemKind::UnreachableInode, 1, |world, txn| {
+        links(txn, world.orphan, 1)
+    });
+    planted(ProblemKind::MissingSystem, 40, |_, txn| bytes(txn, Ino::ROOT, 0, &[0]));
+    // The inode of a directory is gone, its content is not.
+    planted_on(&["dir"], ProblemKind::LostChunk, 20, |world, txn| bytes(txn, world.dir, 0, &[0]));
+    // A directory below itself.
+    planted_on(&["dir"], ProblemKind::LostChunk, 20, |world, txn| {
+        let below = txn.create(world.dir, &name("below"), &new(FileKind::Directory), None)?;
+        links(txn, world.dir, 1)?;
+        txn.rename(Ino::ROOT, &name("dir"), below, &name("circle"))?;
+        links(txn, Ino::ROOT, -1)?;
+        links(txn, below, 1)
+    });
+}
+
+#[test]
+fn every_kind_is_planted_found_and_repaired() {
+    a_block_of_the_wrong_type_is_found();
+    a_metadata_block_used_twice_is_found();
+    an_address_outside_the_device_is_found();
+    a_used_block_marked_free_and_a_lost_block_are_found();
+    chunks_that_do_not_fit_are_found();
+    slots_and_names_that_make_no_sense_are_found();
+    names_that_lead_wrong_are_found();
+    inodes_in_the_wrong_place_are_found();
+    damaged_xattrs_and_targets_are_found();
+    layouts_that_make_no_sense_are_found();
+    data_blocks_with_two_owners_or_none_are_found();
+    wrong_counts_and_unjoined_runs_are_found();
+    records_of_clients_that_make_no_sense_are_found();
+    what_nothing_leads_to_is_found_in_lost_and_found();
+    let all = ProblemKind::ALL.iter().copied();
+    // Those two are of a device: `device_tests`.
+    let here =
+        |kind: &ProblemKind| !matches!(kind, ProblemKind::DamagedLabel | ProblemKind::DamagedLog);
+    let all: std::collections::BTreeSet<ProblemKind> = all.filter(here).collect();
+    REPAIRED.with(|kinds| assert_eq!(*kinds.borrow(), all));
 }
 
 #[test]

@@ -174,7 +174,12 @@ impl Txn<'_> {
     }
 
     /// Turns the segments `old` of the tree into `new`, both sorted.
-    fn change_tree(&mut self, ino: Ino, old: &[Extent], new: &[Extent]) -> Result<(), Stop> {
+    pub(crate) fn change_tree(
+        &mut self,
+        ino: Ino,
+        old: &[Extent],
+        new: &[Extent],
+    ) -> Result<(), Stop> {
         for extent in old {
             if new.binary_search_by_key(&extent.file, |e| e.file).is_err() {
                 EXTENTS.remove(self, &extent_key(ino, extent.file.0))?;

@@ -1,0 +1,380 @@
+//! The directory table, and content blocks.
+
+use std::collections::BTreeSet;
+
+use types::{Attr, DirNo, Fault, FileKind, Ino, MetaBlock};
+
+use super::slots::private_directory;
+use super::{Blocks, Done, Evidence, Fixer};
+use crate::block::{BlockType, lsn_of};
+use crate::error::{Stop, StoreError};
+use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
+use crate::format::number::{ATTIC, Place, SYSTEM_CHUNK, home_of, reuse_of};
+use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::fsck::plan::{Fix, SlotAt};
+use crate::mfs::Cost;
+use crate::names::index::Chunk;
+use crate::side::first_attr;
+use crate::trees::{CHUNKS, MOVED};
+use crate::txn::Txn;
+
+impl Fixer {
+    pub(super) async fn fix_chunk(&mut self, fix: &Fix) -> Done {
+        self.mfs.forget_indexes();
+        match fix {
+            Fix::EmptyBlock(home, number, index) => {
+                let done = self.change(|txn| empty_block(txn, *home)).await?;
+                let line = format!("block {index} of chunk {number} is empty, its slots are lost");
+                Ok(done.then_some(line))
+            }
+            Fix::DropBlock(number, index) => {
+                let done = self.change(|txn| drop_block(txn, *number, *index)).await?;
+                Ok(done.then(|| format!("block {index} of chunk {number} was another's")))
+            }
+            Fix::DropChunkKey(key) => {
+                let done = self.change(|txn| CHUNKS.remove(txn, key).map(drop)).await?;
+                Ok(done.then(|| "a senseless item of the directory table was removed".into()))
+            }
+            Fix::SetChunk(number, chunk) => {
+                let done = self.change(|txn| write_chunk(txn, *number, Some(chunk))).await?;
+                Ok(done.then(|| format!("chunk {number} is in order")))
+            }
+            Fix::FillChunk(number, chunk) => {
+                let found = self.blocks_of(*number).await?.unwrap_or_default();
+                let mut chunk = chunk.clone();
+                fill(&mut chunk, &found);
+                let done = self.change(|txn| write_chunk(txn, *number, Some(&chunk))).await?;
+                Ok(done.then(|| format!("chunk {number} is in order")))
+            }
+            Fix::DropChunk(number) => {
+                let done = self.change(|txn| write_chunk(txn, *number, None)).await?;
+                Ok(done.then(|| format!("what was left of chunk {number} was taken apart")))
+            }
+            Fix::FindChunk(number, owner, index) => self.find(*number, *owner, *index).await,
+            Fix::CutChain(dir, last) => self.telling(|txn| cut_chain(txn, *dir, *last)).await,
+            Fix::AdoptChunk(number) => {
+                let chunks = &self.check.tree.chunks;
+                let lost = |chunk: DirNo| chunks.get(&chunk).is_some_and(|(_, reached)| !reached);
+                self.telling(|txn| adopt(txn, *number, &lost)).await
+            }
+            Fix::BreakCircle(_) if self.circle_broken => Ok(None),
+            Fix::BreakCircle(number) => {
+                let done = self.telling(|txn| adopt(txn, *number, &|_| false)).await?;
+                self.circle_broken = done.is_some();
+                Ok(done)
+            }
+            Fix::SystemSlot(ino) => {
+                let body = self.first_chunk(*ino);
+                self.telling(|txn| system_slot(txn, *ino, body)).await
+            }
+            Fix::RaiseReuse(ino) => self.telling(|txn| raise_reuse(txn, *ino)).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// The first chunk that says it is `ino`'s.
+    fn first_chunk(&self, ino: Ino) -> DirNo {
+        let mut chunks = self.check.tree.chunks.iter();
+        let first = chunks.find(|(_, (chunk, _))| {
+            let Descriptor { owner, index, .. } = chunk.descriptor;
+            (owner, index) == (ino, 0)
+        });
+        first.map_or(DirNo(0), |(&number, _)| number)
+    }
+
+    /// The blocks whose inodes say that they are this chunk's.
+    async fn blocks_of(&mut self, number: DirNo) -> Result<Option<Blocks>, StoreError> {
+        if self.evidence.is_none() {
+            self.evidence = Some(self.gather().await?);
+        }
+        Ok(self.evidence.as_ref().and_then(|evidence| evidence.get(&number)).cloned())
+    }
+
+    /// Puts a missing chunk together from the blocks whose inodes say that they are its.
+    async fn find(&mut self, number: DirNo, owner: Ino, index: u32) -> Done {
+        let Some(blocks) = self.blocks_of(number).await? else {
+            if number == SYSTEM_CHUNK {
+                return self.telling(new_system_chunk).await;
+            }
+            return self.telling(|txn| cut_missing(txn, owner, number)).await;
+        };
+        let descriptor = Descriptor { owner, next: DirNo(0), index, used: 0 };
+        let mut chunk = Chunk { descriptor, runs: Vec::new() };
+        fill(&mut chunk, &blocks);
+        let done = self.change(|txn| write_chunk(txn, number, Some(&chunk))).await?;
+        let len = blocks.len();
+        Ok(done.then(|| format!("chunk {number} of directory {owner} was found: {len} blocks")))
+    }
+
+    /// Reads the content blocks that no chunk has. Where two would be the same block, the newer is.
+    async fn gather(&mut self) -> Result<Evidence, StoreError> {
+        let mut out = Evidence::new();
+        for block in self.nobodys().await? {
+            let read = self.mfs.run(Cost::READ, |txn| {
+                let data = txn.read_as(block, BlockType::Directory)?;
+                let lsn = lsn_of(data);
+                let slots = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at));
+                let slots: Vec<Slot> = slots.collect();
+                let mut said = BTreeSet::new();
+                for (at, slot) in (0..).zip(&slots) {
+                    if slot.state() != SlotState::Inode || slot.check().is_err() {
+                        continue;
+                    }
+                    let ino = slot.ino();
+                    let home = home_of(ino);
+                    let moved = MOVED.get(txn, &ino.0.to_be_bytes())?;
+                    let moved = moved.map(|value| Place::unpack(u64::from_le_bytes(value)));
+                    let place = moved.unwrap_or(home);
+                    if place.index() == at {
+                        said.insert((place.chunk, place.block()));
+                    }
+                }
+                Ok((lsn, said))
+            });
+            let Ok(((lsn, said), _)) = read.await else { continue };
+            // Inodes that contradict each other say nothing.
+            if let (1, Some(&(chunk, index))) = (said.len(), said.first()) {
+                let place = out.entry(chunk).or_default().entry(index).or_insert((lsn, block));
+                *place = (*place).max((lsn, block));
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Txn<'_> {
+    /// The place where an inode is, if it is anywhere; wrong entries of the `moved` tree are none.
+    fn place_of(&mut self, ino: Ino) -> Result<Option<Place>, Stop> {
+        if ino == Ino::NONE {
+            return Ok(None);
+        }
+        match self.locate(ino) {
+            Ok(spot) => Ok(spot.map(|spot| spot.place)),
+            Err(Stop::Corrupt(..)) => Ok(None),
+            Err(stop) => Err(stop),
+        }
+    }
+}
+
+/// Adds blocks that were found where the chunk has none; gaps get retired slots.
+fn fill(chunk: &mut Chunk, blocks: &Blocks) {
+    for (&at, &(_, home)) in blocks {
+        if chunk.run_of(at).is_some_and(Run::is_present) {
+            continue;
+        }
+        if at > chunk.allocated() {
+            chunk.put(Run::gone(chunk.allocated(), at - chunk.allocated(), RETIRED));
+        }
+        chunk.put(Run::present(at, home, 1));
+        chunk.descriptor.used = chunk.descriptor.used.max(at + 1);
+    }
+}
+
+fn empty_block(txn: &mut Txn<'_>, home: MetaBlock) -> Result<(), Stop> {
+    let data = txn.init(home, BlockType::Directory)?;
+    let mut empty = Slot::default();
+    empty.set_next_reuse(RETIRED);
+    (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
+    Ok(())
+}
+
+/// Makes the table's items of a chunk those of `chunk`; `None`: none.
+fn write_chunk(txn: &mut Txn<'_>, number: DirNo, chunk: Option<&Chunk>) -> Result<(), Stop> {
+    let mut wanted = std::collections::BTreeMap::new();
+    if let Some(chunk) = chunk {
+        let runs = chunk.runs.iter().map(|run| (chunk_key(number, run.first), run.encode()));
+        wanted.extend(runs);
+        wanted.insert(chunk_key(number, DESCRIPTOR), chunk.descriptor.encode());
+    }
+    let mut there = Vec::new();
+    CHUNKS.for_each(txn, &chunk_key(number, 0), |key, _| {
+        let mine = decode_key(key).is_some_and(|(of, _)| of == number);
+        if mine {
+            there.push(*key);
+        }
+        mine
+    })?;
+    for key in there.iter().filter(|key| !wanted.contains_key(*key)) {
+        CHUNKS.remove(txn, key)?;
+    }
+    for (key, value) in &wanted {
+        CHUNKS.insert(txn, key, value)?;
+    }
+    Ok(())
+}
+
+/// A block of the chunk is another's: its slots are retired.
+fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> {
+    if !txn.ensure_chunk(number)? {
+        return Ok(());
+    }
+    let mut chunk = txn.chunk(number)?.clone();
+    if index < chunk.descriptor.used {
+        chunk.put(Run::gone(index, 1, RETIRED));
+    } else {
+        chunk.cut(index);
+    }
+    write_chunk(txn, number, Some(&chunk))
+}
+
+fn cut_chain(txn: &mut Txn<'_>, dir: Ino, last: Option<DirNo>) -> Result<String, Stop> {
+    match last {
+        None => {
+            let (spot, mut slot) = txn.locate_live(dir)?;
+            slot.set_body(0);
+            txn.store(&spot, &slot)?;
+        }
+        Some(last) => {
+            txn.ensure_chunk(last)?;
+            let mut chunk = txn.chunk(last)?.clone();
+            chunk.descriptor.next = DirNo(0);
+            write_chunk(txn, last, Some(&chunk))?;
+        }
+    }
+    Ok(format!("directory {dir} ends before a chunk that is not its own"))
+}
+
+/// Ends the chain of `dir` before `number`.
+fn cut_missing(txn: &mut Txn<'_>, dir: Ino, number: DirNo) -> Result<String, Stop> {
+    let (_, slot) = txn.locate_live(dir)?;
+    let (mut at, mut last) = (DirNo(slot.body()), None);
+    while at != number && at.0 != 0 {
+        if !txn.ensure_chunk(at)? {
+            break;
+        }
+        last = Some(at);
+        at = txn.chunk(at)?.descriptor.next;
+    }
+    cut_chain(txn, dir, last)
+}
+
+/// Puts a chunk that no directory has reached where it belongs, if its directory is not in a `lost` one.
+fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Result<String, Stop> {
+    if !txn.ensure_chunk(number)? {
+        return Err(Stop::Fault(Fault::Stale));
+    }
+    let mut chunk = txn.chunk(number)?.clone();
+    let owner = chunk.descriptor.owner;
+    if txn.place_of(owner)?.is_some_and(|place| lost(place.chunk)) {
+        return Ok(String::new());
+    }
+    if chunk.runs.is_empty() {
+        write_chunk(txn, number, None)?;
+        return Ok(format!("chunk {number}, which was empty, was removed"));
+    }
+    let there = match txn.place_of(owner)? {
+        Some(_) => Some(txn.locate_live(owner)?.1),
+        None => None,
+    };
+    let made = match there {
+        Some(slot) if slot.kind() == FileKind::Directory && slot.body() != 0 => {
+            return append(txn, owner, DirNo(slot.body()), number, chunk);
+        }
+        Some(slot) if slot.kind() == FileKind::Directory => owner,
+        None if owner != ATTIC => home_for(txn, owner)?,
+        _ => home_for(txn, Ino::NONE)?,
+    };
+    let (spot, mut slot) = txn.locate_live(made)?;
+    slot.set_body(number.0);
+    txn.store(&spot, &slot)?;
+    chunk.descriptor.owner = made;
+    chunk.descriptor.index = 0;
+    chunk.descriptor.next = DirNo(0);
+    write_chunk(txn, number, Some(&chunk))?;
+    Ok(format!("chunk {number} is the content of directory {made}"))
+}
+
+/// Appends a chunk to the chain of `dir`. If the chain is the chunk's own already, the directory
+/// is in a circle, or below something that nothing leads to: it goes to lost+found.
+fn append(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    first: DirNo,
+    number: DirNo,
+    mut chunk: Chunk,
+) -> Result<String, Stop> {
+    let (mut at, mut index) = (first, 0);
+    loop {
+        if at == number {
+            txn.rescue(dir)?;
+            return Ok(format!("directory {dir} is in lost+found"));
+        }
+        if !txn.ensure_chunk(at)? {
+            return Err(Stop::Fault(Fault::Stale));
+        }
+        index += 1;
+        let next = txn.chunk(at)?.descriptor.next;
+        if next.0 == 0 || index > 1 << 16 {
+            break;
+        }
+        at = next;
+    }
+    let mut last = txn.chunk(at)?.clone();
+    last.descriptor.next = number;
+    write_chunk(txn, at, Some(&last))?;
+    chunk.descriptor.index = index;
+    chunk.descriptor.next = DirNo(0);
+    write_chunk(txn, number, Some(&chunk))?;
+    Ok(format!("chunk {number} is part of directory {dir} again"))
+}
+
+/// A directory in lost+found for content whose directory is gone: with the same number, if that is known.
+fn home_for(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
+    let found = txn.lost_and_found()?;
+    let name = match owner {
+        Ino::NONE => txn.free_name(found, Ino(txn.root(crate::trees::INODES)?))?,
+        owner => txn.free_name(found, owner)?,
+    };
+    let ino = txn.create(found, &name, &private_directory(), None)?;
+    let attr = txn.attr(found)?.ok_or(Stop::Fault(Fault::Stale))?;
+    txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+    if owner == Ino::NONE {
+        return Ok(ino);
+    }
+    renumber(txn, ino, owner)
+}
+
+/// The new directory `ino` takes the number `owner`, which was issued before and lost.
+fn renumber(txn: &mut Txn<'_>, ino: Ino, owner: Ino) -> Result<Ino, Stop> {
+    let (spot, slot) = txn.locate_live(ino)?;
+    let at = SlotAt { home: spot.block, place: spot.place };
+    let mut taken = slot.clone();
+    taken.set_attr(&Attr { ino: owner, ..slot.attr() });
+    txn.put_slot(at, &taken)?;
+    txn.note_place(&spot, owner)?;
+    Ok(owner)
+}
+
+fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<String, Stop> {
+    let place = home_of(ino);
+    let spot = txn.spot(place)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let mut slot = Slot::default();
+    slot.set_next_reuse(1);
+    slot.set_inode(b"", &first_attr(ino));
+    slot.set_body(body.0);
+    txn.put_slot(SlotAt { home: spot.block, place }, &slot)?;
+    Ok(format!("inode {ino} was made anew"))
+}
+
+fn new_system_chunk(txn: &mut Txn<'_>) -> Result<String, Stop> {
+    let home = txn.alloc_meta(1, None)?;
+    empty_block(txn, home)?;
+    let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
+    let chunk = Chunk { descriptor, runs: vec![Run::present(0, home, 1)] };
+    write_chunk(txn, SYSTEM_CHUNK, Some(&chunk))?;
+    Ok("the system's chunk was made anew".into())
+}
+
+fn raise_reuse(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
+    let home = home_of(ino);
+    if txn.ensure_chunk(home.chunk)? {
+        let mut chunk = txn.chunk(home.chunk)?.clone();
+        let reuse = u16::from(reuse_of(ino)) + 1;
+        let gone = chunk.run_of(home.block()).copied();
+        if gone.is_some_and(|run| !run.is_present() && run.reuse < reuse) {
+            chunk.put(Run::gone(home.block(), 1, reuse));
+            write_chunk(txn, home.chunk, Some(&chunk))?;
+        }
+    }
+    Ok(format!("the number of inode {ino} is not issued again"))
+}

@@ -1,0 +1,247 @@
+//! Layouts and data space.
+//!
+//! Invariant: the counts in the table of data zones are not believed, and set at the very end.
+
+use types::{Extent, Fault, FileBlock, Ino, PagBlock, PagId};
+
+use super::{Done, Fixer};
+use crate::error::Stop;
+use crate::format::extent::decode_extent;
+use crate::format::space::{Freed, PagRecord, decode_run_key, pag_key, pool_key, run_key};
+use crate::fsck::plan::Fix;
+use crate::fsck::space::{Owner, Piece};
+use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
+use crate::txn::Txn;
+
+/// Data blocks from here on are in no zone.
+const BEYOND: u64 = 1 << 48;
+
+impl Fixer {
+    pub(super) async fn fix_data(&mut self, fix: &Fix) -> Done {
+        match *fix {
+            Fix::DropExtent(ref key) => {
+                let done = self.change(|txn| EXTENTS.remove(txn, key).map(drop)).await?;
+                Ok(done.then(|| "a segment was removed from the extent tree".into()))
+            }
+            Fix::Recount(ino) => {
+                self.telling(|txn| {
+                    rewrite(txn, ino, |_| {})?;
+                    Ok(format!("the segments of inode {ino} are counted"))
+                })
+                .await
+            }
+            Fix::Overlap(a, b) => self.telling(|txn| overlap(txn, &a, &b)).await,
+            Fix::Outside(piece, from, to) => {
+                self.telling(|txn| {
+                    cut(txn, &piece, from, to)?;
+                    Ok(format!("{:?} lost blocks {from} to {to}, which are none", piece.owner()))
+                })
+                .await
+            }
+            Fix::Beyond(owner) => self.telling(|txn| beyond(txn, owner)).await,
+            Fix::AddFree(pag, start, len) => {
+                self.telling(|txn| {
+                    add_free(txn, pag, start, len)?;
+                    Ok(format!("{len} blocks from {start} of data zone {pag} on became free"))
+                })
+                .await
+            }
+            Fix::JoinFree(key) => {
+                let done = self.change(|txn| join(txn, &key)).await?;
+                Ok(done.then(|| "neighbouring runs of free space were joined".into()))
+            }
+            Fix::PagCount(pag, free, freed) => {
+                self.telling(|txn| {
+                    let record = txn.pag(pag)?.ok_or(Stop::Fault(Fault::Stale))?;
+                    let record = PagRecord { free, freed, ..record };
+                    PAGS.insert(txn, &pag_key(pag), &record.encode())?;
+                    Ok(format!("data zone {pag} has {free} free blocks, {freed} given up"))
+                })
+                .await
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Two pieces with blocks in common: who ranks lower loses them.
+fn overlap(txn: &mut Txn<'_>, a: &Piece, b: &Piece) -> Result<String, Stop> {
+    let (from, to) = (a.start().max(b.start()), a.end().min(b.end()));
+    if from >= to {
+        return Ok(String::new());
+    }
+    let loser = match (a.owner(), b.owner()) {
+        (Owner::File(first), Owner::File(second)) => {
+            if wins(txn, first, second)? {
+                b
+            } else {
+                a
+            }
+        }
+        (first, second) if rank(first) >= rank(second) => b,
+        _ => a,
+    };
+    cut(txn, loser, from, to)?;
+    let (winner, pag) = (if loser == a { b } else { a }, a.pag());
+    Ok(format!(
+        "blocks {from} to {to} of data zone {pag} are {:?}'s, no more {:?}'s",
+        winner.owner(),
+        loser.owner()
+    ))
+}
+
+fn rank(owner: Owner) -> u32 {
+    match owner {
+        Owner::File(_) => 3,
+        Owner::Freed(_) => 2,
+        Owner::Pool(_) => 1,
+        Owner::Free => 0,
+    }
+}
+
+/// Does the first of two files keep a block? The one that was changed last; else the lower number.
+fn wins(txn: &mut Txn<'_>, first: Ino, second: Ino) -> Result<bool, Stop> {
+    let changed = |txn: &mut Txn<'_>, ino: Ino| {
+        let time = txn.attr(ino)?.map(|attr| attr.ctime);
+        Ok::<_, Stop>(time.map(|time| (time.seconds, time.nanos)))
+    };
+    let (a, b) = (changed(txn, first)?, changed(txn, second)?);
+    Ok(a > b || a == b && first <= second)
+}
+
+/// Takes blocks `[from, to)` from a piece.
+fn cut(txn: &mut Txn<'_>, piece: &Piece, from: u64, to: u64) -> Result<(), Stop> {
+    let (pag, start, len) = (piece.pag(), piece.start(), piece.len());
+    let keep = [(start, from), (to, start + len)];
+    let mut keep = keep.into_iter().filter(|(from, to)| from < to);
+    match piece.owner() {
+        Owner::File(ino) => rewrite(txn, ino, |list| {
+            let same = |e: &Extent| (e.pag, e.addr.0, e.len) == (pag, start, len);
+            let Some(at) = list.iter().rposition(same) else { return };
+            let extent = list.remove(at);
+            for (from, to) in keep {
+                let file = FileBlock(extent.file.0 + (from - start));
+                list.push(Extent { file, addr: PagBlock(from), len: to - from, ..extent });
+            }
+        }),
+        Owner::Free => {
+            FREE.remove(txn, &run_key(pag, start))?;
+            keep.try_for_each(|(from, to)| {
+                FREE.insert(txn, &run_key(pag, from), &(to - from).to_le_bytes()).map(drop)
+            })
+        }
+        Owner::Pool(client) => {
+            POOLS.remove(txn, &pool_key(client, pag, start))?;
+            keep.try_for_each(|(from, to)| {
+                let value = (to - from).to_le_bytes();
+                POOLS.insert(txn, &pool_key(client, pag, from), &value).map(drop)
+            })
+        }
+        Owner::Freed(_) => {
+            let Some(value) = FREED.remove(txn, &run_key(pag, start))? else { return Ok(()) };
+            let freed = Freed::decode(&value);
+            keep.try_for_each(|(from, to)| {
+                let part = Freed { len: to - from, ..freed };
+                FREED.insert(txn, &run_key(pag, from), &part.encode()).map(drop)
+            })
+        }
+    }
+}
+
+/// Changes the segments of a file, and counts them anew. Those that overlap one before them go.
+fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -> Result<(), Stop> {
+    let (spot, mut slot) = txn.locate_live(ino)?;
+    let mut tree = Vec::new();
+    EXTENTS.for_each(txn, &crate::format::extent::extent_key(ino, 0), |key, value| {
+        if key[..8] != ino.0.to_be_bytes() {
+            return false;
+        }
+        tree.extend(decode_extent(key, value).map(|(_, extent)| extent));
+        true
+    })?;
+    let mut list = slot.segments();
+    list.extend_from_slice(&tree);
+    change(&mut list);
+    list.sort_by_key(|extent| extent.file);
+    let mut end = 0;
+    list.retain(|extent| {
+        let keep = extent.file.0 >= end;
+        end = if keep { extent.end() } else { end };
+        keep
+    });
+    let keep = list.len().min(slot.segment_room(slot.name().len()));
+    txn.change_tree(ino, &tree, &list[keep..])?;
+    slot.set_segments(&list[..keep]);
+    slot.set_body((list.len() - keep) as u64);
+    slot.set_blocks(list.iter().map(|extent| extent.len).sum());
+    txn.store(&spot, &slot)
+}
+
+fn beyond(txn: &mut Txn<'_>, owner: Owner) -> Result<String, Stop> {
+    let far = |start: u64, len: u64| start >= BEYOND || len >= BEYOND;
+    if let Owner::File(ino) = owner {
+        rewrite(txn, ino, |list| list.retain(|extent| !far(extent.addr.0, extent.len)))?;
+        return Ok(format!("inode {ino} lost segments that lie in no data zone"));
+    }
+    let mut free = Vec::new();
+    FREE.for_each(txn, &[0; 10], |key, value| {
+        if far(decode_run_key(key).1.0, u64::from_le_bytes(*value)) {
+            free.push(*key);
+        }
+        true
+    })?;
+    let mut freed = Vec::new();
+    FREED.for_each(txn, &[0; 10], |key, value| {
+        if far(decode_run_key(key).1.0, Freed::decode(value).len) {
+            freed.push(*key);
+        }
+        true
+    })?;
+    let mut pools = Vec::new();
+    POOLS.for_each(txn, &[0; 18], |key, value| {
+        let (_, _, start) = crate::format::space::decode_pool_key(key);
+        if far(start.0, u64::from_le_bytes(*value)) {
+            pools.push(*key);
+        }
+        true
+    })?;
+    free.iter().try_for_each(|key| FREE.remove(txn, key).map(drop))?;
+    freed.iter().try_for_each(|key| FREED.remove(txn, key).map(drop))?;
+    pools.iter().try_for_each(|key| POOLS.remove(txn, key).map(drop))?;
+    Ok("runs that lie in no data zone were removed".into())
+}
+
+/// Makes blocks free that nobody has, joined with free neighbours.
+fn add_free(txn: &mut Txn<'_>, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
+    let (mut from, mut end) = (start, start + len);
+    if let Some((before, n)) = txn.free_run_to(pag, start)? {
+        if before + n > start {
+            return Ok(());
+        }
+        if before + n == start {
+            from = before;
+        }
+    }
+    if let Some((next, n)) = txn.free_run_from(pag, start)? {
+        if next < end {
+            return Ok(());
+        }
+        if next == end {
+            FREE.remove(txn, &run_key(pag, next))?;
+            end = next + n;
+        }
+    }
+    FREE.insert(txn, &run_key(pag, from), &(end - from).to_le_bytes())?;
+    Ok(())
+}
+
+fn join(txn: &mut Txn<'_>, key: &[u8; 10]) -> Result<(), Stop> {
+    let (pag, start) = decode_run_key(key);
+    let Some(value) = FREE.get(txn, key)? else { return Ok(()) };
+    let len = u64::from_le_bytes(value);
+    let next = run_key(pag, start.0 + len);
+    if let Some(more) = FREE.remove(txn, &next)? {
+        FREE.insert(txn, key, &(len + u64::from_le_bytes(more)).to_le_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Doing what a plan says, one transaction for each fix.
+//!
+//! Invariants:
+//! - a fix believes nothing that an earlier fix may have changed: it reads again what it changes;
+//! - `None` means that nothing changed.
+
+mod chunks;
+mod data;
+mod records;
+mod slots;
+mod trees;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use types::{DirNo, Lsn, MetaBlock, Transno};
+
+use super::Check;
+use super::plan::Fix;
+use crate::block::{Block, BlockType, HEADER};
+use crate::error::{Stop, StoreError};
+use crate::metaspace::{BITS, change_bits};
+use crate::mfs::{Cost, Mfs};
+use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT};
+use crate::txn::Txn;
+
+/// Metadata blocks that one step of freeing gives back.
+const FREE_STEP: u64 = 8192;
+
+/// What was done, if anything was.
+type Done = Result<Option<String>, StoreError>;
+
+/// Content blocks that no chunk of the table has, by the inodes in them.
+type Evidence = BTreeMap<DirNo, Blocks>;
+
+/// Content blocks by their index in a chunk.
+type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
+
+/// Does the fixes of one round.
+pub(super) struct Fixer {
+    mfs: Mfs,
+    check: Check,
+    wanted: BTreeSet<MetaBlock>,
+    salvaged: Option<BTreeMap<MetaBlock, Box<Block>>>,
+    evidence: Option<Evidence>,
+    circle_broken: bool,
+}
+
+impl Fixer {
+    pub(super) fn new(mfs: &Mfs, check: Check) -> Fixer {
+        Fixer {
+            mfs: mfs.clone(),
+            check,
+            wanted: BTreeSet::new(),
+            salvaged: None,
+            evidence: None,
+            circle_broken: false,
+        }
+    }
+
+    /// Tells which fixes of a stage follow.
+    pub(super) fn begin(&mut self, fixes: &[Fix]) {
+        let blocks = fixes.iter().filter_map(|fix| match fix {
+            Fix::FromLog(block) => Some(*block),
+            _ => None,
+        });
+        self.wanted.extend(blocks);
+    }
+
+    /// Does one fix.
+    ///
+    /// # Errors
+    /// As `Mfs::run`.
+    pub(super) async fn apply(&mut self, fix: &Fix) -> Done {
+        match fix {
+            Fix::NextChunk(next) => self.raise(NEXT_CHUNK, *next, "chunk").await,
+            Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
+            Fix::FullBitmap(index) => self.full_bitmap(*index).await,
+            Fix::MarkUsed(first, len) => self.mark_used(*first, *len).await,
+            Fix::FromLog(block) => self.log_version(*block).await,
+            Fix::FreeMeta(first, len) => self.free_meta(*first, *len).await,
+            Fix::Inodes(count) => {
+                let done = self.change(|txn| txn.set_root(INODES, *count)).await?;
+                Ok(done.then(|| format!("{count} inodes counted")))
+            }
+            Fix::Rebuild(name) => self.rebuild(*name).await,
+            Fix::EmptyBlock(..)
+            | Fix::DropBlock(..)
+            | Fix::DropChunkKey(_)
+            | Fix::SetChunk(..)
+            | Fix::FillChunk(..)
+            | Fix::DropChunk(_)
+            | Fix::FindChunk(..)
+            | Fix::CutChain(..)
+            | Fix::AdoptChunk(_)
+            | Fix::BreakCircle(_)
+            | Fix::RaiseReuse(_)
+            | Fix::SystemSlot(_) => self.fix_chunk(fix).await,
+            Fix::CopyXattrs(_)
+            | Fix::CopyTarget(_)
+            | Fix::ClearSlot(_)
+            | Fix::IssueNumber(_)
+            | Fix::Rename(..)
+            | Fix::DropLink(_)
+            | Fix::LinkKind(..)
+            | Fix::Duplicate(_)
+            | Fix::Moved(..)
+            | Fix::Links(..)
+            | Fix::Unreachable(_)
+            | Fix::Orphan(..)
+            | Fix::DirectorySize(..)
+            | Fix::DropXattrs(_)
+            | Fix::Target(..) => self.fix_slot(fix).await,
+            Fix::DropExtent(_)
+            | Fix::Recount(_)
+            | Fix::Overlap(..)
+            | Fix::Outside(..)
+            | Fix::Beyond(_)
+            | Fix::AddFree(..)
+            | Fix::JoinFree(_)
+            | Fix::PagCount(..) => self.fix_data(fix).await,
+            _ => self.fix_record(fix).await,
+        }
+    }
+
+    /// Runs a transaction; says whether it changed anything.
+    async fn change(
+        &self,
+        mut body: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
+    ) -> Result<bool, StoreError> {
+        Ok(self.mfs.run(Cost::DELETE, |txn| body(txn)).await?.1 != Transno::ZERO)
+    }
+
+    /// As [`Fixer::change`], where the body says what it does.
+    async fn telling(&self, mut body: impl FnMut(&mut Txn<'_>) -> Result<String, Stop>) -> Done {
+        let (line, number) = self.mfs.run(Cost::DELETE, |txn| body(txn)).await?;
+        Ok((number != Transno::ZERO).then_some(line))
+    }
+
+    async fn raise(&self, root: crate::roots::RootId, next: u64, what: &str) -> Done {
+        let body = |txn: &mut Txn<'_>| {
+            if txn.root(root)? < next { txn.set_root(root, next) } else { Ok(()) }
+        };
+        let done = self.change(body).await?;
+        Ok(done.then(|| format!("the number of the next {what} was raised to {next}")))
+    }
+
+    /// Until everything else is sound nothing may be allocated where the bitmap is lost.
+    async fn full_bitmap(&self, index: u64) -> Done {
+        let block = MetaBlock(self.mfs.superblock().bitmap_first.0 + index);
+        self.change(|txn| {
+            let data = txn.init(block, BlockType::Bitmap)?;
+            change_bits(data, 0, BITS, true);
+            Ok(())
+        })
+        .await?;
+        self.mfs.learn_bitmap(index as usize).await?;
+        Ok(Some(format!("bitmap block {block} is made anew")))
+    }
+
+    async fn mark_used(&self, first: MetaBlock, len: u64) -> Done {
+        let done = self.change(|txn| txn.mark_used(first, len)).await?;
+        Ok(done.then(|| format!("{len} metadata blocks from {first} on are marked as allocated")))
+    }
+
+    async fn free_meta(&self, first: MetaBlock, len: u64) -> Done {
+        let (mut at, end) = (first.0, first.0 + len);
+        while at < end {
+            let n = (end - at).min(FREE_STEP);
+            self.change(|txn| txn.free_meta(MetaBlock(at), n as u32)).await?;
+            at += n;
+        }
+        Ok(Some(format!("{len} metadata blocks from {first} on became free")))
+    }
+
+    async fn log_version(&mut self, block: MetaBlock) -> Done {
+        if self.salvaged.is_none() {
+            self.salvaged = Some(self.mfs.salvage(&self.wanted).await?);
+        }
+        let Some(data) = self.salvaged.as_ref().and_then(|found| found.get(&block)) else {
+            return Ok(None);
+        };
+        let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));
+        if let Ok((true, _)) = same.await {
+            return Ok(None);
+        }
+        let Some(kind) = crate::block::type_of(data) else { return Ok(None) };
+        let done = self
+            .change(|txn| {
+                txn.init(block, kind)?[HEADER..].copy_from_slice(&data[HEADER..]);
+                Ok(())
+            })
+            .await?;
+        Ok(done.then(|| format!("metadata block {block} ({}) came back from the log", kind.text())))
+    }
+}
+
+impl Txn<'_> {
+    /// Marks blocks as allocated, whatever they were.
+    fn mark_used(&mut self, first: MetaBlock, len: u64) -> Result<(), Stop> {
+        let (mut at, end) = (first.0, first.0.saturating_add(len).min(self.state.space.blocks));
+        while at < end {
+            let index = at / BITS;
+            let block = MetaBlock(self.state.space.first.0 + index);
+            let to = end.min((index + 1) * BITS);
+            let data = self.write_as(block, BlockType::Bitmap)?;
+            let changed = (at..to).filter(|bit| change_bits(data, bit % BITS, 1, true)).count();
+            self.space_change.add(index as usize, -(changed as i64));
+            at = to;
+        }
+        Ok(())
+    }
+}

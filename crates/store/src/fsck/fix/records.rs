@@ -1,0 +1,64 @@
+//! Clients, replies, settings, frozen files.
+
+use types::ClientId;
+
+use super::{Done, Fixer};
+use crate::block::BlockType;
+use crate::fsck::plan::Fix;
+use crate::trees::{CLIENTS, FROZEN, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
+
+/// A client's number from here on was never issued, nor will be.
+const CLIENT_END: u64 = 1 << 48;
+
+impl Fixer {
+    pub(super) async fn fix_record(&mut self, fix: &Fix) -> Done {
+        match fix {
+            Fix::AddClient(client) => self.add_client(*client).await,
+            Fix::DropInfo(client) => {
+                let key = client.0.to_be_bytes();
+                let done = self.change(|txn| CLIENTS.insert(txn, &key, &[0; 8]).map(drop)).await?;
+                Ok(done.then(|| format!("the description of client {client} was removed")))
+            }
+            Fix::DropReply(key) => {
+                let done = self.change(|txn| REPLIES.remove(txn, key).map(drop)).await?;
+                Ok(done.then(|| "kept replies were removed".into()))
+            }
+            Fix::EmptyReplies(block) => {
+                let done = self.change(|txn| txn.init(*block, BlockType::Reply).map(drop)).await?;
+                Ok(done.then(|| format!("the replies of block {block} were removed")))
+            }
+            Fix::DropSetting(key) => {
+                let done = self.change(|txn| SETTINGS.remove(txn, key).map(drop)).await?;
+                Ok(done.then(|| format!("setting {} was removed", u32::from_be_bytes(*key))))
+            }
+            Fix::DropFrozen(key) => {
+                let done = self.change(|txn| FROZEN.remove(txn, key).map(drop)).await?;
+                Ok(done.then(|| "an item about a frozen file was removed".into()))
+            }
+            Fix::Freeze(client, ino) => {
+                let done = self.change(|txn| txn.freeze(*client, *ino)).await?;
+                Ok(done.then(|| format!("inode {ino} is frozen for client {client}")))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whoever owns something is known; it cannot come back, so its pool is quarantined.
+    async fn add_client(&mut self, client: ClientId) -> Done {
+        let key = client.0.to_be_bytes();
+        if client.0 == 0 || client.0 >= CLIENT_END {
+            let done = self.change(|txn| QUARANTINES.remove(txn, &key).map(drop)).await?;
+            return Ok(done.then(|| format!("the quarantine of client {client} was removed")));
+        }
+        let done = self
+            .change(|txn| {
+                CLIENTS.insert(txn, &key, &[0; 8])?;
+                if txn.root(NEXT_CLIENT)? <= client.0 {
+                    txn.set_root(NEXT_CLIENT, client.0 + 1)?;
+                }
+                txn.quarantine(client)
+            })
+            .await?;
+        Ok(done.then(|| format!("client {client} was entered, and quarantined")))
+    }
+}

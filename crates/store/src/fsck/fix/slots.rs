@@ -1,0 +1,307 @@
+//! Slots, names, places of inodes, attributes.
+
+use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
+
+use super::{Done, Fixer};
+use crate::block::BlockType;
+use crate::error::Stop;
+use crate::format::blob::{BLOB_MAX, decode_xattrs};
+use crate::format::number::{Place, home_of, reuse_of};
+use crate::format::slot::{RETIRED, Slot, SlotState};
+use crate::fsck::plan::{Fix, SlotAt};
+use crate::names::NewInode;
+use crate::trees::{MOVED, ORPHANS};
+use crate::txn::Txn;
+use types::limits::BLOCK_U64;
+
+/// Where inodes go that nothing leads to; the second if the first is no directory.
+const LOST_AND_FOUND: [&[u8]; 2] = [b"lost+found", b"lost+found.redbud"];
+
+impl Txn<'_> {
+    /// The slot's bytes, unchecked.
+    pub(in crate::fsck) fn slot_at(&self, at: SlotAt) -> Result<Slot, Stop> {
+        Ok(Slot::load(self.read_as(at.home, BlockType::Directory)?, at.place.index()))
+    }
+
+    pub(super) fn put_slot(&mut self, at: SlotAt, slot: &Slot) -> Result<(), Stop> {
+        slot.store(self.write_as(at.home, BlockType::Directory)?, at.place.index());
+        Ok(())
+    }
+
+    /// Changes a slot that must be sound.
+    fn change_slot(&mut self, at: SlotAt, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
+        let mut slot = self.slot_at(at)?;
+        slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
+        change(&mut slot);
+        self.put_slot(at, &slot)
+    }
+
+    /// The directory of what nothing leads to; made if it does not exist.
+    pub(super) fn lost_and_found(&mut self) -> Result<Ino, Stop> {
+        for name in LOST_AND_FOUND {
+            let name = Name::new(name).map_err(|_| Stop::Fault(Fault::Invalid))?;
+            let Some(ino) = self.lookup(Ino::ROOT, &name)? else {
+                let ino = self.create(Ino::ROOT, &name, &private_directory(), None)?;
+                self.add_links(Ino::ROOT, 1)?;
+                return Ok(ino);
+            };
+            if self.attr(ino)?.is_some_and(|attr| attr.kind == FileKind::Directory) {
+                return Ok(ino);
+            }
+        }
+        Err(Stop::Fault(Fault::Exists))
+    }
+
+    fn add_links(&mut self, ino: Ino, change: u32) -> Result<(), Stop> {
+        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        self.set_attr(&Attr { nlink: attr.nlink + change, ..attr })
+    }
+
+    /// Gives an inode without a name, or whose name nothing leads to, one in lost+found.
+    pub(super) fn rescue(&mut self, ino: Ino) -> Result<(), Stop> {
+        let found = self.lost_and_found()?;
+        let name = self.free_name(found, ino)?;
+        let (spot, slot) = self.locate_live(ino)?;
+        self.move_inode(&spot, found, name.as_bytes())?;
+        if slot.kind() == FileKind::Directory {
+            self.add_links(found, 1)?;
+            return Ok(());
+        }
+        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        self.set_attr(&Attr { nlink: 1, ..attr })
+    }
+
+    pub(super) fn free_name(&mut self, dir: Ino, ino: Ino) -> Result<Name, Stop> {
+        for n in 0..1000 {
+            let text = if n == 0 { format!("#{ino}") } else { format!("#{ino}-{n}") };
+            let name = Name::new(text.as_bytes()).map_err(|_| Stop::Fault(Fault::Invalid))?;
+            if self.lookup(dir, &name)?.is_none() {
+                return Ok(name);
+            }
+        }
+        Err(Stop::Fault(Fault::Exists))
+    }
+}
+
+/// A directory that only its owner may read.
+pub(super) fn private_directory() -> NewInode<'static> {
+    let time = Timestamp::default();
+    NewInode {
+        kind: FileKind::Directory,
+        mode: 0o700,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+impl Fixer {
+    pub(super) async fn fix_slot(&mut self, fix: &Fix) -> Done {
+        match fix {
+            Fix::ClearSlot(at) => self.clear(*at).await,
+            Fix::Duplicate(at) => self.telling(|txn| duplicate(txn, *at)).await,
+            Fix::Rename(at, name) => self.telling(|txn| rename(txn, *at, name)).await,
+            Fix::CopyXattrs(at) => self.telling(|txn| copy_xattrs(txn, *at)).await,
+            Fix::CopyTarget(at) => self.telling(|txn| copy_target(txn, *at)).await,
+            Fix::Target(at, len) => self.telling(|txn| target(txn, *at, *len)).await,
+            Fix::IssueNumber(at) => {
+                self.telling(|txn| {
+                    let next = u16::from(reuse_of(txn.slot_at(*at)?.ino())) + 1;
+                    txn.change_slot(*at, |slot| slot.set_next_reuse(next))?;
+                    Ok(format!("slot {} of block {} issues higher numbers", at.place.slot, at.home))
+                })
+                .await
+            }
+            Fix::DropLink(at) => {
+                self.telling(|txn| {
+                    let slot = txn.slot_at(*at)?;
+                    if slot.state() == SlotState::Link {
+                        txn.change_slot(*at, Slot::clear)?;
+                    }
+                    let name = String::from_utf8_lossy(slot.name()).into_owned();
+                    Ok(format!("the name {name:?} of inode {} was removed", slot.ino()))
+                })
+                .await
+            }
+            Fix::LinkKind(at, kind) => {
+                self.telling(|txn| {
+                    let slot = txn.slot_at(*at)?;
+                    let (name, ino) = (slot.name().to_vec(), slot.ino());
+                    txn.change_slot(*at, |slot| slot.set_link(&name, ino, *kind))?;
+                    Ok(format!("a name of inode {ino} says its type"))
+                })
+                .await
+            }
+            Fix::Moved(ino, place) => self.telling(|txn| moved(txn, *ino, *place)).await,
+            Fix::DropXattrs(at) => {
+                self.telling(|txn| {
+                    txn.change_slot(*at, |slot| {
+                        slot.set_xattr_blob(None);
+                        slot.set_xattrs(b"");
+                    })?;
+                    let ino = txn.slot_at(*at)?.ino();
+                    Ok(format!("the extended attributes of inode {ino} were removed"))
+                })
+                .await
+            }
+            _ => self.fix_inode(fix).await,
+        }
+    }
+
+    async fn fix_inode(&mut self, fix: &Fix) -> Done {
+        match *fix {
+            Fix::Links(ino, nlink) => {
+                self.telling(|txn| {
+                    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                    txn.set_attr(&Attr { nlink, ..attr })?;
+                    Ok(format!("inode {ino} counts {nlink} links"))
+                })
+                .await
+            }
+            Fix::Unreachable(ino) => {
+                self.telling(|txn| {
+                    txn.rescue(ino)?;
+                    Ok(format!("inode {ino} is in lost+found"))
+                })
+                .await
+            }
+            Fix::Orphan(ino, listed) => {
+                self.telling(|txn| {
+                    let key = ino.0.to_be_bytes();
+                    if listed {
+                        ORPHANS.insert(txn, &key, &[0; 8])?;
+                    } else {
+                        ORPHANS.remove(txn, &key)?;
+                    }
+                    Ok(format!("the list of orphans is right about inode {ino}"))
+                })
+                .await
+            }
+            Fix::DirectorySize(ino, blocks) => {
+                self.telling(|txn| {
+                    let (spot, mut slot) = txn.locate_live(ino)?;
+                    slot.set_blocks(blocks);
+                    slot.set_size(blocks * BLOCK_U64);
+                    txn.store(&spot, &slot)?;
+                    Ok(format!("directory {ino} has {blocks} blocks"))
+                })
+                .await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn clear(&mut self, at: SlotAt) -> Done {
+        self.telling(|txn| {
+            let mut slot = txn.slot_at(at)?;
+            let held = slot.ino();
+            slot.clear();
+            slot.set_next_reuse(RETIRED);
+            txn.put_slot(at, &slot)?;
+            Ok(format!(
+                "slot {} of chunk {} was emptied: it held {held}",
+                at.place.slot, at.place.chunk
+            ))
+        })
+        .await
+    }
+}
+
+/// The inode's number leads to one slot: the other becomes a name of it, or is emptied.
+fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+    let ino = txn.slot_at(at)?.ino();
+    let line = format!("inode {ino} is in one place");
+    let key = ino.0.to_be_bytes();
+    let other = if home_of(ino) == at.place {
+        // This one stays; the other is where the `moved` tree leads, and is found again.
+        let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line) };
+        let place = Place::unpack(u64::from_le_bytes(value));
+        match txn.spot(place)? {
+            Some(spot) => SlotAt { home: spot.block, place },
+            None => return Ok(line),
+        }
+    } else {
+        at
+    };
+    let slot = txn.slot_at(other)?;
+    if !slot.holds(ino) {
+        return Ok(line);
+    }
+    let (name, kind) = (slot.name().to_vec(), slot.kind());
+    txn.change_slot(other, |slot| match kind {
+        FileKind::Directory => slot.clear(),
+        _ if name.is_empty() => slot.clear(),
+        kind => slot.set_link(&name, ino, kind),
+    })?;
+    Ok(line)
+}
+
+fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
+    let ino = slot.ino();
+    if slot.state() == SlotState::Link {
+        let kind = slot.kind();
+        slot.set_link(name, ino, kind);
+    } else {
+        txn.fit_name(&mut slot, name.len(), at.home)?;
+        slot.set_name(name);
+    }
+    txn.put_slot(at, &slot)?;
+    Ok(match name.is_empty() {
+        true => format!("inode {ino} lost its name"),
+        false => format!("a name of inode {ino} is now {:?}", String::from_utf8_lossy(name)),
+    })
+}
+
+fn copy_xattrs(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    if let Some(block) = slot.xattr_blob() {
+        let bytes = txn.read_blob(MetaBlock(block), BLOB_MAX)?;
+        decode_xattrs(&bytes).ok_or(Stop::Corrupt(MetaBlock(block), "xattrs make no sense"))?;
+        let copy = txn.write_blob(None, &bytes, at.home)?;
+        slot.set_xattr_blob(Some(copy.0));
+        txn.put_slot(at, &slot)?;
+    }
+    Ok(format!("inode {} has extended attributes of its own", slot.ino()))
+}
+
+fn copy_target(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    if let Some(block) = slot.target_blob() {
+        let bytes = txn.read_blob(MetaBlock(block), BLOB_MAX)?;
+        let copy = txn.write_blob(None, &bytes, at.home)?;
+        slot.set_target_blob(Some(copy.0));
+        txn.put_slot(at, &slot)?;
+    }
+    Ok(format!("inode {} has a target of its own", slot.ino()))
+}
+
+fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<String, Stop> {
+    let ino = txn.slot_at(at)?.ino();
+    match len {
+        Some(len) => {
+            txn.change_slot(at, |slot| slot.set_size(len))?;
+            Ok(format!("symlink {ino} has {len} bytes"))
+        }
+        None => {
+            txn.change_slot(at, Slot::clear)?;
+            Ok(format!("symlink {ino}, whose target is lost, was removed"))
+        }
+    }
+}
+
+fn moved(txn: &mut Txn<'_>, ino: Ino, place: Option<Place>) -> Result<String, Stop> {
+    let key = ino.0.to_be_bytes();
+    match place {
+        Some(place) => drop(MOVED.insert(txn, &key, &place.pack().to_le_bytes())?),
+        None => drop(MOVED.remove(txn, &key)?),
+    }
+    Ok(format!("the tree of moved inodes is right about inode {ino}"))
+}

@@ -1,0 +1,154 @@
+//! Building a tree anew from what is left of it.
+//!
+//! Invariants:
+//! - the new tree grows beside the old one, under a root of its own ([`SCRATCH`]); one transaction
+//!   puts it in the place of the old. Until then the old one is as it was;
+//! - blocks of the old tree, and of a new one whose making was broken off, are nobody's
+//!   then: the last stage frees them;
+//! - what is left: the entries of all nodes that can be reached and read; and of leaves that
+//!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins.
+
+use std::collections::BTreeMap;
+
+use types::MetaBlock;
+
+use super::{Done, Fixer};
+use crate::block::{BlockType, get_u16};
+use crate::btree::{Inside, Tree};
+use crate::error::StoreError;
+use crate::fsck::plan::TreeName;
+use crate::mfs::Cost;
+use crate::trees::{
+    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, ORPHANS, POOLS, QUARANTINES, REPLIES,
+    SCRATCH, SETTINGS,
+};
+
+/// Entries put into the new tree by one transaction.
+const BATCH: usize = 64;
+
+impl Fixer {
+    pub(super) async fn rebuild(&mut self, name: TreeName) -> Done {
+        match name {
+            TreeName::Chunks => self.build(CHUNKS, true, "directory table").await,
+            TreeName::Moved => self.build(MOVED, false, "tree of moved inodes").await,
+            TreeName::Orphans => self.build(ORPHANS, false, "list of orphans").await,
+            TreeName::Extents => self.build(EXTENTS, true, "extent tree").await,
+            // Without its line a zone's size is unknown, and whether a segment lies in it.
+            TreeName::Pags => Ok(None),
+            TreeName::Free => self.build(FREE, true, "tree of free space").await,
+            TreeName::Pools => self.build(POOLS, true, "tree of pools").await,
+            TreeName::Freed => self.build(FREED, true, "tree of freed space").await,
+            TreeName::Quarantines => self.build(QUARANTINES, false, "list of quarantines").await,
+            TreeName::Frozen => self.build(FROZEN, true, "list of frozen files").await,
+            TreeName::Clients => self.build(CLIENTS, false, "table of clients").await,
+            TreeName::Replies => self.build(REPLIES, true, "table of replies").await,
+            TreeName::Settings => self.build(SETTINGS, true, "table of settings").await,
+        }
+    }
+
+    async fn build<const K: usize, const V: usize>(
+        &mut self,
+        tree: Tree<K, V>,
+        unique: bool,
+        what: &str,
+    ) -> Done {
+        let mut entries = self.reached(tree).await?;
+        let reached = entries.len();
+        if unique {
+            self.strays(&tree, &mut entries).await?;
+        }
+        let scratch: Tree<K, V> = Tree::at(SCRATCH);
+        self.change(|txn| txn.set_root(SCRATCH, 0)).await?;
+        let all: Vec<_> = entries.into_iter().collect();
+        for batch in all.chunks(BATCH) {
+            self.change(|txn| {
+                batch.iter().try_for_each(|(key, value)| {
+                    scratch.insert(txn, key, value)?;
+                    Ok(())
+                })
+            })
+            .await?;
+        }
+        self.change(|txn| {
+            let root = txn.root(SCRATCH)?;
+            tree.replace_root(txn, root)?;
+            txn.set_root(SCRATCH, 0)
+        })
+        .await?;
+        let found = all.len() - reached;
+        Ok(Some(format!("the {what} was built anew: {reached} entries, and {found} of lost nodes")))
+    }
+
+    /// The entries of all nodes that can be reached and read.
+    async fn reached<const K: usize, const V: usize>(
+        &mut self,
+        tree: Tree<K, V>,
+    ) -> Result<BTreeMap<[u8; K], [u8; V]>, StoreError> {
+        let mut out = BTreeMap::new();
+        let mut seen = std::collections::BTreeSet::new();
+        let mut stack = Vec::new();
+        stack.extend(self.check.read(|txn| tree.top(txn)).await?.flatten());
+        while let Some(node) = stack.pop() {
+            if !seen.insert(node.block) {
+                continue;
+            }
+            match self.check.read(|txn| tree.inspect(txn, &node)).await? {
+                None => {}
+                Some(Inside::Inner(_, children)) => stack.extend(children),
+                Some(Inside::Leaf(entries)) => out.extend(entries),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Adds the entries of leaves of this tree that nothing leads to.
+    async fn strays<const K: usize, const V: usize>(
+        &mut self,
+        _: &Tree<K, V>,
+        entries: &mut BTreeMap<[u8; K], [u8; V]>,
+    ) -> Result<(), StoreError> {
+        for block in self.nobodys().await? {
+            let read = self.mfs.run(Cost::READ, |txn| {
+                let data = txn.read(block)?;
+                let fits = data[4] == BlockType::Tree as u8
+                    && (data[32], usize::from(data[33])) == (0, K)
+                    && usize::from(get_u16(data, 34)) == V;
+                Ok(if fits { leaf(data) } else { Vec::new() })
+            });
+            if let Ok((found, _)) = read.await {
+                for (key, value) in found {
+                    entries.entry(key).or_insert(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that are allocated, and nobody's as far as the check could see.
+    pub(super) async fn nobodys(&mut self) -> Result<Vec<MetaBlock>, StoreError> {
+        let blocks = self.mfs.superblock().blocks;
+        let bits = crate::metaspace::BITS;
+        let mut out = Vec::new();
+        for from in (0..blocks).step_by(bits as usize) {
+            let to = blocks.min(from + bits);
+            let Some(allocated) = self.check.allocated(from, to).await? else { continue };
+            let free = (from..to)
+                .zip(allocated)
+                .filter(|&(block, allocated)| allocated && !self.check.is_claimed(block));
+            out.extend(free.map(|(block, _)| MetaBlock(block)));
+        }
+        Ok(out)
+    }
+}
+
+fn leaf<const K: usize, const V: usize>(data: &crate::block::Block) -> Vec<([u8; K], [u8; V])> {
+    let count = usize::from(get_u16(data, 36));
+    let mut out = Vec::new();
+    for entry in data[48..].chunks_exact(K + V).take(count) {
+        let (mut key, mut value) = ([0; K], [0; V]);
+        key.copy_from_slice(&entry[..K]);
+        value.copy_from_slice(&entry[K..]);
+        out.push((key, value));
+    }
+    out
+}

@@ -1,0 +1,262 @@
+//! What repair will do about the findings of one check.
+//!
+//! Invariants:
+//! - a fix is one transaction, or a series of them of which each leaves the store no
+//!   worse: whatever was done when the power fails, the next check finds the rest;
+//! - fixes of one [`Stage`] rest only on what earlier stages have made sound, so a round does the
+//!   earliest stage that has any, and then everything is checked again;
+//! - a plan is bounded ([`FIXES_MAX`]); what does not fit is found again by the next check.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use types::{ClientId, DirNo, FileKind, Ino, MetaBlock, PagId};
+
+use super::space::{Owner, Piece};
+use crate::format::chunk::CHUNK_KEY;
+use crate::format::extent::EXTENT_KEY;
+use crate::format::number::Place;
+use crate::format::reply::REPLY_KEY;
+use crate::format::space::{FROZEN_KEY, RUN_KEY};
+use crate::names::index::Chunk;
+
+/// Fixes of one stage that one round does at most.
+pub(super) const FIXES_MAX: usize = 100_000;
+
+/// The order of repair.
+///
+/// | stage | sound before it | what it makes sound |
+/// |---|---|---|
+/// | `Space` | nothing | no block in use can be allocated, no number in use issued |
+/// | `Blocks` | allocation | damaged blocks that the log still has |
+/// | `Shares` | blocks | a metadata block has one owner |
+/// | `Trees` | owners | every tree can be read; damaged content blocks are empty |
+/// | `System` | trees | there are a root and an attic |
+/// | `Chunks` | the root | the chunks of a directory that is reached form one chain |
+/// | `Lost` | chains | chunks that nothing has reached, whose directory is reached or gone |
+/// | `Circle` | all chunks that can be | directories that are below themselves |
+/// | `Slots` | chunks | every slot, every name, every place of an inode |
+/// | `Inodes` | slots | links, lost+found, sizes, attributes |
+/// | `Data` | inodes | layouts, pools and free space do not overlap; records of clients |
+/// | `Counts` | all of it | free metadata space, and sums |
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Stage {
+    Space,
+    Blocks,
+    Shares,
+    Trees,
+    System,
+    Chunks,
+    Lost,
+    Circle,
+    Slots,
+    Inodes,
+    Data,
+    Counts,
+}
+
+/// A tree of the store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum TreeName {
+    Chunks,
+    Moved,
+    Orphans,
+    Extents,
+    Pags,
+    Free,
+    Pools,
+    Freed,
+    Quarantines,
+    Frozen,
+    Clients,
+    Replies,
+    Settings,
+}
+
+/// A slot, by its block's address: places cannot be trusted while slots are mended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct SlotAt {
+    pub(super) home: MetaBlock,
+    pub(super) place: Place,
+}
+
+/// One thing to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Fix {
+    /// Raise the number of the next chunk to at least this.
+    NextChunk(u64),
+    /// Raise the number of the next client to at least this.
+    NextClient(u64),
+    /// The bitmap block of this index is unreadable: until the end, all of it counts as allocated.
+    FullBitmap(u64),
+    /// Blocks in use are marked free.
+    MarkUsed(MetaBlock, u64),
+    /// Put back what the log has of this block.
+    FromLog(MetaBlock),
+    /// Block `1` of chunk `0` is not this chunk's.
+    DropBlock(DirNo, u32),
+    /// The attributes of the inode are to lie in blocks of their own.
+    CopyXattrs(SlotAt),
+    /// The same of the target of a symlink.
+    CopyTarget(SlotAt),
+    /// Build the tree from what is left of it.
+    Rebuild(TreeName),
+    /// An unreadable content block becomes an empty one: ⟨address, chunk, index⟩.
+    EmptyBlock(MetaBlock, DirNo, u32),
+    /// Remove an item of the directory table.
+    DropChunkKey([u8; CHUNK_KEY]),
+    /// The chunk is to be like this.
+    SetChunk(DirNo, Chunk),
+    /// The chunk is to be like this, with what else can be found of it.
+    FillChunk(DirNo, Chunk),
+    /// Remove all items of the chunk; its blocks become nobody's.
+    DropChunk(DirNo),
+    /// A chunk is missing: chunk, owner, position in it.
+    FindChunk(DirNo, Ino, u32),
+    /// The directory's chunks end behind this one; `None`: it has none.
+    CutChain(Ino, Option<DirNo>),
+    /// A chunk that no directory has reached, unless its directory is in such a chunk itself.
+    AdoptChunk(DirNo),
+    /// The same without exception, for one of them.
+    BreakCircle(DirNo),
+    /// Make the root or the attic.
+    SystemSlot(Ino),
+    /// Empty a slot for ever.
+    ClearSlot(SlotAt),
+    /// The slot has issued its inode's number.
+    IssueNumber(SlotAt),
+    /// Give the slot another name; an empty one: none.
+    Rename(SlotAt, Vec<u8>),
+    /// Remove a further name.
+    DropLink(SlotAt),
+    /// Set the type that a further name says.
+    LinkKind(SlotAt, FileKind),
+    /// A second slot with the inode's number.
+    Duplicate(SlotAt),
+    /// The `moved` tree is to say this; `None`: nothing.
+    Moved(Ino, Option<Place>),
+    /// Slots of blocks that were given back go on behind this inode's number.
+    RaiseReuse(Ino),
+    /// Set the number of links.
+    Links(Ino, u32),
+    /// Give the inode a name in lost+found.
+    Unreachable(Ino),
+    /// The list of orphans is to have it, or not.
+    Orphan(Ino, bool),
+    /// Set size and blocks of a directory.
+    DirectorySize(Ino, u64),
+    /// Remove all attributes of the slot's inode.
+    DropXattrs(SlotAt),
+    /// The size of the symlink is this; `None`: it has no target.
+    Target(SlotAt, Option<u64>),
+    /// Remove a segment of the extent tree.
+    DropExtent([u8; EXTENT_KEY]),
+    /// Count segments and blocks of a file anew.
+    Recount(Ino),
+    /// Two owners of the same data blocks.
+    Overlap(Piece, Piece),
+    /// Blocks of the piece from the first given up to the second lie outside.
+    Outside(Piece, u64, u64),
+    /// Somebody's blocks lie beyond any zone.
+    Beyond(Owner),
+    /// Data blocks of nobody.
+    AddFree(PagId, u64, u64),
+    /// The run of free space that begins here and the next one are one.
+    JoinFree([u8; RUN_KEY]),
+    /// Counts of a data zone: free, freed.
+    PagCount(PagId, u64, u64),
+    /// Enter a client that owns something.
+    AddClient(ClientId),
+    /// Remove the description of a client.
+    DropInfo(ClientId),
+    /// Remove a kept reply's item.
+    DropReply([u8; REPLY_KEY]),
+    /// Empty a block of replies.
+    EmptyReplies(MetaBlock),
+    /// Remove a setting.
+    DropSetting([u8; 4]),
+    /// Remove an item about a frozen file.
+    DropFrozen([u8; FROZEN_KEY]),
+    /// Complete the items about a frozen file.
+    Freeze(ClientId, Ino),
+    /// Set the number of inodes.
+    Inodes(u64),
+    /// Metadata blocks of nobody.
+    FreeMeta(MetaBlock, u64),
+}
+
+impl Fix {
+    /// When it is done.
+    pub(super) fn stage(&self) -> Stage {
+        match self {
+            Fix::NextChunk(_) | Fix::NextClient(_) | Fix::FullBitmap(_) | Fix::MarkUsed(..) => {
+                Stage::Space
+            }
+            Fix::FromLog(_) => Stage::Blocks,
+            Fix::DropBlock(..) | Fix::CopyXattrs(_) | Fix::CopyTarget(_) => Stage::Shares,
+            Fix::Rebuild(_) | Fix::EmptyBlock(..) => Stage::Trees,
+            Fix::DropChunkKey(_)
+            | Fix::SetChunk(..)
+            | Fix::FillChunk(..)
+            | Fix::DropChunk(_)
+            | Fix::FindChunk(..)
+            | Fix::CutChain(..) => Stage::Chunks,
+            Fix::SystemSlot(_) => Stage::System,
+            Fix::AdoptChunk(_) => Stage::Lost,
+            Fix::BreakCircle(_) => Stage::Circle,
+            Fix::ClearSlot(_)
+            | Fix::IssueNumber(_)
+            | Fix::Rename(..)
+            | Fix::DropLink(_)
+            | Fix::LinkKind(..)
+            | Fix::Duplicate(_)
+            | Fix::Moved(..)
+            | Fix::RaiseReuse(_) => Stage::Slots,
+            Fix::Links(..)
+            | Fix::Unreachable(_)
+            | Fix::Orphan(..)
+            | Fix::DirectorySize(..)
+            | Fix::DropXattrs(_)
+            | Fix::Target(..) => Stage::Inodes,
+            Fix::Inodes(_) | Fix::FreeMeta(..) | Fix::PagCount(..) => Stage::Counts,
+            _ => Stage::Data,
+        }
+    }
+}
+
+/// The fixes of one check.
+#[derive(Default, Debug)]
+pub(super) struct Plan {
+    stages: BTreeMap<Stage, Vec<Fix>>,
+    damaged: BTreeSet<MetaBlock>,
+}
+
+impl Plan {
+    /// Adds a fix, if its stage has room.
+    pub(super) fn add(&mut self, fix: Fix) {
+        if let Fix::FromLog(block) = fix
+            && !self.damaged.insert(block)
+        {
+            return;
+        }
+        if let Fix::Rebuild(name) = fix
+            && self.rebuilds(name)
+        {
+            return;
+        }
+        let fixes = self.stages.entry(fix.stage()).or_default();
+        if fixes.len() < FIXES_MAX {
+            fixes.push(fix);
+        }
+    }
+
+    /// Is this tree damaged?
+    pub(super) fn rebuilds(&self, name: TreeName) -> bool {
+        let trees = self.stages.get(&Stage::Trees);
+        trees.is_some_and(|fixes| fixes.contains(&Fix::Rebuild(name)))
+    }
+
+    /// Its fixes, stage by stage.
+    pub(super) fn into_stages(self) -> BTreeMap<Stage, Vec<Fix>> {
+        self.stages
+    }
+}

@@ -1,0 +1,184 @@
+//! Repair: rounds of checking and mending, until nothing is found.
+//!
+//! Invariants:
+//! - a round does the fixes of one [`Stage`], the earliest that changes anything; where trees or
+//!   chunks cannot be mended, nothing is done that rests on them;
+//! - everything it changes goes through transactions of the store, so a crash leaves what some
+//!   whole fixes made; repairing again goes on from there. A fix is decided from what the check
+//!   found, and that from what is on the device: so the outcome is the same;
+//! - metadata space is given back only when nothing else is left to do;
+//! - it ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
+
+use std::collections::BTreeSet;
+
+use env::{Disk, Env};
+use types::MetaBlock;
+
+use super::fix::Fixer;
+use super::plan::{Fix, Stage};
+use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
+use crate::error::StoreError;
+use crate::mfs::Mfs;
+use crate::mkfs::write_label;
+use crate::open::OpenOptions;
+
+/// Rounds at most: each stage may uncover more for those before it, but not for ever.
+pub const ROUNDS_MAX: u32 = 4096;
+/// Lines that a report of repair lists; more are only counted.
+pub const LINES_MAX: usize = 10_000;
+
+/// What repair found and did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Repaired {
+    /// Every finding, of all rounds, in order; at most [`super::PROBLEMS_MAX`].
+    pub found: Vec<Problem>,
+    /// What was done, a line each.
+    pub done: Vec<String>,
+    /// What was lost for good, a line each.
+    pub lost: Vec<String>,
+    /// Lines and findings beyond the limits.
+    pub omitted: u64,
+    /// What the last check found: nothing, or what cannot be repaired.
+    pub left: Report,
+    /// Checks that were made.
+    pub rounds: u32,
+}
+
+impl Repaired {
+    fn note(&mut self, line: String) {
+        push(&mut self.done, line, &mut self.omitted);
+    }
+
+    fn take(&mut self, check: &mut Check) {
+        for problem in &check.report.problems {
+            if self.found.contains(problem) {
+                continue;
+            }
+            match self.found.len() < super::PROBLEMS_MAX {
+                true => self.found.push(problem.clone()),
+                false => self.omitted += 1,
+            }
+        }
+    }
+}
+
+impl Repaired {
+    /// Does the fixes of one stage; says whether any changed something.
+    async fn stage(&mut self, fixer: &mut Fixer, fixes: &[Fix]) -> Result<bool, StoreError> {
+        let mut progress = false;
+        for fix in fixes {
+            match fixer.apply(fix).await {
+                Ok(None) => {}
+                Ok(Some(line)) => {
+                    progress = true;
+                    self.note(line);
+                }
+                // It is found again, and told as left.
+                Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Notes what cannot be had any more.
+    fn lose(&mut self, lines: Vec<String>) {
+        let known: BTreeSet<String> = self.lost.iter().cloned().collect();
+        for line in lines.into_iter().filter(|line| !known.contains(line)) {
+            push(&mut self.lost, line, &mut self.omitted);
+        }
+    }
+}
+
+fn push(lines: &mut Vec<String>, line: String, omitted: &mut u64) {
+    if lines.len() < LINES_MAX {
+        lines.push(line);
+    } else {
+        *omitted += 1;
+    }
+}
+
+/// Checks and repairs the metadata device `disk`, which nothing else has open.
+///
+/// # Errors
+/// `Refused` if it is no Redbud metadata device, `Io`; what cannot be repaired is in `left`.
+pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repaired, StoreError> {
+    let opening =
+        OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
+    let mfs = match Mfs::open(env, disk, opening).await {
+        Ok(mfs) => mfs,
+        Err(error) => {
+            let left = super::unopened(error)?;
+            return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
+        }
+    };
+    let label = mfs.is_label_damaged();
+    let mut out = mend(&mfs, options.progress).await?;
+    let superblock = mfs.superblock();
+    let device = mfs.device();
+    mfs.close().await?;
+    if let Some(device) = device.filter(|_| label) {
+        write_label(&device, &superblock).await?;
+        let subject = Subject::Block(MetaBlock(0));
+        let kind = ProblemKind::DamagedLabel;
+        out.found.push(Problem { kind, subject, detail: String::new() });
+        out.note("the label was written anew from the superblock".into());
+    }
+    Ok(out)
+}
+
+/// Repairs an open store. Nothing else may use it meanwhile.
+///
+/// # Errors
+/// `Io`, `Poisoned`, `ReadOnly`.
+pub(super) async fn mend(
+    mfs: &Mfs,
+    progress: Option<fn(u64, u64)>,
+) -> Result<Repaired, StoreError> {
+    let mut out = Repaired::default();
+    loop {
+        let mut check = whole_check(mfs, progress).await?;
+        out.rounds += 1;
+        out.take(&mut check);
+        let damage = mfs.damage();
+        for (block, what) in &damage {
+            out.note(format!("metadata block {block} ({what}): the log's version of it was taken"));
+        }
+        mfs.forget_damage();
+        let stages = std::mem::take(&mut check.plan).into_stages();
+        let report = std::mem::take(&mut check.report);
+        if stages.is_empty() && !damage.is_empty() {
+            continue;
+        }
+        if stages.is_empty() || out.rounds == ROUNDS_MAX {
+            out.left = report;
+            return Ok(out);
+        }
+        let lost = std::mem::take(&mut check.lost);
+        let mut fixer = Fixer::new(mfs, check);
+        let only = stages.len() == 1;
+        let mut mended = false;
+        for (stage, fixes) in &stages {
+            if *stage == Stage::Counts && !only {
+                break;
+            }
+            mfs.forget_indexes();
+            fixer.begin(fixes);
+            mended = out.stage(&mut fixer, fixes).await?;
+            mfs.forget_indexes();
+            if mended && *stage == Stage::Trees {
+                out.lose(lost);
+                break;
+            }
+            // What rests on a tree or a chunk that cannot be mended is left alone.
+            let needed = matches!(stage, Stage::Trees | Stage::System | Stage::Chunks);
+            if mended || needed {
+                break;
+            }
+        }
+        if !mended {
+            out.left = report;
+            return Ok(out);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The newest versions of damaged blocks, from what the log still holds.
+//!
+//! Invariants:
+//! - behind the tail, too, the log holds whole groups, as far back as nothing has overwritten them;
+//!   every change of a block is in one, and what turned it from clean to dirty is a full image;
+//! - so a block's last image, with the changes after it, is its newest version, if no
+//!   group between that image and the end of the log is missing. Nothing else is given.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use types::{Lsn, MetaBlock, Uuid};
+
+use crate::block::{self, Block};
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::journal::{GROUP_HEADER, Item, padded, read_group};
+use crate::recovery::LogReader;
+use crate::superblock::Superblock;
+use types::limits::{BLOCK, BLOCK_U64};
+
+/// Blocks of the log that are searched.
+struct Salvage<'a> {
+    wanted: &'a BTreeSet<MetaBlock>,
+    uuid: Uuid,
+    found: BTreeMap<MetaBlock, Box<Block>>,
+}
+
+/// What the log, which ends at `end`, knows of the blocks `wanted`.
+///
+/// # Errors
+/// `Io`.
+pub(crate) async fn salvage(
+    device: &Device,
+    superblock: &Superblock,
+    end: Lsn,
+    wanted: &BTreeSet<MetaBlock>,
+) -> Result<BTreeMap<MetaBlock, Box<Block>>, StoreError> {
+    let mut salvage = Salvage { wanted, uuid: superblock.uuid, found: BTreeMap::new() };
+    let oldest = end.0.saturating_sub(superblock.log_bytes()).max(BLOCK_U64);
+    let mut at = Lsn(oldest.next_multiple_of(BLOCK_U64));
+    let mut reader = LogReader::whole(device, superblock, at);
+    while at < end {
+        let group = reader.whole_group(at).await?.filter(|group| {
+            at.0 + padded(group.len() as u64) <= end.0 && group.len() >= GROUP_HEADER
+        });
+        match group {
+            Some(group) if salvage.group(&group, at) => at.0 += padded(group.len() as u64),
+            // A gap: what came before it may not be the newest.
+            _ => {
+                salvage.found.clear();
+                at.0 += BLOCK_U64;
+            }
+        }
+    }
+    Ok(salvage.found)
+}
+
+impl Salvage<'_> {
+    fn group(&mut self, group: &[u8], lsn: Lsn) -> bool {
+        let epoch = types::Epoch(block::get_u32(group, 20));
+        read_group(group, lsn, |item| self.item(&item, epoch)).is_ok()
+    }
+
+    fn item(&mut self, item: &Item<'_>, epoch: types::Epoch) {
+        if !self.wanted.contains(&item.block) {
+            return;
+        }
+        if item.image {
+            let tag = block::tag_of(self.uuid);
+            let data = self.found.entry(item.block).or_insert_with(|| Box::new([0; BLOCK]));
+            block::initialise(data, item.block, item.kind, tag);
+        }
+        if let Some(data) = self.found.get_mut(&item.block) {
+            item.apply(data);
+            block::stamp(data, item.lsn, epoch);
+        }
+    }
+}
