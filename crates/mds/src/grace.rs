@@ -18,7 +18,7 @@ use crate::hello::Info;
 use crate::ops::READ;
 use crate::server::Server;
 use crate::session::State;
-use crate::{evict, freer};
+use crate::{evict, freer, unheard};
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -114,6 +114,7 @@ pub async fn run(server: Rc<Server>) {
     server.checked(ended.await, "ending the grace");
     server.grace.over.set(true);
     server.grace.changed.notify_all();
+    unheard::ask(&server);
     freer::begin(&server).await;
 }
 

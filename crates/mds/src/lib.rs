@@ -35,6 +35,7 @@ mod spare;
 mod start;
 pub mod status;
 mod turns;
+mod unheard;
 
 pub use config::{Config, Log, PagPlace};
 pub use server::ServeError;

@@ -24,7 +24,7 @@ use crate::recent::Unit;
 use crate::record::{self, Outcome, Record};
 use crate::server::Server;
 use crate::session::{Session, State};
-use crate::{evict, spare, status};
+use crate::{evict, spare, status, unheard};
 
 /// How often space is looked for before there is none.
 const SPACE_ROUNDS: usize = 3;
@@ -343,6 +343,8 @@ impl Work {
                 Ok(OpReply::Done {})
             }
             Op::ReclaimDone {} => {
+                let presumed = unheard::presume_open(&self.server, &self.session).await;
+                self.store(presumed)?;
                 self.session.set_state(State::Live);
                 self.server.grace.progress();
                 Ok(OpReply::Done {})

@@ -30,6 +30,7 @@ use crate::recall;
 use crate::recent::Recent;
 use crate::session::{Session, State};
 use crate::turns::Turns;
+use crate::unheard::Unheard;
 
 /// Pause between rounds of upkeep.
 const TICK: Duration = Duration::from_millis(250);
@@ -104,6 +105,8 @@ pub struct Server {
     pub quarantine: Quarantine,
     /// Recovery of clients.
     pub grace: Grace,
+    /// What clients may be told of that they do not know.
+    pub unheard: Unheard,
     /// A right was given up, or a session ended.
     pub lease_events: Notify,
     /// Blocks may have become free.
@@ -149,6 +152,7 @@ impl Server {
             freer: Freer::default(),
             quarantine: Quarantine::default(),
             grace: Grace::default(),
+            unheard: Unheard::default(),
             lease_events: Notify::new(),
             space_events: Notify::new(),
             pags: RefCell::default(),

@@ -355,6 +355,21 @@ impl LeaseTable {
         heap.into_sorted_vec().into_iter().map(|(_, ino)| ino).collect()
     }
 
+    /// Asks `client` alone for the part of `take` that it holds on `ino`, which is no part of the content.
+    /// `None`: that is asked back already.
+    pub fn recall_of(&mut self, client: ClientId, ino: Ino, take: Rights) -> Option<Recall> {
+        let part = self.asked_part(client, ino);
+        let holder = self.inodes.get_mut(&ino)?.get_mut(client)?;
+        let wanted = holder.rights & take.difference(Rights::DATA_P);
+        if holder.asked.contains(wanted) {
+            return None;
+        }
+        self.last_seq += 1;
+        holder.seq = self.last_seq;
+        holder.asked |= wanted;
+        Some(Recall { client, ino, seq: holder.seq, take: holder.asked, part })
+    }
+
     /// Asks `client` for everything that it holds on `ino`.
     pub fn recall_all(&mut self, client: ClientId, ino: Ino) -> Option<Recall> {
         let holder = self.inodes.get_mut(&ino)?.get_mut(client)?;
