@@ -171,6 +171,12 @@ fn shortened(text: &str) -> String {
     text[..end].to_owned()
 }
 
+/// A server that ends because its store failed is started again: the caller may wait for that.
+fn store_failed(server: &Server) -> Refused {
+    let fault = if server.is_stopping() { Fault::Busy } else { Fault::Io };
+    refusal(fault, "the metadata store failed; see the server's log")
+}
+
 /// A new client: it gets a number.
 async fn enroll(
     server: &Rc<Server>,
@@ -183,13 +189,13 @@ async fn enroll(
     let info = Info { nonce: hello.nonce, local: false, description }.encode();
     // From the reserve: who cannot come cannot remove anything.
     let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
-    let failed = refusal(Fault::Io, "the metadata store failed; see the server's log");
-    let (client, transno) = server.checked(made, "enrolling a client").ok_or(failed.clone())?;
-    server.wait_durable(transno).await.map_err(|_| failed)?;
+    let (client, transno) =
+        server.checked(made, "enrolling a client").ok_or_else(|| store_failed(server))?;
+    server.wait_durable(transno).await.map_err(|_| store_failed(server))?;
     let session = Rc::new(new_session(server, hello, client, State::Live, false));
     server.sessions.borrow_mut().insert(client, session.clone());
     server.log(&format!("client {client} ({}) has come", session.description));
-    Ok((session, (mds::NEW, Transno::ZERO)))
+    Ok((session, (mds::NEW, server.survived(hello.seen))))
 }
 
 /// A client that has a number.

@@ -74,7 +74,8 @@ wire_struct! {
         /// What became of the session.
         pub state: u8,
         /// With `state` [`RECOVERED`]: operations of the client at or below it are durable and done;
-        /// those above must be replayed.
+        /// those above must be replayed. With [`NEW`], of a client that was evicted: those above that an
+        /// earlier server had answered are lost.
         pub survived: Transno,
         /// Lease in milliseconds.
         pub lease_ms: u32,

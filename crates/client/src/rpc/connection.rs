@@ -1,5 +1,6 @@
 //! One connection after the other: hello, reading, writing, coming back.
 
+use std::ops::Bound;
 use std::rc::Rc;
 
 use env::sync::Notified;
@@ -339,11 +340,12 @@ impl Session {
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += 1;
-            // The same server has what it answered, durable with the new client's number.
-            let epoch = connection.welcome.epoch;
+            // The same server has what it answered, durable with the new client's number; of what one
+            // before it had answered it says how much survived.
+            let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
             let undone: Vec<_> = state
                 .kept
-                .iter()
+                .range((Bound::Excluded(survived), Bound::Unbounded))
                 .filter(|(transno, kept)| kept.replayed.unwrap_or(**transno).epoch != epoch)
                 .map(|(_, kept)| kept.request.clone())
                 .collect();
