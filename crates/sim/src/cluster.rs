@@ -71,6 +71,8 @@ pub struct Cluster {
     pub starts: Rc<Cell<u64>>,
     /// When the server was killed or started again last.
     pub restarted: Rc<Cell<Option<Instant>>>,
+    /// Rises with every kill of the server.
+    kills: Rc<Cell<u64>>,
     /// A device fails, or until when one did: the server may end by itself, and is started again.
     failing: Rc<Cell<bool>>,
     failed: Rc<Cell<Option<Instant>>>,
@@ -186,8 +188,8 @@ impl Cluster {
     pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
-        let (failing, failed, evictions, store) = Default::default();
-        Cluster { world, env, disks, starts, restarted, failing, failed, evictions, store }
+        let (kills, failing, failed, evictions, store) = Default::default();
+        Cluster { world, env, disks, starts, restarted, kills, failing, failed, evictions, store }
     }
 
     /// The metadata zone as it is attached.
@@ -251,7 +253,7 @@ impl Cluster {
         };
         let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
-            let ended = serve(env, config, &cluster.store).await;
+            let ended = serve(&cluster, env, config).await;
             cluster.store.take();
             if let Err(error) = ended {
                 log::line(&format!("mds ended: {error}"));
@@ -263,21 +265,34 @@ impl Cluster {
         });
     }
 
-    /// Somebody sees that the server has ended, and starts it.
+    /// Somebody sees that the server has ended, and starts it, unless who killed it meanwhile will.
     fn start_again(&self) {
-        let (this, starts) = (self.clone(), self.starts.get());
+        let (this, starts, kills) = (self.clone(), self.starts.get(), self.kills.get());
         self.env.spawn(async move {
             this.env.sleep(AGAIN).await;
-            if this.starts.get() == starts {
+            if (this.starts.get(), this.kills.get()) == (starts, kills) {
                 this.kill_server();
-                if this.meta().has_stuck() {
-                    // The device that failed to flush is reset.
-                    let meta = this.meta().after_power_cut(&mut SimRng::new(starts));
-                    this.replace(Some(meta), None);
-                }
                 this.start_server();
             }
         });
+    }
+
+    /// The metadata zone, once nothing of a server before has it open or under way. A device that
+    /// failed to flush is reset before it is used again.
+    async fn open_meta(&self, env: &Env) -> std::io::Result<Disk> {
+        let options = DiskOptions { write: true, exclusive: true };
+        loop {
+            match env.open_disk(META, options).await {
+                Ok(_) if self.meta().has_stuck() => {
+                    let mut rng = SimRng::new(self.starts.get());
+                    self.replace(Some(self.meta().after_power_cut(&mut rng)), None);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                    env.sleep(Duration::from_millis(1)).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// From its start on each host has a clock of its own.
@@ -292,6 +307,7 @@ impl Cluster {
     /// Kills the server's process.
     pub fn kill_server(&self) {
         self.restarted.set(Some(self.env.now()));
+        self.kills.set(self.kills.get() + 1);
         self.world.kill(SERVER);
         // It holds the device.
         self.store.take();
@@ -344,26 +360,14 @@ fn evicted_client(text: &str) -> Option<(u64, bool)> {
     (out || rest.contains("is evicted")).then(|| Some((number.parse().ok()?, out)))?
 }
 
-async fn serve(
-    env: Env,
-    config: mds::Config,
-    running: &RefCell<Option<Mfs>>,
-) -> Result<(), String> {
-    let options = DiskOptions { write: true, exclusive: true };
-    // What a killed server had under way holds its file for a moment.
-    let disk = loop {
-        match env.open_disk(META, options).await {
-            Ok(disk) => break disk,
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                env.sleep(Duration::from_millis(1)).await;
-            }
-            Err(error) => return Err(error.to_string()),
-        }
-    };
+async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
+    let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
     let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
-    *running.borrow_mut() = Some(mfs.clone());
+    *cluster.store.borrow_mut() = Some(mfs.clone());
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
+    // From here on reads do not fail: what a failing one tells applications is not judged.
+    cluster.meta().mend_reads();
     server.run(std::future::pending()).await.map_err(|error| error.to_string())
 }
 

@@ -20,8 +20,8 @@ use crate::workload::Process;
 
 /// How often it is looked whether a session was lost.
 const LOOK: Duration = Duration::from_millis(100);
-/// So long after a restart clients may still have to replay what they did before it.
-const MEMORY: Duration = Duration::from_secs(10);
+/// What a client says once it has replayed what a server that died had not made durable.
+const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
 
@@ -36,6 +36,9 @@ struct Member {
     trouble: Option<(u64, Instant)>,
     /// Its session.
     session: Session,
+    /// When it had last replayed everything, or begun: of a server that died after that it may still have
+    /// to replay what it did.
+    replayed: Instant,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
 }
@@ -58,15 +61,16 @@ struct Dead {
     index: usize,
     session: Session,
     since: u64,
-    killed: Instant,
+    replayed: Instant,
     kept: u32,
 }
 
 impl Member {
     /// A fresh client mounts here.
-    fn put(&mut self, mount: Mount) {
+    fn put(&mut self, (mount, begun): (Mount, Instant)) {
         let client = mount.client.status().client;
         self.session = Session { client, ..Session::default() };
+        self.replayed = begun;
         self.mount = Some(mount);
     }
 }
@@ -111,6 +115,7 @@ impl Fleet {
             attempts: 0,
             trouble: None,
             session: Session::default(),
+            replayed: Instant::default(),
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
         Fleet(Rc::new(Inner {
@@ -156,23 +161,23 @@ impl Fleet {
         Ok(())
     }
 
-    /// A fresh client of the node of this slot.
-    async fn mount(&self, slot: usize) -> Result<Mount, String> {
+    /// A fresh client of the node of this slot, and since when.
+    async fn mount(&self, slot: usize) -> Result<(Mount, Instant), String> {
         let name = node_name(slot);
         let index = self.0.clients.get();
         self.0.clients.set(index + 1);
         let inner = &self.0;
         let env = inner.cluster.world.node(&name);
         let caches = Caches::new(&env, inner.script.kernel(index as u64));
-        let client = loop {
+        let (client, begun) = loop {
             let begun = inner.cluster.env.now();
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
-                connected => break connected?,
+                connected => break (connected?, begun),
             }
         };
         let (history, tags) = (inner.history.clone(), inner.tags.clone());
-        Ok(Mount::new((index, slot), (client, caches), env, history, tags))
+        Ok((Mount::new((index, slot), (client, caches), env, history, tags), begun))
     }
 
     /// A client that does nothing by itself, to look.
@@ -180,7 +185,7 @@ impl Fleet {
     /// # Errors
     /// Why it cannot mount.
     pub async fn auditor(&self, slot: usize) -> Result<Mount, String> {
-        self.mount(slot).await
+        self.mount(slot).await.map(|(mount, _)| mount)
     }
 
     /// The processes of a mounted client go on where those before them ended.
@@ -245,7 +250,7 @@ impl Fleet {
                 index: mount.index,
                 session: self.0.members.borrow()[slot].session,
                 since: self.0.history.cut_short(mount.index),
-                killed: self.0.cluster.env.now(),
+                replayed: self.0.members.borrow()[slot].replayed,
                 kept: (status.replay as u32).min(KEPT_MAX),
             });
         }
@@ -336,17 +341,27 @@ impl Fleet {
 
     /// The client that runs now says something.
     fn hear(&self, text: &str) {
-        let Some((ino, flush)) = damaged(text) else { return };
+        let damaged = damaged(text);
+        if damaged.is_none() && text != REPLAYED {
+            return;
+        }
         let Some(name) = self.0.cluster.world.running() else { return };
-        let members = self.0.members.borrow();
-        let mount = members.iter().find(|member| member.name == name);
-        if let Some(mount) = mount.and_then(|member| member.mount.as_ref()) {
-            self.0.history.damaged(mount.index, ino, flush);
+        let mut members = self.0.members.borrow_mut();
+        let member = members.iter_mut().find(|member| member.name == name);
+        let Some((mount, replayed)) =
+            member.and_then(|member| Some((member.mount.as_ref()?, &mut member.replayed)))
+        else {
+            return;
+        };
+        match damaged {
+            Some((ino, flush)) => self.0.history.damaged(mount.index, ino, flush),
+            None => *replayed = self.0.cluster.env.now(),
         }
     }
 
+    /// Did a server die since then, with what it had not made durable?
     fn was_restarted_since(&self, since: Instant) -> bool {
-        self.0.cluster.restarted.get().is_some_and(|at| at + MEMORY > since)
+        self.0.cluster.restarted.get().is_some_and(|at| at >= since)
     }
 
     /// The server says that it evicts a client, or that it has.
@@ -368,14 +383,13 @@ impl Fleet {
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
             members[slot].session.told = true;
-            self.lost(&mount, since);
+            self.lost(&mount, since, members[slot].replayed);
         }
     }
 
-    /// The session of a living client is lost.
-    fn lost(&self, mount: &Mount, since: u64) {
-        let now = self.0.cluster.env.now();
-        let kept = if self.was_restarted_since(now) { KEPT_MAX } else { 0 };
+    /// The session of a living client is lost, which had replayed everything when it was `replayed`.
+    fn lost(&self, mount: &Mount, since: u64, replayed: Instant) {
+        let kept = if self.was_restarted_since(replayed) { KEPT_MAX } else { 0 };
         self.0.history.lost(mount.index, since, false, kept);
     }
 
@@ -395,7 +409,7 @@ impl Fleet {
             let position = self.0.history.position();
             let since = member.trouble.map_or(position, |(since, _)| since);
             if !member.session.told {
-                self.lost(mount, member.session.since.unwrap_or(since));
+                self.lost(mount, member.session.since.unwrap_or(since), member.replayed);
             }
             self.0.history.learned(mount.index);
             let evictions = status.evictions;
@@ -411,7 +425,7 @@ impl Fleet {
         let mut dead = self.0.dead.borrow_mut();
         let buried: Vec<Dead> = dead.extract_if(.., |dead| all || dead.session.told).collect();
         for dead in buried {
-            let kept = if self.was_restarted_since(dead.killed) { dead.kept } else { 0 };
+            let kept = if self.was_restarted_since(dead.replayed) { dead.kept } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
             self.0.history.lost(dead.index, since, true, kept);
         }

@@ -8,6 +8,7 @@ use env::sim::SimRng;
 use types::{Fault, Ino};
 
 use crate::call::{Call, Op, Outcome};
+use crate::log;
 use crate::space::Little;
 
 /// The client of what no client did.
@@ -27,6 +28,12 @@ pub struct Waiting {
 }
 
 impl Inner {
+    /// Something happens: the position moves on.
+    fn next(&mut self) {
+        self.events += 1;
+        log::at(self.events);
+    }
+
     /// A failing operation tells of what devices failed while it ran; was there something?
     fn tells(&mut self, client: usize, begun: u64, op: &Op) -> bool {
         let (Some(by), Some((of, surely))) = (op.file(), op.reports()) else { return false };
@@ -50,7 +57,7 @@ impl Inner {
     }
 
     fn settle(&mut self, client: usize, begun: u64, steps: Vec<(Op, Option<Outcome>)>) {
-        self.events += 1;
+        self.next();
         let ended = self.events;
         for (op, outcome) in steps {
             let call = Call { client, op, outcome, guessed: false, begun, ended };
@@ -89,7 +96,7 @@ impl History {
     /// An application asks; gives the number by which [`History::end`] knows it.
     pub fn begin(&self, client: usize, op: Op) -> u64 {
         let mut inner = self.0.borrow_mut();
-        inner.events += 1;
+        inner.next();
         let begun = inner.events;
         inner.waiting.insert(begun, Waiting { client, begun, op, little: Little::default() });
         inner.look();
@@ -128,6 +135,20 @@ impl History {
         inner.settle(waiting.client, begun, steps);
     }
 
+    /// A write that should have ended when it was stable fails, because its session was lost under way:
+    /// it may have been there before, like a write that waits for nothing, and what fails is the sync.
+    pub fn end_lost_write(&self, begun: u64) {
+        let mut inner = self.0.borrow_mut();
+        let Some(waiting) = inner.waiting.remove(&begun) else { return };
+        let Op::Write { ino, offset, len, tag, file, .. } = waiting.op else { return };
+        inner.count += 1;
+        let write = Op::Write { ino, offset, len, tag, file, sync: false };
+        let device = inner.failing || inner.failed_until > begun;
+        let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
+        let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];
+        inner.settle(waiting.client, begun, steps);
+    }
+
     /// A client has ended: what it waits for is not answered. From here on its session may be
     /// lost; gives the position for [`History::lost`].
     pub fn cut_short(&self, client: usize) -> u64 {
@@ -135,14 +156,14 @@ impl History {
         let cut = inner.waiting.extract_if(.., |_, waiting| waiting.client == client);
         let cut: Vec<Waiting> = cut.map(|(_, waiting)| waiting).collect();
         inner.cut_short.extend(cut.into_iter().filter(|waiting| waiting.op.changes()));
-        inner.events += 1;
+        inner.next();
         inner.events
     }
 
     /// The position of now.
     pub fn position(&self) -> u64 {
         let mut inner = self.0.borrow_mut();
-        inner.events += 1;
+        inner.next();
         inner.events
     }
 
@@ -168,7 +189,7 @@ impl History {
     /// A client surely knows of the last loss of its session.
     pub fn learned(&self, client: usize) {
         let mut inner = self.0.borrow_mut();
-        inner.events += 1;
+        inner.next();
         let now = inner.events;
         for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
             if let Op::Lost { learned, .. } = &mut call.op {
@@ -181,7 +202,7 @@ impl History {
     /// From here on data devices may fail what they are asked, or no longer do.
     pub fn devices_fail(&self, failing: bool) {
         let mut inner = self.0.borrow_mut();
-        inner.events += 1;
+        inner.next();
         inner.failing = failing;
         inner.failed_until = inner.events;
     }
@@ -189,7 +210,7 @@ impl History {
     /// Something happened at this moment that no application did.
     pub fn happened(&self, client: usize, op: Op) {
         let mut inner = self.0.borrow_mut();
-        inner.events += 1;
+        inner.next();
         let now = inner.events;
         inner.settle(client, now, vec![(op, Some(Outcome::Done))]);
     }

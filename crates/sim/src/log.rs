@@ -1,13 +1,15 @@
 //! Lines that clients and servers log, and violations that are seen on the way. Both belong
-//! to the run of this thread: a client's log is a plain function.
+//! to the run of this thread: a client's log is a plain function. Each line begins with the position
+//! in the history at which it was written.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 /// Lines kept.
-const LINES: usize = 200;
+const LINES: usize = 1000;
 
 thread_local! {
+    static POSITION: Cell<u64> = const { Cell::new(0) };
     static LOG: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
@@ -39,6 +41,7 @@ pub fn client_line(text: &str) {
 
 /// A new run begins.
 pub fn clear() {
+    POSITION.set(0);
     LISTENER.with(|listener| listener.take());
     LOG.with(|log| log.borrow_mut().clear());
     VIOLATIONS.with(|found| found.borrow_mut().clear());
@@ -55,6 +58,11 @@ pub fn panic() -> Option<String> {
     PANIC.take()
 }
 
+/// The history has come to this position.
+pub fn at(position: u64) {
+    POSITION.set(position);
+}
+
 /// One line.
 pub fn line(text: &str) {
     LOG.with(|log| {
@@ -62,7 +70,7 @@ pub fn line(text: &str) {
         if log.len() == LINES {
             log.pop_front();
         }
-        log.push_back(text.to_owned());
+        log.push_back(format!("[{}] {text}", POSITION.get()));
     });
 }
 
@@ -73,6 +81,7 @@ pub fn lines() -> Vec<String> {
 
 /// Something that must not be.
 pub fn violation(text: &str) {
+    line(&format!("violation: {text}"));
     VIOLATIONS.with(|found| found.borrow_mut().push(text.to_owned()));
 }
 

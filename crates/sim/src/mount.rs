@@ -91,6 +91,16 @@ fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcom
     steps
 }
 
+/// What a read that went to the end of the file says of it, apart from the bytes before it: a write of the
+/// same host that goes on beside the read may be in these already, while it moves the end later (so it is on
+/// ext4, through pages and with O_DIRECT). Who saw nothing but the end saw it alone.
+fn end_seen(ino: Ino, offset: u64, len: u32, seen: u32) -> Vec<(Op, Outcome)> {
+    if seen == 0 || seen == len {
+        return Vec::new();
+    }
+    blocks_read(ino, offset + u64::from(seen), len - seen, &[])
+}
+
 impl Mount {
     /// The mount of a connected client, which tells its recalls to `caches`.
     pub fn new(
@@ -431,7 +441,12 @@ impl Mount {
         self.vfs.ask();
         match self.client.read(file.handle, offset, len, false).await {
             Ok(read) => {
-                self.history.end(begun, blocks_read(file.ino, offset, len, &read.to_vec()));
+                let read = read.to_vec();
+                let seen = read.len() as u32;
+                let asked = if seen == 0 { len } else { seen };
+                let mut steps = blocks_read(file.ino, offset, asked, &read);
+                steps.extend(end_seen(file.ino, offset, len, seen));
+                self.history.end(begun, steps);
                 Ok(())
             }
             Err(fault) => {
@@ -451,14 +466,10 @@ impl Mount {
         match read {
             Ok(read) if read.blurred => self.history.end(begun, Vec::new()),
             Ok(read) => {
-                // Through pages the end of the file is seen apart from the bytes before it; alone it
-                // is what `stat` tells, and no reading of the file.
+                // The end alone is what `stat` tells, and no reading of the file.
                 let seen = read.bytes.len() as u32;
                 let mut steps = blocks_read(ino, offset, seen, &read.bytes);
-                if 0 < seen && seen < len {
-                    let offset = offset + u64::from(seen);
-                    steps.extend(blocks_read(ino, offset, len - seen, &[]));
-                }
+                steps.extend(end_seen(ino, offset, len, seen));
                 self.history.end(begun, steps);
             }
             Err(fault) => {
@@ -493,17 +504,28 @@ impl Mount {
         let caller = self.vfs.caller();
         let at = offset.unwrap_or(0);
         let write = self.client.write(&caller, file.handle, at, data, len as usize, flags);
-        let written = self.finish(op, async {
-            match write.await {
-                Ok(written) if written == len => Ok(()),
-                Ok(_) => Err(Fault::Range),
-                Err(fault) => Err(fault),
-            }
-        });
-        let written = written.await;
+        let (begun, evictions) = (self.begin(&op), self.client.status().evictions);
+        self.vfs.ask();
+        let written = match write.await {
+            Ok(written) if written == len => Ok(()),
+            Ok(_) => Err(Fault::Range),
+            Err(fault) => Err(fault),
+        };
+        self.write_ended((begun, evictions), op, written);
         let end = offset.filter(|_| written.is_ok()).map(|offset| offset + u64::from(len));
         self.vfs.wrote(file.ino, end);
         written
+    }
+
+    /// A write has ended that began when its client had lost so many sessions.
+    fn write_ended(&self, (begun, evictions): (u64, u64), op: Op, written: Result<(), Fault>) {
+        let lost = self.client.status().evictions > evictions;
+        match &op {
+            Op::Write { sync: true, .. } if lost && written == Err(Fault::Io) => {
+                self.history.end_lost_write(begun);
+            }
+            _ => self.end(begun, op, done(written)),
+        }
     }
 
     /// write(2) through pages: each request of it is a write of its own to others.
@@ -520,10 +542,10 @@ impl Mount {
                 file: file.number,
                 sync,
             };
-            let begun = self.begin(&op(end));
+            let (begun, evictions) = (self.begin(&op(end)), self.client.status().evictions);
             let data = pattern(tag, 0, (end - at) as usize);
             let (to, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
-            self.end(begun, op(to), done(written));
+            self.write_ended((begun, evictions), op(to), written);
             written?;
             at = to;
         }

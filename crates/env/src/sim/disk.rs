@@ -331,6 +331,11 @@ impl SimDisk {
         self.lock().planned.clear();
     }
 
+    /// Forgets planned faults of reads.
+    pub fn mend_reads(&self) {
+        self.lock().planned.retain(|planned| planned.action != DiskAction::Read);
+    }
+
     /// Did a flush fail that should have made something stable which still is not?
     pub fn has_stuck(&self) -> bool {
         self.lock().unstable.iter().any(|write| write.stuck)
