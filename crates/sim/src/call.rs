@@ -7,6 +7,9 @@ use types::{Attr, Fault, FileKind, Ino};
 /// A name of the small set that the workload uses.
 pub type NameNo = u8;
 
+/// Parts of a file that fcntl locks of the workload take, each of a kilobyte.
+pub const LOCK_UNITS: u8 = 4;
+
 /// Number of an open file: of all those of a run it is the only one.
 pub type FileNo = u32;
 
@@ -108,14 +111,16 @@ pub enum Op {
     SetXattr(Ino, Option<u32>),
     /// Reads it.
     GetXattr(Ino),
-    /// Takes an flock without waiting (`Some(exclusive)`), or frees it.
-    Flock {
+    /// Takes a lock (`Some(exclusive)`), or frees it.
+    Lock {
         /// File.
         ino: Ino,
-        /// Open file that takes it.
+        /// Who takes it.
         owner: u64,
         /// `None` frees it.
         exclusive: Option<bool>,
+        /// Which units of the file, of [`LOCK_UNITS`], by fcntl; `None`: all of it, by flock.
+        range: Option<(u8, u8)>,
     },
     /// Everything of the file that this client wrote is durable.
     Fsync(Ino, FileNo),

@@ -57,11 +57,13 @@ pub enum Fault {
     Space,
     /// Once everything is synced all hosts and disks lose power at once.
     ClusterPower,
+    /// The metadata device of a killed server is damaged: bits flipped, blocks written elsewhere.
+    Damage,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 19] = [
+    pub const ALL: [Fault; 20] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -72,6 +74,7 @@ impl Fault {
         Fault::Power,
         Fault::DataEio,
         Fault::MetaEio,
+        Fault::Damage,
         Fault::OneWay,
         Fault::Mute,
         Fault::ServerPause,
@@ -130,6 +133,7 @@ impl Fault {
             Fault::Power => "power",
             Fault::DataEio => "data-eio",
             Fault::MetaEio => "meta-eio",
+            Fault::Damage => "damage",
             Fault::OneWay => "one-way",
             Fault::Mute => "mute",
             Fault::ServerPause => "server-pause",
@@ -313,6 +317,10 @@ impl Injector {
             Fault::Power => self.power().await,
             Fault::DataEio => self.fail_data().await,
             Fault::MetaEio => self.fail_meta().await,
+            Fault::Damage => self.damage_meta().await,
+            Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {
+                self.lose_answers().await;
+            }
             Fault::OneWay => {
                 let slot = self.slot();
                 let client = self.fleet.name(slot);
@@ -345,6 +353,25 @@ impl Injector {
             }
             // Of the whole run, see `run`.
             Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower => {}
+        }
+    }
+
+    /// What the server answers to a client does not arrive before the server is killed; nor, perhaps,
+    /// what the next one answers.
+    async fn lose_answers(&mut self) {
+        let slot = self.slot();
+        let client = self.fleet.name(slot);
+        self.holds_up(slot);
+        self.cluster.world.block(SERVER, &client);
+        self.pause(40).await;
+        self.cluster.kill_server();
+        self.cluster.start_server();
+        self.cluster.world.heal_between(SERVER, &client);
+        self.held_up(slot);
+        for _ in 0..self.rng.below(12) {
+            let most = [1, 1, 20][self.rng.below(3) as usize];
+            self.pause(most).await;
+            self.cluster.world.cut(&client, SERVER);
         }
     }
 

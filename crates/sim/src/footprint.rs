@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use types::{FileKind, Ino};
 
 use crate::call::{At, Call, Op, Outcome};
-use crate::model::{State, owner_of};
+use crate::model::State;
 
 /// A part of the state that operations may share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -135,7 +135,7 @@ impl State {
             | Op::Allocate { ino, .. }
             | Op::SetMode(ino, _)
             | Op::SetXattr(ino, _)
-            | Op::Flock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            | Op::Lock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
             Op::Damaged { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
             Op::LostPower => {
                 let shaky = self.nodes.iter().filter(|(_, node)| node.shaky.is_some());
@@ -163,7 +163,7 @@ impl State {
         let mut inos: BTreeSet<Ino> = opened.map(|((_, ino), _)| *ino).collect();
         for (ino, node) in &self.nodes {
             let dirty = node.dirty.as_ref().is_some_and(|dirty| dirty.client == client);
-            if dirty || node.flocks.iter().any(|(owner, _)| owner_of(*owner) == client) {
+            if dirty || node.is_locked_by(client) {
                 inos.insert(*ino);
             }
         }

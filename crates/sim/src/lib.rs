@@ -27,6 +27,7 @@ mod log;
 mod loss;
 pub mod model;
 mod mount;
+mod rot;
 mod run;
 pub mod script;
 mod shrink;

@@ -221,9 +221,8 @@ impl State {
         }
         let inos: Vec<Ino> = self.nodes.keys().copied().collect();
         for ino in inos {
-            let held = self.nodes[&ino].flocks.iter().any(|(owner, _)| owner_of(*owner) == client);
-            if held {
-                next.node(ino).flocks.retain(|(owner, _)| owner_of(*owner) != client);
+            if self.nodes[&ino].is_locked_by(client) {
+                next.node(ino).locks.retain(|lock| owner_of(lock.owner) != client);
             }
             if next.nodes[&ino].is_dirty_of(client) {
                 next.lose_content(client, ino, dead);

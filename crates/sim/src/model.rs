@@ -42,8 +42,8 @@ pub struct Node {
     pub parent: Ino,
     /// The extended attribute.
     pub xattr: Option<u32>,
-    /// Holders of flocks.
-    pub flocks: Vec<(u64, bool)>,
+    /// Locks that are held.
+    pub locks: BTreeSet<Held>,
     /// Made by O_TMPFILE and without a name so far.
     pub unnamed: bool,
     /// What a client may lose of the content.
@@ -73,7 +73,23 @@ pub struct Loss {
     pub hope: Option<Content>,
 }
 
+/// A lock that is held: one by flock, or one unit of one by fcntl.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Held {
+    /// By fcntl this unit.
+    pub unit: Option<u8>,
+    /// Who holds it.
+    pub owner: u64,
+    /// Against all others.
+    pub exclusive: bool,
+}
+
 impl Node {
+    /// Does anyone of this client hold a lock of it?
+    pub(crate) fn is_locked_by(&self, client: usize) -> bool {
+        self.locks.iter().any(|lock| owner_of(lock.owner) == client)
+    }
+
     fn kind(&self) -> FileKind {
         match &self.body {
             Body::File(_) => FileKind::Regular,
@@ -94,7 +110,7 @@ impl Node {
             mode: None,
             parent,
             xattr: None,
-            flocks: Vec::new(),
+            locks: BTreeSet::new(),
             unnamed: false,
             dirty: None,
             loss: None,
@@ -626,7 +642,7 @@ impl State {
             | Op::SetMode(ino, _)
             | Op::SetXattr(ino, _)
             | Op::GetXattr(ino)
-            | Op::Flock { ino, .. } => *ino,
+            | Op::Lock { ino, .. } => *ino,
             _ => return impossible("an operation on one inode"),
         };
         let node = self.nodes.get(&ino);
@@ -656,8 +672,8 @@ impl State {
             (Op::GetXattr(_), Outcome::Xattr(seen)) => {
                 same_if(*seen == node.xattr, || format!("attribute {:?}", node.xattr))
             }
-            (Op::Flock { owner, exclusive, .. }, _) => {
-                flock(node, *owner, *exclusive, outcome, &change)
+            (Op::Lock { owner, exclusive, range, .. }, _) => {
+                lock(node, *owner, (*range, *exclusive), outcome, &change)
             }
             _ => match &node.body {
                 Body::File(content) => self.content(call, ino, content, outcome),
@@ -670,27 +686,30 @@ impl State {
 /// What follows if a node is changed.
 type Change<'a> = &'a dyn Fn(&dyn Fn(&mut Node)) -> Step;
 
-fn flock(
+fn lock(
     node: &Node,
     owner: u64,
-    exclusive: Option<bool>,
+    (range, exclusive): (Option<(u8, u8)>, Option<bool>),
     outcome: &Outcome,
     change: Change<'_>,
 ) -> Step {
+    let units: Vec<Option<u8>> = range.map_or(vec![None], |(a, b)| (a..b).map(Some).collect());
+    let mine = |lock: &Held| lock.owner == owner && units.contains(&lock.unit);
     let Some(exclusive) = exclusive else {
         return match outcome {
-            Outcome::Done => change(&|node| node.flocks.retain(|(holder, _)| *holder != owner)),
+            Outcome::Done => change(&|node| node.locks.retain(|lock| !mine(lock))),
             _ => impossible("freed"),
         };
     };
-    let conflict = node.flocks.iter().any(|(holder, its)| *holder != owner && (*its || exclusive));
+    let conflict = node.locks.iter().any(|lock| {
+        units.contains(&lock.unit) && lock.owner != owner && (lock.exclusive || exclusive)
+    });
     match outcome {
         Outcome::Failed(Fault::WouldBlock) if conflict => Step::Same,
         Outcome::Done if !conflict => change(&|node| {
-            node.flocks.retain(|(holder, _)| *holder != owner);
-            node.flocks.push((owner, exclusive));
-            node.flocks.sort_unstable();
+            node.locks.retain(|lock| !mine(lock));
+            node.locks.extend(units.iter().map(|&unit| Held { unit, owner, exclusive }));
         }),
-        _ => impossible(format!("held by {:?}", node.flocks)),
+        _ => impossible(format!("held by {:?}", node.locks)),
     }
 }

@@ -19,6 +19,8 @@ use crate::kernel_vfs::{Found, Looked, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
+/// Bytes of one unit of fcntl locks.
+const LOCK_UNIT: u64 = 1024;
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
@@ -637,24 +639,28 @@ impl Mount {
         Ok(())
     }
 
-    /// flock(2) with LOCK_NB, or LOCK_UN.
-    pub async fn flock(
+    /// flock(2), or with a range of units fcntl(2): takes a lock, if `wait` when it is free, or frees it.
+    pub async fn lock_file(
         &self,
         file: OpenFile,
         owner: u64,
-        exclusive: Option<bool>,
+        (range, exclusive): (Option<(u8, u8)>, Option<bool>),
+        wait: bool,
     ) -> Result<(), Fault> {
+        let byte = |unit: u8| u64::from(unit) * LOCK_UNIT;
+        let (start, end) = range.map_or((0, u64::MAX), |(a, b)| (byte(a), byte(b) - 1));
         let lock = LockRequest {
-            flock: true,
+            flock: range.is_none(),
             owner: LockOwner(owner),
             pid: owner as u32,
             exclusive,
-            start: 0,
-            end: u64::MAX,
+            start,
+            end,
         };
         // Owners of different clients are different.
-        let op = Op::Flock { ino: file.ino, owner: owner + OWNERS * self.index as u64, exclusive };
-        self.finish(op, self.client.setlk(file.handle, lock, false)).await
+        let owner = owner + OWNERS * self.index as u64;
+        let op = Op::Lock { ino: file.ino, owner, exclusive, range };
+        self.finish(op, self.client.setlk(file.handle, lock, wait)).await
     }
 
     /// fsync(2) or fdatasync(2).

@@ -8,7 +8,7 @@ use client::OpenFlags;
 use env::sim::SimRng;
 use types::{Duration, Fault, FileKind, Ino};
 
-use crate::call::{At, NameNo};
+use crate::call::{At, LOCK_UNITS, NameNo};
 use crate::mount::{Mount, OpenFile, Target};
 use crate::script::{Script, Step};
 
@@ -224,6 +224,36 @@ impl Process {
         Ok(())
     }
 
+    /// Takes a lock, by flock or of a range by fcntl, perhaps when it is free, and frees it some time later,
+    /// in parts or as a whole. An owner that is gone frees its locks; these live until they are freed.
+    async fn hold_lock(&mut self, file: OpenFile) -> Result<(), Fault> {
+        let exclusive = Some(!self.one_in(3));
+        let first = self.rng.below(u64::from(LOCK_UNITS)) as u8;
+        let end = self.rng.between(u64::from(first) + 1, u64::from(LOCK_UNITS)) as u8;
+        let range = (!self.one_in(3)).then_some((first, end));
+        let wait = self.one_in(2);
+        self.mount.lock_file(file, self.number, (range, exclusive), wait).await?;
+        let most = [300, 3_000, 30_000, 300_000][self.rng.below(4) as usize];
+        self.mount.env.sleep(Duration::from_micros(self.rng.below(most))).await;
+        if let Some((first, end)) = range.filter(|(first, end)| first + 1 < *end)
+            && self.one_in(2)
+        {
+            let part = Some((first, end - 1));
+            self.mount.lock_file(file, self.number, (part, None), false).await?;
+        }
+        self.mount.lock_file(file, self.number, (range, None), false).await
+    }
+
+    /// A lock of the one file that everybody locks.
+    async fn contend(&mut self) -> Result<(), Fault> {
+        let at = At { dir: Ino::ROOT, name: *NAMES.start() };
+        let flags = OpenFlags::READ_WRITE;
+        let file = self.mount.create(at, false, flags).await?;
+        let held = self.hold_lock(file).await;
+        self.mount.close(file, self.number).await;
+        held
+    }
+
     fn range(&mut self) -> (u64, u32) {
         let len = match self.rng.below(4) {
             0 => self.rng.between(1, 100),
@@ -260,20 +290,8 @@ impl Process {
                 self.mount.fsync(file, datasync).await
             }
             17 => self.mount.getattr(file.ino).await.map(|_| ()),
-            18 => {
-                let exclusive = match self.rng.below(3) {
-                    0 => None,
-                    1 => Some(false),
-                    _ => Some(true),
-                };
-                // An owner that is gone frees its locks; these live until they are freed.
-                let result = self.mount.flock(file, self.number, exclusive).await;
-                if result.is_ok() && exclusive.is_some() {
-                    self.mount.env.sleep(Duration::from_micros(300)).await;
-                    return self.mount.flock(file, self.number, None).await;
-                }
-                result
-            }
+            18 if self.one_in(2) => self.contend().await,
+            18 => self.hold_lock(file).await,
             _ => {
                 let at = self.files.iter().position(|other| other.handle == file.handle);
                 if let Some(at) = at {

@@ -144,6 +144,20 @@ fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
 }
 
 #[test]
+fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
+    let first = asked("REDBUD_FIRST").unwrap_or(0);
+    let made = AtomicU64::new(0);
+    for_each(seeds(60), |nth| {
+        let faults = vec![Fault::Damage, Fault::ServerPower];
+        let report = check(&Plan { faults, ..plan(first + nth) });
+        let count = report.made.get(&Fault::Damage).copied().unwrap_or(0);
+        made.fetch_add(count, Ordering::Relaxed);
+    });
+    let made = made.into_inner();
+    assert!(made > 2 * seeds(60), "{made} damaged devices");
+}
+
+#[test]
 fn clients_see_one_file_system_under_all_faults() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(1000), seeds(2000));
     let (sums, made) = (Mutex::new([0; 3]), Mutex::new(BTreeMap::<Fault, u64>::new()));

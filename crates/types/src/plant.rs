@@ -37,6 +37,10 @@ bugs! {
     TailBeforeFlush,
     /// Blocks go home before the log that describes them is durable.
     HomeBeforeLog,
+    /// The checksum of a metadata block is not looked at.
+    ChecksumIgnored,
+    /// The address that a metadata block carries is not looked at.
+    AddressIgnored,
     /// Names of a directory are changed without asking others for their right to them.
     RecallSkipped,
     /// A client answers a recall of names and goes on using them.

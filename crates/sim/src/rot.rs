@@ -1,0 +1,275 @@
+//! Damage at rest of the metadata device, while no server uses it: flipped bits, and writes that
+//! went to another place.
+//!
+//! Invariants:
+//! - whoever opens the damaged device reads what the undamaged one holds, or an error of the store that
+//!   says what is damaged; never anything else;
+//! - if fsck finds nothing, all of it is as it was, and a server goes on with the damaged device; else
+//!   an administrator brings back an undamaged copy.
+//!
+//! Not made here, because nothing on the device tells of it: damage of the log's last group, which looks as
+//! if the crash had come while it was written, and a write that never reached the device.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use env::sim::{SimDisk, SimRng, SimWorld};
+use env::{DiskOptions, Env};
+use store::{Cost, Mfs, OpenOptions, Stop, StoreError, Txn};
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{FileBlock, FileKind, Ino};
+
+use crate::cluster;
+use crate::faults::Injector;
+use crate::log;
+
+/// Looks for a block that holds anything, before one is taken that does not.
+const TRIES: u64 = 200;
+/// Metadata blocks behind the log among which those in use are looked for.
+const USED: u64 = 400;
+/// Blocks of the log before its end that are spared: those of its last group, and more.
+const LAST_GROUP: u64 = 64;
+/// Entries, and extents of a file, that are read at once.
+const MANY: usize = 1000;
+const NAME: &str = "rot";
+
+/// What a device holds, by what it is about: as text, or why it cannot be read.
+type Seen = BTreeMap<String, Result<String, StoreError>>;
+
+/// Where things lie on a device.
+struct Places {
+    blocks: u64,
+    log: std::ops::Range<u64>,
+    /// Block of the log in which it ends.
+    end: u64,
+}
+
+impl Injector {
+    /// The server is killed, and the device that the next one finds is damaged.
+    pub(crate) async fn damage_meta(&mut self) {
+        self.cluster.kill_server();
+        let mut good = self.cluster.meta();
+        if good.has_stuck() {
+            good = good.after_power_cut(&mut self.rng);
+            self.cluster.replace(Some(good.clone()), None);
+        }
+        let bad = good.fork();
+        match damage(&good, &bad, &mut self.rng).and_then(|what| {
+            log::line(&what);
+            judge(&good, &bad, self.seed).map_err(|text| format!("{what}: {text}"))
+        }) {
+            Err(text) => log::violation(&format!("a damaged metadata device: {text}")),
+            Ok(true) => self.cluster.replace(Some(bad), None),
+            Ok(false) => log::line("an undamaged copy of the metadata device is brought back"),
+        }
+        self.pause(300).await;
+        self.cluster.start_server();
+    }
+}
+
+/// Damages one to three blocks of `bad`; what was done.
+fn damage(good: &SimDisk, bad: &SimDisk, rng: &mut SimRng) -> Result<String, String> {
+    let places = within(good, rng.next_u64(), async |env, mfs: Mfs| {
+        let _ = env;
+        let superblock = mfs.superblock();
+        let first = superblock.log_first.0;
+        let end = superblock.log_offset(mfs.last_committed().lsn) / BLOCK_U64;
+        Places { blocks: superblock.blocks, log: first..first + superblock.log_blocks, end }
+    });
+    let places = places.map_err(|error| format!("the undamaged one cannot be opened: {error}"))?;
+    let mut what = String::from("damage:");
+    for _ in 0..[1, 1, 2, 3][rng.below(4) as usize] {
+        let block = places.used(good, rng);
+        if rng.one_in(3) {
+            let other = places.used(good, rng);
+            bad.poke(block * BLOCK_U64, &good.peek(other * BLOCK_U64, BLOCK));
+            what += &format!(" block {other} was also written to block {block};");
+        } else {
+            let bits = rng.between(1, 8);
+            for _ in 0..bits {
+                bad.flip_bit(block * BLOCK_U64 + rng.below(BLOCK_U64), rng.below(8) as u8);
+            }
+            what += &format!(" {bits} bits of block {block} flipped;");
+        }
+    }
+    Ok(what)
+}
+
+impl Places {
+    /// A block in use whose damage can be told.
+    fn used(&self, disk: &SimDisk, rng: &mut SimRng) -> u64 {
+        for _ in 0..TRIES {
+            let block = match rng.below(8) {
+                0 => [0, 1, 2, self.blocks - 1][rng.below(4) as usize],
+                1 | 2 => rng.between(self.log.start, self.log.end - 1),
+                _ => (self.log.end + rng.below(USED)).min(self.blocks - 1),
+            };
+            let holds = disk.peek(block * BLOCK_U64, BLOCK).iter().any(|byte| *byte != 0);
+            if holds && !self.is_last_group(block) {
+                return block;
+            }
+        }
+        1
+    }
+
+    fn is_last_group(&self, block: u64) -> bool {
+        let length = self.log.end - self.log.start;
+        // The block in which it ends may have been begun.
+        self.log.contains(&block) && (self.end + length - block) % length <= LAST_GROUP
+    }
+}
+
+/// Is what can be read of `bad` as it is on `good`, and can a server go on with it?
+fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<bool, String> {
+    let want = within(good, seed, walk).map_err(|error| format!("undamaged: {error}"))?;
+    let clean = cluster::fsck(bad.fork(), seed).is_ok();
+    let seen = match within(bad, seed, walk) {
+        Ok(seen) => seen,
+        Err(error) if tells(&error) && !clean => return Ok(false),
+        Err(error) => return Err(format!("fsck says clean: {clean}; opening it: {error}")),
+    };
+    let failed = seen.values().any(Result::is_err);
+    for (about, want) in &want {
+        let Ok(want) = want else { return Err(format!("{about} of the undamaged one: {want:?}")) };
+        match seen.get(about) {
+            Some(Ok(seen)) if seen == want => {}
+            Some(Err(error)) if tells(error) && !clean => {}
+            None if failed && !clean => {}
+            other => {
+                return Err(format!(
+                    "fsck says clean: {clean}; {about} is {want}; on the damaged device {other:?}"
+                ));
+            }
+        }
+    }
+    match seen.keys().find(|about| !want.contains_key(*about)) {
+        Some(about) => Err(format!("{about} is not there on the undamaged device")),
+        None => Ok(clean),
+    }
+}
+
+/// Does the error say that the device is damaged?
+fn tells(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } | StoreError::Refused(_)
+    )
+}
+
+/// Opens a copy of the device in a world of its own, without writing to it.
+fn within<T>(
+    disk: &SimDisk,
+    seed: u64,
+    work: impl AsyncFnOnce(Env, Mfs) -> T,
+) -> Result<T, StoreError> {
+    let world = SimWorld::new(seed);
+    world.attach(NAME, &disk.fork());
+    world.run(|env| async move {
+        let opened = env.open_disk(NAME, DiskOptions { write: false, exclusive: false }).await;
+        let disk = opened.map_err(|error| StoreError::io("opening", NAME, &error))?;
+        let options =
+            OpenOptions { cache_bytes: 8 << 20, read_only: true, ..OpenOptions::default() };
+        let mfs = Mfs::open(&env, &disk, options).await?;
+        Ok(work(env, mfs).await)
+    })
+}
+
+/// Everything that a server could tell of: names, attributes, layouts, clients and their pools.
+async fn walk(_: Env, mfs: Mfs) -> Seen {
+    let mut seen = Seen::new();
+    let mut note =
+        async |about: String, body: &mut dyn FnMut(&mut Txn<'_>) -> Result<String, Stop>| {
+            let read = mfs.run(Cost::READ, |txn| body(txn)).await.map(|(text, _)| text);
+            seen.insert(about, read);
+        };
+    note("clients".to_owned(), &mut |txn| {
+        let clients = txn.clients()?;
+        let pools: Result<Vec<_>, Stop> =
+            clients.iter().map(|(client, _)| txn.pool(*client)).collect();
+        Ok(format!("{clients:?} {:?} {:?}", pools?, txn.pags()?))
+    })
+    .await;
+    let mut dirs = VecDeque::from([Ino::ROOT]);
+    while let Some(dir) = dirs.pop_front() {
+        let mut found = Vec::new();
+        note(format!("directory {dir}"), &mut |txn| {
+            found.clear();
+            let (mut text, mut after) = (String::new(), 0);
+            loop {
+                let part = txn.readdir(dir, after, MANY)?;
+                let Some(last) = part.last() else { return Ok(text) };
+                after = last.cookie;
+                for entry in &part {
+                    text += &format!("{:?} {} {:?}; ", entry.name, entry.ino, entry.kind);
+                    found.push((entry.ino, entry.kind));
+                }
+            }
+        })
+        .await;
+        for (ino, kind) in found {
+            if kind == FileKind::Directory {
+                dirs.push_back(ino);
+            }
+            note(format!("inode {ino}"), &mut |txn| inode(txn, ino, kind)).await;
+        }
+    }
+    seen
+}
+
+fn inode(txn: &mut Txn<'_>, ino: Ino, kind: FileKind) -> Result<String, Stop> {
+    let mut text = format!("{:?} {:?}", txn.attr(ino)?, txn.xattrs(ino)?);
+    match kind {
+        FileKind::Regular => text += &format!("{:?}", txn.layout(ino, FileBlock(0), MANY)?),
+        FileKind::Symlink => text += &format!("{:?}", txn.symlink(ino)?),
+        _ => {}
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Sizes;
+
+    /// The metadata device of a fresh file system, and a change of it.
+    fn changed(change: impl Fn(&SimDisk)) -> Result<bool, String> {
+        let (_, disks) = cluster::world_of(1, false, Sizes::default());
+        let bad = disks.meta.fork();
+        change(&bad);
+        judge(&disks.meta, &bad, 1)
+    }
+
+    fn flip(block: u64) -> impl Fn(&SimDisk) {
+        move |disk| disk.flip_bit(block * BLOCK_U64 + 100, 3)
+    }
+
+    #[test]
+    fn a_server_goes_on_with_what_is_healed_or_in_no_use() {
+        assert_eq!(changed(|_| ()), Ok(true));
+        let last = Sizes::default().meta - 1;
+        assert_eq!(changed(flip(last)), Ok(true), "the other copy of the superblock will do");
+        assert_eq!(changed(flip(last - 1)), Ok(true), "a block that is free");
+    }
+
+    #[test]
+    fn damage_that_nothing_heals_is_told() {
+        // The roots, and the bitmap.
+        assert_eq!(changed(flip(2)), Ok(false));
+        assert_eq!(changed(flip(3 + 1024)), Ok(false));
+    }
+
+    #[test]
+    fn a_device_that_tells_something_else_is_accused() {
+        let other = |disk: &SimDisk| {
+            let world = SimWorld::new(1);
+            world.attach(NAME, disk);
+            world.run(|env| async move {
+                let options = DiskOptions { write: true, exclusive: true };
+                let disk = env.open_disk(NAME, options).await.expect("it is attached");
+                let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
+                mfs.run(Cost::SMALL, |txn| txn.new_client(b"unheard of")).await.expect("room");
+                mfs.close().await.expect("a device that works");
+            });
+        };
+        assert!(changed(other).is_err());
+    }
+}
