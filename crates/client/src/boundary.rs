@@ -11,7 +11,7 @@
 //!     .return_pool()              (async) gives the pool back (unmount, idle)
 //!     .dirty_bytes() -> u64
 //! File::new(ctx, ino, &Attr) -> Rc<File>           knows no layout, holds nothing
-//!     .acquired(rights, &Attr, Option<LayoutPart>)  a DATA right came; `None`: the layout is empty (a new file), or unchanged if a DATA right was held before
+//!     .acquired(rights, &Attr, Option<LayoutPart>)  a DATA right came; `None`: what is known of the layout still holds
 //!     .acquired_part(&Attr, range, Option<&LayoutPart>)   a part came under DATA_P, with its layout; `.lost_part(range)`: it went (clean by then)
 //!     .flush_part(range)          (async) as flush, for one part
 //!     .lost(rights_left)          a DATA right went (clean by then): without DATA_S layout and buffers are forgotten, without DATA_X nothing may be dirty

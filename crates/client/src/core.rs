@@ -315,14 +315,14 @@ impl Core {
         }
     }
 
-    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: Option<LayoutPart>) {
+    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: LayoutPart) {
         let rights = inode.lease(|lease| lease.rights().closed());
         let data = rights & Rights::WHOLE;
         if !news || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
         let content = self.content(inode);
-        let layout = if content.is_loaded() { None } else { layout };
+        let layout = (!content.is_loaded()).then_some(layout);
         if data.contains(Rights::DATA_X) && !content.file.holds(Rights::DATA_X) {
             content.may_write(self.session.order(), false);
         }
@@ -413,7 +413,11 @@ impl Core {
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
                 let (inode, news) = self.told(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
-                    self.acquired(&inode, news, layout.clone());
+                    // Without a layout it brings no right on content, whatever it tells of one: the answer
+                    // that brings it is under way.
+                    if let Some(layout) = layout {
+                        self.acquired(&inode, news, layout.clone());
+                    }
                 } else if news {
                     self.acquired_parts(&inode, &leased.attr, parts, layout.as_ref());
                 }
@@ -470,7 +474,7 @@ impl Core {
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
             let empty =
                 LayoutPart { from: FileBlock(0), to: u64::MAX, extents: Vec::new(), frozen: false };
-            self.acquired(inode, news, Some(empty));
+            self.acquired(inode, news, empty);
             if inode.holds(Rights::DATA_X)
                 && let Some(content) = inode.content()
             {

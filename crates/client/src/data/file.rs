@@ -359,7 +359,7 @@ impl File {
     }
 
     /// A `DATA` right came; `rights` are all held now. `layout` is the stretch that came with
-    /// it; `None`: the layout is empty (a new file), or unchanged if a `DATA` right was held before.
+    /// it; `None`: what is known of the layout still holds.
     pub fn acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutPart>) {
         let mut state = self.state.borrow_mut();
         let before = state.rights.closed();
@@ -376,10 +376,6 @@ impl File {
                 }
                 state.load(&part);
             }
-            None if !before.contains(Rights::DATA_S) => {
-                state.layout.clear();
-                state.loaded_to = u64::MAX;
-            }
             None => {}
         }
     }
@@ -392,8 +388,9 @@ impl File {
     /// A `DATA` right went. Nothing is dirty by then.
     pub fn lost(&self, rights_left: Rights) {
         let mut state = self.state.borrow_mut();
-        let left = rights_left.closed();
-        state.rights = rights_left;
+        // What came meanwhile, by another answer, comes with its layout.
+        let left = rights_left.closed() & state.rights.closed();
+        state.rights = left;
         if !left.contains(Rights::DATA_X) {
             state.tail = None;
             state.stamps.clear();

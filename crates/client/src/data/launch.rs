@@ -187,7 +187,7 @@ impl File {
         end: u64,
         id: u64,
         generation: u64,
-        result: Result<Vec<(PagId, u64)>, Fault>,
+        (stamps, result): Written,
         claim: Claim,
     ) {
         {
@@ -195,18 +195,18 @@ impl File {
             state.writing.remove(&start);
             state.flights.remove(&id);
             if state.generation == generation {
+                // Of a write that failed in part the rest is on its device, in place perhaps, and to be
+                // made stable before others rely on it.
+                if state.stamps.is_empty() {
+                    state.stamped = self.ctx.env.now();
+                }
+                for (pag, stamp) in stamps {
+                    let known = state.stamps.entry(pag).or_insert((stamp, stamp));
+                    *known = (known.0.min(stamp), known.1.max(stamp));
+                }
                 match result {
-                    Ok(stamps) => {
-                        if state.stamps.is_empty() {
-                            state.stamped = self.ctx.env.now();
-                        }
-                        for (pag, stamp) in stamps {
-                            let known = state.stamps.entry(pag).or_insert((stamp, stamp));
-                            *known = (known.0.min(stamp), known.1.max(stamp));
-                        }
-                    }
                     // The eviction itself reports what it loses.
-                    Err(Fault::Evicted) => {}
+                    Ok(()) | Err(Fault::Evicted) => {}
                     Err(fault) => self.fail_range(&mut state, start, end, fault.text()),
                 }
             }
@@ -218,16 +218,21 @@ impl File {
     }
 }
 
-/// Writes all pieces; the stamps of their completion.
+/// What became of a launched write: the stamps of the pieces that completed, and why others did not.
+type Written = (Vec<(PagId, u64)>, Result<(), Fault>);
+
+/// Writes all pieces.
 async fn write_placed(
     ctx: &Rc<DataContext>,
     session: u64,
     placed: Vec<Placed>,
     buf: IoBuf,
-) -> Result<Vec<(PagId, u64)>, Fault> {
+) -> Written {
     if let [one] = &placed[..] {
-        let stamp = ctx.write_blocks(session, one.pag, one.addr, buf).await?;
-        return Ok(vec![(one.pag, stamp)]);
+        return match ctx.write_blocks(session, one.pag, one.addr, buf).await {
+            Ok(stamp) => (vec![(one.pag, stamp)], Ok(())),
+            Err(fault) => (Vec::new(), Err(fault)),
+        };
     }
     let mut writes = Vec::with_capacity(placed.len());
     for piece in placed {
@@ -239,15 +244,14 @@ async fn write_placed(
         }));
     }
     // All of them end before the run counts as ended, whatever becomes of the first.
-    let mut stamps = Ok(Vec::new());
+    let (mut stamps, mut all) = (Vec::new(), Ok(()));
     for write in writes {
-        match (write.await, &mut stamps) {
-            (Ok(stamp), Ok(stamps)) => stamps.push(stamp),
-            (Err(fault), Ok(_)) => stamps = Err(fault),
-            (_, Err(_)) => {}
+        match write.await {
+            Ok(stamp) => stamps.push(stamp),
+            Err(fault) => all = all.and(Err(fault)),
         }
     }
-    stamps
+    (stamps, all)
 }
 
 impl DataContext {

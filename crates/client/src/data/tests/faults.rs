@@ -69,6 +69,39 @@ fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
 }
 
 #[test]
+fn what_was_written_in_place_beside_a_write_that_failed_is_made_stable() {
+    let survived = Rc::new(Cell::new(0));
+    for nth in [1, 2] {
+        let count = survived.clone();
+        run(409, one_disk(512), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 4096, &[1; 4096]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            file.lost(Rights::empty());
+            // The places beside it are another file's.
+            let other = rig.file(2);
+            rig.write(&other, 0, &[9; 64 << 10]).await.unwrap();
+            other.fsync(false).await.unwrap();
+            rig.acquire(&file);
+            // Two pieces of one write: a new block and one in place; the device refuses one of them.
+            rig.server.disks[0].fail(DiskAction::Write, nth, DiskFault::Io);
+            rig.write(&file, 0, &[2; 8192]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Err(Fault::Io));
+            let seen = file.read(4096, 4096).await.unwrap().to_vec();
+            // Whoever reads it from here on may rely on it.
+            file.flush().await.unwrap();
+            assert!(file.is_settled());
+            let layout = file.layout().await.unwrap();
+            let at = layout.iter().find(|extent| extent.file == FileBlock(1)).unwrap().addr;
+            let stable = rig.server.disks[0].stable_only().peek(at.0 * BLOCK_U64, 4096);
+            assert!(seen == stable, "{nth}: {} was seen, {} is stable", seen[0], stable[0]);
+            count.set(count.get() + u32::from(seen == [2; 4096]));
+        });
+    }
+    assert!(survived.get() > 0, "no piece was written in place beside one that failed");
+}
+
+#[test]
 fn bytes_behind_the_size_that_a_failed_write_should_have_zeroed_do_not_come_back() {
     run(407, one_disk(512), |rig| async move {
         let file = rig.file(1);
