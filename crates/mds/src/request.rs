@@ -731,7 +731,9 @@ impl Work {
         // What was made anew from a kept outcome is no transaction of now, and yet would execute again.
         let executed = self.last != Transno::ZERO
             || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
-        self.session.answered(&reply, executed);
+        // What failed may succeed when it is executed once more, and the client has the first answer by then.
+        let may_execute = !self.request.ops.iter().all(only_asks);
+        self.session.answered(&reply, executed || may_execute);
         self.session.told.set(last_committed);
         self.server.requests.set(self.server.requests.get() + 1);
         self.session.push(Message::Reply { reply });
@@ -739,6 +741,15 @@ impl Work {
         if self.leave {
             self.session.unbind();
         }
+    }
+}
+
+/// May the operation be executed any number of times?
+fn only_asks(op: &Op) -> bool {
+    match op {
+        Op::Renew {} | Op::Status {} | Op::Statfs {} | Op::Sync {} => true,
+        Op::Acquire { .. } | Op::TestLock { .. } => true,
+        op => ops::cost(op) == Some(READ),
     }
 }
 

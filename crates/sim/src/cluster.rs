@@ -73,6 +73,8 @@ pub struct Cluster {
     pub restarted: Rc<Cell<Option<Instant>>>,
     /// Rises with every kill of the server.
     kills: Rc<Cell<u64>>,
+    /// That of the server that is up; 0 if none is.
+    pub epoch: Rc<Cell<u32>>,
     /// A device fails, or until when one did: the server may end by itself, and is started again.
     failing: Rc<Cell<bool>>,
     failed: Rc<Cell<Option<Instant>>>,
@@ -188,8 +190,20 @@ impl Cluster {
     pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
-        let (kills, failing, failed, evictions, store) = Default::default();
-        Cluster { world, env, disks, starts, restarted, kills, failing, failed, evictions, store }
+        let (kills, epoch, failing, failed, evictions, store) = Default::default();
+        Cluster {
+            world,
+            env,
+            disks,
+            starts,
+            restarted,
+            kills,
+            epoch,
+            failing,
+            failed,
+            evictions,
+            store,
+        }
     }
 
     /// The metadata zone as it is attached.
@@ -308,6 +322,7 @@ impl Cluster {
     pub fn kill_server(&self) {
         self.restarted.set(Some(self.env.now()));
         self.kills.set(self.kills.get() + 1);
+        self.epoch.set(0);
         self.world.kill(SERVER);
         // It holds the device.
         self.store.take();
@@ -365,6 +380,7 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
     *cluster.store.borrow_mut() = Some(mfs.clone());
+    cluster.epoch.set(mfs.identity().epoch.0);
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
     // From here on reads do not fail: what a failing one tells applications is not judged.
     cluster.meta().mend_reads();

@@ -117,8 +117,10 @@ impl State {
         let node = self.node(ino);
         let (Body::File(content), Some(edit)) = (&node.body, Edit::of(&call.op)) else { return };
         let edited = content.edit(edit);
-        let all = std::iter::once(content).chain(&edited);
-        let perhaps = Content::any_of(all.map(|content| (content, false)));
+        // Of a write any part may have moved the end.
+        let grew = matches!(edit, Edit::Write { .. });
+        let edited = edited.iter().map(|edited| (edited, grew));
+        let perhaps = Content::any_of(std::iter::once((content, false)).chain(edited));
         // Another client's stays unsynced, if nothing was done.
         let dirty = node.dirty.take();
         let mut dirty = dirty.unwrap_or_else(|| Rc::new(Dirty::new(call.client, content)));

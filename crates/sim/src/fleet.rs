@@ -355,7 +355,11 @@ impl Fleet {
         };
         match damaged {
             Some((ino, flush)) => self.0.history.damaged(mount.index, ino, flush),
-            None => *replayed = self.0.cluster.env.now(),
+            // What it says late may be of a server that has died since.
+            None if mount.client.status().epoch == self.0.cluster.epoch.get() => {
+                *replayed = self.0.cluster.env.now();
+            }
+            None => {}
         }
     }
 

@@ -209,6 +209,8 @@ impl State {
                     .map(|ino| with(Outcome::Found(Some(ino))))
                     .collect()
             }
+            // Who waits for being stable has a part of it there, perhaps, before it ends.
+            Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
             _ => vec![with(Outcome::Done)],
         }
     }

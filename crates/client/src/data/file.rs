@@ -368,15 +368,12 @@ impl File {
             state.take_attr(attr);
             state.tail_zero = attr.size.is_multiple_of(BLOCK_U64);
         }
-        match layout {
-            Some(part) => {
-                if !before.contains(Rights::DATA_X) {
-                    state.layout.clear();
-                    state.loaded_to = 0;
-                }
-                state.load(&part);
+        if let Some(part) = layout {
+            if !before.contains(Rights::DATA_X) {
+                state.layout.clear();
+                state.loaded_to = 0;
             }
-            None => {}
+            state.load(&part);
         }
     }
 

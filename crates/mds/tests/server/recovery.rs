@@ -115,6 +115,27 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
     });
 }
 
+#[test]
+fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
+    run(|bed| async move {
+        let (c, other) = (bed.client("c").await, bed.client("o").await);
+        let file = c.file(ROOT, "x").await;
+        let (from, to) = (at(ROOT), at(ROOT));
+        let (old, new) = (name("x"), name("y"));
+        let op = Op::Rename { from, name: old, to, new_name: new, flags: 2, unused: None };
+        let request = c.request(9, vec![op]);
+        let first = c.exchange(request.clone()).await.unwrap();
+        assert_eq!(first.results, [Err(Fault::NotFound)], "there is nothing to exchange it with");
+        other.file(ROOT, "y").await;
+        // The client may have heard the first answer, and this one is for nobody.
+        c.hang_up();
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
+        let again = c.exchange(request).await.unwrap();
+        assert_eq!(again.results, first.results);
+        assert_eq!(c.lookup(ROOT, "x").await.map(|attr| attr.ino), Some(file));
+    });
+}
+
 /// A file without a name is made, durably, and the server dies before its maker has the answer.
 async fn unnamed_unheard(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
