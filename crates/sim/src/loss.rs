@@ -8,6 +8,7 @@
 
 use std::rc::Rc;
 
+use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, Op, Outcome};
@@ -210,6 +211,20 @@ impl State {
                     .collect()
             }
             // Who waits for being stable has a part of it there, perhaps, before it ends.
+            Op::Write { offset: Some(offset), len, sync: true, .. } => {
+                // Through pages it goes out in several requests, and only the first may have gone.
+                let (first, end) = (*offset, offset + u64::from(*len));
+                let pages =
+                    (first / BLOCK_U64 + 1..end.div_ceil(BLOCK_U64)).map(|at| at * BLOCK_U64);
+                let part = |to: u64| {
+                    let mut call = Call::clone(&with(Outcome::Done));
+                    if let Op::Write { len, .. } = &mut call.op {
+                        *len = (to - first) as u32;
+                    }
+                    Rc::new(call)
+                };
+                pages.chain([end]).map(part).chain([with(Outcome::DeviceFailed)]).collect()
+            }
             Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
             _ => vec![with(Outcome::Done)],
         }
