@@ -180,43 +180,52 @@ impl Txn<'_> {
     /// # Errors
     /// `Fault::NoSpace` if there is no such run, or only the reserve is left.
     pub fn alloc_meta(&mut self, n: u32, goal: Option<MetaBlock>) -> Result<MetaBlock, Stop> {
+        let space = &self.state.space;
+        let start = goal.map_or_else(|| self.space_change.cursor.unwrap_or(space.cursor), |b| b.0);
+        let found = self.find_meta(n, MetaBlock(start))?.ok_or(Stop::Fault(Fault::NoSpace))?;
+        let index = (found.0 / BITS) as usize;
+        let block = MetaBlock(self.state.space.first.0 + index as u64);
+        change_bits(self.write(block)?, found.0 % BITS, n.into(), true);
+        self.space_change.add(index, -i64::from(n));
+        self.space_change.cursor = Some(found.0 + u64::from(n));
+        Ok(found)
+    }
+
+    /// Finds `n` contiguous free metadata blocks near `goal`, behind it first.
+    ///
+    /// # Errors
+    /// `Invalid` for no or too many blocks.
+    pub(crate) fn find_meta(&self, n: u32, goal: MetaBlock) -> Result<Option<MetaBlock>, Stop> {
         let n = u64::from(n);
         if n == 0 || n > BITS {
             return Err(Fault::Invalid.into());
         }
         let space = &self.state.space;
         let reserve = if self.cost.reserve { 0 } else { space.reserve };
-        let free = (space.total_free as i64 + self.space_change.total) as u64;
-        if free < n + reserve {
-            return Err(Fault::NoSpace.into());
+        if self.meta_space().1 < n + reserve {
+            return Ok(None);
         }
         let count = space.free.len();
-        let start = goal.map_or_else(|| self.space_change.cursor.unwrap_or(space.cursor), |b| b.0);
-        let start = if start < space.blocks { start } else { 0 };
+        let start = if goal.0 < space.blocks { goal.0 } else { 0 };
         for step in 0..=count {
             let index = ((start / BITS) as usize + step) % count;
-            let free = i64::from(self.state.space.free[index]) + self.space_change.of(index);
+            let free = i64::from(space.free[index]) + self.space_change.of(index);
             if free < n as i64 {
                 continue;
             }
             let from = if step == 0 { start % BITS } else { 0 };
-            if let Some(found) = self.take_run(index, n, from)? {
-                return Ok(found);
+            let block = MetaBlock(space.first.0 + index as u64);
+            if let Some(bit) = find_run(self.read_as(block, BlockType::Bitmap)?, n, from, BITS) {
+                return Ok(Some(MetaBlock(index as u64 * BITS + bit)));
             }
         }
-        Err(Fault::NoSpace.into())
+        Ok(None)
     }
 
-    fn take_run(&mut self, index: usize, n: u64, from: u64) -> Result<Option<MetaBlock>, Stop> {
-        let block = MetaBlock(self.state.space.first.0 + index as u64);
-        let Some(bit) = find_run(self.read_as(block, BlockType::Bitmap)?, n, from, BITS) else {
-            return Ok(None);
-        };
-        change_bits(self.write(block)?, bit, n, true);
-        let found = index as u64 * BITS + bit;
-        self.space_change.add(index, -(n as i64));
-        self.space_change.cursor = Some(found + n);
-        Ok(Some(MetaBlock(found)))
+    /// Are so few metadata blocks left that no more should be allocated ahead?
+    pub(crate) fn meta_is_short(&self) -> bool {
+        let (total, free) = self.meta_space();
+        free < total / 4
     }
 
     /// Frees `n` blocks from `first` on; see the module on when they can be allocated again.

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use env::sync::Notify;
 use types::limits::BLOCK;
-use types::{Epoch, Lsn, MetaBlock, Transno, Uuid};
+use types::{Epoch, Fault, Lsn, MetaBlock, Transno, Uuid};
 
 use crate::block::{self, BlockType};
 use crate::cache::Cache;
@@ -19,6 +19,7 @@ use crate::error::{Stop, StoreError};
 use crate::fetch::Pins;
 use crate::journal::Log;
 use crate::metaspace;
+use crate::names::placement;
 use crate::roots::ROOTS_BLOCK;
 use crate::state::State;
 use crate::superblock::{FIRST_LSN, Superblock};
@@ -145,12 +146,19 @@ impl Mfs {
     ) -> Result<(T, Transno), StoreError> {
         let mut pins = Pins::new(&self.inner);
         let mut scanned = Pins::new(&self.inner);
+        let mut trimmed = false;
         loop {
             if !self.inner.has_room(cost) {
                 self.inner.admit(cost).await?;
             }
             match self.attempt(cost, &mut body)? {
                 Ok(done) => return Ok(done),
+                Err(Stop::Fault(Fault::NoSpace)) if !trimmed && self.is_short(cost) => {
+                    trimmed = true;
+                    if placement::trim(self).await? == 0 {
+                        return Err(StoreError::Fault(Fault::NoSpace));
+                    }
+                }
                 Err(Stop::Fault(fault)) => return Err(StoreError::Fault(fault)),
                 Err(Stop::Corrupt(block, what)) => return Err(StoreError::Corrupt { block, what }),
                 Err(Stop::Miss(first, count)) => self.inner.fetch(first, count, &mut pins).await?,
@@ -160,6 +168,12 @@ impl Mfs {
                 }
             }
         }
+    }
+
+    /// Are there perhaps too few free metadata blocks for a transaction of this cost?
+    fn is_short(&self, cost: Cost) -> bool {
+        let space = &self.inner.state.borrow().space;
+        space.total_free() < space.reserve + u64::from(cost.dirty)
     }
 
     fn attempt<T>(

@@ -16,6 +16,7 @@ use crate::format::number::{ATTIC, SYSTEM_CHUNK, home_of};
 use crate::format::slot::Slot;
 use crate::mkfs::FormatOptions;
 use crate::names::index::{self, Names};
+use crate::names::placement::Placement;
 use crate::space::Hints;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, plant};
 use crate::txn::Txn;
@@ -25,6 +26,7 @@ use crate::txn::Txn;
 pub struct SideState {
     pub(crate) names: Names,
     pub(crate) space: Hints,
+    pub(crate) placement: Placement,
 }
 
 /// What the running transaction changes in it.

@@ -140,9 +140,10 @@ fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
     );
     println!("{outcome:?}");
     outcome.check_log();
-    // Batches of the blocks that were dirty for longest took 69 writes and let somebody wait for 73 ms.
-    assert!(outcome.home <= 40, "{outcome:?}");
-    assert!(outcome.longest < Duration::from_millis(60), "{outcome:?}");
+    // Batches of the blocks that were dirty for longest took 69 writes where the directories lay mixed. They
+    // lie apart now, which makes listings sequential and costs a sweep a seek for each.
+    assert!(outcome.home <= 3 * TASKS, "{outcome:?}");
+    assert!(outcome.longest < Duration::from_millis(160), "{outcome:?}");
 }
 
 #[test]

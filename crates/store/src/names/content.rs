@@ -29,7 +29,7 @@ pub const RUN_MAX: u32 = 64;
 /// Longest run of a large directory: one request of a listing.
 pub const RUN_LARGE: u32 = 256;
 /// A directory with so many runs' worth of content is large.
-const LARGE_PARTS: u32 = 32;
+pub(crate) const LARGE_PARTS: u32 = 32;
 /// Chunks whose making can be lost in a crash, at most: more than fit in the log's undurable part.
 const LOST_CHUNKS_MAX: u64 = 1 << 17;
 /// Chunks of one directory at most: a position has 16 bits for the chunk.
@@ -226,7 +226,12 @@ impl Txn<'_> {
         let (home, mut slot) = self.locate_live(dir)?;
         let mut ahead = block + 1;
         if block == chunk.allocated() {
-            self.add_run(number, &mut chunk, home.block, run_wanted(slot.blocks()))?;
+            let near = match chunk.descriptor.index {
+                0 if block == 0 => self.first_goal(&home, &slot)?,
+                _ => home.block,
+            };
+            let wanted = self.run_wanted(slot.blocks());
+            self.add_run(number, &mut chunk, near, wanted)?;
             ahead = (block + 1).next_multiple_of(RUN_MAX);
         } else if block.is_multiple_of(RUN_MAX) {
             ahead = block + RUN_MAX;
@@ -259,6 +264,9 @@ impl Txn<'_> {
         let last = chunk.runs.last().filter(|run| run.is_present());
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
+        if len > 1 {
+            self.side_mut().placement.something_is_ahead();
+        }
         let old = chunk.runs.clone();
         chunk.put(Run::present(allocated, start, len));
         self.set_runs(number, &old, chunk.clone())
@@ -418,12 +426,6 @@ impl Txn<'_> {
         }
         Ok(block)
     }
-}
-
-/// Length of the next run of a directory that has `blocks` content blocks.
-fn run_wanted(blocks: u64) -> u32 {
-    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-    blocks.clamp(1, RUN_MAX).max((blocks / LARGE_PARTS).min(RUN_LARGE))
 }
 
 /// A content block without a slot in use.

@@ -16,7 +16,7 @@ pub mod find;
 pub mod free;
 pub mod index;
 pub mod inode;
-pub mod path;
+pub(crate) mod placement;
 pub mod readdir;
 pub mod rename;
 pub mod xattr;

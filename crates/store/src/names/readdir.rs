@@ -12,6 +12,9 @@ use crate::error::Stop;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::txn::Txn;
 
+/// Blocks that are read together at most; twice what was asked for, as the listing will go on.
+const PIECE_MAX: usize = 256;
+
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
@@ -52,8 +55,11 @@ impl Txn<'_> {
             let end = used.min(run.first + run.len);
             if run.start.0 != 0 {
                 let start = MetaBlock(run.start.0 + u64::from(block - run.first));
-                let enough = (max - out.len()).div_ceil(4).min(64) as u32;
-                self.want(start, (end - block).min(enough))?;
+                if let Err(Stop::Miss(..)) = self.read(start) {
+                    // In pieces: a window that slides would fetch its last block alone each time.
+                    let piece = (max - out.len()).div_ceil(4).min(PIECE_MAX) as u32;
+                    self.want(start, (end - block).min(piece))?;
+                }
                 self.list_block(start, &mut from, max, &mut out)?;
             } else {
                 from = next_position(from, end * SLOTS_PER_BLOCK);

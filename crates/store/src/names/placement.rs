@@ -1,0 +1,187 @@
+//! Where the content of directories comes to lie, and what they have ahead of their needs.
+//!
+//! Invariants:
+//! - all of it is a matter of speed: whatever is chosen here, every block is found through its chunk;
+//! - a directory of the root, and one that belongs to somebody else than the directory it lies in, begins in
+//!   a region of its own, as long as there are unused ones, so that the trees of several users do not mix
+//!   (002 §3.2: directories that one stream makes lie together);
+//! - every other directory begins behind the last of its sisters (002 §3.2: subdirectories of one parent lie
+//!   together);
+//! - content grows by as much as there is of it, at least [`FIRST`] blocks, while a quarter of the device is
+//!   free, and block by block then;
+//! - blocks that are allocated ahead keep no transaction from getting space: it takes them back ([`trim`]).
+
+use types::{DirNo, HashMap, Ino, MetaBlock};
+
+use super::content::{LARGE_PARTS, RUN_LARGE, RUN_MAX};
+use super::find::Spot;
+use crate::error::{Stop, StoreError};
+use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
+use crate::format::number::SYSTEM_CHUNK;
+use crate::format::slot::Slot;
+use crate::mfs::{Cost, Mfs};
+use crate::trees::CHUNKS;
+use crate::txn::Txn;
+
+/// Blocks that a directory gets with its first entry: 32 entries, read by one request.
+const FIRST: u32 = 4;
+/// Blocks of a region: a share of the device, between these.
+const REGION_SHARE: u64 = 128;
+const REGION: std::ops::RangeInclusive<u64> = 16..=1024;
+/// Directories of which is remembered where the last of their subdirectories lies.
+const PARENTS_MAX: usize = 1 << 16;
+/// Items of the table that one step of trimming looks at, and chunks that it shortens.
+const LOOK: usize = 256;
+const TRIMMED: usize = 32;
+/// Blocks that trimming looks for before it is content.
+const ENOUGH: u64 = 256;
+
+/// What is remembered; hints.
+#[derive(Default, Debug)]
+pub struct Placement {
+    /// Behind the content of each directory's newest subdirectory.
+    behind: HashMap<Ino, MetaBlock>,
+    /// Where the newest region ends.
+    region: u64,
+    /// The first chunk that trimming has not looked at.
+    trim_from: DirNo,
+    /// Trimming has looked at all chunks, and nothing was allocated ahead since.
+    nothing_ahead: bool,
+}
+
+impl Placement {
+    fn note(&mut self, parent: Ino, behind: MetaBlock, region: Option<u64>) {
+        if self.behind.len() >= PARENTS_MAX {
+            self.behind.clear();
+        }
+        self.behind.insert(parent, behind);
+        self.region = region.unwrap_or(self.region);
+    }
+
+    /// Some directory may have blocks ahead now.
+    pub(crate) fn something_is_ahead(&mut self) {
+        self.nothing_ahead = false;
+    }
+}
+
+impl Txn<'_> {
+    /// Length of the next run of a directory that has `blocks` content blocks.
+    pub(crate) fn run_wanted(&self, blocks: u64) -> u32 {
+        if self.meta_is_short() {
+            return 1;
+        }
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        blocks.clamp(FIRST, RUN_MAX).max((blocks / LARGE_PARTS).min(RUN_LARGE))
+    }
+
+    /// Where the content of the directory in `slot`, at `home`, should begin.
+    pub(crate) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
+        let parent = home.dir;
+        let region = match self.begins_a_region(parent, slot)? {
+            true => self.free_region()?,
+            false => None,
+        };
+        let behind = self.side().placement.behind.get(&parent).copied();
+        let goal = region.or(behind).unwrap_or(home.block);
+        let end = region.map(|start| start.0 + self.region_blocks());
+        let next = MetaBlock(goal.0 + u64::from(FIRST));
+        self.on_commit(move |side, _| side.placement.note(parent, next, end));
+        Ok(goal)
+    }
+
+    fn begins_a_region(&mut self, parent: Ino, slot: &Slot) -> Result<bool, Stop> {
+        if parent == Ino::ROOT || parent == Ino::NONE {
+            // The root itself and the attic lie in the system's chunk: nobody's trees.
+            return Ok(parent == Ino::ROOT);
+        }
+        match self.locate(parent)? {
+            Some(spot) => Ok(self.load(&spot)?.attr().uid != slot.attr().uid),
+            None => Ok(false),
+        }
+    }
+
+    fn region_blocks(&self) -> u64 {
+        (self.meta_space().0 / REGION_SHARE).clamp(*REGION.start(), *REGION.end())
+    }
+
+    /// An unused region behind the newest one, or before it.
+    fn free_region(&self) -> Result<Option<MetaBlock>, Stop> {
+        if self.meta_is_short() {
+            return Ok(None);
+        }
+        let region = MetaBlock(self.side().placement.region);
+        self.find_meta(self.region_blocks() as u32, region)
+    }
+
+    /// Gives back what some chunks from `from` on have ahead. The blocks, and where to go on.
+    pub(crate) fn trim_step(&mut self, from: DirNo) -> Result<(u64, Option<DirNo>), Stop> {
+        let items = CHUNKS.range(self, &chunk_key(from, 0), LOOK)?;
+        let more = items.len() == LOOK;
+        let (mut blocks, mut chunks, mut next, mut last) = (0, 0, None, from);
+        for (key, value) in items {
+            let Some((number, index)) = decode_key(&key) else { continue };
+            last = number;
+            if index != DESCRIPTOR {
+                continue;
+            }
+            next = Some(DirNo(number.0 + 1));
+            let sound = Descriptor::decode(&value).is_some();
+            if number == SYSTEM_CHUNK || !sound || !self.ensure_chunk(number)? {
+                continue;
+            }
+            let freed = self.trim_chunk(number)?;
+            blocks += freed;
+            chunks += usize::from(freed > 0);
+            if chunks == TRIMMED {
+                return Ok((blocks, next));
+            }
+        }
+        // A chunk that has more runs than one look shows is passed over: little of it is ahead.
+        Ok((blocks, more.then(|| next.unwrap_or(DirNo(last.0 + 1)))))
+    }
+
+    /// Gives back what a chunk has ahead; how many blocks.
+    pub(crate) fn trim_chunk(&mut self, number: DirNo) -> Result<u64, Stop> {
+        let mut chunk = self.chunk(number)?.clone();
+        let (used, allocated) = (chunk.descriptor.used, chunk.allocated());
+        if allocated <= used {
+            return Ok(0);
+        }
+        let old = chunk.runs.clone();
+        let mut freed = 0;
+        for run in old.iter().filter_map(|run| run.part(used, u32::MAX)).filter(Run::is_present) {
+            self.free_meta(run.start, run.len)?;
+            freed += u64::from(run.len);
+        }
+        chunk.cut(used);
+        self.set_runs(number, &old, chunk)?;
+        Ok(freed)
+    }
+}
+
+/// Takes back what directories have ahead, until there is enough or all of them were looked at. The blocks
+/// that came back.
+pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
+    let start = match &mfs.inner.state.borrow().side.placement {
+        placement if placement.nothing_ahead => return Ok(0),
+        placement => placement.trim_from,
+    };
+    let (mut from, mut wrapped, mut blocks) = (start, false, 0);
+    while blocks < ENOUGH {
+        let step = Box::pin(mfs.run(Cost::STEP, |txn| txn.trim_step(from)));
+        let ((freed, next), _) = step.await?;
+        blocks += freed;
+        match next {
+            Some(next) if !wrapped || next < start => from = next,
+            None if !wrapped => (from, wrapped) = (DirNo(0), true),
+            _ => break,
+        }
+    }
+    let placement = &mut mfs.inner.state.borrow_mut().side.placement;
+    placement.trim_from = from;
+    placement.nothing_ahead = blocks == 0;
+    Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests;

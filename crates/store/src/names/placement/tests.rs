@@ -1,0 +1,155 @@
+//! Where content lies, and that what is ahead of needs comes back.
+
+use types::{FileKind, Name, Timestamp};
+
+use super::*;
+use crate::fsck::ProblemKind;
+use crate::names::NewInode;
+use crate::testing::{formatted_in, now};
+use types::Fault;
+
+fn new(kind: FileKind, uid: u32) -> NewInode<'static> {
+    let time = Timestamp { seconds: 5, nanos: 6 };
+    NewInode {
+        kind,
+        mode: 0o755,
+        uid,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+fn create(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind, uid: u32) -> Result<Ino, StoreError> {
+    let name = Name::new(text.as_bytes()).unwrap();
+    now(mfs.run(Cost::SMALL, |txn| txn.create(dir, &name, &new(kind, uid), None)))
+        .map(|done| done.0)
+}
+
+fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32) -> Ino {
+    let made = create(mfs, dir, text, FileKind::Directory, uid).unwrap();
+    create(mfs, made, "a file", FileKind::Regular, uid).unwrap();
+    made
+}
+
+/// First block, and blocks allocated, of the content of a directory.
+fn content(mfs: &Mfs, dir: Ino) -> (u64, u32) {
+    let found = now(mfs.run(Cost::READ, |txn| {
+        let number = txn.read_chunks(dir)?[0];
+        let chunk = txn.chunk(number)?;
+        Ok((chunk.runs[0].start.0, chunk.allocated()))
+    }));
+    found.unwrap().0
+}
+
+#[test]
+fn trees_of_the_root_and_of_several_users_lie_apart_and_sisters_together() {
+    let mfs = formatted_in(100_000);
+    let region = 100_000 / REGION_SHARE;
+    let tops: Vec<Ino> = (0..8).map(|n| mkdir(&mfs, Ino::ROOT, &format!("top{n}"), 0)).collect();
+    let users: Vec<Ino> = (1..9).map(|n| mkdir(&mfs, tops[0], &format!("user{n}"), n)).collect();
+    let mut starts: Vec<u64> = Vec::new();
+    starts.extend(tops.iter().chain(&users).map(|&dir| content(&mfs, dir).0));
+    starts.sort_unstable();
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= region), "{starts:?}");
+    // Users make directories in turns: each one's lie together, in its region.
+    for n in 0..20 {
+        for (user, &dir) in users.iter().enumerate() {
+            mkdir(&mfs, dir, &format!("dir{n}"), user as u32 + 1);
+        }
+    }
+    for &dir in &users {
+        let (start, _) = content(&mfs, dir);
+        let subs: Vec<u64> = (0..20)
+            .map(|n| {
+                let name = Name::new(format!("dir{n}").as_bytes()).unwrap();
+                let found = now(mfs.run(Cost::READ, |txn| txn.lookup(dir, &name))).unwrap().0;
+                content(&mfs, found.unwrap()).0
+            })
+            .collect();
+        assert!(subs.windows(2).all(|pair| pair[1] == pair[0] + u64::from(FIRST)), "{subs:?}");
+        assert!((start..start + region).contains(&subs[19]), "{start}: {subs:?}");
+    }
+}
+
+#[test]
+fn a_small_directory_is_one_run() {
+    let mfs = formatted_in(100_000);
+    let dirs: Vec<Ino> = (0..10).map(|n| mkdir(&mfs, Ino::ROOT, &format!("dir{n}"), 0)).collect();
+    for n in 0..31 {
+        for &dir in &dirs {
+            create(&mfs, dir, &format!("file{n}"), FileKind::Regular, 0).unwrap();
+        }
+    }
+    for dir in dirs {
+        assert_eq!(content(&mfs, dir).1, FIRST, "32 entries");
+    }
+}
+
+/// Fills the store with files in `dirs` directories in turns; the number that fit.
+fn fill(mfs: &Mfs, dirs: u32) -> u64 {
+    let mut made = Vec::new();
+    let mut files = 0;
+    for n in 0..dirs {
+        match create(mfs, Ino::ROOT, &format!("dir{n}"), FileKind::Directory, n) {
+            Ok(dir) => made.push(dir),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    loop {
+        for &dir in &made {
+            match create(mfs, dir, &format!("file{files}"), FileKind::Regular, 0) {
+                Ok(_) => files += 1,
+                Err(StoreError::Fault(Fault::NoSpace)) => return files,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_is_full_only_when_its_blocks_hold_entries() {
+    for dirs in [1, 40, 300] {
+        let mfs = formatted_in(8000);
+        let (total, free) = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space()))).unwrap().0;
+        let room = (free - mfs.inner.state.borrow().space.reserve) * 8;
+        let files = fill(&mfs, dirs);
+        // What is missing: the table's nodes, and in each directory a block that is not full.
+        let missing = u64::from(dirs) * 8 + total;
+        assert!(files + missing >= room * 95 / 100, "{dirs}: {files} files, room for {room}");
+        // Being full is told at once, without looking at every directory each time.
+        let before = mfs.inner.state.borrow().side.placement.nothing_ahead;
+        assert!(before, "all was looked at, and nothing is ahead");
+    }
+}
+
+#[test]
+fn what_is_ahead_comes_back_and_everything_is_still_found() {
+    let mfs = formatted_in(8000);
+    let dirs: Vec<Ino> = (0..500).map(|n| mkdir(&mfs, Ino::ROOT, &format!("dir{n}"), 0)).collect();
+    let free = || now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space().1))).unwrap().0;
+    let before = free();
+    let mut back = 0;
+    while let blocks @ 1.. = now(trim(&mfs)).unwrap() {
+        back += blocks;
+    }
+    // Each has one entry, in one block; the root may have some ahead, too.
+    let wanted = 500 * u64::from(FIRST - 1);
+    assert!((wanted..wanted + u64::from(RUN_MAX)).contains(&back), "{back}");
+    assert!(free() - before <= back && free() - before > back * 9 / 10);
+    assert_eq!(now(trim(&mfs)).unwrap(), 0);
+    for (n, &dir) in dirs.iter().enumerate() {
+        for file in 0..20 {
+            create(&mfs, dir, &format!("more{file}"), FileKind::Regular, 0).unwrap();
+        }
+        assert!(content(&mfs, dir).1 >= 3, "directory {n} grows again");
+    }
+    // Links of the root are not counted here.
+    let problems = now(crate::fsck::check(&mfs)).unwrap().problems;
+    assert!(problems.iter().all(|it| it.kind == ProblemKind::WrongLinkCount), "{problems:?}");
+}
