@@ -90,8 +90,10 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn a_run_leaves_nothing_of_its_world_behind() {
-    // The first run of a process makes the disk that all begin with.
-    run(&Plan { operations: 10, ..Plan::new(1) });
+    // The first run of each size of devices makes the disk that all of that size begin with.
+    for seed in 0..40 {
+        run(&Plan { operations: 1, ..Plan::new(seed) });
+    }
     let before = SimDisk::living();
     for seed in 0..40 {
         let plan = Plan { operations: 60, ..Plan::new(seed) };
