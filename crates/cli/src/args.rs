@@ -78,8 +78,14 @@ pub enum Command {
     /// Where a file lies: its segments with file offset, length, PAG, offset and state
     #[command(alias = "getstripe")]
     Layout(LayoutArgs),
-    /// Check a file system whose server is stopped
+    /// Check a file system whose server is stopped, and repair it if told to
     Fsck(FsckArgs),
+    /// Write names, attributes and layouts as a stream to standard output; the server is stopped
+    Dump(DumpArgs),
+    /// Build names, attributes and layouts from a dump on standard input, on a new file system
+    Load(LoadArgs),
+    /// The paths of inode numbers; the server is stopped
+    Path(PathArgs),
     /// Measure it beside other file systems on the same disk
     Bench(BenchArgs),
     /// Make a figure of the papers again, beside what they print
@@ -296,6 +302,48 @@ pub struct FsckArgs {
     #[arg(short = 'a', short_aliases = ['p', 'n', 'f'], action = clap::ArgAction::Count, hide = true)]
     pub ignored: u8,
     /// How to print the report
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `dump`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The stream (FORMAT.md) holds every inode that a name leads to, with names, attributes, extended
+attributes, targets and segments; not the data, which stays where it is, and nothing of clients. It
+depends on no release's format, carries checksums, and compresses well:
+
+  redbud dump home.toml | zstd > home.dump.zst")]
+pub struct DumpArgs {
+    /// The cluster's file, or the DIR of `redbud local`
+    pub target: PathBuf,
+}
+
+/// Arguments of `load`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The metadata zone must be fresh from `redbud mkfs`, with data zones of the same numbers that are not
+smaller; segments keep their places on them. (mkfs writes the label of a data zone, block 0, and no
+data.) Inodes get new numbers. A load that failed has left a part: format again.
+
+  redbud mkfs --force home.toml && zstd -d < home.dump.zst | redbud load home.toml")]
+pub struct LoadArgs {
+    /// The cluster's file, or the DIR of `redbud local`
+    pub target: PathBuf,
+}
+
+/// Arguments of `path`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The walk goes from the inode to the directory that holds it, and up. A file whose first name was
+removed while it had others is not found by this. Exit status: 0 all found, 1 none, 3 some.")]
+pub struct PathArgs {
+    /// The cluster's file, or the DIR of `redbud local`
+    pub target: PathBuf,
+    /// Inode numbers, as `stat` and logs have them
+    #[arg(required = true, value_name = "INO")]
+    pub inodes: Vec<u64>,
+    /// How to print them
     #[command(flatten)]
     pub output: Output,
 }

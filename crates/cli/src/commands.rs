@@ -3,12 +3,14 @@
 pub mod bench;
 pub mod df;
 pub mod documents;
+pub mod dump;
 pub mod fsck;
 pub mod layout;
 pub mod local;
 pub mod mds;
 pub mod mkfs;
 pub mod mount;
+pub mod path;
 pub mod reproduce;
 pub mod sim;
 pub mod status;

@@ -18,6 +18,7 @@ mod commit;
 mod crash_tests;
 mod device;
 pub mod diff;
+pub mod dump;
 pub mod error;
 mod fetch;
 pub mod format;

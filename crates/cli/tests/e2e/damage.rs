@@ -1,7 +1,7 @@
 //! Damaged and foreign devices are refused by name; no damage makes anything panic.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Output};
 
 use crate::harness::{Cluster, Spec, describe, redbud};
@@ -108,8 +108,48 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["repair"]["found"], serde_json::json!([]));
     cluster.start_server();
-    cluster.mount();
+    cluster.remount(0, &[]);
     assert_eq!(fs::read(cluster.root().join("dir/f49")).unwrap(), b"content");
+}
+
+#[test]
+fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    fs::create_dir_all(root.join("a/b")).unwrap();
+    fs::write(root.join("a/b/file"), vec![7; 300_000]).unwrap();
+    fs::hard_link(root.join("a/b/file"), root.join("hard")).unwrap();
+    std::os::unix::fs::symlink("a/b/file", root.join("symlink")).unwrap();
+    let number = fs::metadata(root.join("a/b/file")).unwrap().ino();
+    cluster.unmount(0);
+    cluster.stop_server();
+    let said = describe(&run(redbud().arg("path").arg(&cluster.config).arg(number.to_string())));
+    assert!(said.contains("\t/a/b/file"), "{said}");
+    let dump = |to: &str| {
+        let path = cluster.dir.join(to);
+        let out = fs::File::create(&path).unwrap();
+        let output = redbud().arg("dump").arg(&cluster.config).stdout(out).output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        fs::read(path).unwrap()
+    };
+    let first = dump("first");
+    let load = || {
+        let input = fs::File::open(cluster.dir.join("first")).unwrap();
+        redbud().arg("load").arg(&cluster.config).stdin(input).output().unwrap()
+    };
+    let said = describe(&load());
+    assert!(said.contains("was used already"), "{said}");
+    let output = run(redbud().args(["mkfs", "--force"]).arg(&cluster.config));
+    assert!(output.status.success(), "{}", describe(&output));
+    let output = load();
+    assert!(output.status.success(), "{}", describe(&output));
+    assert_eq!(dump("second").len(), first.len());
+    cluster.assert_clean();
+    cluster.start_server();
+    cluster.remount(0, &[]);
+    let root = cluster.root();
+    assert_eq!(fs::read(root.join("symlink")).unwrap(), vec![7; 300_000]);
+    assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 2);
 }
 
 #[test]

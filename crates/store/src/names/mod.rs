@@ -17,6 +17,7 @@ pub mod free;
 pub mod index;
 pub mod inode;
 pub(crate) mod placement;
+pub mod path;
 pub mod readdir;
 pub mod rename;
 pub mod xattr;

@@ -60,6 +60,16 @@ impl Txn<'_> {
         self.free_later(ino, &freed)
     }
 
+    /// Maps blocks that the caller has taken from free space into a hole of a file.
+    pub(crate) fn map_taken(&mut self, ino: Ino, extent: Extent) -> Result<(), Stop> {
+        let end = extent.file.0.checked_add(extent.len);
+        let sound = extent.len <= SEGMENT_LEN_MAX && end.is_some_and(|end| end >> 52 == 0);
+        if !sound || !self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?.is_empty() {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
+        Ok(())
+    }
+
     /// What is mapped in `len` blocks from `from` on now holds data. Holes stay holes.
     ///
     /// # Errors

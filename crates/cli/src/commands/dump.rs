@@ -1,0 +1,83 @@
+//! `redbud dump` and `redbud load`: the namespace and the layouts as a stream, while the server is stopped.
+
+use std::io::{BufReader, BufWriter, IsTerminal, Write};
+
+use env::{DriverKind, Env};
+use store::{Mfs, OpenOptions};
+
+use crate::args::{DumpArgs, LoadArgs};
+use crate::config::Cluster;
+use crate::devices::open_exclusive;
+use crate::exit::{Ended, Failure};
+use crate::target;
+
+/// Bytes gathered for one system call.
+const BUFFER: usize = 1 << 20;
+
+fn failed(text: String) -> Failure {
+    Failure::failed("RB-DUMP", text)
+}
+
+/// Writes a dump to standard output.
+pub fn dump(args: &DumpArgs) -> Ended {
+    let cluster = target::cluster(&args.target)?;
+    if std::io::stdout().is_terminal() {
+        return Err(Failure::usage("a dump is not for a terminal: redirect it to a file"));
+    }
+    run(cluster, |env, cluster| async move {
+        let mfs = open(&env, &cluster, false).await?;
+        let mut out = BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
+        let dumped = store::dump::dump(&mfs, &mut out).await;
+        let dumped = dumped.map_err(|error| failed(error.to_string()))?;
+        out.flush().map_err(|error| failed(format!("writing the dump: {error}")))?;
+        drop(mfs.close().await);
+        tell(&format!(
+            "{}: {} inodes, {} further names, {} segments",
+            cluster.name, dumped.inodes, dumped.links, dumped.segments
+        ));
+        Ok(0)
+    })
+}
+
+/// Reads a dump from standard input into a file system fresh from `redbud mkfs`.
+pub fn load(args: &LoadArgs) -> Ended {
+    let cluster = target::cluster(&args.target)?;
+    if std::io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "load reads a dump from standard input: redirect it from a file",
+        ));
+    }
+    run(cluster, |env, cluster| async move {
+        let mfs = open(&env, &cluster, true).await?;
+        let mut input = BufReader::with_capacity(BUFFER, std::io::stdin().lock());
+        let loaded = store::dump::load(&mfs, &mut input).await;
+        let closed = mfs.close().await;
+        let loaded = loaded.map_err(|error| failed(error.to_string()))?;
+        closed.map_err(|error| failed(error.to_string()))?;
+        tell(&format!(
+            "{}: {} inodes, {} further names, {} segments",
+            cluster.name, loaded.inodes, loaded.links, loaded.segments
+        ));
+        Ok(0)
+    })
+}
+
+/// Standard output may be the dump.
+fn tell(line: &str) {
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
+fn run<F: Future<Output = Ended>>(cluster: Cluster, main: impl FnOnce(Env, Cluster) -> F) -> Ended {
+    env::run(DriverKind::Auto, |env| main(env, cluster))
+        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .flatten()
+}
+
+async fn open(env: &Env, cluster: &Cluster, write: bool) -> Result<Mfs, Failure> {
+    let path = cluster.metadata.path.display().to_string();
+    let disk =
+        open_exclusive(env, &path, write).await.map_err(|error| failed(error.to_string()))?;
+    let cache_bytes = cluster.cache as usize;
+    let options = OpenOptions { cache_bytes, read_only: !write, ..OpenOptions::default() };
+    Mfs::open(env, &disk, options).await.map_err(|error| failed(format!("{path}: {error}")))
+}

@@ -1,0 +1,277 @@
+//! Building a tree from a dump.
+//!
+//! Invariant: what a record says is checked against what came before it; a stream that contradicts
+//! itself is refused with the number of the record. What was loaded until then stays on the new
+//! file system, which is of no use: it is to be formatted again.
+
+use std::fmt;
+use std::io::Read;
+
+use types::{Attr, Extent, Fault, FileKind, Ino, Name};
+
+use super::stream::{Inode, Reader, Record, StreamError, Zone};
+use crate::error::{Stop, StoreError};
+use crate::format::space::run_key;
+use crate::mfs::{Cost, Mfs};
+use crate::names::NewInode;
+use crate::trees::{FREE, INODES};
+use crate::txn::Txn;
+
+/// Why a load ended.
+#[derive(Clone, Debug)]
+pub enum LoadError {
+    /// The stream cannot be read.
+    Stream(StreamError),
+    /// A record contradicts those before it, or the zone: its number, and how.
+    Contradiction(u64, String),
+    /// The target is not a new file system that can take the dump.
+    Target(String),
+    /// The store failed in a record.
+    Store(u64, StoreError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Stream(error) => write!(f, "{error}"),
+            LoadError::Contradiction(number, text) => {
+                write!(f, "record {number} of the dump cannot be: {text}")
+            }
+            LoadError::Target(text) => f.write_str(text),
+            LoadError::Store(number, error) => write!(f, "loading record {number}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl From<StreamError> for LoadError {
+    fn from(error: StreamError) -> LoadError {
+        LoadError::Stream(error)
+    }
+}
+
+/// How much was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Loaded {
+    /// Inodes, the root included.
+    pub inodes: u64,
+    /// Further names.
+    pub links: u64,
+    /// Segments.
+    pub segments: u64,
+}
+
+/// Loads a dump into a new, empty file system. It is not durable before the store is closed.
+///
+/// # Errors
+/// The stream, the store, or the target; nothing is given back then: format the target again.
+pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> {
+    let mut reader = Reader::new(input);
+    let Record::Head { zones, .. } = reader.take()? else {
+        return Err(StreamError::Foreign.into());
+    };
+    let mut load = Load { mfs, at: 1, inodes: Vec::new(), done: Loaded::default() };
+    load.check_target(&zones).await?;
+    loop {
+        load.at = reader.number();
+        match reader.take()? {
+            Record::Head { .. } => return Err(load.contradiction("a second head")),
+            Record::Inode(inode) => load.inode(&inode).await?,
+            Record::Link { parent, name, number } => load.link(parent, &name, number).await?,
+            Record::Segments { number, list } => load.segments(number, &list).await?,
+            Record::End { inodes, links, segments } => {
+                let wanted = Loaded { inodes, links, segments };
+                if load.done != wanted || load.inodes.is_empty() {
+                    return Err(load.contradiction("it counts other numbers than there were"));
+                }
+                return Ok(load.done);
+            }
+        }
+    }
+}
+
+/// A running load.
+struct Load<'a> {
+    mfs: &'a Mfs,
+    /// Number of the record.
+    at: u64,
+    /// New numbers and kinds, by the dump's numbers.
+    inodes: Vec<(Ino, FileKind)>,
+    done: Loaded,
+}
+
+impl Load<'_> {
+    fn contradiction(&self, text: &str) -> LoadError {
+        LoadError::Contradiction(self.at, text.to_owned())
+    }
+
+    async fn run<T>(
+        &self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<T, LoadError> {
+        match self.mfs.run(Cost::STEP, body).await {
+            Ok((value, _)) => Ok(value),
+            Err(StoreError::Fault(Fault::Exists)) => Err(self.contradiction("the name is there")),
+            Err(StoreError::Fault(Fault::Invalid)) => {
+                Err(self.contradiction("it makes no sense in this place"))
+            }
+            Err(error) => Err(LoadError::Store(self.at, error)),
+        }
+    }
+
+    async fn check_target(&self, zones: &[Zone]) -> Result<(), LoadError> {
+        let (inodes, clients, empty, pags) = self
+            .run(|txn| {
+                let root = txn.is_empty(Ino::ROOT)?;
+                Ok((txn.root(INODES)?, txn.clients()?.len(), root, txn.pags()?))
+            })
+            .await?;
+        if inodes != 2 || clients != 0 || !empty {
+            let text = "the file system was used already: load needs one fresh from `redbud mkfs`";
+            return Err(LoadError::Target(text.into()));
+        }
+        for zone in zones {
+            let blocks = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.total + 1);
+            if blocks.is_none_or(|blocks| blocks < zone.blocks) {
+                let text = format!(
+                    "the dump has a data zone {} of {} blocks, the file system {}",
+                    zone.id,
+                    zone.blocks,
+                    blocks.map_or("none of that number".into(), |n| format!("one of {n}"))
+                );
+                return Err(LoadError::Target(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The inode with this number in the dump.
+    fn known(&self, number: u64) -> Result<(Ino, FileKind), LoadError> {
+        let at = number.checked_sub(1).and_then(|at| usize::try_from(at).ok());
+        let found = at.and_then(|at| self.inodes.get(at)).copied();
+        found.ok_or_else(|| self.contradiction("it names an inode that was not there"))
+    }
+
+    fn directory(&self, number: u64) -> Result<Ino, LoadError> {
+        match self.known(number)? {
+            (ino, FileKind::Directory) => Ok(ino),
+            _ => Err(self.contradiction("its parent is no directory")),
+        }
+    }
+
+    fn name(&self, bytes: &[u8]) -> Result<Name, LoadError> {
+        Name::new(bytes).map_err(|_| self.contradiction("its name is not legal"))
+    }
+
+    async fn inode(&mut self, inode: &Inode) -> Result<(), LoadError> {
+        let attr = &inode.attr;
+        if attr.ino.0 != self.inodes.len() as u64 + 1 {
+            return Err(self.contradiction("its number is not the next"));
+        }
+        let ino = if self.inodes.is_empty() {
+            if inode.parent != 0 || !inode.name.is_empty() || attr.kind != FileKind::Directory {
+                return Err(self.contradiction("the first inode is not the root"));
+            }
+            let root = Ino::ROOT;
+            self.run(|txn| txn.finish(root, inode)).await?;
+            root
+        } else {
+            let (dir, name) = (self.directory(inode.parent)?, self.name(&inode.name)?);
+            if (attr.kind == FileKind::Symlink) == inode.target.is_empty() {
+                return Err(self.contradiction("only a symlink has a target, and needs one"));
+            }
+            self.run(|txn| {
+                let ino = txn.create(dir, &name, &new(inode), None)?;
+                if attr.kind == FileKind::Directory {
+                    txn.add_link(dir)?;
+                }
+                txn.finish(ino, inode)?;
+                Ok(ino)
+            })
+            .await?
+        };
+        self.inodes.push((ino, attr.kind));
+        self.done.inodes += 1;
+        Ok(())
+    }
+
+    async fn link(&mut self, parent: u64, name: &[u8], number: u64) -> Result<(), LoadError> {
+        let (dir, name) = (self.directory(parent)?, self.name(name)?);
+        let (ino, kind) = self.known(number)?;
+        if kind == FileKind::Directory {
+            return Err(self.contradiction("a further name of a directory"));
+        }
+        self.run(|txn| {
+            txn.link(dir, &name, ino)?;
+            txn.add_link(ino)
+        })
+        .await?;
+        self.done.links += 1;
+        Ok(())
+    }
+
+    async fn segments(&mut self, number: u64, list: &[Extent]) -> Result<(), LoadError> {
+        let (ino, kind) = self.known(number)?;
+        if kind != FileKind::Regular {
+            return Err(self.contradiction("segments of what is no regular file"));
+        }
+        for part in list.chunks(PART) {
+            self.run(|txn| part.iter().try_for_each(|extent| txn.take_extent(ino, extent))).await?;
+        }
+        self.done.segments += list.len() as u64;
+        Ok(())
+    }
+}
+
+/// Segments loaded by one transaction.
+const PART: usize = 32;
+
+fn new(inode: &Inode) -> NewInode<'_> {
+    let attr = &inode.attr;
+    NewInode {
+        kind: attr.kind,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: attr.size,
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
+        symlink: (attr.kind == FileKind::Symlink).then_some(&inode.target),
+    }
+}
+
+impl Txn<'_> {
+    /// Gives a new inode what it gets only now.
+    fn finish(&mut self, ino: Ino, inode: &Inode) -> Result<(), Stop> {
+        for (name, value) in &inode.xattrs {
+            self.set_xattr(ino, name, value)?;
+        }
+        let now = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        self.set_attr(&Attr { ino, nlink: now.nlink, ..inode.attr })
+    }
+
+    fn add_link(&mut self, ino: Ino) -> Result<(), Stop> {
+        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        self.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
+    }
+
+    /// Takes blocks that are free and maps them into a file that has nothing there.
+    fn take_extent(&mut self, ino: Ino, extent: &Extent) -> Result<(), Stop> {
+        let (pag, start, len) = (extent.pag, extent.addr.0, extent.len);
+        let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
+        let run = self.free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
+        let (from, n) = run.ok_or(Stop::Fault(Fault::Invalid))?;
+        FREE.remove(self, &run_key(pag, from))?;
+        for (a, b) in [(from, start), (end, from + n)] {
+            if a < b {
+                FREE.insert(self, &run_key(pag, a), &(b - a).to_le_bytes())?;
+            }
+        }
+        self.count(pag, -(len as i64), 0)?;
+        self.map_taken(ino, *extent)
+    }
+}

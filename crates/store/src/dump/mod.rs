@@ -1,0 +1,191 @@
+//! Dump and load: the namespace and the layouts as a portable stream ([`stream`]).
+//!
+//! Invariants:
+//! - a dump holds every inode that a name leads to, with its names, attributes, extended attributes, target
+//!   and segments; inodes without a name, clients, their pools and replies, and settings are of
+//!   the moment and not in it;
+//! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
+//!   same, byte for byte;
+//! - inode numbers are new after a load. They lead to places, and the places of the old zone (chunks with gaps of
+//!   what was removed and moved) are what a load gets rid of. Nothing outlives an unmount that knows them;
+//! - a load needs a new file system whose data zones are those of the dump, by number, and not smaller:
+//!   segments keep their places, so the data is where it was.
+
+mod load;
+pub mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::io::Write;
+
+use types::{FileBlock, FileKind, HashMap, Ino};
+
+pub use load::{LoadError, Loaded, load};
+use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
+
+use crate::error::StoreError;
+use crate::format::blob::Xattr;
+use crate::mfs::{Cost, Mfs};
+use crate::names::DirEntry;
+use crate::txn::Txn;
+
+/// Entries of a directory listed together.
+const PAGE: usize = 256;
+
+/// Why a dump ended.
+#[derive(Clone, Debug)]
+pub enum DumpError {
+    /// The store failed.
+    Store(StoreError),
+    /// The stream failed.
+    Stream(StreamError),
+}
+
+impl From<StoreError> for DumpError {
+    fn from(error: StoreError) -> DumpError {
+        DumpError::Store(error)
+    }
+}
+
+impl From<StreamError> for DumpError {
+    fn from(error: StreamError) -> DumpError {
+        DumpError::Stream(error)
+    }
+}
+
+impl std::fmt::Display for DumpError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DumpError::Store(error) => write!(f, "{error}"),
+            DumpError::Stream(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for DumpError {}
+
+/// How much a dump holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dumped {
+    /// Inodes.
+    pub inodes: u64,
+    /// Further names.
+    pub links: u64,
+    /// Segments.
+    pub segments: u64,
+}
+
+/// Writes everything that names lead to. Nothing may change the store meanwhile.
+///
+/// # Errors
+/// The store or `out` failed.
+pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
+    let mut dump = Dump {
+        mfs,
+        out: Writer::new(out),
+        linked: HashMap::default(),
+        queue: std::collections::VecDeque::new(),
+        counts: Dumped::default(),
+    };
+    dump.head().await?;
+    dump.inode(0, Vec::new(), Ino::ROOT).await?;
+    while let Some((dir, number)) = dump.queue.pop_front() {
+        dump.directory(dir, number).await?;
+    }
+    let Dumped { inodes, links, segments } = dump.counts;
+    dump.out.put(&Record::End { inodes, links, segments })?;
+    Ok(dump.counts)
+}
+
+/// A running dump.
+struct Dump<'a> {
+    mfs: &'a Mfs,
+    out: Writer<'a>,
+    /// Inodes with several links that were written, and their numbers in the dump.
+    linked: HashMap<Ino, u64>,
+    /// Directories whose content is to be written.
+    queue: std::collections::VecDeque<(Ino, u64)>,
+    counts: Dumped,
+}
+
+impl Dump<'_> {
+    async fn head(&mut self) -> Result<(), DumpError> {
+        let (pags, _) = self.mfs.run(Cost::READ, |txn| txn.pags()).await?;
+        let zones =
+            pags.iter().map(|pag| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 });
+        let name = self.mfs.identity().name.into_bytes();
+        Ok(self.out.put(&Record::Head { name, zones: zones.collect() })?)
+    }
+
+    async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {
+        let mut after = 0;
+        loop {
+            let read = self.mfs.run(Cost::READ, |txn| txn.readdir(dir, after, PAGE));
+            let (entries, _): (Vec<DirEntry>, _) = read.await?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            after = last.cookie;
+            for entry in entries {
+                let name = entry.name.as_bytes().to_vec();
+                match self.linked.get(&entry.ino).copied() {
+                    Some(of) => {
+                        self.counts.links += 1;
+                        self.out.put(&Record::Link { parent: number, name, number: of })?;
+                    }
+                    None => self.inode(number, name, entry.ino).await?,
+                }
+            }
+        }
+    }
+
+    async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
+        self.counts.inodes += 1;
+        let number = self.counts.inodes;
+        let (mut inode, _) = self.mfs.run(Cost::READ, |txn| txn.describe(ino)).await?;
+        let (kind, nlink) = (inode.attr.kind, inode.attr.nlink);
+        inode.parent = parent;
+        inode.name = name;
+        inode.attr.ino = Ino(number);
+        inode.attr.nlink = 0;
+        inode.attr.blocks = 0;
+        if kind == FileKind::Directory {
+            inode.attr.size = 0;
+            self.queue.push_back((ino, number));
+        } else if nlink > 1 {
+            self.linked.insert(ino, number);
+        }
+        self.out.put(&Record::Inode(Box::new(inode)))?;
+        if kind == FileKind::Regular {
+            self.segments(ino, number).await?;
+        }
+        Ok(())
+    }
+
+    async fn segments(&mut self, ino: Ino, number: u64) -> Result<(), DumpError> {
+        let mut from = FileBlock(0);
+        loop {
+            let read = self.mfs.run(Cost::READ, |txn| txn.layout(ino, from, SEGMENTS_MAX));
+            let (list, _) = read.await?;
+            let Some(last) = list.last() else { return Ok(()) };
+            from = FileBlock(last.end());
+            self.counts.segments += list.len() as u64;
+            self.out.put(&Record::Segments { number, list })?;
+        }
+    }
+}
+
+impl Txn<'_> {
+    /// Everything about an inode but its name and segments.
+    fn describe(&mut self, ino: Ino) -> Result<Inode, crate::error::Stop> {
+        let attr = self.attr(ino)?.ok_or(crate::error::Stop::Fault(types::Fault::Stale))?;
+        let target = match attr.kind {
+            FileKind::Symlink => self.symlink(ino)?,
+            _ => Vec::new(),
+        };
+        let mut xattrs: Vec<Xattr> = Vec::new();
+        for (name, _) in self.xattrs(ino)? {
+            let value = self.xattr(ino, &name)?.unwrap_or_default();
+            xattrs.push((name, value));
+        }
+        Ok(Inode { parent: 0, name: Vec::new(), attr, target, xattrs })
+    }
+}

@@ -1,0 +1,206 @@
+//! What is dumped, loaded and dumped again is the same; damaged streams are refused.
+
+use env::sim::SimRng;
+use types::{Attr, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, Timestamp};
+
+use super::dump;
+use super::load::{LoadError, load};
+use super::stream::{Reader, Record, StreamError, Writer};
+use crate::error::Stop;
+use crate::fsck::check;
+use crate::mfs::{Cost, Mfs};
+use crate::names::NewInode;
+use crate::testing::{formatted, now};
+use crate::txn::Txn;
+
+fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+    now(mfs.run(Cost::STEP, body)).unwrap().0
+}
+
+fn dumped(mfs: &Mfs) -> Vec<u8> {
+    let mut out = Vec::new();
+    now(dump(mfs, &mut out)).unwrap();
+    out
+}
+
+fn loaded(bytes: &[u8]) -> Result<Mfs, LoadError> {
+    let mfs = formatted();
+    now(load(&mfs, &mut &bytes[..])).map(|_| mfs)
+}
+
+/// A tree of random inodes, with everything an inode may have.
+fn random_tree(seed: u64) -> Mfs {
+    let mut rng = SimRng::new(seed);
+    let mfs = formatted();
+    let client = run(&mfs, |txn| txn.new_client(b"client"));
+    run(&mfs, |txn| txn.grant(client, None, 3000));
+    let (mut dirs, mut files) = (vec![Ino::ROOT], Vec::new());
+    for n in 0..300 {
+        let dir = dirs[rng.below(dirs.len() as u64) as usize];
+        let name = Name::new(format!("{n}{}", "x".repeat(rng.below(200) as usize)).as_bytes());
+        let name = name.unwrap();
+        let kinds = [
+            FileKind::Regular,
+            FileKind::Regular,
+            FileKind::Directory,
+            FileKind::Symlink,
+            FileKind::CharDevice,
+            FileKind::Socket,
+        ];
+        let kind = kinds[rng.below(6) as usize];
+        let target = vec![b't'; 1 + rng.below(4000) as usize];
+        let mut time = || Timestamp {
+            seconds: rng.next_u64() as i64 >> 20,
+            nanos: rng.below(1_000_000_000) as u32,
+        };
+        let new = NewInode {
+            kind,
+            mode: 0o7421,
+            uid: 5,
+            gid: 6,
+            rdev: 7,
+            size: 1 << 40,
+            atime: time(),
+            mtime: time(),
+            ctime: time(),
+            btime: time(),
+            symlink: (kind == FileKind::Symlink).then_some(&target),
+        };
+        let values: Vec<usize> = (0..rng.below(3)).map(|n| 7000 * n as usize).collect();
+        let ino = run(&mfs, |txn| {
+            let ino = txn.create(dir, &name, &new, None)?;
+            for (n, &len) in values.iter().enumerate() {
+                txn.set_xattr(ino, format!("user.{n}").as_bytes(), &vec![n as u8; len])?;
+            }
+            if kind == FileKind::Directory {
+                let attr = txn.attr(dir)?.unwrap();
+                txn.set_attr(&Attr { nlink: attr.nlink + 1, version: 77, ..attr })?;
+            }
+            Ok(ino)
+        });
+        match kind {
+            FileKind::Directory => dirs.push(ino),
+            FileKind::Regular => files.push((dir, name, ino)),
+            _ => {}
+        }
+    }
+    for (n, (_, _, ino)) in files.iter().enumerate() {
+        for m in 0..rng.below(30) {
+            let Some(&(pag, start, _)) = run(&mfs, |txn| txn.pool(client)).first() else { break };
+            let state = if m % 2 == 0 { ExtentState::Written } else { ExtentState::Unwritten };
+            let addr = PagBlock(start.0);
+            let extent = Extent { file: FileBlock(7 * m), len: 1 + m % 3, pag, addr, state };
+            run(&mfs, |txn| txn.map(*ino, client, extent));
+        }
+        let to = dirs[rng.below(dirs.len() as u64) as usize];
+        let further = Name::new(format!("further{n}").as_bytes()).unwrap();
+        match rng.below(4) {
+            0 => run(&mfs, |txn| {
+                txn.link(to, &further, *ino)?;
+                let attr = txn.attr(*ino)?.unwrap();
+                txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
+            }),
+            1 => {
+                let (dir, name, _) = &files[n];
+                run(&mfs, |txn| txn.rename(*dir, name, to, &further));
+            }
+            _ => {}
+        }
+    }
+    mfs
+}
+
+#[test]
+fn a_loaded_tree_dumps_as_the_one_it_came_from_and_is_sound() {
+    for seed in 1..8 {
+        let mfs = random_tree(seed);
+        let bytes = dumped(&mfs);
+        let copy = loaded(&bytes).unwrap();
+        assert!(dumped(&copy) == bytes, "seed {seed}");
+        mfs.forget_indexes();
+        copy.forget_indexes();
+        let (a, b) = (now(check(&mfs)).unwrap(), now(check(&copy)).unwrap());
+        assert_eq!((a.problems, b.problems), (vec![], vec![]), "seed {seed}");
+        let (a, b) = (a.counts, b.counts);
+        assert_eq!(
+            (a.inodes, a.names, a.segments, a.mapped),
+            (b.inodes, b.names, b.segments, b.mapped)
+        );
+        assert!(a.segments > 500 && a.names > a.inodes - 2, "seed {seed}: {a:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_or_damaged_anywhere_is_refused_with_the_place() {
+    let bytes = dumped(&random_tree(9));
+    let mut rng = SimRng::new(1);
+    for _ in 0..60 {
+        let cut = rng.below(bytes.len() as u64) as usize;
+        let error = loaded(&bytes[..cut]).map(drop).unwrap_err();
+        assert!(matches!(error, LoadError::Stream(StreamError::Truncated(_))), "{cut}: {error}");
+        let mut broken = bytes.clone();
+        broken[cut] ^= 1 << rng.below(8);
+        let error = loaded(&broken).map(drop).unwrap_err();
+        assert!(matches!(error, LoadError::Stream(_)), "{cut}: {error}");
+    }
+    assert!(matches!(
+        loaded(b"no dump at all").map(drop),
+        Err(LoadError::Stream(StreamError::Foreign))
+    ));
+    let mut newer = bytes.clone();
+    newer[19] = 9;
+    let body = u32::from_le_bytes(newer[..4].try_into().unwrap()) as usize;
+    let sum = types::crc32c(&[&[0; 8][..], &[1], &newer[9..9 + body]].concat());
+    newer[5..9].copy_from_slice(&sum.to_le_bytes());
+    let error = loaded(&newer).map(drop).unwrap_err();
+    assert!(matches!(error, LoadError::Stream(StreamError::Version(9))), "{error}");
+}
+
+#[test]
+fn records_that_contradict_each_other_are_refused() {
+    let mut records = Vec::new();
+    let bytes = dumped(&random_tree(3));
+    let mut input = &bytes[..];
+    let mut reader = Reader::new(&mut input);
+    loop {
+        records.push(reader.take().unwrap());
+        if matches!(records.last(), Some(Record::End { .. })) {
+            break;
+        }
+    }
+    let write = |records: &[Record]| {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out);
+        records.iter().for_each(|record| writer.put(record).unwrap());
+        out
+    };
+    assert!(write(&records) == bytes);
+    let refused = |change: &dyn Fn(&mut Vec<Record>)| {
+        let mut changed = records.clone();
+        change(&mut changed);
+        let error = loaded(&write(&changed)).map(drop).unwrap_err();
+        assert!(matches!(error, LoadError::Contradiction(..)), "{error}");
+    };
+    refused(&|list| drop(list.remove(1)));
+    refused(&|list| list.insert(1, list[0].clone()));
+    refused(&|list| {
+        let at = list.iter().position(|record| matches!(record, Record::Segments { .. })).unwrap();
+        list.insert(at, list[at].clone());
+    });
+    refused(&|list| {
+        let end = list.len() - 1;
+        list[end] = Record::End { inodes: 1, links: 0, segments: 0 };
+    });
+    refused(&|list| {
+        let end = list.len() - 1;
+        list.insert(end, Record::Link { parent: 1, name: b"dir".to_vec(), number: 1 });
+    });
+    refused(&|list| {
+        let end = list.len() - 1;
+        list.insert(end, Record::Link { parent: 99_999, name: b"x".to_vec(), number: 1 });
+    });
+    // A file system that was used is no target.
+    let used = random_tree(4);
+    let error = now(load(&used, &mut &bytes[..])).unwrap_err();
+    assert!(matches!(error, LoadError::Target(_)), "{error}");
+}
