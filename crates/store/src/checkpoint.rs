@@ -17,10 +17,11 @@ use std::rc::Weak;
 use env::Env;
 use types::{Bug, Duration, Lsn, MetaBlock, planted};
 
-use crate::block::{Block, lsn_of};
+use crate::block::{Block, HEADER, lsn_of};
 use crate::error::StoreError;
 use crate::mfs::{Background, Cost, Inner};
 use crate::recovery::GROUP_BYTES_MAX;
+use crate::roots::{ROOTS_BLOCK, get_words};
 use crate::state::State;
 use crate::sweep::Sweep;
 
@@ -116,6 +117,8 @@ impl Inner {
                 self.wait_lsn(lsn).await?;
             }
             let addresses: Vec<MetaBlock> = blocks.iter().map(|(block, _)| *block).collect();
+            let roots = blocks.iter().find(|(block, _)| *block == ROOTS_BLOCK);
+            let roots = roots.map(|(_, data)| get_words(&data[HEADER..]));
             device.write_home(blocks).await?;
             if !planted(Bug::TailBeforeFlush) {
                 device.flush().await?;
@@ -124,6 +127,8 @@ impl Inner {
             for block in addresses {
                 state.cache.arrived(block);
             }
+            // The next superblock repeats what is stable at home.
+            state.superblock.roots = roots.unwrap_or(state.superblock.roots);
         }
         let (tail, due) = self.next_tail();
         if due { self.move_tail(background, tail).await } else { Ok(()) }

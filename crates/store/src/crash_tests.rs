@@ -240,6 +240,9 @@ fn every_crash_leaves_a_prefix_that_holds_what_was_acknowledged() {
             images += 1;
             let disk = point.disk();
             let (again, further) = (disk.fork(), disk.fork());
+            if images % 7 == 0 {
+                lose_the_roots(seed, disk, &models, at_least, &point.description);
+            }
             if images % 5 == 0 {
                 lose_a_superblock(seed, disk, &models, at_least, &point.description);
             }
@@ -267,6 +270,21 @@ fn lose_a_superblock(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64,
             let disk = disk.fork();
             disk.poke(place(index), &[0x5a; BLOCK]);
             recover(seed, &disk, models, at_least, &format!("{what}; copy {index} is lost"));
+        }
+    }
+}
+
+/// The superblock and the log together hold the roots at every moment, whichever copy is used.
+fn lose_the_roots(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &str) {
+    let blocks = SIZE / BLOCK as u64;
+    let place = |index| Superblock::place(index, blocks).0 * BLOCK as u64;
+    let whole = |index| Superblock::decode(&disk.peek(place(index), BLOCK), index, blocks).is_ok();
+    for index in 0..2 {
+        if whole(1 - index) {
+            let disk = disk.fork();
+            disk.poke(place(index), &[0x5a; BLOCK]);
+            disk.flip_bit(crate::roots::ROOTS_BLOCK.0 * BLOCK as u64 + 77, 3);
+            recover(seed, &disk, models, at_least, &format!("{what}; the roots are lost"));
         }
     }
 }

@@ -19,7 +19,7 @@ use types::{Duration, Epoch, MetaBlock};
 
 pub(crate) use label::Condition;
 
-use crate::block::Block;
+use crate::block::{self, Block, BlockType, HEADER, tag_of};
 use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
@@ -27,6 +27,7 @@ use crate::fsck::salvage::salvage;
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::recovery::{self, Choice, End};
+use crate::roots::{ROOTS, ROOTS_BLOCK, get_words, put_words};
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
 use crate::sweep::Sweep;
@@ -86,8 +87,9 @@ impl Mfs {
         let env = device.env.clone();
         let (mut superblock, newest) = find_superblock(&device).await?;
         let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
-        let (end, damage) =
-            recovery::redo(&device, &superblock, &mut cache, options.repair).await?;
+        let redone = recovery::redo(&device, &superblock, &mut cache, options.repair);
+        let (end, mut damage) = redone.await?;
+        damage.extend(read_roots(&device, &mut superblock, &mut cache, end).await?);
         let log = if options.read_only {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
@@ -160,8 +162,8 @@ impl Mfs {
         Ok(())
     }
 
-    /// What the opening found damaged at home.
-    pub(crate) fn damage(&self) -> recovery::Damage {
+    /// What the opening found damaged at home, and went on without: another copy was taken.
+    pub fn damage(&self) -> Vec<(MetaBlock, &'static str)> {
         self.inner.state.borrow().damage.clone()
     }
 
@@ -211,6 +213,43 @@ impl Mfs {
         self.inner.poison("it was closed");
         Ok(())
     }
+}
+
+/// Makes sure that the superblock to be written repeats the roots. If their block is damaged and the log
+/// has none, those of the superblock are taken, and the damage is told.
+async fn read_roots(
+    device: &Device,
+    superblock: &mut Superblock,
+    cache: &mut Cache,
+    end: End,
+) -> Result<Option<(MetaBlock, &'static str)>, StoreError> {
+    if let Some(data) = cache.get(ROOTS_BLOCK) {
+        superblock.roots = get_words(&data[HEADER..]);
+        return Ok(None);
+    }
+    let tag = tag_of(superblock.uuid);
+    let bytes = device.read(ROOTS_BLOCK, 1).await?;
+    let mut data = cache.buffer();
+    data.copy_from_slice(&bytes);
+    let what = match block::verify(&data, ROOTS_BLOCK, tag) {
+        Ok(BlockType::Roots) => {
+            superblock.roots = get_words(&data[HEADER..]);
+            cache.insert(ROOTS_BLOCK, data);
+            return Ok(None);
+        }
+        Ok(_) => "not the block of roots",
+        Err(what) => what,
+    };
+    if superblock.roots == [0; ROOTS as usize] {
+        // Whoever needs the roots is told.
+        return Ok(None);
+    }
+    block::initialise(&mut data, ROOTS_BLOCK, BlockType::Roots, tag);
+    block::stamp(&mut data, superblock.tail, superblock.epoch);
+    put_words(&superblock.roots, &mut data[HEADER..]);
+    cache.insert(ROOTS_BLOCK, data);
+    cache.mark_dirty(ROOTS_BLOCK, end.lsn);
+    Ok(Some((ROOTS_BLOCK, what)))
 }
 
 /// Brings home what was redone, raises the epoch; returns the log, which is empty then.

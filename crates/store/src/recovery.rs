@@ -171,7 +171,11 @@ pub(crate) async fn redo(
         end.lsn.0 += padded(group.len() as u64);
         end.groups += 1;
     }
-    let at_home = redo.at_home;
+    let mut at_home = redo.at_home;
+    if superblock.roots != [0; crate::roots::ROOTS as usize] {
+        // A superblock whose tail passes their image repeats them: they can be lost at home.
+        at_home.remove(&crate::roots::ROOTS_BLOCK);
+    }
     let mut damaged = check_at_home(device, superblock.uuid, at_home).await?;
     if repair && !damaged.is_empty() {
         let wanted = damaged.iter().map(|&(block, _)| block).collect();

@@ -1,6 +1,8 @@
 //! The roots: 64 words at a fixed place, from which everything else is found.
 //!
-//! Invariant: what a word means is fixed by its [`RootId`] for ever; 0 is "none yet".
+//! Invariants:
+//! - what a word means is fixed by its [`RootId`] for ever; 0 is "none yet";
+//! - both copies of the superblock repeat the words (see there): one damaged block loses no file system.
 //!
 //! | offset | size | field | meaning               |
 //! |-------:|-----:|-------|-----------------------|
@@ -22,6 +24,19 @@ pub struct RootId(pub u8);
 pub const ROOTS_BLOCK: MetaBlock = MetaBlock(2);
 /// How many there are.
 pub const ROOTS: u8 = 64;
+
+/// The words.
+pub type RootWords = [u64; ROOTS as usize];
+
+/// The words at the front of `bytes`.
+pub(crate) fn get_words(bytes: &[u8]) -> RootWords {
+    std::array::from_fn(|at| get_u64(bytes, 8 * at))
+}
+
+/// Puts the words at the front of `bytes`.
+pub(crate) fn put_words(words: &RootWords, bytes: &mut [u8]) {
+    words.iter().enumerate().for_each(|(at, &word)| put_u64(bytes, 8 * at, word));
+}
 
 impl RootId {
     /// Byte offset in the roots block.

@@ -28,7 +28,11 @@
 //! |    136 |   64 | name         | UTF-8, zero-padded                                |
 //! |    200 |   24 | reserved     | zero                                              |
 //! |    224 | 1536 | epochs       | epoch u32 and where it began u64, oldest first    |
-//! |   1760 | 2336 | reserved     | zero                                              |
+//! |   1760 |  512 | roots        | copy of the roots as they are at home; all zero: none |
+//! |   2272 | 1824 | reserved     | zero                                              |
+//!
+//! The copy of the roots serves if their block is damaged: what changed them since then is in the log
+//! behind the tail, and begins there with an image.
 
 use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -38,7 +42,7 @@ use crate::block::{
     self, Block, BlockType, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64, tag_of,
 };
 use crate::metaspace::bitmap_blocks;
-use crate::roots::ROOTS_BLOCK;
+use crate::roots::{ROOTS, ROOTS_BLOCK, RootWords, get_words, put_words};
 
 /// Block of the first copy; the second is the last block.
 pub const FIRST_COPY: MetaBlock = MetaBlock(1);
@@ -58,7 +62,8 @@ const NAME: usize = 136;
 const NAME_FIELD: usize = 64;
 const EPOCHS: usize = 224;
 const EPOCH_ENTRY: usize = 12;
-const END: usize = EPOCHS + EPOCHS_MAX * EPOCH_ENTRY;
+const ROOTS_COPY: usize = EPOCHS + EPOCHS_MAX * EPOCH_ENTRY;
+const END: usize = ROOTS_COPY + 8 * ROOTS as usize;
 
 const _: () = assert!(END <= BLOCK);
 
@@ -88,6 +93,8 @@ pub struct Superblock {
     pub epoch: Epoch,
     /// When the newest epochs began, oldest first.
     pub epochs: Vec<(Epoch, Lsn)>,
+    /// The roots as they are at home, or newer in the log behind the tail; all zero: not known.
+    pub roots: RootWords,
 }
 
 /// Why a block is no superblock that can be used.
@@ -131,6 +138,7 @@ impl Superblock {
             tail: FIRST_LSN,
             epoch: Epoch(0),
             epochs: Vec::new(),
+            roots: [0; ROOTS as usize],
         }
     }
 
@@ -193,6 +201,7 @@ impl Superblock {
             put_u32(block, at, epoch.0);
             put_u64(block, at + 4, lsn.0);
         }
+        put_words(&self.roots, &mut block[ROOTS_COPY..]);
         block::seal(block);
     }
 
@@ -227,6 +236,7 @@ impl Superblock {
             tail: Lsn(get_u64(block, 120)),
             epoch: Epoch(get_u32(block, 128)),
             epochs: decode_epochs(block).ok_or(damaged("impossible table of epochs"))?,
+            roots: get_words(&block[ROOTS_COPY..]),
         };
         let log_bytes = sb.log_blocks.checked_mul(BLOCK_U64).ok_or(damaged("impossible log"))?;
         let plan = Superblock::plan(uuid, &sb.name, sb.blocks, log_bytes);
@@ -286,6 +296,8 @@ mod tests {
         sb.begin_epoch(Epoch(1), Lsn(4096));
         sb.begin_epoch(Epoch(2), Lsn(8192));
         sb.generation = 7;
+        sb.roots[5] = 77;
+        sb.roots[63] = u64::MAX;
         sb
     }
 

@@ -63,6 +63,9 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
             "{path}: its label (block 0) is damaged; the superblock says what it said"
         ));
     }
+    for (block, what) in mfs.damage() {
+        log::line(&format!("{path}: metadata block {block} is damaged ({what}); its copy is used"));
+    }
     let identity = mfs.identity();
     if identity.name != cluster.name {
         let text = format!(

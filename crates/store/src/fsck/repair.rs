@@ -142,7 +142,7 @@ pub(super) async fn mend(
         out.take(&mut check);
         let damage = mfs.damage();
         for (block, what) in &damage {
-            out.note(format!("metadata block {block} ({what}): the log's version of it was taken"));
+            out.note(format!("metadata block {block} ({what}): its other copy was taken"));
         }
         mfs.forget_damage();
         let stages = std::mem::take(&mut check.plan).into_stages();
