@@ -81,6 +81,9 @@ fn one_damaged_bit_of_the_label_or_of_the_roots_costs_nothing() {
     cluster.unmount(0);
     cluster.stop_server();
     assert!(cluster.server_log().contains("metadata block 2 is damaged"));
+    // The roots were written home again; the label waits for a repair.
+    let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+    assert_eq!(output.status.code(), Some(1), "{}", describe(&output));
     cluster.assert_clean();
 
     fs::write(cluster.dir.join("metadata.img"), b"nothing").unwrap();
