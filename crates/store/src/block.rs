@@ -71,6 +71,8 @@ block_types! {
     Reply = 7, "replies";
     /// Small tables of fixed records.
     Table = 8, "table";
+    /// A bucket of the name map of a directory.
+    NameMap = 9, "name map";
 }
 
 /// Reads a little-endian `u16` at `offset`.

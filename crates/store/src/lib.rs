@@ -46,7 +46,7 @@ pub use btree::{Place, Tree};
 pub use error::{Stop, StoreError};
 pub use mfs::{Cost, Identity, Mfs, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
-pub use names::{DirEntry, InodeCounts, NewInode};
+pub use names::{DirEntry, InodeCounts, MapLimits, NewInode};
 pub use open::OpenOptions;
 pub use roots::RootId;
 pub use side::SideState;

@@ -26,6 +26,7 @@ use crate::error::StoreError;
 use crate::fsck::salvage::salvage;
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
+use crate::names::MapLimits;
 use crate::recovery::{self, Choice, End};
 use crate::roots::{ROOTS, ROOTS_BLOCK, get_words, put_words};
 use crate::state::State;
@@ -51,6 +52,8 @@ pub struct OpenOptions {
     pub home_batch: usize,
     /// Open in spite of damage that `fsck` repairs: nothing is allocated where the bitmap is damaged.
     pub repair: bool,
+    /// From when on directories have name maps; tests take small ones.
+    pub maps: MapLimits,
 }
 
 impl Default for OpenOptions {
@@ -63,6 +66,7 @@ impl Default for OpenOptions {
             commit_interval,
             home_batch,
             repair: false,
+            maps: MapLimits::USUAL,
         }
     }
 }
@@ -99,6 +103,7 @@ impl Mfs {
         state.read_only = options.read_only;
         state.damage = damage;
         state.home_batch = options.home_batch.max(1);
+        state.limits = options.maps;
         let background = Background {
             device,
             layout: superblock,

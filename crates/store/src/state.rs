@@ -15,6 +15,7 @@ use crate::cache::Cache;
 use crate::error::StoreError;
 use crate::journal::Log;
 use crate::metaspace::MetaSpace;
+use crate::names::MapLimits;
 use crate::side::SideState;
 use crate::superblock::Superblock;
 use crate::sweep::Sweep;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) settle: Lsn,
     /// Blocks that go home together.
     pub(crate) home_batch: usize,
+    /// From when on directories have name maps.
+    pub(crate) limits: MapLimits,
     /// The sweep that takes blocks home.
     pub(crate) sweep: Option<Sweep>,
     /// Damage that an opening for repair found, and mended if the log had the block.
@@ -69,6 +72,7 @@ impl State {
             draining: false,
             settle: Lsn(0),
             home_batch: crate::checkpoint::BATCH,
+            limits: MapLimits::USUAL,
             sweep: None,
             damage: Vec::new(),
         }

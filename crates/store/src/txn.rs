@@ -191,6 +191,7 @@ fn wrong_type(wanted: BlockType) -> &'static str {
         BlockType::Blob => "not a blob block",
         BlockType::Reply => "not a block of replies",
         BlockType::Table => "not a table block",
+        BlockType::NameMap => "not a block of a name map",
     }
 }
 

@@ -1,6 +1,7 @@
 //! The global directory table: where the content of every chunk lies.
 //!
 //! Invariants:
+//! - a chunk holds directory content (blocks of slots) or buckets of a directory's name map;
 //! - a chunk has one descriptor (key ⟨chunk, 0xffff⟩) and one item per run of
 //!   contiguous content blocks (key ⟨chunk, index of the run's first block⟩);
 //! - runs cover `[0, allocated)` without gaps; blocks `[0, used)` are
@@ -15,7 +16,7 @@
 //! |---|---|---|---|
 //! | 0 | 8 | owner (`Ino`; 0: the system) | start: first metadata block, 0: given back |
 //! | 8 | 8 | next chunk of the owner, 0: the last | reserved |
-//! | 16 | 4 | index of the chunk in its directory | length in blocks |
+//! | 16 | 4 | index of the chunk in its directory; of the name map 2^31 and its index there | length in blocks |
 //! | 20 | 4 | used: initialised blocks | given back: next reuse number of its slots, 0: all are retired; else 0 |
 
 use types::{DirNo, Ino, MetaBlock};
@@ -28,6 +29,8 @@ use crate::block::{get_u32, get_u64, put_u32, put_u64};
 pub const CHUNK_KEY: usize = 8;
 /// Bytes of a value.
 pub const CHUNK_VALUE: usize = 24;
+/// In the index of a chunk that belongs to a name map.
+pub const MAP_CHUNK: u32 = 1 << 31;
 /// Index of a descriptor.
 pub const DESCRIPTOR: u32 = 0xffff;
 
@@ -53,7 +56,7 @@ pub struct Descriptor {
     pub owner: Ino,
     /// The owner's next chunk; 0 none.
     pub next: DirNo,
-    /// Position among the owner's chunks.
+    /// Position among the owner's chunks of content, or with [`MAP_CHUNK`] among those of its name map.
     pub index: u32,
     /// Blocks initialised.
     pub used: u32,
@@ -146,6 +149,11 @@ impl Run {
 }
 
 impl Descriptor {
+    /// Does the chunk belong to a name map?
+    pub fn is_map(&self) -> bool {
+        self.index & MAP_CHUNK != 0
+    }
+
     /// Its value.
     pub fn encode(&self) -> [u8; CHUNK_VALUE] {
         let mut out = [0; CHUNK_VALUE];

@@ -4,6 +4,7 @@
 pub mod blob;
 pub mod chunk;
 pub mod extent;
+pub mod lmap;
 pub mod number;
 pub mod reply;
 pub mod slot;

@@ -26,20 +26,21 @@
 //! | 28 | 4 | gid | |
 //! | 32 | 4 | rdev | |
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
-//! | 52 | 4 | reserved | 0 |
+//! | 52 | 4 | names | of a directory with a name map: names in it; else 0 |
 //! | 56 | 8 | size | bytes |
 //! | 64 | 8 | blocks | data blocks (of a directory: content blocks) |
 //! | 72 | 32 | seconds | of atime, mtime, ctime, btime, 8 bytes each |
 //! | 104 | 8 | version | |
 //! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
 //! | 120 | 8 | body | regular: segments in the extent tree; symlink: first block of the target's blob; directory: its first `DirNo` |
-//! | 128 | 8 | reserved | 0; the place of the directory's fragmentation degree |
+//! | 128 | 8 | map | first `DirNo` of a directory's name map; 0 none |
 //! | 136 | 372 | tail | name, xattrs, segments or target |
 
 use types::limits::BLOCK;
 use types::{Attr, Extent, FileKind, Ino, Timestamp};
 
 use super::extent::{SEGMENT, decode_segment, encode_segment};
+use super::number::DIRNO_MAX;
 use crate::block::{HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 
 /// Bytes of a slot.
@@ -133,6 +134,13 @@ impl Slot {
         }
         if self.0[0] == 2 && self.name_len() == 0 {
             return Err("slot: a link without a name");
+        }
+        let mapped = self.map() != 0;
+        if self.map() > DIRNO_MAX || self.names() != 0 && !mapped {
+            return Err("slot: a bad name map");
+        }
+        if mapped && (self.0[0] != 1 || self.kind() != FileKind::Directory) {
+            return Err("slot: a name map of what is no directory");
         }
         if self.kind() == FileKind::Regular {
             if !self.rest_len().is_multiple_of(SEGMENT) {
@@ -333,6 +341,26 @@ impl Slot {
     /// Sets it.
     pub fn set_body(&mut self, value: u64) {
         put_u64(&mut self.0, 120, value);
+    }
+
+    /// First `DirNo` of a directory's name map; 0 without one.
+    pub fn map(&self) -> u64 {
+        get_u64(&self.0, 128)
+    }
+
+    /// Sets it.
+    pub fn set_map(&mut self, value: u64) {
+        put_u64(&mut self.0, 128, value);
+    }
+
+    /// Names in the directory's name map.
+    pub fn names(&self) -> u32 {
+        get_u32(&self.0, 52)
+    }
+
+    /// Sets it.
+    pub fn set_names(&mut self, value: u32) {
+        put_u32(&mut self.0, 52, value);
     }
 
     /// The segments of the tail.

@@ -21,6 +21,7 @@ mod clients;
 mod device_tests;
 mod fix;
 mod links;
+mod lmap;
 mod names;
 mod plan;
 mod problem;

@@ -18,6 +18,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::StoreError;
 use crate::format::blob::decode_xattrs;
+use crate::format::lmap::Entry;
 use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::names::index::Chunk;
@@ -36,6 +37,8 @@ pub(super) struct Tree {
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
+    /// The names of the directory that is being checked, if it has a name map.
+    pub(super) named: Option<Vec<Entry>>,
 }
 
 /// The ordinary inodes, two bytes for each slot of a chunk that has any: reuse number + 1 in the
@@ -72,10 +75,13 @@ pub(super) struct Link {
 }
 
 /// A directory whose content is to be walked.
-struct Directory {
-    ino: Ino,
+pub(super) struct Directory {
+    pub(super) ino: Ino,
+    /// First chunk of its name map, and the names there.
+    pub(super) map: DirNo,
+    pub(super) mapped: u32,
     body: DirNo,
-    nlink: u32,
+    pub(super) nlink: u32,
     size: u64,
     blocks: u64,
 }
@@ -144,6 +150,8 @@ impl Check {
         let dir = of.ino;
         let (mut number, mut last) = (of.body, None);
         let (mut index, mut blocks) = (None, 0);
+        let map = self.map_chunks(&of);
+        self.tree.named = (of.map.0 != 0).then(Vec::new);
         let mut names = Names::default();
         while number.0 != 0 {
             let subject = Subject::Chunk(number);
@@ -178,6 +186,7 @@ impl Check {
             self.found(ProblemKind::WrongSize, Subject::Inode(dir), detail);
             self.plan.add(Fix::DirectorySize(dir, blocks));
         }
+        self.name_map(&of, &map).await?;
         self.duplicates(names).await
     }
 
@@ -270,6 +279,7 @@ impl Check {
         if !slot.name().is_empty() {
             self.report.counts.names += 1;
             names.add(slot.name(), at);
+            self.note_name(at.place, &slot);
         }
         if slot.state() == SlotState::Link {
             self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
@@ -319,7 +329,9 @@ impl Check {
                 }
                 let (nlink, size, blocks) = (attr.nlink, attr.size, attr.blocks);
                 let body = DirNo(slot.body());
-                self.tree.queue.push_back(Directory { ino, body, nlink, size, blocks });
+                let (map, mapped) = (DirNo(slot.map()), slot.names());
+                let directory = Directory { ino, map, mapped, body, nlink, size, blocks };
+                self.tree.queue.push_back(directory);
             }
             _ => {}
         }

@@ -31,7 +31,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Shares` | blocks | a metadata block has one owner |
 /// | `Trees` | owners | every tree can be read; damaged content blocks are empty |
 /// | `System` | trees | there are a root and an attic |
-/// | `Chunks` | the root | the chunks of a directory that is reached form one chain |
+/// | `Chunks` | the root | the chunks of a directory that is reached form one chain, and its name map has its names |
 /// | `Lost` | chains | chunks that nothing has reached, whose directory is reached or gone |
 /// | `Circle` | all chunks that can be | directories that are below themselves |
 /// | `Slots` | chunks | every slot, every name, every place of an inode |
@@ -114,6 +114,8 @@ pub(super) enum Fix {
     FindChunk(DirNo, Ino, u32),
     /// The directory's chunks end behind this one; `None`: it has none.
     CutChain(Ino, Option<DirNo>),
+    /// Remove the name map of the directory.
+    DropMap(Ino),
     /// A chunk that no directory has reached, unless its directory is in such a chunk itself.
     AdoptChunk(DirNo),
     /// The same without exception, for one of them.
@@ -199,7 +201,8 @@ impl Fix {
             | Fix::FillChunk(..)
             | Fix::DropChunk(_)
             | Fix::FindChunk(..)
-            | Fix::CutChain(..) => Stage::Chunks,
+            | Fix::CutChain(..)
+            | Fix::DropMap(_) => Stage::Chunks,
             Fix::SystemSlot(_) => Stage::System,
             Fix::AdoptChunk(_) => Stage::Lost,
             Fix::BreakCircle(_) => Stage::Circle,

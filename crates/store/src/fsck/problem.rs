@@ -76,6 +76,9 @@ kinds! {
     /// A chunk that no directory has.
     LostChunk = Error, "a chunk of directory content belongs to no directory that is reached",
         "it goes back to its directory; if that is not there, a directory of the same number is made in lost+found";
+    /// The name map of a large directory and its names disagree.
+    BadNameMap = Error, "the name map of a directory is wrong",
+        "the map is removed; the directory is searched without one";
     /// A counter of numbers is below a number that was issued.
     BadCounter = Error, "a counter lags behind the numbers issued",
         "it is raised";

@@ -45,8 +45,10 @@ impl Txn<'_> {
         if let Some(first) = self.side().names.apart {
             return self.take_apart(dir, first);
         }
-        if self.side().names.lowest_free(&self.pending.names, dir, None).is_none() {
-            self.grow(dir)?;
+        for more in [Txn::learn_free, Txn::grow] {
+            if self.side().names.lowest_free(&self.pending.names, dir, None).is_none() {
+                more(self, dir)?;
+            }
         }
         let at = self.side().names.lowest_free(&self.pending.names, dir, None);
         let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
@@ -141,7 +143,8 @@ impl Txn<'_> {
         }
         self.grow_again(dir, place.chunk, place.block(), 1)?;
         let at = Position::new(index as u32, place.slot);
-        if !self.side().names.slot_is_free(&self.pending.names, dir, at) {
+        let spot = self.spot_at(dir, at)?.ok_or(Stop::Fault(Fault::Stale))?;
+        if !self.slot_is_free(dir, at, spot.block)? {
             return Err(Stop::Fault(Fault::Stale));
         }
         self.claim(dir, at)
@@ -249,7 +252,8 @@ impl Txn<'_> {
         }
         slot.set_blocks(slot.blocks() + 1);
         slot.set_size(slot.blocks() * BLOCK_U64);
-        self.store(&home, &slot)
+        self.store(&home, &slot)?;
+        self.map_if_large(dir)
     }
 
     /// Allocates the next run, joined to the last one if it follows it.
@@ -358,11 +362,10 @@ impl Txn<'_> {
     /// name any slot that was empty at its first execution, with the number that was next there.)
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        let names = &self.side().names;
-        if names.apart.is_some() || names.live(&self.pending.names, dir, unit) > 0 {
+        if self.side().names.apart.is_some() || self.unit_in_use(dir, number, unit)? {
             return Ok(());
         }
-        let idle = names.idle(&self.pending.names, dir);
+        let idle = self.idle_slots(dir)?;
         let empty = self.empty_blocks(number, unit, idle)?;
         let Some(reuse) = empty.iter().map(|block| block.reuse).max() else { return Ok(()) };
         let mut chunk = self.chunk(number)?.clone();

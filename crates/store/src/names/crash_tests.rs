@@ -15,7 +15,7 @@ use types::{
     PagId, Timestamp, Transno, Uuid,
 };
 
-use super::NewInode;
+use super::{MapLimits, NewInode};
 use crate::block::{get_u64, put_u64};
 use crate::error::{Stop, StoreError};
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
@@ -33,9 +33,18 @@ const LOG: u64 = 512 << 10;
 const COUNT: u32 = 1;
 
 async fn open(env: &Env) -> Mfs {
+    open_with(env, MapLimits::USUAL).await
+}
+
+async fn open_with(env: &Env, maps: MapLimits) -> Mfs {
     let disk = env.open_disk("meta", WRITE).await.unwrap();
-    let options = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes: 0, maps, ..OpenOptions::default() };
     Mfs::open(env, &disk, options).await.unwrap()
+}
+
+/// With every second seed small directories have name maps.
+fn maps(seed: u64) -> MapLimits {
+    if seed.is_multiple_of(2) { MapLimits::TINY } else { MapLimits::USUAL }
 }
 
 fn formatted() -> SimDisk {
@@ -313,7 +322,7 @@ fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
     acks.set_write_through(true);
     let recorded = (disk.clone(), acks.clone());
     let dumps = world.run(|env| async move {
-        let mfs = open(&env).await;
+        let mfs = open_with(&env, maps(seed)).await;
         let client = first(&mfs).await;
         let mut work = Work { rng: SimRng::new(seed), dumps: vec![dump(&mfs).await] };
         let notes = env.open_disk("acks", WRITE).await.unwrap();
@@ -336,7 +345,7 @@ fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
 
 #[test]
 fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
-    for seed in 1..4 {
+    for seed in 1..6 {
         let (dumps, recordings) = record(seed);
         let mut images = 0;
         for point in crash_images(recordings, CrashOptions { seed, subsets: 1 }) {
@@ -346,7 +355,7 @@ fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
             world.attach("meta", point.disk());
             let (dumps, what) = (&dumps, &point.description);
             world.run(|env| async move {
-                let mfs = open(&env).await;
+                let mfs = open_with(&env, maps(seed)).await;
                 let count = count_of(&mfs).await;
                 assert!(count >= at_least, "{what}: {at_least} were durable, {count} are there");
                 assert_eq!(dump(&mfs).await, dumps[count as usize], "{what}: operation {count}");

@@ -30,7 +30,10 @@ impl Txn<'_> {
     pub fn is_empty(&mut self, dir: Ino) -> Result<bool, Stop> {
         hide_attic(dir)?;
         self.ensure_index(dir)?;
-        Ok(self.side().names.is_empty(&self.pending.names, dir))
+        match self.map_of(dir) {
+            Some(_) => Ok(self.names_mapped(dir)? == 0),
+            None => Ok(self.side().names.is_empty(&self.pending.names, dir)),
+        }
     }
 
     /// Makes an inode under a new name, with one link (a directory: two), version 1.
@@ -48,7 +51,7 @@ impl Txn<'_> {
         self.name_is_free(dir, name)?;
         let nlink = if new.kind == FileKind::Directory { 2 } else { 1 };
         let (spot, ino) = self.make(dir, name.as_bytes(), new, nlink, given)?;
-        self.pending.names.add_name(dir, name.as_bytes(), spot.at);
+        self.add_name(dir, name.as_bytes(), spot.at)?;
         Ok(ino)
     }
 
@@ -112,7 +115,7 @@ impl Txn<'_> {
         let mut slot = self.load(&spot)?;
         slot.set_link(name, ino, kind);
         self.store(&spot, &slot)?;
-        self.pending.names.add_name(dir, name, spot.at);
+        self.add_name(dir, name, spot.at)?;
         Ok(())
     }
 
@@ -126,7 +129,7 @@ impl Txn<'_> {
         if slot.state() == SlotState::Inode {
             self.move_inode(&spot, ATTIC, b"")?;
         } else {
-            self.pending.names.remove_name(dir, name.as_bytes(), spot.at);
+            self.remove_name_at(dir, name.as_bytes(), spot.at)?;
             self.release_slot(&spot)?;
         }
         Ok(slot.ino())
@@ -144,10 +147,10 @@ impl Txn<'_> {
         slot.adopt(&body);
         self.store(&to, &slot)?;
         if !old_name.is_empty() {
-            self.pending.names.remove_name(from.dir, &old_name, from.at);
+            self.remove_name_at(from.dir, &old_name, from.at)?;
         }
         if !name.is_empty() {
-            self.pending.names.add_name(dir, name, to.at);
+            self.add_name(dir, name, to.at)?;
         }
         self.release_slot(from)?;
         self.note_place(&to, body.ino())

@@ -1,8 +1,8 @@
 //! Finding inodes, names and content blocks.
 //!
 //! Invariants: an inode is first sought where its number says, then where the
-//! `moved` tree says, and nowhere else; a name is sought through the index,
-//! and the slot's own bytes decide.
+//! `moved` tree says, and nowhere else; a name is sought through the index or, in a
+//! large directory, the name map, and the slot's own bytes decide.
 
 use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
 
@@ -78,7 +78,7 @@ impl Txn<'_> {
         }
         let chunk = self.chunk(place.chunk)?;
         let block = place.block();
-        if block >= chunk.descriptor.used {
+        if block >= chunk.descriptor.used || chunk.descriptor.is_map() {
             return Ok(None);
         }
         Ok(chunk.run_of(block).filter(|run| run.start.0 != 0).map(|run| Spot {
@@ -144,9 +144,16 @@ impl Txn<'_> {
     /// The slot of `dir` with this name.
     pub(crate) fn find(&mut self, dir: Ino, name: &[u8]) -> Result<Option<Spot>, Stop> {
         self.ensure_index(dir)?;
-        let candidates = self.side().names.candidates(&self.pending.names, dir, hash_name(name));
+        let map = self.map_of(dir);
+        let candidates = match map {
+            Some(first) => self.mapped(dir, first, name)?,
+            None => self.side().names.candidates(&self.pending.names, dir, hash_name(name)),
+        };
         for at in candidates {
             let Some(spot) = self.spot_at(dir, at)? else { continue };
+            if map.is_some() {
+                self.fetch_content(dir, &spot)?;
+            }
             let block = self.read_as(spot.block, BlockType::Directory)?;
             if Slot::named_at(block, spot.place.index(), name) {
                 return Ok(Some(spot));
@@ -164,13 +171,29 @@ impl Txn<'_> {
         }
         let mut index = match self.side_mut().names.take_unfinished(dir) {
             Some(index) => index,
-            None => DirIndex::unread(self.read_chunks(dir)?),
+            None => self.new_index(dir)?,
         };
         let result = self.read_content(&mut index);
         if matches!(result, Ok(()) | Err(Stop::Miss(..) | Stop::Scan(..))) {
             self.side_mut().names.put(dir, index);
         }
         result
+    }
+
+    /// An index of `dir` of which no content was read; with a name map none has to be.
+    fn new_index(&mut self, dir: Ino) -> Result<DirIndex, Stop> {
+        let chunks = self.read_chunks(dir)?;
+        let map = self.locate_live(dir)?.1.map();
+        if map == 0 {
+            return Ok(DirIndex::unread(chunks));
+        }
+        let mut index = DirIndex::mapped(chunks, DirNo(map));
+        for at in 0..index.chunks.len() {
+            let number = index.chunks[at];
+            self.ensure_chunk(number)?;
+            self.chunk(number)?.runs.iter().for_each(|run| index.add_gone(at as u32, run));
+        }
+        Ok(index)
     }
 
     /// The chunks of a directory, along their chain.

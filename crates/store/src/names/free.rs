@@ -7,7 +7,7 @@ use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
 
 use super::find::Spot;
 use crate::error::Stop;
-use crate::format::chunk::{DESCRIPTOR, chunk_key};
+use crate::format::chunk::{DESCRIPTOR, Run, chunk_key};
 use crate::format::slot::Slot;
 use crate::trees::{CHUNKS, MOVED, ORPHANS};
 use crate::txn::Txn;
@@ -40,7 +40,7 @@ impl Txn<'_> {
         let name = slot.name().to_vec();
         if !name.is_empty() {
             self.ensure_index(spot.dir)?;
-            self.pending.names.remove_name(spot.dir, &name, spot.at);
+            self.remove_name_at(spot.dir, &name, spot.at)?;
         }
         self.release_slot(&spot)?;
         self.count_inode(-1)?;
@@ -49,6 +49,7 @@ impl Txn<'_> {
         Ok(true)
     }
 
+    /// Frees content and name map of a directory; no block is chained in a map without names.
     fn free_content(
         &mut self,
         dir: Ino,
@@ -58,34 +59,69 @@ impl Txn<'_> {
     ) -> Result<bool, Stop> {
         self.pending.names.forget(dir);
         let mut left = max_runs.max(1);
-        while slot.body() != 0 {
+        let mut done = true;
+        while done && slot.body() != 0 {
             let number = DirNo(slot.body());
-            if !self.ensure_chunk(number)? {
-                return Err(Stop::Corrupt(spot.block, "a directory's chunk is missing"));
+            match self.free_chunk(spot, number, &mut slot, &mut left)? {
+                Some(next) => slot.set_body(next.0),
+                None => done = false,
             }
-            let mut chunk = self.chunk(number)?.clone();
-            while let Some(run) = chunk.runs.pop() {
-                if left == 0 {
-                    chunk.runs.push(run);
-                    self.set_chunk(number, chunk)?;
-                    self.store(spot, &slot)?;
-                    return Ok(false);
-                }
-                left -= 1;
-                if run.start.0 != 0 {
-                    self.free_meta(run.start, run.len)?;
-                    let used = run.len.min(chunk.descriptor.used.saturating_sub(run.first));
-                    slot.set_blocks(slot.blocks().saturating_sub(u64::from(used)));
-                }
-                chunk.descriptor.used = chunk.descriptor.used.min(run.first);
-                CHUNKS.remove(self, &chunk_key(number, run.first))?;
-            }
-            CHUNKS.remove(self, &chunk_key(number, DESCRIPTOR))?;
-            slot.set_body(chunk.descriptor.next.0);
-            self.pending.names.set_chunk(number, None);
         }
-        slot.set_size(0);
+        while done && slot.map() != 0 {
+            slot.set_names(0);
+            let number = DirNo(slot.map());
+            match self.free_chunk(spot, number, &mut slot, &mut left)? {
+                Some(next) => slot.set_map(next.0),
+                None => done = false,
+            }
+        }
+        if done {
+            slot.set_size(0);
+        }
         self.store(spot, &slot)?;
-        Ok(true)
+        Ok(done)
+    }
+
+    /// Frees at most `left` runs of a chunk; when none is left the chunk too, and gives the next one.
+    fn free_chunk(
+        &mut self,
+        spot: &Spot,
+        number: DirNo,
+        slot: &mut Slot,
+        left: &mut usize,
+    ) -> Result<Option<DirNo>, Stop> {
+        if !self.ensure_chunk(number)? {
+            return Err(Stop::Corrupt(spot.block, "a directory's chunk is missing"));
+        }
+        let mut chunk = self.chunk(number)?.clone();
+        while let Some(run) = chunk.runs.pop() {
+            if *left == 0 {
+                chunk.runs.push(run);
+                self.set_chunk(number, chunk)?;
+                return Ok(None);
+            }
+            *left -= 1;
+            if run.is_present() {
+                self.free_meta(run.start, run.len)?;
+            }
+            if run.is_present() && !chunk.descriptor.is_map() {
+                let used = run.len.min(chunk.descriptor.used.saturating_sub(run.first));
+                slot.set_blocks(slot.blocks().saturating_sub(u64::from(used)));
+            }
+            chunk.descriptor.used = chunk.descriptor.used.min(run.first);
+            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+        }
+        self.remove_chunk(number, &[])?;
+        Ok(Some(chunk.descriptor.next))
+    }
+
+    /// Removes the items of a chunk whose runs `runs` were freed, and of its others there are none.
+    pub(crate) fn remove_chunk(&mut self, number: DirNo, runs: &[Run]) -> Result<(), Stop> {
+        for run in runs {
+            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+        }
+        CHUNKS.remove(self, &chunk_key(number, DESCRIPTOR))?;
+        self.pending.names.set_chunk(number, None);
+        Ok(())
     }
 }

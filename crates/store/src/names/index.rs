@@ -21,6 +21,7 @@ use std::hash::Hasher;
 use types::map::FixedHasher;
 use types::{DirNo, HashMap, Ino, Transno};
 
+use super::idle::Learnt;
 use crate::format::chunk::{Descriptor, Run};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK};
 
@@ -28,6 +29,8 @@ use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK};
 pub const ENTRIES_MAX: usize = 8 << 20;
 /// Units with blocks that were given back that are looked at for one that can come again.
 const GONE_LOOKS: usize = 64;
+/// Free slots that are known of a directory with a name map; others are learnt again.
+const FREE_MAX: usize = 64 << 10;
 /// Chunk maps that are kept.
 const CHUNKS_MAX: usize = 64 << 10;
 /// Blocks of a *unit*, which are given back together; a mask has a bit for each.
@@ -161,6 +164,11 @@ pub struct DirIndex {
     idle: u64,
     /// Which blocks of a unit were given back and can come again, and by which transaction.
     gone: BTreeMap<Unit, (u8, Transno)>,
+    /// First chunk of the directory's name map. With one the names and the counts of units stay
+    /// empty, and of the free slots those are here that were learnt.
+    pub map: Option<DirNo>,
+    /// What is known of the free slots of a directory with a map.
+    pub learnt: Learnt,
     /// The directory's chunks, in order.
     pub chunks: Vec<DirNo>,
     /// The next block to read while it is built; `None` when complete.
@@ -173,6 +181,16 @@ impl DirIndex {
     pub fn unread(chunks: Vec<DirNo>) -> DirIndex {
         let unread = (!chunks.is_empty()).then_some((0, 0));
         DirIndex { chunks, unread, ..DirIndex::default() }
+    }
+
+    /// An index of a directory with these chunks and a name map that begins with chunk `map`.
+    pub fn mapped(chunks: Vec<DirNo>, map: DirNo) -> DirIndex {
+        DirIndex { chunks, map: Some(map), ..DirIndex::default() }
+    }
+
+    /// Free slots that are known, at once or when they have rested.
+    pub fn known_slots(&self) -> u64 {
+        (self.free.len() + self.resting.len()) as u64
     }
 
     /// Notes a name in a slot.
@@ -270,6 +288,7 @@ enum Change {
     Gone(Unit, Gone),
     Back(Unit, u8),
     Chunk(DirNo),
+    Map(DirNo),
     New,
     Forget,
 }
@@ -317,6 +336,41 @@ impl Names {
             }
             _ => false,
         }
+    }
+
+    /// The first chunk of the name map of `dir`, if it has one. The index must be complete.
+    pub fn map_of(&self, pending: &Pending, dir: Ino) -> Option<DirNo> {
+        for change in pending.of(dir).rev() {
+            match change {
+                Change::Map(first) => return Some(first),
+                Change::New | Change::Forget => return None,
+                _ => {}
+            }
+        }
+        self.dirs.get(&dir)?.map
+    }
+
+    /// Changes what is known of the free slots of `dir`.
+    pub fn learnt(&mut self, dir: Ino, change: impl FnOnce(&mut Learnt)) {
+        if let Some(index) = self.dirs.get_mut(&dir) {
+            change(&mut index.learnt);
+        }
+    }
+
+    /// Slots of `dir` that were found empty are free, but for those that rest.
+    pub fn learn(&mut self, dir: Ino, mut found: BTreeSet<Position>) {
+        let Some(index) = self.dirs.get_mut(&dir) else { return };
+        self.entries -= index.entries();
+        for (_, at) in &index.resting {
+            found.remove(at);
+        }
+        index.free.append(&mut found);
+        self.entries += index.entries();
+    }
+
+    /// The map of a chunk as it is committed, if it is in memory.
+    pub fn committed(&self, number: DirNo) -> Option<&Chunk> {
+        self.chunks.get(&number)
     }
 
     /// Takes the half-built index of `dir` out, to go on with it.
@@ -499,6 +553,7 @@ impl Names {
         while index.resting.front().is_some_and(|&(transno, _)| transno <= durable) {
             if let Some((_, at)) = index.resting.pop_front()
                 && index.gone.get(&at.unit()).is_none_or(|(mask, _)| mask & at.bit() == 0)
+                && (index.map.is_none() || index.free.len() < FREE_MAX)
             {
                 index.free.insert(at);
             }
@@ -539,7 +594,9 @@ impl Names {
                 if !index.free.remove(&at) {
                     index.resting.retain(|&(_, slot)| slot != at);
                 }
-                index.add_live(at);
+                if index.map.is_none() {
+                    index.add_live(at);
+                }
                 index.idle = index.idle.saturating_sub(1);
             }
             Change::Free(at) => index.add_free(at),
@@ -552,6 +609,12 @@ impl Names {
             Change::Gone(unit, gone) => index.give_back(unit, gone, transno),
             Change::Back(unit, mask) => index.come_back(unit, mask),
             Change::Chunk(number) => index.chunks.push(number),
+            Change::Map(first) => {
+                index.names.clear();
+                index.live.clear();
+                index.map = Some(first);
+                index.learnt.tail = true;
+            }
             Change::New | Change::Forget => {}
         }
         self.entries += index.entries();
@@ -563,7 +626,8 @@ impl Pending {
         self.changes.iter().filter(move |(of, _)| *of == dir).map(|&(_, change)| change)
     }
 
-    fn slot_is_free(&self, dir: Ino, at: Position) -> Option<bool> {
+    /// Is this slot free? `None`: the transaction did nothing to it.
+    pub fn slot_is_free(&self, dir: Ino, at: Position) -> Option<bool> {
         self.of(dir).rev().find_map(|change| match change {
             Change::Take(taken) if taken == at => Some(false),
             Change::Free(freed) if freed == at => Some(true),
@@ -627,6 +691,11 @@ impl Pending {
     /// The directory has one more chunk.
     pub fn add_chunk(&mut self, dir: Ino, number: DirNo) {
         self.changes.push((dir, Change::Chunk(number)));
+    }
+
+    /// The directory has a name map from now on.
+    pub fn set_map(&mut self, dir: Ino, first: DirNo) {
+        self.changes.push((dir, Change::Map(first)));
     }
 
     /// The directory is new and empty.

@@ -9,13 +9,16 @@
 //!   stays valid;
 //! - every operation is bounded, except those that say how far they came.
 
+pub mod ahead;
 pub mod blobs;
 pub mod content;
 pub mod entry;
 pub mod find;
 pub mod free;
+pub mod idle;
 pub mod index;
 pub mod inode;
+pub mod lmap;
 pub mod path;
 pub(crate) mod placement;
 pub mod readdir;
@@ -23,9 +26,12 @@ pub mod rename;
 pub mod xattr;
 
 pub use inode::{InodeCounts, NewInode};
+pub use lmap::Limits as MapLimits;
 pub use readdir::DirEntry;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod large_tests;
 #[cfg(test)]
 mod tests;

@@ -21,14 +21,14 @@ impl Txn<'_> {
                 return self.move_inode(&spot, to, target.as_bytes());
             }
             self.put_link(to, target.as_bytes(), slot.ino(), slot.kind())?;
-            self.pending.names.remove_name(from, name.as_bytes(), spot.at);
+            self.remove_name_at(from, name.as_bytes(), spot.at)?;
             return self.release_slot(&spot);
         }
         self.fit_name(&mut slot, target.as_bytes().len(), spot.block)?;
         slot.set_name(target.as_bytes());
         self.store(&spot, &slot)?;
-        self.pending.names.remove_name(from, name.as_bytes(), spot.at);
-        self.pending.names.add_name(from, target.as_bytes(), spot.at);
+        self.remove_name_at(from, name.as_bytes(), spot.at)?;
+        self.add_name(from, target.as_bytes(), spot.at)?;
         Ok(())
     }
 
@@ -50,12 +50,10 @@ impl Txn<'_> {
         if a.0 == b.0 {
             self.store(&spot_a, &slot_a)?;
             self.store(&spot_b, &slot_b)?;
-            let names = &mut self.pending.names;
-            names.remove_name(a.0, name_a, spot_a.at);
-            names.remove_name(b.0, name_b, spot_b.at);
-            names.add_name(a.0, name_b, spot_a.at);
-            names.add_name(b.0, name_a, spot_b.at);
-            return Ok(());
+            self.remove_name_at(a.0, name_a, spot_a.at)?;
+            self.remove_name_at(b.0, name_b, spot_b.at)?;
+            self.add_name(a.0, name_b, spot_a.at)?;
+            return self.add_name(b.0, name_a, spot_b.at);
         }
         let (mut new_a, mut new_b) = (slot_a.clone(), slot_b.clone());
         new_a.adopt(&slot_b);

@@ -18,6 +18,9 @@ use crate::side::first_attr;
 use crate::trees::{CHUNKS, MOVED};
 use crate::txn::Txn;
 
+/// Chunks of a name map that are removed at once; what is left over is found to be nobody's.
+const MAP_CHUNKS_MAX: u32 = 16;
+
 impl Fixer {
     pub(super) async fn fix_chunk(&mut self, fix: &Fix) -> Done {
         self.mfs.forget_indexes();
@@ -52,6 +55,7 @@ impl Fixer {
             }
             Fix::FindChunk(number, owner, index) => self.find(*number, *owner, *index).await,
             Fix::CutChain(dir, last) => self.telling(|txn| cut_chain(txn, *dir, *last)).await,
+            Fix::DropMap(dir) => self.telling(|txn| drop_map(txn, *dir)).await,
             Fix::AdoptChunk(number) => {
                 let chunks = &self.check.tree.chunks;
                 let lost = |chunk: DirNo| chunks.get(&chunk).is_some_and(|(_, reached)| !reached);
@@ -217,6 +221,27 @@ fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> 
     write_chunk(txn, number, Some(&chunk))
 }
 
+/// The directory is searched without a map from now on.
+fn drop_map(txn: &mut Txn<'_>, dir: Ino) -> Result<String, Stop> {
+    let (spot, mut slot) = txn.locate_live(dir)?;
+    let mut number = DirNo(slot.map());
+    slot.set_map(0);
+    slot.set_names(0);
+    txn.store(&spot, &slot)?;
+    for _ in 0..MAP_CHUNKS_MAX {
+        if number.0 == 0 || !txn.ensure_chunk(number)? {
+            break;
+        }
+        let descriptor = txn.chunk(number)?.descriptor;
+        if descriptor.owner != dir || !descriptor.is_map() {
+            break;
+        }
+        write_chunk(txn, number, None)?;
+        number = descriptor.next;
+    }
+    Ok(format!("the name map of directory {dir} was removed"))
+}
+
 fn cut_chain(txn: &mut Txn<'_>, dir: Ino, last: Option<DirNo>) -> Result<String, Stop> {
     match last {
         None => {
@@ -257,6 +282,10 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
     let owner = chunk.descriptor.owner;
     if txn.place_of(owner)?.is_some_and(|place| lost(place.chunk)) {
         return Ok(String::new());
+    }
+    if chunk.descriptor.is_map() {
+        write_chunk(txn, number, None)?;
+        return Ok(format!("chunk {number}, of a name map that no directory has, was removed"));
     }
     if chunk.runs.is_empty() {
         write_chunk(txn, number, None)?;

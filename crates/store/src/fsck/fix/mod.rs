@@ -91,6 +91,7 @@ impl Fixer {
             | Fix::DropChunk(_)
             | Fix::FindChunk(..)
             | Fix::CutChain(..)
+            | Fix::DropMap(_)
             | Fix::AdoptChunk(_)
             | Fix::BreakCircle(_)
             | Fix::RaiseReuse(_)

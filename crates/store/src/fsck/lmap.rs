@@ -1,0 +1,262 @@
+//! Name maps: every name of a large directory has one entry there, where its hash leads, and no other is there.
+
+use types::{Ino, MetaBlock};
+
+use super::names::Directory;
+use super::plan::Fix;
+use super::{Check, ProblemKind, Subject};
+use crate::block::BlockType;
+use crate::error::StoreError;
+use crate::format::chunk::MAP_CHUNK;
+use crate::format::lmap::{self, Entry, bucket_of, hash_of};
+use crate::format::number::Place;
+use crate::format::slot::Slot;
+use crate::names::index::{Chunk, Position};
+
+/// Buckets read together.
+const BATCH: u32 = 64;
+/// Blocks chained to one bucket at most.
+const CHAIN_MAX: usize = 1 << 16;
+
+impl Check {
+    /// Notes a name of the directory that is being checked, if it has a map.
+    pub(super) fn note_name(&mut self, place: Place, slot: &Slot) {
+        let Some((chunk, _)) = self.tree.chunks.get(&place.chunk) else { return };
+        let at = Position::new(chunk.descriptor.index, place.slot).0;
+        if let Some(names) = &mut self.tree.named {
+            names.push(Entry { hash: hash_of(slot.name()), at });
+        }
+    }
+
+    /// The chunks of the map of a directory, as far as they fit together; each counts as reached.
+    pub(super) fn map_chunks(&mut self, of: &Directory) -> Vec<Chunk> {
+        let mut out: Vec<Chunk> = Vec::new();
+        let mut number = of.map;
+        while number.0 != 0 {
+            // A map that is being freed has lost its first chunks.
+            let index = MAP_CHUNK | out.len() as u32;
+            let fits = |chunk: &Chunk| {
+                let descriptor = &chunk.descriptor;
+                let indexed = descriptor.index == index || of.nlink == 0 && descriptor.is_map();
+                descriptor.owner == of.ino && indexed
+            };
+            match self.tree.chunks.get_mut(&number) {
+                Some((chunk, reached)) if fits(chunk) && !*reached => {
+                    *reached = true;
+                    number = chunk.descriptor.next;
+                    out.push(chunk.clone());
+                }
+                _ => {
+                    self.bad_map(of.ino, Subject::Chunk(number), "missing, or another's".into());
+                    break;
+                }
+            }
+        }
+        out
+    }
+
+    fn bad_map(&mut self, dir: Ino, subject: Subject, what: String) {
+        let detail = format!("directory {dir}: {what}");
+        self.found(ProblemKind::BadNameMap, subject, detail);
+        self.plan.add(Fix::DropMap(dir));
+    }
+
+    /// Compares the name map of a directory with the names that its content has.
+    pub(super) async fn name_map(
+        &mut self,
+        of: &Directory,
+        chunks: &[Chunk],
+    ) -> Result<(), StoreError> {
+        let Some(mut names) = self.tree.named.take().filter(|_| of.nlink > 0) else {
+            return Ok(());
+        };
+        let buckets: u32 = chunks.iter().map(|chunk| chunk.descriptor.used).sum();
+        let (mut found, mut bucket) = (Vec::new(), 0);
+        for chunk in chunks {
+            let used = chunk.descriptor.used;
+            for run in chunk.runs.iter().filter_map(|run| run.part(0, used)) {
+                for block in (run.first..run.end()).filter(|_| run.is_present()) {
+                    if (block - run.first).is_multiple_of(BATCH) {
+                        self.prefetch(run.home(block), BATCH.min(run.end() - block)).await?;
+                    }
+                    self.bucket(of.ino, run.home(block), (bucket, buckets), &mut found).await?;
+                    bucket += 1;
+                }
+            }
+        }
+        if buckets == 0 || bucket != buckets {
+            let what = format!("{bucket} of {buckets} buckets are there");
+            self.bad_map(of.ino, Subject::Inode(of.ino), what);
+            return Ok(());
+        }
+        self.compare_names(of, &mut names, &mut found);
+        Ok(())
+    }
+
+    /// Reads one bucket, with what is chained to it.
+    async fn bucket(
+        &mut self,
+        dir: Ino,
+        head: MetaBlock,
+        (bucket, buckets): (u32, u32),
+        out: &mut Vec<Entry>,
+    ) -> Result<(), StoreError> {
+        let mut next = Some(head);
+        for _ in 0..CHAIN_MAX {
+            let Some(home) = next else { return Ok(()) };
+            if home != head {
+                self.claim(home, 1, "name map");
+            }
+            let read = self.read(|txn| {
+                let data = txn.read_as(home, BlockType::NameMap)?;
+                let entries = lmap::count(data).map(|_| lmap::entries(data).collect::<Vec<_>>());
+                Ok((entries, lmap::next(data)))
+            });
+            let Some((entries, chained)) = read.await? else {
+                self.plan.add(Fix::DropMap(dir));
+                return Ok(());
+            };
+            let Some(entries) = entries else {
+                self.bad_map(dir, Subject::Block(home), "more entries than fit".into());
+                return Ok(());
+            };
+            if entries.iter().any(|entry| bucket_of(entry.hash, buckets) != bucket) {
+                self.bad_map(dir, Subject::Block(home), "an entry of another bucket".into());
+            }
+            out.extend(entries);
+            next = chained;
+        }
+        self.bad_map(dir, Subject::Block(head), "the chain of a bucket has no end".into());
+        Ok(())
+    }
+
+    fn compare_names(&mut self, of: &Directory, names: &mut Vec<Entry>, found: &mut Vec<Entry>) {
+        names.sort_unstable();
+        found.sort_unstable();
+        let subject = Subject::Inode(of.ino);
+        let missing = names.iter().filter(|name| found.binary_search(name).is_err()).count();
+        let wrong = found.iter().filter(|entry| names.binary_search(entry).is_err()).count();
+        if names != found {
+            let what = format!("{missing} names missing, {wrong} entries lead to no such name");
+            self.bad_map(of.ino, subject, what);
+        }
+        if of.mapped as usize != names.len() {
+            self.bad_map(of.ino, subject, format!("{} names, {}", names.len(), of.mapped));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{FileKind, Name, Timestamp};
+
+    use super::*;
+    use crate::block::put_u64;
+    use crate::error::Stop;
+    use crate::fsck::check;
+    use crate::fsck::repair::mend;
+    use crate::mfs::{Cost, Mfs};
+    use crate::names::{MapLimits, NewInode};
+    use crate::testing::{formatted, now};
+    use crate::txn::Txn;
+
+    const NAMES: u32 = 200;
+
+    fn name(n: u32) -> Name {
+        Name::new(format!("n{n}").as_bytes()).unwrap()
+    }
+
+    /// A file system whose root directory has a name map.
+    fn mapped() -> Mfs {
+        let mfs = formatted();
+        mfs.inner.state.borrow_mut().limits = MapLimits::TINY;
+        let time = Timestamp::default();
+        let new = NewInode {
+            kind: FileKind::Regular,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            symlink: None,
+        };
+        for n in 0..NAMES {
+            now(mfs.run(Cost::SMALL, |txn| txn.create(Ino::ROOT, &name(n), &new, None))).unwrap();
+        }
+        mfs
+    }
+
+    /// Plants something in the map, where the name `n0` has its entry; expects the finding, and
+    /// that repair mends it without losing a name.
+    fn planted(what: &str, plant: impl Fn(&mut Txn<'_>, MetaBlock) -> Result<(), Stop>) {
+        let mfs = mapped();
+        let plant = |txn: &mut Txn<'_>| {
+            let map = txn.map_of(Ino::ROOT).expect("200 names have a map");
+            let head = txn.bucket_of_name(Ino::ROOT, map, name(0).as_bytes())?;
+            plant(txn, head)
+        };
+        now(mfs.run(Cost::STEP, plant)).unwrap();
+        mfs.forget_indexes();
+        let found = now(check(&mfs)).unwrap().problems;
+        assert!(!found.is_empty(), "{what}: nothing was found");
+        use ProblemKind::{BadNameMap, DamagedBlock, LostChunk, LostMetaBlock};
+        let follow = [BadNameMap, DamagedBlock, LostChunk, LostMetaBlock];
+        for problem in &found {
+            assert!(follow.contains(&problem.kind), "{what}: {problem}");
+        }
+        assert!(found.iter().any(|problem| problem.kind == ProblemKind::BadNameMap), "{what}");
+        let repaired = now(mend(&mfs, None)).unwrap();
+        assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
+        mfs.forget_indexes();
+        assert_eq!(now(check(&mfs)).unwrap().problems, [], "{what}");
+        for n in 0..NAMES {
+            let found = now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(n))));
+            assert!(found.unwrap().0.is_some(), "{what}: n{n} is lost");
+        }
+    }
+
+    #[test]
+    fn a_sound_name_map_is_clean() {
+        let mfs = mapped();
+        assert_eq!(now(check(&mfs)).unwrap().problems, []);
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_name_map_is_found() {
+        planted("a name without an entry", |txn, head| {
+            lmap::swap_remove(txn.write(head)?, 0);
+            Ok(())
+        });
+        planted("an entry without a name", |txn, head| {
+            let hash = lmap::entries(txn.read(head)?).next().unwrap().hash;
+            lmap::push(txn.write(head)?, Entry { hash, at: 7 });
+            Ok(())
+        });
+        planted("an entry in the wrong bucket", |txn, head| {
+            let hash = lmap::entries(txn.read(head)?).next().unwrap().hash;
+            put_u64(txn.write(head)?, 48, hash ^ 1);
+            Ok(())
+        });
+        planted("more entries than a block holds", |txn, head| {
+            txn.write(head)?[32..34].fill(0xff);
+            Ok(())
+        });
+        planted("a bucket that is of another type", |txn, head| {
+            txn.init(head, BlockType::Blob).map(drop)
+        });
+        planted("a map that is missing", |txn, _| {
+            let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
+            slot.set_map(0xff_ffff);
+            txn.store(&spot, &slot)
+        });
+        planted("a wrong count of names", |txn, _| {
+            let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
+            slot.set_names(NAMES + 1);
+            txn.store(&spot, &slot)
+        });
+    }
+}

@@ -1,0 +1,264 @@
+//! Large directories on a disk that counts: lookups, changes and listings of one that nothing is known of.
+//!
+//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-store names::large -- --nocapture` takes a directory of so
+//! many names.
+
+use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
+use env::{DiskOptions, Env};
+use types::{Attr, FileKind, Ino, Name, Timestamp, Uuid};
+
+use super::{MapLimits, NewInode};
+use crate::fsck::check;
+use crate::mfs::{Cost, Mfs};
+use crate::mkfs::FormatOptions;
+use crate::open::OpenOptions;
+
+/// Names of the directory, if nothing else is asked for.
+const NAMES: u32 = 40_000;
+const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
+
+fn names() -> u32 {
+    let names = std::env::var("REDBUD_LARGE").ok();
+    names.map_or(NAMES, |text| text.parse().expect("a number of names"))
+}
+
+async fn open(env: &Env, maps: MapLimits) -> Mfs {
+    let disk = env.open_disk("meta", WRITE).await.unwrap();
+    let options = OpenOptions { cache_bytes: 16 << 20, maps, ..OpenOptions::default() };
+    Mfs::open(env, &disk, options).await.unwrap()
+}
+
+async fn format(env: &Env) {
+    let disk = env.open_disk("meta", WRITE).await.unwrap();
+    let (name, uuid, log_bytes) = ("home".to_owned(), Uuid([9; 16]), 64 << 20);
+    let options = FormatOptions { name, uuid, log_bytes, pags: vec![], force: false };
+    Mfs::format(env, &disk, &options).await.unwrap();
+}
+
+fn name(n: u32) -> Name {
+    Name::new(format!("file{n}").as_bytes()).unwrap()
+}
+
+fn new(kind: FileKind) -> NewInode<'static> {
+    let time = Timestamp { seconds: 1, nanos: 2 };
+    NewInode {
+        kind,
+        mode: 0o600,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+async fn create(mfs: &Mfs, dir: Ino, n: u32) -> Ino {
+    let made = mfs.run(Cost::SMALL, |txn| txn.create(dir, &name(n), &new(FileKind::Regular), None));
+    made.await.unwrap().0
+}
+
+async fn mkdir(mfs: &Mfs) -> Ino {
+    let made = mfs.run(Cost::SMALL, |txn| {
+        let attr = txn.attr(Ino::ROOT)?.unwrap();
+        txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+        let name = Name::new(b"large").unwrap();
+        txn.create(Ino::ROOT, &name, &new(FileKind::Directory), None)
+    });
+    made.await.unwrap().0
+}
+
+async fn lookup(mfs: &Mfs, dir: Ino, n: u32) -> Option<Ino> {
+    mfs.run(Cost::READ, |txn| txn.lookup(dir, &name(n))).await.unwrap().0
+}
+
+async fn unlink(mfs: &Mfs, dir: Ino, n: u32) {
+    let removed = mfs.run(Cost::DELETE, |txn| {
+        let ino = txn.remove_name(dir, &name(n))?;
+        let attr = txn.attr(ino)?.unwrap();
+        txn.set_attr(&Attr { nlink: 0, ..attr })?;
+        Ok(ino)
+    });
+    let ino = removed.await.unwrap().0;
+    mfs.run(Cost::DELETE, |txn| txn.free_inode_step(ino, 9)).await.unwrap();
+}
+
+/// Names that are made one after the other are looked up, made, moved and removed in a directory of which
+/// only the inode and the runs are in memory.
+#[test]
+fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_change() {
+    let (world, names) = (SimWorld::new(1), names());
+    let disk = world.disk("meta", (u64::from(names) * 1024).max(256 << 20));
+    disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
+    let outside = disk.clone();
+    world.run(|env| async move {
+        format(&env).await;
+        let mfs = open(&env, MapLimits::USUAL).await;
+        let dir = mkdir(&mfs).await;
+        let before = mfs.last_committed().lsn.0;
+        for n in 0..names {
+            create(&mfs, dir, n).await;
+        }
+        mfs.sync().await.unwrap();
+        let log = (mfs.last_committed().lsn.0 - before) / u64::from(names);
+        println!("{names} names, {log} bytes of log each");
+        assert!(log <= 600, "{log}");
+        mfs.close().await.unwrap();
+        lookups(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
+        changes(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
+        listing(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
+    });
+}
+
+fn reads(disk: &SimDisk) -> (u64, u64) {
+    disk.report().map_or((0, 0), |report| (report.reads, report.read))
+}
+
+async fn lookups(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
+    let first = reads(disk);
+    assert!(lookup(mfs, dir, 0).await.is_some());
+    println!(
+        "the first lookup: {:?} reads and bytes",
+        (reads(disk).0 - first.0, reads(disk).1 - first.1)
+    );
+    let mut rng = SimRng::new(7);
+    let (mut most, mut sum) = (0, 0);
+    for _ in 0..2000 {
+        let before = reads(disk).0;
+        let n = rng.below(u64::from(names) * 5 / 4) as u32;
+        assert_eq!(lookup(mfs, dir, n).await.is_some(), n < names);
+        let cost = reads(disk).0 - before;
+        most = most.max(cost);
+        sum += cost;
+    }
+    println!("2000 lookups: {sum} reads, at most {most}");
+    assert!(most <= 2 && sum > 500, "{most}, {sum}");
+    mfs.close().await.unwrap();
+}
+
+async fn changes(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
+    assert!(lookup(mfs, dir, 0).await.is_some());
+    let mut rng = SimRng::new(8);
+    let before = reads(disk);
+    for n in 0..50 {
+        create(mfs, dir, names + n).await;
+        unlink(mfs, dir, rng.below(u64::from(names) / 2) as u32 * 2 + n % 2).await;
+        let (from, to) = (name(names + n), name(2 * names + n));
+        mfs.run(Cost::SMALL, |txn| txn.rename(dir, &from, dir, &to)).await.unwrap();
+    }
+    let cost = (reads(disk).0 - before.0, (reads(disk).1 - before.1) >> 10);
+    println!("50 creates, unlinks and renames: {cost:?} reads and KiB");
+    // Four blocks for each round of three, and the map as a whole, which is read in pieces before long.
+    let map = u64::from(names) / 128 * 6;
+    assert!(cost.0 <= 50 * 4 && cost.1 <= 50 * 4 * 4 + map, "{cost:?}, the map {map} KiB");
+    for n in 0..50 {
+        assert!(lookup(mfs, dir, 2 * names + n).await.is_some());
+        assert!(lookup(mfs, dir, names + n).await.is_none());
+    }
+    mfs.close().await.unwrap();
+}
+
+async fn listing(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
+    let size = mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap().size;
+    let before = reads(disk);
+    let (mut listed, mut after) = (0, 0);
+    loop {
+        let read = mfs.run(Cost::READ, |txn| txn.readdir(dir, after, 1024));
+        let entries = read.await.unwrap().0;
+        let Some(last) = entries.last() else { break };
+        assert!(entries.iter().all(|entry| entry.attr.is_some()));
+        after = last.cookie;
+        listed += entries.len();
+    }
+    let (requests, bytes) = (reads(disk).0 - before.0, reads(disk).1 - before.1);
+    println!(
+        "listed {listed}: {requests} reads of {} KiB, {bytes} of {size} bytes",
+        (bytes / requests) >> 10
+    );
+    assert_eq!(listed, names as usize);
+    assert!(bytes * 10 <= size * 12, "{bytes} of {size}");
+    assert!(bytes / requests >= 256 << 10, "{requests} for {bytes}");
+    assert_eq!(check(mfs).await.unwrap().problems, []);
+    mfs.close().await.unwrap();
+}
+
+/// A directory with a map that grew and was emptied has given back its content and nearly all of its map, its
+/// slots come again, and removing it leaves nothing.
+#[test]
+fn a_large_directory_shrinks_is_filled_again_and_goes() {
+    let world = SimWorld::new(1);
+    world.disk("meta", 256 << 20);
+    world.run(|env| async move {
+        format(&env).await;
+        let mfs = open(&env, MapLimits::TINY).await;
+        let free = mfs.usage().blocks_free;
+        let dir = mkdir(&mfs).await;
+        for _ in 0..3 {
+            for n in 0..3000 {
+                create(&mfs, dir, n).await;
+            }
+            assert_eq!(check(&mfs).await.unwrap().problems, []);
+            for n in 0..3000 {
+                unlink(&mfs, dir, n).await;
+            }
+            mfs.sync().await.unwrap();
+            assert_eq!(check(&mfs).await.unwrap().problems, []);
+            let used = free - mfs.usage().blocks_free;
+            assert!(used < 100, "{used} blocks are left of an empty directory");
+        }
+        let empty = mfs.run(Cost::READ, |txn| txn.is_empty(dir)).await.unwrap().0;
+        assert!(empty);
+        let gone = mfs.run(Cost::DELETE, |txn| {
+            let ino = txn.remove_name(Ino::ROOT, &Name::new(b"large").unwrap())?;
+            for (ino, change) in [(ino, -2), (Ino::ROOT, -1)] {
+                let attr = txn.attr(ino)?.unwrap();
+                let nlink = attr.nlink.saturating_add_signed(change);
+                txn.set_attr(&Attr { nlink, ..attr })?;
+            }
+            Ok(ino)
+        });
+        let ino = gone.await.unwrap().0;
+        while !mfs.run(Cost::DELETE, |txn| txn.free_inode_step(ino, 1)).await.unwrap().0 {
+            assert_eq!(check(&mfs).await.unwrap().problems, []);
+        }
+        assert_eq!(check(&mfs).await.unwrap().problems, []);
+        let used = free - mfs.usage().blocks_free;
+        assert!(used < 20, "{used} blocks are left of no directory");
+    });
+}
+
+/// Where names went at random and nothing is known of the directory, the content is read again when at
+/// least a quarter of its slots would be wasted, and new names take their places.
+#[test]
+fn idle_slots_of_a_cold_directory_are_found_when_there_are_many() {
+    let world = SimWorld::new(1);
+    world.disk("meta", 256 << 20);
+    world.run(|env| async move {
+        format(&env).await;
+        let mfs = open(&env, MapLimits::USUAL).await;
+        let dir = mkdir(&mfs).await;
+        for n in 0..30_000 {
+            create(&mfs, dir, n).await;
+        }
+        for n in (0..30_000).filter(|n| n % 3 != 0) {
+            unlink(&mfs, dir, n).await;
+        }
+        mfs.close().await.unwrap();
+        let mfs = open(&env, MapLimits::USUAL).await;
+        let size = |mfs: &Mfs| {
+            let mfs = mfs.clone();
+            async move { mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap().blocks }
+        };
+        let before = size(&mfs).await;
+        for n in 0..19_000 {
+            create(&mfs, dir, 100_000 + n).await;
+        }
+        let after = size(&mfs).await;
+        // Below a quarter of the slots the directory grows rather than being read.
+        assert!(after < before * 5 / 4, "{before} blocks, then {after}");
+        assert_eq!(check(&mfs).await.unwrap().problems, []);
+    });
+}
