@@ -11,7 +11,7 @@ use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use store::fsck::FsckOptions;
-use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
+use store::{Cost, FormatOptions, MapLimits, Mfs, OpenOptions, PagFormat, StoreError};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
 use types::{Duration, Epoch, Instant, PagId, Uuid};
@@ -377,7 +377,12 @@ fn evicted_client(text: &str) -> Option<(u64, bool)> {
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
     let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
-    let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    // Every second server gives each directory a name map and keeps them tiny; the others leave them large.
+    let maps = match cluster.starts.get() % 2 {
+        0 => MapLimits::ALWAYS,
+        _ => MapLimits::USUAL,
+    };
+    let opening = OpenOptions { cache_bytes: CACHE_BYTES, maps, ..OpenOptions::default() };
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
     *cluster.store.borrow_mut() = Some(mfs.clone());
     cluster.epoch.set(mfs.identity().epoch.0);
