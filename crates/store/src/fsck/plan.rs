@@ -231,6 +231,7 @@ impl Fix {
 pub(super) struct Plan {
     stages: BTreeMap<Stage, Vec<Fix>>,
     damaged: BTreeSet<MetaBlock>,
+    zones_unknown: bool,
 }
 
 impl Plan {
@@ -258,8 +259,17 @@ impl Plan {
         trees.is_some_and(|fixes| fixes.contains(&Fix::Rebuild(name)))
     }
 
+    /// Something lies in a data zone without a record: whose it is and where the zone ends cannot
+    /// be known, so nothing is done about data, nor about sums.
+    pub(super) fn leave_data(&mut self) {
+        self.zones_unknown = true;
+    }
+
     /// Its fixes, stage by stage.
-    pub(super) fn into_stages(self) -> BTreeMap<Stage, Vec<Fix>> {
+    pub(super) fn into_stages(mut self) -> BTreeMap<Stage, Vec<Fix>> {
+        if self.zones_unknown {
+            self.stages.retain(|stage, _| *stage < Stage::Data);
+        }
         self.stages
     }
 }

@@ -141,7 +141,7 @@ kinds! {
         "a file keeps it before space that was given up, that before a pool, that before free space";
     /// A data block outside its zone, or on the label.
     OutsideDataBlock = Error, "a data block lies outside its data zone",
-        "what lies outside is taken out: a file has a hole there";
+        "what lies outside is taken out: a file has a hole there; nothing is done about data if its zone is not in the table";
     /// A data block that nobody owns.
     LostDataBlock = Warning, "a data block belongs to nobody",
         "it becomes free";

@@ -124,7 +124,8 @@ impl Check {
         Ok(())
     }
 
-    /// Pieces in a data zone that there is not, from the front of `pieces`; gives the others.
+    /// Pieces in a data zone without a record, from the front of `pieces`; gives the others. The record
+    /// may be what is lost, so they are all left.
     fn unknown_zone<'a>(
         &mut self,
         pieces: &'a [Piece],
@@ -134,10 +135,10 @@ impl Check {
         let mut last = None;
         for piece in found {
             if last.replace(piece.pag()) != Some(piece.pag()) {
-                let detail = "there is no such data zone";
+                let detail = "the table of data zones has no such zone";
                 self.found(ProblemKind::OutsideDataBlock, piece.subject(), detail);
+                self.plan.leave_data();
             }
-            self.plan.add(Fix::Outside(*piece, piece.start(), piece.end()));
         }
         rest
     }

@@ -493,18 +493,47 @@ fn data_blocks_with_two_owners_or_none_are_found() {
             slot.set_blocks(1);
         })
     });
-    planted_on(&["orphan"], ProblemKind::OutsideDataBlock, 1, |world, txn| {
-        slot(txn, world.orphan, |slot| {
-            slot.set_segments(&[Extent { pag: PagId(9), ..segment(0, 10) }]);
-            slot.set_blocks(1);
-        })
-    });
     planted(ProblemKind::LostDataBlock, 1, |world, txn| {
         let (pag, start, len) = txn.pool(world.client)?[0];
         POOLS.remove(txn, &pool_key(world.client, pag, start.0))?;
         assert!(len > 0);
         Ok(())
     });
+}
+
+#[test]
+fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
+    let gone = |_: &World, txn: &mut Txn<'_>| PAGS.remove(txn, &pag_key(PagId(0))).map(drop);
+    let foreign = |world: &World, txn: &mut Txn<'_>| {
+        slot(txn, world.orphan, |slot| {
+            slot.set_segments(&[Extent { pag: PagId(9), ..segment(0, 10) }]);
+            slot.set_blocks(1);
+        })
+    };
+    type Plant = dyn Fn(&World, &mut Txn<'_>) -> Result<(), Stop>;
+    for plant in [&gone as &Plant, &foreign] {
+        let world = world();
+        // Other damage to data waits, too; that of the namespace does not.
+        run(&world.mfs, |txn| {
+            plant(&world, txn)?;
+            txn.set_root(INODES, 99)?;
+            slot(txn, world.file, |slot| slot.set_blocks(1))
+        });
+        let before = contents(&world);
+        let pool = run(&world.mfs, |txn| txn.pool(world.client));
+        run(&world.mfs, |txn| bytes(txn, world.moved, 0, &[0]));
+        world.mfs.forget_indexes();
+        let repaired = now(mend(&world.mfs, None)).unwrap();
+        let left = |kind| repaired.left.problems.iter().any(|problem| problem.kind == kind);
+        assert!(left(ProblemKind::OutsideDataBlock), "{:?}", repaired.left.problems);
+        assert!(left(ProblemKind::WrongCount) && left(ProblemKind::WrongBlockCount));
+        assert!(!left(ProblemKind::StaleMove), "{:#?}", repaired.done);
+        let mut after = contents(&world);
+        after.insert("moved", before["moved"].clone());
+        assert_eq!(after, before, "{:#?}", repaired.done);
+        assert_eq!(run(&world.mfs, |txn| txn.pool(world.client)), pool);
+        assert_eq!(report(&world).problems, repaired.left.problems);
+    }
 }
 
 #[test]
