@@ -6,6 +6,7 @@
 //!   the moment and not in it;
 //! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
 //!   same, byte for byte;
+//! - it ends on any store: a directory that names lead to twice is damage, and an error;
 //! - inode numbers are new after a load. They lead to places, and the places of the old zone (chunks with gaps of
 //!   what was removed and moved) are what a load gets rid of. Nothing outlives an unmount that knows them;
 //! - a load needs a new file system whose data zones are those of the dump, by number, and not smaller:
@@ -18,7 +19,7 @@ mod tests;
 
 use std::io::Write;
 
-use types::{FileBlock, FileKind, HashMap, Ino};
+use types::{FileBlock, FileKind, HashMap, HashSet, Ino};
 
 pub use load::{LoadError, Loaded, load};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
@@ -39,6 +40,8 @@ pub enum DumpError {
     Store(StoreError),
     /// The stream failed.
     Stream(StreamError),
+    /// The tree is damaged: how, and what to do.
+    Damaged(String),
 }
 
 impl From<StoreError> for DumpError {
@@ -58,6 +61,9 @@ impl std::fmt::Display for DumpError {
         match self {
             DumpError::Store(error) => write!(f, "{error}"),
             DumpError::Stream(error) => write!(f, "{error}"),
+            DumpError::Damaged(text) => {
+                write!(f, "{text}: repair with `redbud fsck --repair`, then dump again")
+            }
         }
     }
 }
@@ -78,12 +84,13 @@ pub struct Dumped {
 /// Writes everything that names lead to. Nothing may change the store meanwhile.
 ///
 /// # Errors
-/// The store or `out` failed.
+/// The store or `out` failed, or names lead to a directory twice.
 pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
     let mut dump = Dump {
         mfs,
         out: Writer::new(out),
         linked: HashMap::default(),
+        directories: HashSet::default(),
         queue: std::collections::VecDeque::new(),
         counts: Dumped::default(),
     };
@@ -103,6 +110,8 @@ struct Dump<'a> {
     out: Writer<'a>,
     /// Inodes with several links that were written, and their numbers in the dump.
     linked: HashMap<Ino, u64>,
+    /// Directories that were met.
+    directories: HashSet<Ino>,
     /// Directories whose content is to be written.
     queue: std::collections::VecDeque<(Ino, u64)>,
     counts: Dumped,
@@ -142,6 +151,11 @@ impl Dump<'_> {
         let number = self.counts.inodes;
         let (mut inode, _) = self.mfs.run(Cost::READ, |txn| txn.describe(ino)).await?;
         let (kind, nlink) = (inode.attr.kind, inode.attr.nlink);
+        if kind == FileKind::Directory && !self.directories.insert(ino) {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            let text = format!("a second name, {name:?}, leads to directory {ino}");
+            return Err(DumpError::Damaged(text));
+        }
         inode.parent = parent;
         inode.name = name;
         inode.attr.ino = Ino(number);

@@ -204,3 +204,33 @@ fn records_that_contradict_each_other_are_refused() {
     let error = now(load(&used, &mut &bytes[..])).unwrap_err();
     assert!(matches!(error, LoadError::Target(_)), "{error}");
 }
+
+#[test]
+fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
+    for target in ["root", "sister"] {
+        let mfs = formatted();
+        let time = Timestamp::default();
+        let new = NewInode {
+            kind: FileKind::Directory,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            symlink: None,
+        };
+        run(&mfs, |txn| {
+            let dir = txn.create(Ino::ROOT, &Name::new(b"dir").unwrap(), &new, None)?;
+            let sister = txn.create(Ino::ROOT, &Name::new(b"sister").unwrap(), &new, None)?;
+            let to = if target == "root" { Ino::ROOT } else { sister };
+            txn.put_link(dir, b"up", to, FileKind::Directory)
+        });
+        let mut room = [0; 1 << 16];
+        let error = now(dump(&mfs, &mut &mut room[..])).unwrap_err().to_string();
+        assert!(error.contains("\"up\"") && error.contains("fsck --repair"), "{error}");
+    }
+}
