@@ -148,7 +148,11 @@ impl Check {
                     (bits[(block - from) as usize], self.blocks.get(block)) != state
                 });
                 let end = end.unwrap_or(to);
-                self.compare_run(at, end - at, state);
+                match state {
+                    (true, false) => self.lost_blocks(at, end).await?,
+                    (false, true) => self.used_run(at, end - at),
+                    _ => {}
+                }
                 at = end;
             }
         }
@@ -166,21 +170,33 @@ impl Check {
             .await
     }
 
-    /// `len` blocks from `first` on that are all ⟨allocated, in use⟩ alike.
-    fn compare_run(&mut self, first: u64, len: u64, state: (bool, bool)) {
-        let first = MetaBlock(first);
-        let (subject, detail) = (Subject::Block(first), format!("{len} blocks"));
-        match state {
-            (true, false) => {
-                self.found(ProblemKind::LostMetaBlock, subject, detail);
-                self.plan.add(Fix::FreeMeta(first, len));
+    /// Blocks `from..to` are allocated and nobody's: they become free, if they are not stranded.
+    async fn lost_blocks(&mut self, first: u64, to: u64) -> Result<(), StoreError> {
+        let mut from = first;
+        for block in first..to {
+            if self.strands(MetaBlock(block)).await? {
+                self.lost_run(from, block - from);
+                from = block + 1;
             }
-            (false, true) => {
-                self.found(ProblemKind::FreeMetaBlock, subject, detail);
-                self.plan.add(Fix::MarkUsed(first, len));
-            }
-            _ => {}
         }
+        self.lost_run(from, to - from);
+        Ok(())
+    }
+
+    fn lost_run(&mut self, first: u64, len: u64) {
+        if len > 0 {
+            let first = MetaBlock(first);
+            let detail = format!("{len} blocks");
+            self.found(ProblemKind::LostMetaBlock, Subject::Block(first), detail);
+            self.plan.add(Fix::FreeMeta(first, len));
+        }
+    }
+
+    /// `len` blocks from `first` on are in use and marked free.
+    fn used_run(&mut self, first: u64, len: u64) {
+        let first = MetaBlock(first);
+        self.found(ProblemKind::FreeMetaBlock, Subject::Block(first), format!("{len} blocks"));
+        self.plan.add(Fix::MarkUsed(first, len));
     }
 
     /// Is it in use, as far as this check has come?

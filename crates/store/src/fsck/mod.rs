@@ -28,6 +28,9 @@ mod problem;
 mod repair;
 pub(crate) mod salvage;
 mod space;
+mod stranded;
+#[cfg(test)]
+mod stranded_tests;
 #[cfg(test)]
 mod tests;
 
@@ -179,6 +182,7 @@ async fn whole_check(mfs: &Mfs, progress: Option<fn(u64, u64)>) -> Result<Check,
     check.space().await?;
     check.shares().await?;
     check.bitmap().await?;
+    check.plan_stranded();
     Ok(check)
 }
 
@@ -194,6 +198,10 @@ struct Check {
     pieces: Vec<space::Piece>,
     /// Metadata blocks that were claimed twice.
     shared: BTreeSet<MetaBlock>,
+    /// Content blocks that no chunk has, with inodes that are missing.
+    stranded: Vec<(MetaBlock, stranded::Said)>,
+    /// Directories that lack content blocks at the end.
+    short: Vec<stranded::Short>,
     /// What cannot be read, in words.
     lost: Vec<String>,
     plan: plan::Plan,
@@ -213,6 +221,8 @@ impl Check {
             tree: names::Tree::default(),
             pieces: Vec::new(),
             shared: BTreeSet::new(),
+            stranded: Vec::new(),
+            short: Vec::new(),
             lost: Vec::new(),
             plan: plan::Plan::default(),
             progress: None,

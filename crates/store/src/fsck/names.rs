@@ -14,6 +14,7 @@ use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 
 use super::plan::{Fix, SlotAt};
 use super::space::{Owner, Piece};
+use super::stranded::Short;
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::StoreError;
@@ -180,6 +181,10 @@ impl Check {
             index = Some(expected + 1);
             last = Some(number);
             number = descriptor.next;
+        }
+        if let Some(last) = last.filter(|_| of.nlink > 0 && of.blocks > blocks) {
+            let (index, lack) = (index.unwrap_or(0), of.blocks - blocks);
+            self.short.push(Short { dir, last, index, lack });
         }
         if of.nlink > 0 && (of.blocks != blocks || of.size != blocks * BLOCK_U64) {
             let detail = format!("{} blocks, {} counted, size {}", blocks, of.blocks, of.size);

@@ -112,6 +112,8 @@ pub(super) enum Fix {
     DropChunk(DirNo),
     /// A chunk is missing: chunk, owner, position in it.
     FindChunk(DirNo, Ino, u32),
+    /// Chunks are missing that nothing leads to: all of whose blocks are stranded.
+    FindOthers,
     /// The directory's chunks end behind this one; `None`: it has none.
     CutChain(Ino, Option<DirNo>),
     /// Remove the name map of the directory.
@@ -201,6 +203,7 @@ impl Fix {
             | Fix::FillChunk(..)
             | Fix::DropChunk(_)
             | Fix::FindChunk(..)
+            | Fix::FindOthers
             | Fix::CutChain(..)
             | Fix::DropMap(_) => Stage::Chunks,
             Fix::SystemSlot(_) => Stage::System,
@@ -232,6 +235,7 @@ pub(super) struct Plan {
     stages: BTreeMap<Stage, Vec<Fix>>,
     damaged: BTreeSet<MetaBlock>,
     zones_unknown: bool,
+    inodes_missing: bool,
 }
 
 impl Plan {
@@ -265,10 +269,27 @@ impl Plan {
         self.zones_unknown = true;
     }
 
+    /// Inodes are missing that are still on the device: their number stays, which tells of them.
+    pub(super) fn leave_count(&mut self) {
+        self.inodes_missing = true;
+    }
+
+    /// Is there nothing to do that leads to more chunks of directories?
+    pub(super) fn are_chunks_found(&self) -> bool {
+        let leading = [Stage::Trees, Stage::System, Stage::Chunks, Stage::Lost, Stage::Circle];
+        leading.iter().all(|stage| !self.stages.contains_key(stage))
+    }
+
     /// Its fixes, stage by stage.
     pub(super) fn into_stages(mut self) -> BTreeMap<Stage, Vec<Fix>> {
         if self.zones_unknown {
             self.stages.retain(|stage, _| *stage < Stage::Data);
+        }
+        if self.inodes_missing {
+            self.stages.values_mut().for_each(|fixes| {
+                fixes.retain(|fix| !matches!(fix, Fix::Inodes(_)));
+            });
+            self.stages.retain(|_, fixes| !fixes.is_empty());
         }
         self.stages
     }

@@ -69,13 +69,13 @@ kinds! {
         "it is marked as allocated, before anything else is done";
     /// Nobody's, but allocated in the bitmap.
     LostMetaBlock = Warning, "a metadata block is allocated and nobody's",
-        "it becomes free, when nothing else is wrong any more";
+        "it becomes free, when nothing else is wrong any more; directory content with inodes that are missing stays";
     /// A descriptor or run that makes no sense, or a directory that does not fit its chunks.
     BadChunk = Error, "the content of a directory does not fit together",
         "runs are put in order and gaps closed with retired slots; a chunk that is missing is found by the inodes in its blocks; else the directory ends before it";
     /// A chunk that no directory has.
     LostChunk = Error, "a chunk of directory content belongs to no directory that is reached",
-        "it goes back to its directory; if that is not there, a directory of the same number is made in lost+found";
+        "it goes back to its directory; if that is not there, a directory of the same number is made in lost+found, if the number is not known, a new one";
     /// The name map of a large directory and its names disagree.
     BadNameMap = Error, "the name map of a directory is wrong",
         "the map is removed; the directory is searched without one";

@@ -25,15 +25,15 @@ use crate::trees::{
 };
 use crate::txn::Txn;
 
-fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+pub(super) fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
     now(mfs.run(Cost::STEP, body)).unwrap().0
 }
 
-fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn new(kind: FileKind) -> NewInode<'static> {
+pub(super) fn new(kind: FileKind) -> NewInode<'static> {
     let time = Timestamp::default();
     NewInode {
         kind,
@@ -50,7 +50,7 @@ fn new(kind: FileKind) -> NewInode<'static> {
     }
 }
 
-fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
+pub(super) fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
     let attr = txn.attr(ino)?.unwrap();
     let nlink = attr.nlink.saturating_add_signed(change);
     txn.set_attr(&Attr { nlink, ..attr })

@@ -1,21 +1,20 @@
 //! The directory table, and content blocks.
 
-use std::collections::BTreeSet;
-
 use types::{Attr, DirNo, Fault, FileKind, Ino, MetaBlock};
 
 use super::slots::private_directory;
 use super::{Blocks, Done, Evidence, Fixer};
-use crate::block::{BlockType, lsn_of};
+use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
 use crate::format::number::{ATTIC, Place, SYSTEM_CHUNK, home_of, reuse_of};
-use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::plan::{Fix, SlotAt};
+use crate::fsck::stranded::{Said, Short};
 use crate::mfs::Cost;
 use crate::names::index::Chunk;
 use crate::side::first_attr;
-use crate::trees::{CHUNKS, MOVED};
+use crate::trees::CHUNKS;
 use crate::txn::Txn;
 
 /// Chunks of a name map that are removed at once; what is left over is found to be nobody's.
@@ -54,6 +53,7 @@ impl Fixer {
                 Ok(done.then(|| format!("what was left of chunk {number} was taken apart")))
             }
             Fix::FindChunk(number, owner, index) => self.find(*number, *owner, *index).await,
+            Fix::FindOthers => self.find_others().await,
             Fix::CutChain(dir, last) => self.telling(|txn| cut_chain(txn, *dir, *last)).await,
             Fix::DropMap(dir) => self.telling(|txn| drop_map(txn, *dir)).await,
             Fix::AdoptChunk(number) => {
@@ -110,40 +110,68 @@ impl Fixer {
         Ok(done.then(|| format!("chunk {number} of directory {owner} was found: {len} blocks")))
     }
 
-    /// Reads the content blocks that no chunk has. Where two would be the same block, the newer is.
+    /// Reads the content blocks that no chunk has.
     async fn gather(&mut self) -> Result<Evidence, StoreError> {
         let mut out = Evidence::new();
         for block in self.nobodys().await? {
-            let read = self.mfs.run(Cost::READ, |txn| {
-                let data = txn.read_as(block, BlockType::Directory)?;
-                let lsn = lsn_of(data);
-                let slots = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at));
-                let slots: Vec<Slot> = slots.collect();
-                let mut said = BTreeSet::new();
-                for (at, slot) in (0..).zip(&slots) {
-                    if slot.state() != SlotState::Inode || slot.check().is_err() {
-                        continue;
-                    }
-                    let ino = slot.ino();
-                    let home = home_of(ino);
-                    let moved = MOVED.get(txn, &ino.0.to_be_bytes())?;
-                    let moved = moved.map(|value| Place::unpack(u64::from_le_bytes(value)));
-                    let place = moved.unwrap_or(home);
-                    if place.index() == at {
-                        said.insert((place.chunk, place.block()));
-                    }
-                }
-                Ok((lsn, said))
-            });
-            let Ok(((lsn, said), _)) = read.await else { continue };
-            // Inodes that contradict each other say nothing.
-            if let (1, Some(&(chunk, index))) = (said.len(), said.first()) {
-                let place = out.entry(chunk).or_default().entry(index).or_insert((lsn, block));
-                *place = (*place).max((lsn, block));
+            let read = self.mfs.run(Cost::READ, |txn| txn.said(block)).await;
+            if let Ok((said, _)) = read {
+                note(&mut out, block, &said);
             }
         }
         Ok(out)
     }
+
+    /// Puts chunks together that the table lacks and nothing leads to. Where just one directory lacks
+    /// as many blocks, they are its, in the order of their numbers; else whose they are is not known.
+    async fn find_others(&mut self) -> Done {
+        let mut chunks = Evidence::new();
+        for (block, said) in &self.check.stranded {
+            note(&mut chunks, *block, said);
+        }
+        chunks.retain(|number, _| !self.check.tree.chunks.contains_key(number));
+        let mut short = match self.check.short[..] {
+            [only] => Some(only),
+            _ => None,
+        };
+        let found = chunks.len();
+        for (number, blocks) in chunks {
+            let len = blocks.len() as u64;
+            let behind = short.filter(|short| len <= short.lack);
+            let (owner, index) = behind.map_or((Ino::NONE, 0), |short| (short.dir, short.index));
+            let descriptor = Descriptor { owner, next: DirNo(0), index, used: 0 };
+            let mut chunk = Chunk { descriptor, runs: Vec::new() };
+            fill(&mut chunk, &blocks);
+            self.change(|txn| {
+                write_chunk(txn, number, Some(&chunk))?;
+                behind.map_or(Ok(()), |short| link_behind(txn, short.last, number))
+            })
+            .await?;
+            if let Some(before) = behind {
+                let (index, lack) = (before.index + 1, before.lack - len);
+                short = Some(Short { dir: before.dir, last: number, index, lack });
+            }
+        }
+        Ok((found > 0).then(|| format!("{found} chunks were found by the inodes in their blocks")))
+    }
+}
+
+/// Adds a block to what is known of a chunk. Where two would be the same block, the newer is.
+fn note(evidence: &mut Evidence, block: MetaBlock, said: &Said) {
+    if let Some((chunk, index)) = said.place() {
+        let place = evidence.entry(chunk).or_default().entry(index).or_insert((said.lsn, block));
+        *place = (*place).max((said.lsn, block));
+    }
+}
+
+/// The chunk after `last` is `number`.
+fn link_behind(txn: &mut Txn<'_>, last: DirNo, number: DirNo) -> Result<(), Stop> {
+    if !txn.ensure_chunk(last)? {
+        return Err(Stop::Fault(Fault::Stale));
+    }
+    let mut chunk = txn.chunk(last)?.clone();
+    chunk.descriptor.next = number;
+    write_chunk(txn, last, Some(&chunk))
 }
 
 impl Txn<'_> {
@@ -338,9 +366,7 @@ fn append(
         }
         at = next;
     }
-    let mut last = txn.chunk(at)?.clone();
-    last.descriptor.next = number;
-    write_chunk(txn, at, Some(&last))?;
+    link_behind(txn, at, number)?;
     chunk.descriptor.index = index;
     chunk.descriptor.next = DirNo(0);
     write_chunk(txn, number, Some(&chunk))?;

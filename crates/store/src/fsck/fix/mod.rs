@@ -90,6 +90,7 @@ impl Fixer {
             | Fix::FillChunk(..)
             | Fix::DropChunk(_)
             | Fix::FindChunk(..)
+            | Fix::FindOthers
             | Fix::CutChain(..)
             | Fix::DropMap(_)
             | Fix::AdoptChunk(_)

@@ -1,0 +1,111 @@
+//! Content blocks that no chunk of the directory table has, by the inodes in them.
+//!
+//! Invariants:
+//! - blocks are stranded only while fewer inodes were met than there are: what a block that became
+//!   free still says of files that were removed is not missing;
+//! - a stranded block is never given back, and while there is one the number of inodes is
+//!   not set: so the next check finds it again.
+
+use std::collections::BTreeSet;
+
+use types::{DirNo, Ino, Lsn, MetaBlock};
+
+use super::plan::Fix;
+use super::{Check, ProblemKind, Subject};
+use crate::block::{BlockType, lsn_of};
+use crate::error::{Stop, StoreError};
+use crate::format::number::{Place, home_of};
+use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::mfs::Cost;
+use crate::trees::MOVED;
+use crate::txn::Txn;
+
+/// What the inodes in a content block say.
+pub(super) struct Said {
+    /// When the block was changed last.
+    pub(super) lsn: Lsn,
+    /// Chunks and indexes where the block should be.
+    places: BTreeSet<(DirNo, u32)>,
+    inodes: Vec<Ino>,
+}
+
+impl Said {
+    /// Where the block belongs. Inodes that contradict each other say nothing.
+    pub(super) fn place(&self) -> Option<(DirNo, u32)> {
+        if self.places.len() == 1 { self.places.first().copied() } else { None }
+    }
+}
+
+/// A directory that counts more content blocks than its chunks have.
+#[derive(Clone, Copy)]
+pub(super) struct Short {
+    pub(super) dir: Ino,
+    /// Its last chunk.
+    pub(super) last: DirNo,
+    /// Position of the next one.
+    pub(super) index: u32,
+    /// Blocks that are missing.
+    pub(super) lack: u64,
+}
+
+impl Txn<'_> {
+    /// What the sound inodes in a content block say.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is none.
+    pub(super) fn said(&mut self, block: MetaBlock) -> Result<Said, Stop> {
+        let data = self.read_as(block, BlockType::Directory)?;
+        let lsn = lsn_of(data);
+        let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
+        let mut said = Said { lsn, places: BTreeSet::new(), inodes: Vec::new() };
+        for (at, slot) in (0..).zip(&slots) {
+            if slot.state() != SlotState::Inode || slot.check().is_err() {
+                continue;
+            }
+            let ino = slot.ino();
+            said.inodes.push(ino);
+            let moved = MOVED.get(self, &ino.0.to_be_bytes())?;
+            let moved = moved.map(|value| Place::unpack(u64::from_le_bytes(value)));
+            let place = moved.unwrap_or(home_of(ino));
+            if place.index() == at {
+                said.places.insert((place.chunk, place.block()));
+            }
+        }
+        Ok(said)
+    }
+}
+
+impl Check {
+    /// Is this block, which is allocated and nobody's, content that is missing?
+    pub(super) async fn strands(&mut self, block: MetaBlock) -> Result<bool, StoreError> {
+        if self.total <= self.report.counts.inodes {
+            return Ok(false);
+        }
+        let said = match self.mfs.run(Cost::READ, |txn| txn.said(block)).await {
+            Ok((said, _)) => said,
+            Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let missing = said.inodes.iter().filter(|&&ino| self.kind_of(ino).is_none()).count();
+        if missing > 0 {
+            let detail = format!("content of no chunk, with {missing} inodes that are missing");
+            self.found(ProblemKind::BadChunk, Subject::Block(block), detail);
+            self.stranded.push((block, said));
+        }
+        Ok(missing > 0)
+    }
+
+    /// Plans to find the chunks of stranded blocks: when everything that may lead to them was mended.
+    pub(super) fn plan_stranded(&mut self) {
+        if self.stranded.is_empty() {
+            return;
+        }
+        self.plan.leave_count();
+        let chunks = &self.tree.chunks;
+        let places = self.stranded.iter().filter_map(|(_, said)| said.place());
+        let lacking = places.into_iter().any(|(chunk, _)| !chunks.contains_key(&chunk));
+        if lacking && self.plan.are_chunks_found() {
+            self.plan.add(Fix::FindOthers);
+        }
+    }
+}

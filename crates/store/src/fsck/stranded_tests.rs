@@ -1,0 +1,144 @@
+//! Content whose chunks are lost from the directory table is found, or left; never freed.
+
+use types::{DirNo, FileKind, Ino, MetaBlock, Name};
+
+use super::repair::mend;
+use super::tests::{links, name, new, run};
+use super::{ProblemKind, Repaired, Subject, check};
+use crate::block::BlockType;
+use crate::format::chunk::{chunk_key, decode_key};
+use crate::format::number::{Place, ino_of};
+use crate::format::slot::Slot;
+use crate::mfs::Mfs;
+use crate::side::first_attr;
+use crate::testing::{formatted, now};
+use crate::trees::{CHUNKS, INODES};
+
+/// A directory of three chunks with ten files in each, and its chunks.
+fn long_directory(mfs: &Mfs, text: &str) -> (Ino, Vec<DirNo>) {
+    let dir = run(mfs, |txn| {
+        links(txn, Ino::ROOT, 1)?;
+        txn.create(Ino::ROOT, &name(text), &new(FileKind::Directory), None)
+    });
+    for round in 0..3 {
+        for n in 0..10 {
+            let file = name(&format!("f{round}-{n}"));
+            run(mfs, |txn| txn.create(dir, &file, &new(FileKind::Regular), None));
+        }
+        run(mfs, |txn| {
+            if round < 2 {
+                txn.begin_replays()
+            } else {
+                txn.end_replays();
+                Ok(())
+            }
+        });
+    }
+    let chunks = run(mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec()));
+    assert_eq!(chunks.len(), 3);
+    (dir, chunks)
+}
+
+/// What a lost leaf of the directory table held: every item of these chunks.
+fn lose(mfs: &Mfs, chunks: &[DirNo]) {
+    mfs.forget_indexes();
+    assert_eq!(now(check(mfs)).unwrap().problems, []);
+    run(mfs, |txn| {
+        for &chunk in chunks {
+            let mut keys = Vec::new();
+            CHUNKS.for_each(txn, &chunk_key(chunk, 0), |key, _| {
+                let mine = decode_key(key).is_some_and(|(of, _)| of == chunk);
+                keys.extend(mine.then_some(*key));
+                mine
+            })?;
+            for key in &keys {
+                CHUNKS.remove(txn, key)?;
+            }
+        }
+        Ok(())
+    });
+    mfs.forget_indexes();
+}
+
+fn repaired(mfs: &Mfs) -> Repaired {
+    let out = now(mend(mfs, None)).unwrap();
+    mfs.forget_indexes();
+    assert_eq!(now(check(mfs)).unwrap().problems, out.left.problems);
+    out
+}
+
+/// What is in a directory, sorted: a chunk that is found again may come behind later ones.
+fn names(mfs: &Mfs, dir: Ino) -> Vec<(Name, Ino)> {
+    let entries = run(mfs, |txn| txn.readdir(dir, 0, 1000));
+    let mut out: Vec<_> = entries.into_iter().map(|entry| (entry.name, entry.ino)).collect();
+    out.sort_unstable_by_key(|(_, ino)| *ino);
+    out
+}
+
+#[test]
+fn all_files_of_a_directory_are_there_after_chunks_of_its_chain_were_lost_together() {
+    for lost in [1..3, 0..2, 0..3, 2..3] {
+        let mfs = formatted();
+        let (dir, chunks) = long_directory(&mfs, "dir");
+        let before = names(&mfs, dir);
+        assert_eq!(before.len(), 30);
+        lose(&mfs, &chunks[lost.clone()]);
+        let out = repaired(&mfs);
+        assert_eq!(out.left.problems, [], "{lost:?}: {:#?}", out.done);
+        assert_eq!(names(&mfs, dir), before, "{lost:?}: {:#?}", out.done);
+    }
+}
+
+#[test]
+fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
+    let mfs = formatted();
+    let (dir, chunks) = long_directory(&mfs, "dir");
+    let (other, more) = long_directory(&mfs, "other");
+    let before = [names(&mfs, dir), names(&mfs, other)].concat();
+    lose(&mfs, &[&chunks[1..], &more[1..]].concat());
+    let out = repaired(&mfs);
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
+    for (file, ino) in before {
+        let entry = run(&mfs, |txn| txn.entry_of(ino));
+        let (parent, now) = entry.expect("every inode is there");
+        assert_eq!(now, file);
+        assert_eq!(run(&mfs, |txn| txn.lookup(parent, &file)), Some(ino), "{:#?}", out.done);
+    }
+    assert_eq!((names(&mfs, dir).len(), names(&mfs, other).len()), (20, 20));
+}
+
+#[test]
+fn content_with_missing_inodes_that_contradict_each_other_is_left_and_never_freed() {
+    let mfs = formatted();
+    let plant = |missing: u64| {
+        run(&mfs, |txn| {
+            let home: MetaBlock = txn.alloc_meta(1, None)?;
+            let data = txn.init(home, BlockType::Directory)?;
+            for at in 0..2 {
+                let place = Place { chunk: DirNo(900 + u64::from(at)), slot: at };
+                let mut slot = Slot::default();
+                slot.set_next_reuse(1);
+                slot.set_inode(b"file", &first_attr(ino_of(place, 0)));
+                slot.store(data, at);
+            }
+            let count = txn.root(INODES)?;
+            txn.set_root(INODES, count + missing)?;
+            Ok(home)
+        })
+    };
+    let home = plant(2);
+    mfs.forget_indexes();
+    for _ in 0..2 {
+        let out = repaired(&mfs);
+        let left = &out.left.problems;
+        let said = |it: &super::Problem| it.subject == Subject::Block(home);
+        assert!(left.iter().any(|it| it.kind == ProblemKind::BadChunk && said(it)), "{left:?}");
+        assert!(run(&mfs, |txn| txn.meta_allocated(home)), "{:#?}", out.done);
+    }
+    // Where no inode is missing, it is what a removed directory left behind.
+    let mfs_count = run(&mfs, |txn| txn.root(INODES));
+    run(&mfs, |txn| txn.set_root(INODES, mfs_count - 2));
+    let out = repaired(&mfs);
+    assert_eq!(out.left.problems, []);
+    assert!(!run(&mfs, |txn| txn.meta_allocated(home)));
+}
