@@ -7,6 +7,7 @@
 //! - a store opened read-only writes nothing at all: what redo changed stays in the cache.
 
 pub(crate) mod label;
+mod roots;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use types::{Duration, Epoch, MetaBlock};
 
 pub(crate) use label::Condition;
 
-use crate::block::{self, Block, BlockType, HEADER, tag_of};
+use crate::block::Block;
 use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
@@ -27,8 +28,7 @@ use crate::fsck::salvage::salvage;
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::names::MapLimits;
-use crate::recovery::{self, Choice, End};
-use crate::roots::{ROOTS, ROOTS_BLOCK, get_words, put_words};
+use crate::recovery::{self, Choice, Damaged, End, Remedy};
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
 use crate::sweep::Sweep;
@@ -92,8 +92,10 @@ impl Mfs {
         let (mut superblock, newest) = find_superblock(&device).await?;
         let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
         let redone = recovery::redo(&device, &superblock, &mut cache, options.repair);
-        let (end, mut damage) = redone.await?;
-        damage.extend(read_roots(&device, &mut superblock, &mut cache, end).await?);
+        let mut redone = redone.await?;
+        let roots = roots::read_roots(&device, &mut superblock, &mut cache, &redone).await;
+        redone.damage.extend(roots);
+        let end = redone.end;
         let log = if options.read_only {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
@@ -101,7 +103,7 @@ impl Mfs {
         };
         let mut state = State::new(superblock.clone(), log, cache);
         state.read_only = options.read_only;
-        state.damage = damage;
+        state.damage = redone.damage;
         state.home_batch = options.home_batch.max(1);
         state.limits = options.maps;
         let background = Background {
@@ -169,12 +171,19 @@ impl Mfs {
 
     /// What the opening found damaged at home, and went on without: another copy was taken.
     pub fn damage(&self) -> Vec<(MetaBlock, &'static str)> {
+        let damage = self.damaged();
+        let mended = damage.iter().filter(|damaged| damaged.remedy != Remedy::Left);
+        mended.map(|damaged| (damaged.block, damaged.what)).collect()
+    }
+
+    /// What the opening found damaged at home.
+    pub(crate) fn damaged(&self) -> Vec<Damaged> {
         self.inner.state.borrow().damage.clone()
     }
 
-    /// It has been told, and what could be done about it is.
-    pub(crate) fn forget_damage(&self) {
-        self.inner.state.borrow_mut().damage.clear();
+    /// What was mended has been told. What is left stays.
+    pub(crate) fn forget_mended(&self) {
+        self.inner.state.borrow_mut().damage.retain(|damaged| damaged.remedy == Remedy::Left);
     }
 
     /// The device; `None` of a store in memory.
@@ -218,43 +227,6 @@ impl Mfs {
         self.inner.poison("it was closed");
         Ok(())
     }
-}
-
-/// Makes sure that the superblock to be written repeats the roots. If their block is damaged and the log
-/// has none, those of the superblock are taken, and the damage is told.
-async fn read_roots(
-    device: &Device,
-    superblock: &mut Superblock,
-    cache: &mut Cache,
-    end: End,
-) -> Result<Option<(MetaBlock, &'static str)>, StoreError> {
-    if let Some(data) = cache.get(ROOTS_BLOCK) {
-        superblock.roots = get_words(&data[HEADER..]);
-        return Ok(None);
-    }
-    let tag = tag_of(superblock.uuid);
-    let bytes = device.read(ROOTS_BLOCK, 1).await?;
-    let mut data = cache.buffer();
-    data.copy_from_slice(&bytes);
-    let what = match block::verify(&data, ROOTS_BLOCK, tag) {
-        Ok(BlockType::Roots) => {
-            superblock.roots = get_words(&data[HEADER..]);
-            cache.insert(ROOTS_BLOCK, data);
-            return Ok(None);
-        }
-        Ok(_) => "not the block of roots",
-        Err(what) => what,
-    };
-    if superblock.roots == [0; ROOTS as usize] {
-        // Whoever needs the roots is told.
-        return Ok(None);
-    }
-    block::initialise(&mut data, ROOTS_BLOCK, BlockType::Roots, tag);
-    block::stamp(&mut data, superblock.tail, superblock.epoch);
-    put_words(&superblock.roots, &mut data[HEADER..]);
-    cache.insert(ROOTS_BLOCK, data);
-    cache.mark_dirty(ROOTS_BLOCK, end.lsn);
-    Ok(Some((ROOTS_BLOCK, what)))
 }
 
 /// Brings home what was redone, raises the epoch; returns the log, which is empty then.

@@ -26,6 +26,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::fsck::salvage::salvage;
 use crate::journal::{GROUP_HEADER, GroupHeader, Item, padded, read_group};
+use crate::roots::{ROOTS, ROOTS_BLOCK};
 use crate::superblock::{SuperError, Superblock};
 
 /// Bytes of a group that is still searched for behind the end of the log.
@@ -136,11 +137,39 @@ pub(crate) struct End {
     pub(crate) groups: u64,
 }
 
-/// Blocks that are damaged at home, and what is wrong with them.
-pub(crate) type Damage = Vec<(MetaBlock, &'static str)>;
+/// What was done about a block that is damaged at home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Remedy {
+    /// The superblock's copy was taken.
+    Copy,
+    /// It came back from the log.
+    Log,
+    /// Nothing: what was changed in it is lost.
+    Left,
+}
+
+/// A block that is damaged at home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Damaged {
+    pub(crate) block: MetaBlock,
+    /// What is wrong with it.
+    pub(crate) what: &'static str,
+    pub(crate) remedy: Remedy,
+}
+
+/// What redo has found besides what it put into the cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Redone {
+    /// Where the log ended.
+    pub(crate) end: End,
+    /// Only with `repair`.
+    pub(crate) damage: Vec<Damaged>,
+    /// The last change of the roots behind the tail, if it has no image there.
+    pub(crate) roots: Option<Lsn>,
+}
 
 /// Redoes the log into `cache`, whose frames must be empty before. With `repair`, blocks that are
-/// damaged at home come back from the log behind the tail where it has them, and are told.
+/// damaged at home come back from the log before the tail where it has them, and all of them are told.
 ///
 /// # Errors
 /// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
@@ -149,7 +178,7 @@ pub(crate) async fn redo(
     superblock: &Superblock,
     cache: &mut Cache,
     repair: bool,
-) -> Result<(End, Damage), StoreError> {
+) -> Result<Redone, StoreError> {
     let mut reader = LogReader::new(device, superblock);
     let mut redo = Redo { superblock, cache, at_home: BTreeMap::new(), error: None };
     let mut end = End { lsn: superblock.tail, previous: Lsn(0), groups: 0 };
@@ -172,21 +201,40 @@ pub(crate) async fn redo(
         end.groups += 1;
     }
     let mut at_home = redo.at_home;
-    if superblock.roots != [0; crate::roots::ROOTS as usize] {
-        // A superblock whose tail passes their image repeats them: they can be lost at home.
-        at_home.remove(&crate::roots::ROOTS_BLOCK);
+    let roots = at_home.get(&ROOTS_BLOCK).copied();
+    if superblock.roots != [0; ROOTS as usize] {
+        // There is another copy of them: the opening compares the two.
+        at_home.remove(&ROOTS_BLOCK);
     }
-    let mut damaged = check_at_home(device, superblock.uuid, at_home).await?;
-    if repair && !damaged.is_empty() {
-        let wanted = damaged.iter().map(|&(block, _)| block).collect();
-        for (block, data) in salvage(device, superblock, end.lsn, &wanted).await? {
-            cache.insert(block, data);
-            cache.mark_dirty(block, end.lsn);
-        }
-    } else if let Some((block, what)) = damaged.pop() {
-        return Err(StoreError::Corrupt { block, what });
+    let damaged = check_at_home(device, superblock.uuid, at_home).await?;
+    let damage = match damaged.last() {
+        Some(&(block, what)) if !repair => return Err(StoreError::Corrupt { block, what }),
+        Some(_) => put_back(device, superblock, cache, end.lsn, &damaged).await?,
+        None => Vec::new(),
+    };
+    Ok(Redone { end, damage, roots })
+}
+
+/// Puts back what the log, which ends at `end`, has of damaged blocks; says what became of each.
+async fn put_back(
+    device: &Device,
+    superblock: &Superblock,
+    cache: &mut Cache,
+    end: Lsn,
+    damaged: &[(MetaBlock, &'static str)],
+) -> Result<Vec<Damaged>, StoreError> {
+    let wanted = damaged.iter().map(|&(block, _)| block).collect();
+    let found = salvage(device, superblock, end, &wanted).await?;
+    let tell = |&(block, what): &(MetaBlock, &'static str)| {
+        let remedy = if found.contains_key(&block) { Remedy::Log } else { Remedy::Left };
+        Damaged { block, what, remedy }
+    };
+    let damage = damaged.iter().map(tell).collect();
+    for (block, data) in found {
+        cache.insert(block, data);
+        cache.mark_dirty(block, end);
     }
-    Ok((end, damaged))
+    Ok(damage)
 }
 
 /// What redo has learned so far.
@@ -207,7 +255,7 @@ impl Redo<'_> {
 
     fn apply(&mut self, item: Item<'_>, since: Lsn, epoch: Epoch) {
         let block = item.block;
-        if block.0 >= self.superblock.blocks - 1 || block < crate::roots::ROOTS_BLOCK {
+        if block.0 >= self.superblock.blocks - 1 || block < ROOTS_BLOCK {
             self.error = Some("a record changes a block outside the device");
             return;
         }
@@ -235,7 +283,7 @@ async fn check_at_home(
     device: &Device,
     uuid: Uuid,
     blocks: BTreeMap<MetaBlock, Lsn>,
-) -> Result<Damage, StoreError> {
+) -> Result<Vec<(MetaBlock, &'static str)>, StoreError> {
     let mut damaged = Vec::new();
     let blocks: Vec<_> = blocks.into_iter().collect();
     for batch in blocks.chunks(32) {

@@ -49,7 +49,7 @@ pub(crate) struct State {
     /// The sweep that takes blocks home.
     pub(crate) sweep: Option<Sweep>,
     /// Damage that an opening for repair found, and mended if the log had the block.
-    pub(crate) damage: crate::recovery::Damage,
+    pub(crate) damage: Vec<crate::recovery::Damaged>,
 }
 
 impl State {

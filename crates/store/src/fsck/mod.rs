@@ -174,8 +174,8 @@ pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
 async fn whole_check(mfs: &Mfs, progress: Option<fn(u64, u64)>) -> Result<Check, StoreError> {
     let mut check = Check::new(mfs);
     check.progress = progress;
-    for (block, what) in mfs.damage() {
-        check.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+    for damaged in mfs.damaged() {
+        check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
     }
     check.clients().await?;
     check.names().await?;

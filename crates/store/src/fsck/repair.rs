@@ -21,6 +21,7 @@ use crate::error::StoreError;
 use crate::mfs::Mfs;
 use crate::mkfs::write_label;
 use crate::open::OpenOptions;
+use crate::recovery::{Damaged, Remedy};
 
 /// Rounds at most: each stage may uncover more for those before it, but not for ever.
 pub const ROUNDS_MAX: u32 = 4096;
@@ -79,6 +80,22 @@ impl Repaired {
             }
         }
         Ok(progress)
+    }
+
+    /// Notes what the opening has mended; says whether that was anything. What it left is found by every check.
+    fn note_opening(&mut self, mfs: &Mfs) -> bool {
+        let mut mended = false;
+        for Damaged { block, what, remedy } in mfs.damaged() {
+            let done = match remedy {
+                Remedy::Copy => "its other copy was taken",
+                Remedy::Log => "it was put back from the log",
+                Remedy::Left => continue,
+            };
+            mended = true;
+            self.note(format!("metadata block {block} ({what}): {done}"));
+        }
+        mfs.forget_mended();
+        mended
     }
 
     /// Notes what cannot be had any more.
@@ -140,14 +157,10 @@ pub(super) async fn mend(
         let mut check = whole_check(mfs, progress).await?;
         out.rounds += 1;
         out.take(&mut check);
-        let damage = mfs.damage();
-        for (block, what) in &damage {
-            out.note(format!("metadata block {block} ({what}): its other copy was taken"));
-        }
-        mfs.forget_damage();
+        let opened = out.note_opening(mfs);
         let stages = std::mem::take(&mut check.plan).into_stages();
         let report = std::mem::take(&mut check.report);
-        if stages.is_empty() && !damage.is_empty() {
+        if stages.is_empty() && opened {
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
