@@ -265,7 +265,8 @@ impl Work {
             Some(cost) if self.client() != ClientId(0) => {
                 let mut run =
                     self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
-                if run == Err(Fault::NoSpace) && self.removed_is_freed().await {
+                let short = run == Err(Fault::NoSpace) && self.server.metadata_is_short();
+                if short && self.removed_is_freed().await {
                     run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run

@@ -32,6 +32,8 @@ use crate::session::{Session, State};
 use crate::turns::Turns;
 use crate::unheard::Unheard;
 
+/// Metadata is short when less than this part of its device is free.
+const SHORT_PART: u64 = 16;
 /// Pause between rounds of upkeep.
 const TICK: Duration = Duration::from_millis(250);
 /// Freed runs looked at in one transaction.
@@ -287,6 +289,12 @@ impl Server {
         self.grace.progress();
         self.freer.stop();
         self.stop.notify_all();
+    }
+
+    /// Is so little of the metadata device free that a change may have been refused for it?
+    pub fn metadata_is_short(&self) -> bool {
+        let usage = self.mfs.usage();
+        usage.blocks_free < usage.blocks / SHORT_PART
     }
 
     /// Makes freed blocks free, as far as their freeing is durable.

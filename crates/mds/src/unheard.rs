@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 use proto::lease_server::Recall;
 use store::{Stop, StoreError, Txn};
-use types::{ClientId, Ino, Rights};
+use types::{ClientId, Ino, Rights, Transno};
 
 use crate::ops::READ;
 use crate::record::{self, Outcome};
@@ -23,40 +23,65 @@ use crate::session::{SLOTS_ALL, Session};
 #[derive(Default)]
 pub struct Unheard(RefCell<Vec<(ClientId, Ino)>>);
 
-/// What the kept answers of a client that has recovered tell of counts as open by it.
+/// What the kept answers of a client that has recovered tell of counts as open by it. What is damaged is
+/// told in the log and counts as not open: nobody can use it, and the client's recovery does not fail for it.
 ///
 /// # Errors
-/// The store's.
+/// The store's, but for damage.
 pub async fn presume_open(server: &Server, session: &Session) -> Result<(), StoreError> {
-    let client = session.client;
-    let (told, _) = server.mfs.run(READ, |txn| told_of(txn, client)).await?;
-    if session.is_over() {
-        return Ok(());
+    let mut told = Vec::new();
+    for slot in 0..SLOTS_ALL as u32 {
+        let inos = server.mfs.run(READ, |txn| told_by(txn, session.client, slot)).await;
+        told.extend(sound(server, inos)?.unwrap_or_default());
     }
-    let mut leases = server.leases.borrow_mut();
+    told.sort_unstable();
+    told.dedup();
     for ino in told {
-        let held = leases.rights(client, ino).contains(Rights::OPEN);
-        if !held && leases.grantable(client, ino, Rights::OPEN) == Rights::OPEN {
-            leases.grant(client, ino, Rights::OPEN);
-            server.unheard.0.borrow_mut().push((client, ino));
+        let attr = server.mfs.run(READ, |txn| txn.attr(ino)).await;
+        let is_there = sound(server, attr)?.flatten().is_some();
+        if session.is_over() {
+            return Ok(());
+        }
+        if is_there {
+            presume(server, session.client, ino);
         }
     }
     Ok(())
 }
 
-/// The inodes that the kept answers of a client tell of, and that are there.
-fn told_of(txn: &mut Txn<'_>, client: ClientId) -> Result<Vec<Ino>, Stop> {
-    let mut inos = Vec::new();
-    for slot in 0..SLOTS_ALL as u32 {
-        let Some((_, bytes)) = txn.reply(client, slot)? else { continue };
-        for (_, outcome) in record::decode(&bytes).unwrap_or_default() {
-            let (Outcome::Inode(ino) | Outcome::Moved(ino, _)) = outcome else { continue };
-            if !inos.contains(&ino) && txn.attr(ino)?.is_some() {
-                inos.push(ino);
-            }
-        }
+fn presume(server: &Server, client: ClientId, ino: Ino) {
+    let mut leases = server.leases.borrow_mut();
+    let held = leases.rights(client, ino).contains(Rights::OPEN);
+    if !held && leases.grantable(client, ino, Rights::OPEN) == Rights::OPEN {
+        leases.grant(client, ino, Rights::OPEN);
+        server.unheard.0.borrow_mut().push((client, ino));
     }
-    Ok(inos)
+}
+
+/// `None` where the device is damaged.
+fn sound<T>(
+    server: &Server,
+    read: Result<(T, Transno), StoreError>,
+) -> Result<Option<T>, StoreError> {
+    match read {
+        Ok((value, _)) => Ok(Some(value)),
+        Err(error @ StoreError::Corrupt { .. }) => {
+            server.log(&format!("what a client may have open: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The inodes that the answer kept in a slot tells of.
+fn told_by(txn: &mut Txn<'_>, client: ClientId, slot: u32) -> Result<Vec<Ino>, Stop> {
+    let Some((_, bytes)) = txn.reply(client, slot)? else { return Ok(Vec::new()) };
+    let outcomes = record::decode(&bytes).unwrap_or_default();
+    let inos = outcomes.into_iter().filter_map(|(_, outcome)| match outcome {
+        Outcome::Inode(ino) | Outcome::Moved(ino, _) => Some(ino),
+        _ => None,
+    });
+    Ok(inos.collect())
 }
 
 /// The grace is over: clients are asked whether they have open what counts as such.

@@ -181,6 +181,51 @@ fn a_file_without_a_name_that_nobody_has_open_after_a_restart_is_freed() {
 }
 
 #[test]
+fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let node = node(FileKind::Regular, 0o600);
+        let op = Op::CreateUnnamed { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
+        let mut request = c.request(9, vec![op]);
+        request.sync = true;
+        let reply = c.exchange(request).await.unwrap();
+        let Ok(OpReply::Made { leased, .. }) = &reply.results[0] else { panic!("{reply:?}") };
+        // Without changes everything goes home, so the log cannot heal it.
+        for _ in 0..20 {
+            bed.sleep(Duration::from_millis(500)).await;
+            c.call(Op::Renew {}).await.unwrap();
+        }
+        let damaged = block_of(&bed.meta(), leased.attr.ino);
+        let flip = || bed.meta().flip_bit(damaged * BLOCK + 2000, 3);
+        flip();
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        assert!(bed.logged(&format!("what a client may have open: metadata block {damaged}")));
+        let other = bed.client("other").await;
+        other.file(ROOT, "a file").await;
+        assert!(c.lookup(ROOT, "a file").await.is_some());
+        // What is checked at the end is whole again.
+        flip();
+    });
+}
+
+const BLOCK: u64 = 4096;
+
+/// The block of directory content that holds an inode.
+fn block_of(disk: &env::sim::SimDisk, ino: Ino) -> u64 {
+    let number = ino.0.to_le_bytes();
+    let holds = |block: &u64| {
+        let data = disk.peek(block * BLOCK, BLOCK as usize);
+        let home =
+            data[4] == store::BlockType::Directory as u8 && data[8..16] == block.to_le_bytes();
+        // FORMAT.md 7.2: eight slots of 508 bytes behind the header, the number at offset 8.
+        home && (0..8).any(|slot| data[32 + 508 * slot + 8..][..8] == number)
+    };
+    (0..disk.size() / BLOCK).find(holds).expect("the inode is at home")
+}
+
+#[test]
 fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
     run(|bed| async move {
         let absent = [bed.client("a").await, bed.client("b").await, bed.client("c").await];
