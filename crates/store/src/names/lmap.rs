@@ -416,14 +416,19 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Is there room in log and cache for the map of a directory of so many blocks? It is made once in a directory's
-    /// life and is no part of what a transaction states, so without room it waits for the next growth.
+    /// Is there room on the device, in log and cache for the map of a directory of so many blocks? It is made once in
+    /// a directory's life and is no part of what a transaction states, so without room it waits for the next growth.
     fn has_room_for_map(&self, blocks: u64) -> bool {
         let names = blocks * u64::from(SLOTS_PER_BLOCK);
         let buckets = names.div_ceil(u64::from(self.state.limits.load)) + 1;
         let (log, cache) = (&self.state.log, &self.state.cache);
         let journal = names * ENTRY_LOGGED + buckets * BUCKET_LOGGED;
         let dirty = cache.unsettled() as u64 + 2 * buckets;
+        // The last run may be as long as all before it; the tables of chunks and runs grow by a few.
+        let space = self.state.space.reserve + 2 * buckets + u64::from(RUN_MAX);
+        if self.meta_space().1 < space {
+            return false;
+        }
         log.volatile
             || log.used() + journal <= log.bytes / 8 * 7
                 && log.group.len() as u64 + journal <= log.bytes / 8 * 3

@@ -129,6 +129,17 @@ fn a_device_is_full_only_when_its_blocks_hold_entries() {
 }
 
 #[test]
+fn a_directory_whose_map_finds_no_room_fills_the_device_without_one() {
+    for blocks in [2100, 2160, 2210, 2230, 2300] {
+        let mfs = formatted_in(blocks);
+        let files = fill(&mfs, 1);
+        let left = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space().1))).unwrap().0;
+        let reserve = mfs.inner.state.borrow().space.reserve;
+        assert!(left <= reserve + 1, "{blocks}: {files} files, {left} blocks left of {reserve}");
+    }
+}
+
+#[test]
 fn what_is_ahead_comes_back_and_everything_is_still_found() {
     let mfs = formatted_in(8000);
     let dirs: Vec<Ino> = (0..500).map(|n| mkdir(&mfs, Ino::ROOT, &format!("dir{n}"), 0)).collect();
