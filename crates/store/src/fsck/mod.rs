@@ -1,4 +1,4 @@
-//! Checking a metadata device, offline and without writing a byte; and repairing it ([`repair`]).
+//! Checking a metadata device, offline and without writing a byte; and repairing it ([`fn@repair`]).
 //!
 //! Every finding is of a kind in the catalogue ([`ProblemKind`]); the check adds to it a fix
 //! ([`plan`]), which repair does ([`fix`]), stage by stage, round by round. docs/FSCK.md is for users.
