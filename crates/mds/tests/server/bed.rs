@@ -349,6 +349,11 @@ impl Client {
         }
     }
 
+    /// Forgets what was pushed so far and nobody looked at.
+    pub fn forget_pushes(&self) {
+        self.state.pushes.borrow_mut().clear();
+    }
+
     pub async fn recall(&self) -> (Ino, u64, Rights) {
         match self.push(|push| matches!(push, Push::Recall { .. })).await {
             Push::Recall { ino, seq, take, .. } => (ino, seq, take),

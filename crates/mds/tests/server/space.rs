@@ -199,6 +199,8 @@ fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
         assert!(runs.iter().map(|run| run.len).sum::<u64>() > 0, "{runs:?}");
         // What is left is in use: a client that answers so is not waited for.
         take_all(&b).await;
+        // Taking all has asked, too.
+        a.forget_pushes();
         let (asker, before) = (b.clone(), bed.env.now());
         let refused = bed.env.spawn_join(async move { asker.space(100).await });
         a.push(|push| *push == Push::SpaceWanted {}).await;
