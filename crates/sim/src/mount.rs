@@ -13,9 +13,9 @@ use types::{Attr, Fault, FileKind, Ino, LockOwner};
 use crate::call::{At, FileNo, NameNo, Op, Outcome, Seen, pattern};
 use crate::history::History;
 use crate::kernel::Caches;
-use crate::kernel_io::Bytes;
-use crate::kernel_pages::Pages;
-use crate::kernel_vfs::{Found, Looked, Vfs};
+use crate::kernel::content::Bytes;
+use crate::kernel::pages::Pages;
+use crate::kernel::vfs::{Found, Looked, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";

@@ -14,9 +14,9 @@ use env::sync::Permit;
 use types::{Attr, Duration, Fault, FileKind, Ino, Name};
 
 use crate::call::{At, NameNo, name_text};
+use crate::kernel::cache::{Asked, Cache};
+use crate::kernel::pages::Pages;
 use crate::kernel::{Caches, Changing, Linux};
-use crate::kernel_cache::{Asked, Cache};
-use crate::kernel_pages::Pages;
 
 /// What symbolic links hold.
 const SYMLINK: &[u8] = b"target";

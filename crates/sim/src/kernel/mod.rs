@@ -9,6 +9,11 @@
 //!   changes it; directories are locked before files;
 //! - an inode is forgotten only while no process uses it.
 
+pub mod cache;
+pub(crate) mod content;
+pub mod pages;
+pub mod vfs;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -21,8 +26,8 @@ use fuse::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHe
 use fuse::{Notified, Notifier};
 use types::{Duration, Ino};
 
-use crate::kernel_cache::Cache;
-use crate::kernel_pages::Pages;
+use crate::kernel::cache::Cache;
+use crate::kernel::pages::Pages;
 
 /// Holders of a shared lock at a time.
 const SHARED_MAX: usize = 1 << 16;

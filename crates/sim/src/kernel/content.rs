@@ -12,8 +12,8 @@ use client::{Handle, WriteFlags};
 use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
-use crate::kernel_pages::{Locked, Pages};
-use crate::kernel_vfs::Vfs;
+use crate::kernel::pages::{Locked, Pages};
+use crate::kernel::vfs::Vfs;
 
 /// Pages that one request fills at most.
 const AHEAD_MAX: u64 = 4;
@@ -186,7 +186,7 @@ async fn copy_in(
     pages: &Pages,
     offset: u64,
     data: &[u8],
-) -> (Vec<Rc<crate::kernel_pages::Page>>, Option<Locked>, u64) {
+) -> (Vec<Rc<crate::kernel::pages::Page>>, Option<Locked>, u64) {
     let end = offset + data.len() as u64;
     let (mut at, mut touched) = (offset, Vec::new());
     while at < end {
