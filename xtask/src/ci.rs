@@ -8,7 +8,7 @@ use crate::step::{self, Outcome};
 use crate::{documents, prerequisites};
 
 /// No step takes this long on two quiet cores; a hang ends here.
-const LIMIT: Duration = Duration::from_secs(25 * 60);
+pub const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// A step: its name, the arguments of cargo, its environment.
 type Step = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);

@@ -20,6 +20,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   ci             the whole gate: prerequisites, formatting, lints, build, tests, documentation
+  golden         makes the golden images of the format that are missing (docs/FORMAT-CHANGES.md)
   documents      brings FORMAT.md and PROTOCOLS.md up to date with the code that they quote
   prerequisites  only looks for what the gate needs, and installs what it can
 ";
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["ci"] => ci::run(),
+        ["golden"] => golden(),
         ["documents"] => done(documents::write(&root())),
         ["prerequisites"] => done(prerequisites::ensure()),
         ["help" | "-h" | "--help"] => {
@@ -40,6 +42,14 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Has the store's tests write the images that are not there; those that are stay as they are.
+fn golden() -> ExitCode {
+    let arguments =
+        ["test", "--package", "redbud-store", "--lib", "--locked", "golden::what_this_release"];
+    let outcome = step::cargo(&arguments, &[("REDBUD_GOLDEN", "write")], ci::LIMIT, |_| None);
+    done(if outcome.passed { Ok(()) } else { Err(outcome.failures.join("; ")) })
 }
 
 fn done(result: Result<(), String>) -> ExitCode {

@@ -127,6 +127,7 @@ fn formatted(sizes: Sizes) -> SimDisk {
                 uuid: fs_uuid(),
                 log_bytes: LOG_BYTES,
                 pags: vec![pag],
+                features: store::Features::USUAL,
                 force: false,
             };
             Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");

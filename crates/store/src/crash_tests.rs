@@ -50,7 +50,14 @@ fn formatted(log_bytes: u64) -> SimDisk {
     world.run(|env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();
         let (name, uuid) = ("home".to_owned(), Uuid([9; 16]));
-        let options = FormatOptions { name, uuid, log_bytes, pags: Vec::new(), force: false };
+        let options = FormatOptions {
+            name,
+            uuid,
+            log_bytes,
+            pags: Vec::new(),
+            features: crate::features::Features::USUAL,
+            force: false,
+        };
         Mfs::format(&env, &disk, &options).await.unwrap();
     });
     disk

@@ -16,6 +16,7 @@ use crate::block::{self, BlockType};
 use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::{Stop, StoreError};
+use crate::features::Features;
 use crate::fetch::Pins;
 use crate::journal::Log;
 use crate::metaspace;
@@ -118,6 +119,7 @@ impl Mfs {
     /// everything counts as durable, nothing outlives it. For tests of what lies above.
     pub fn volatile(blocks: u64) -> Mfs {
         let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, 0);
+        superblock.features = Features::USUAL;
         superblock.begin_epoch(Epoch(1), FIRST_LSN);
         let mut log = Log::new(Epoch(1), FIRST_LSN, Lsn(0), 0);
         log.volatile = true;

@@ -14,6 +14,7 @@ use types::{Epoch, MetaBlock, PagId, Uuid};
 use crate::block::{self, BlockType, tag_of};
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::features::Features;
 use crate::metaspace::{self, MetaSpace};
 use crate::mfs::{Cost, Mfs};
 use crate::open::{CACHE_BYTES_MIN, Condition, OpenOptions};
@@ -43,6 +44,8 @@ pub struct FormatOptions {
     pub log_bytes: u64,
     /// Its data zones.
     pub pags: Vec<PagFormat>,
+    /// What its format has beyond the first one; [`Features::USUAL`] but for a reason.
+    pub features: Features,
     /// Overwrite a device that carries a Redbud label.
     pub force: bool,
 }
@@ -91,6 +94,7 @@ fn plan(device: &Device, options: &FormatOptions) -> Result<Superblock, StoreErr
     }
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, &options.name, blocks, options.log_bytes);
+    let plan = plan.map(|plan| Superblock { features: options.features, ..plan });
     plan.ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",

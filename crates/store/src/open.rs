@@ -90,6 +90,7 @@ impl Mfs {
     ) -> Result<Mfs, StoreError> {
         let env = device.env.clone();
         let (mut superblock, newest) = find_superblock(&device).await?;
+        check_features(&device, &superblock, &options)?;
         let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
         let redone = recovery::redo(&device, &superblock, &mut cache, options.repair);
         let mut redone = redone.await?;
@@ -273,6 +274,19 @@ async fn take_home(
     Ok(last)
 }
 
+/// Writes both copies of the superblock of a store that is closed.
+pub(crate) async fn write_copies(
+    device: &Device,
+    superblock: &mut Superblock,
+) -> Result<(), StoreError> {
+    for index in 0..2 {
+        superblock.generation += 1;
+        device.write_super(superblock, index).await?;
+        device.flush().await?;
+    }
+    Ok(())
+}
+
 fn refused(device: &Device, text: &str) -> StoreError {
     StoreError::Refused(format!("{}: {text}", device.disk.path()).into())
 }
@@ -290,6 +304,25 @@ async fn read_copies(device: &Device) -> Vec<recovery::Copy> {
         });
     }
     copies
+}
+
+/// Refuses what the features of a file system forbid.
+fn check_features(
+    device: &Device,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Result<(), StoreError> {
+    let unknown = &superblock.unknown_to_write;
+    if !options.read_only && !unknown.is_empty() {
+        return Err(refused(
+            device,
+            &format!(
+                "uses features that this release can read but not write ({unknown}); use a newer release of \
+                 redbud (`redbud dump` and `redbud fsck` without --repair only read)"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Reads the superblock copies; returns the one to use and which it is.

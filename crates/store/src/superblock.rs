@@ -13,7 +13,7 @@
 //! |     32 |    8 | magic        | "REDBUDMD"                                        |
 //! |     40 |    4 | version      | format version, 1                                 |
 //! |     44 |    4 | reserved     | zero                                              |
-//! |     48 |    8 | features     | bits that a reader must know, now 0               |
+//! |     48 |    8 | features     | bits that whoever uses the device must know       |
 //! |     56 |   16 | uuid         | the file system                                   |
 //! |     72 |    8 | blocks       | blocks of the device                              |
 //! |     80 |    8 | log_first    | first block of the log                            |
@@ -26,10 +26,13 @@
 //! |    132 |    2 | name_len     | bytes of the name, 1..=63                         |
 //! |    134 |    2 | epochs_len   | entries of `epochs`, at most 128                  |
 //! |    136 |   64 | name         | UTF-8, zero-padded                                |
-//! |    200 |   24 | reserved     | zero                                              |
+//! |    200 |    8 | to_write     | features that whoever writes must know            |
+//! |    208 |   16 | reserved     | zero                                              |
 //! |    224 | 1536 | epochs       | epoch u32 and where it began u64, oldest first    |
 //! |   1760 |  512 | roots        | copy of the roots as they are at home; all zero: none |
-//! |   2272 | 1824 | reserved     | zero                                              |
+//! |   2272 |    2 | feature_len  | bytes of `feature_names`, at most 1022            |
+//! |   2274 | 1022 | feature_names | names of the features that it has (3.3)          |
+//! |   3296 |  800 | reserved     | zero                                              |
 //!
 //! The copy of the roots serves if their block is damaged: what changed them since then is in the log
 //! behind the tail, and begins there with an image.
@@ -41,6 +44,7 @@ use types::{Epoch, Lsn, MetaBlock, Uuid};
 use crate::block::{
     self, Block, BlockType, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64, tag_of,
 };
+use crate::features::Features;
 use crate::metaspace::bitmap_blocks;
 use crate::roots::{ROOTS, ROOTS_BLOCK, RootWords, get_words, put_words};
 
@@ -63,12 +67,13 @@ const NAME_FIELD: usize = 64;
 const EPOCHS: usize = 224;
 const EPOCH_ENTRY: usize = 12;
 const ROOTS_COPY: usize = EPOCHS + EPOCHS_MAX * EPOCH_ENTRY;
-const END: usize = ROOTS_COPY + 8 * ROOTS as usize;
+const FEATURE_NAMES: usize = ROOTS_COPY + 8 * ROOTS as usize;
+const FEATURE_NAMES_MAX: usize = 1022;
+const END: usize = FEATURE_NAMES + 2 + FEATURE_NAMES_MAX;
+/// Bytes that are zero.
+const RESERVED: [std::ops::Range<usize>; 3] = [44..48, 208..EPOCHS, END..BLOCK];
 
 const _: () = assert!(END <= BLOCK);
-
-/// Bits of `features` that this release knows, with their names.
-const FEATURES: [(u32, &str); 0] = [];
 
 /// What a copy of the superblock says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,6 +94,10 @@ pub struct Superblock {
     pub generation: u64,
     /// Where redo starts.
     pub tail: Lsn,
+    /// What its format has beyond the first one.
+    pub features: Features,
+    /// Features without which it must not be written, and this release does not know; empty: none.
+    pub unknown_to_write: String,
     /// Epoch of the newest opening for writing.
     pub epoch: Epoch,
     /// When the newest epochs began, oldest first.
@@ -136,6 +145,8 @@ impl Superblock {
             bitmap_first: MetaBlock(log_first + log_blocks),
             generation: 0,
             tail: FIRST_LSN,
+            features: Features::NONE,
+            unknown_to_write: String::new(),
             epoch: Epoch(0),
             epochs: Vec::new(),
             roots: [0; ROOTS as usize],
@@ -179,6 +190,8 @@ impl Superblock {
         block::stamp(block, self.tail, self.epoch);
         block[32..40].copy_from_slice(&MAGIC);
         put_u32(block, 40, FORMAT_VERSION);
+        put_u64(block, 48, self.features.needed);
+        put_u64(block, 200, self.features.to_write);
         block[56..72].copy_from_slice(&self.uuid.0);
         let words = [
             self.blocks,
@@ -202,6 +215,9 @@ impl Superblock {
             put_u64(block, at + 4, lsn.0);
         }
         put_words(&self.roots, &mut block[ROOTS_COPY..]);
+        let names = self.features.encode_names();
+        put_u16(block, FEATURE_NAMES, names.len() as u16);
+        block[FEATURE_NAMES + 2..][..names.len()].copy_from_slice(&names);
         block::seal(block);
     }
 
@@ -224,7 +240,11 @@ impl Superblock {
         if get_u32(block, 40) != FORMAT_VERSION {
             return Err(SuperError::Version(get_u32(block, 40)));
         }
-        check_features(get_u64(block, 48))?;
+        let features = Features { needed: get_u64(block, 48), to_write: get_u64(block, 200) };
+        let unknown_to_write = features.understand(feature_names(block))?;
+        if RESERVED.iter().any(|range| block[range.clone()].iter().any(|&byte| byte != 0)) {
+            return Err(damaged("reserved bytes are not zero"));
+        }
         let sb = Superblock {
             uuid,
             name: decode_name(block).ok_or(damaged("impossible name"))?,
@@ -234,6 +254,8 @@ impl Superblock {
             bitmap_first: MetaBlock(get_u64(block, 96)),
             generation: get_u64(block, 112),
             tail: Lsn(get_u64(block, 120)),
+            features,
+            unknown_to_write,
             epoch: Epoch(get_u32(block, 128)),
             epochs: decode_epochs(block).ok_or(damaged("impossible table of epochs"))?,
             roots: get_words(&block[ROOTS_COPY..]),
@@ -254,15 +276,10 @@ impl Superblock {
     }
 }
 
-fn check_features(features: u64) -> Result<(), SuperError> {
-    let known = FEATURES.iter().fold(0, |known, (bit, _)| known | 1u64 << bit);
-    let unknown = features & !known;
-    if unknown == 0 {
-        return Ok(());
-    }
-    let names: Vec<String> =
-        (0..64).filter(|bit| unknown & (1 << bit) != 0).map(|bit| format!("bit {bit}")).collect();
-    Err(SuperError::Features(names.join(", ")))
+/// The names of features that a superblock carries.
+fn feature_names(block: &Block) -> &[u8] {
+    let len = usize::from(get_u16(block, FEATURE_NAMES)).min(FEATURE_NAMES_MAX);
+    &block[FEATURE_NAMES + 2..][..len]
 }
 
 fn decode_name(block: &Block) -> Option<String> {
@@ -296,6 +313,7 @@ mod tests {
         sb.begin_epoch(Epoch(1), Lsn(4096));
         sb.begin_epoch(Epoch(2), Lsn(8192));
         sb.generation = 7;
+        sb.features = Features::USUAL;
         sb.roots[5] = 77;
         sb.roots[63] = u64::MAX;
         sb
@@ -326,7 +344,7 @@ mod tests {
     fn sealed_nonsense_is_refused_without_a_panic() {
         let mut block = [0; BLOCK];
         superblock().encode(0, &mut block);
-        for at in (32..232).chain([1759]) {
+        for at in (32..232).chain([1759, 2272, 2273, 2274, 2275, 3295, 3296, 4095]) {
             for value in [0xff, 0x80, 0x7f, 0] {
                 let mut block = block;
                 block[at] = value;
@@ -339,10 +357,17 @@ mod tests {
         block::seal(&mut newer);
         assert_eq!(Superblock::decode(&newer, 0, 10_000), Err(SuperError::Version(9)));
         let mut featured = block;
-        featured[48] = 5;
+        featured[52] = 5;
         block::seal(&mut featured);
-        let unknown = SuperError::Features("bit 0, bit 2".into());
+        let unknown = SuperError::Features("bit 32, bit 34".into());
         assert_eq!(Superblock::decode(&featured, 0, 10_000), Err(unknown));
+        for at in RESERVED.into_iter().flatten() {
+            let mut strange = block;
+            strange[at] = 1;
+            block::seal(&mut strange);
+            let damaged = SuperError::Damaged("reserved bytes are not zero");
+            assert_eq!(Superblock::decode(&strange, 0, 10_000), Err(damaged), "byte {at}");
+        }
     }
 
     #[test]

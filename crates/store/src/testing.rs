@@ -31,6 +31,7 @@ pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
         uuid: types::Uuid([7; 16]),
         log_bytes: 0,
         pags: vec![pag(0), pag(1)],
+        features: crate::features::Features::USUAL,
         force: false,
     };
     let mfs = crate::mfs::Mfs::volatile(blocks);

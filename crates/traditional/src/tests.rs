@@ -35,7 +35,14 @@ fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Resul
 
 fn options(log_bytes: u64) -> FormatOptions {
     let (name, uuid) = ("test".to_owned(), Uuid([7; 16]));
-    FormatOptions { name, uuid, log_bytes, pags: Vec::new(), force: false }
+    FormatOptions {
+        name,
+        uuid,
+        log_bytes,
+        pags: Vec::new(),
+        features: store::Features::USUAL,
+        force: false,
+    }
 }
 
 fn small_groups(mfs: &Mfs) -> Geometry {

@@ -69,6 +69,7 @@ impl Bed {
             uuid: Uuid([0x4d; 16]),
             log_bytes: self.settings.log_bytes,
             pags: if pag.blocks > 0 { vec![pag] } else { Vec::new() },
+            features: store::Features::USUAL,
             force: true,
         };
         let wrong = |error: StoreError| broken("formatting", &error);

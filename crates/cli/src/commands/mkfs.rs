@@ -95,7 +95,14 @@ async fn make(env: &Env, cluster: &Cluster, force: bool) -> Result<Formatted, Fa
         (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
     });
     // What it holds was looked at above; the store need not refuse it again.
-    let options = FormatOptions { name: cluster.name.clone(), uuid, log_bytes, pags, force: true };
+    let options = FormatOptions {
+        name: cluster.name.clone(),
+        uuid,
+        log_bytes,
+        pags,
+        features: store::Features::USUAL,
+        force: true,
+    };
     Mfs::format(env, &metadata.disk, &options).await.map_err(|error| failed(error.to_string()))?;
     own_root(env, &metadata.disk).await.map_err(|error| failed(error.to_string()))?;
     Ok(Formatted {

@@ -103,6 +103,7 @@ impl Cluster {
             uuid: fs_uuid(),
             log_bytes: 16 * MIB,
             pags: vec![pag],
+            features: store::Features::USUAL,
             force: false,
         };
         Mfs::format(&self.env, &disk, &format).await.expect("an empty disk can be formatted");

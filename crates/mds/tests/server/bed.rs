@@ -57,6 +57,7 @@ pub fn with_sizes<F: Future<Output = ()>>(
             uuid: Uuid([9; 16]),
             log_bytes: 8 << 20,
             pags: vec![PagFormat { id: PagId(0), uuid: Uuid([1; 16]), blocks }],
+            features: store::Features::USUAL,
             force: false,
         };
         store::Mfs::format(&env, &disk, &options).await.unwrap();

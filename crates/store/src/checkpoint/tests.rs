@@ -40,7 +40,14 @@ impl Outcome {
 async fn opened(env: &Env) -> Mfs {
     let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
     let (name, uuid) = ("home".to_owned(), Uuid([9; 16]));
-    let options = FormatOptions { name, uuid, log_bytes: LOG, pags: Vec::new(), force: false };
+    let options = FormatOptions {
+        name,
+        uuid,
+        log_bytes: LOG,
+        pags: Vec::new(),
+        features: crate::features::Features::USUAL,
+        force: false,
+    };
     Mfs::format(env, &disk, &options).await.unwrap();
     let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
     Mfs::open(env, &disk, options).await.unwrap()

@@ -100,6 +100,7 @@ fn populated() -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes: LOG,
             pags: vec![pag(3), pag(4)],
+            features: crate::features::Features::USUAL,
             force: false,
         };
         Mfs::format(&env, &device, &options).await.unwrap();

@@ -7,6 +7,7 @@ use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::StoreError;
+use crate::features::Feature;
 use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, Entry, bucket_of, hash_of};
 use crate::format::number::Place;
@@ -30,6 +31,11 @@ impl Check {
 
     /// The chunks of the map of a directory, as far as they fit together; each counts as reached.
     pub(super) fn map_chunks(&mut self, of: &Directory) -> Vec<Chunk> {
+        if of.map.0 != 0 && !self.features.has(Feature::NAME_MAPS) {
+            self.features = self.features.with(Feature::NAME_MAPS);
+            self.found(ProblemKind::MissingFeature, Subject::Whole, "name-maps");
+            self.plan.add(Fix::AddFeature(Feature::NAME_MAPS));
+        }
         let mut out: Vec<Chunk> = Vec::new();
         let mut number = of.map;
         while number.0 != 0 {
@@ -153,6 +159,7 @@ mod tests {
     use super::*;
     use crate::block::put_u64;
     use crate::error::Stop;
+    use crate::features::Features;
     use crate::fsck::check;
     use crate::fsck::repair::mend;
     use crate::mfs::{Cost, Mfs};
@@ -169,6 +176,11 @@ mod tests {
     /// A file system whose root directory has a name map.
     fn mapped() -> Mfs {
         let mfs = formatted();
+        fill(&mfs);
+        mfs
+    }
+
+    fn fill(mfs: &Mfs) {
         mfs.inner.state.borrow_mut().limits = MapLimits::TINY;
         let time = Timestamp::default();
         let new = NewInode {
@@ -187,7 +199,6 @@ mod tests {
         for n in 0..NAMES {
             now(mfs.run(Cost::SMALL, |txn| txn.create(Ino::ROOT, &name(n), &new, None))).unwrap();
         }
-        mfs
     }
 
     /// Plants something in the map, where the name `n0` has its entry; expects the finding, and
@@ -222,6 +233,26 @@ mod tests {
     #[test]
     fn a_sound_name_map_is_clean() {
         let mfs = mapped();
+        assert_eq!(now(check(&mfs)).unwrap().problems, []);
+    }
+
+    #[test]
+    fn a_map_that_the_superblock_does_not_tell_of_is_found() {
+        let mfs = mapped();
+        mfs.inner.state.borrow_mut().superblock.features = Features::NONE;
+        let found = now(check(&mfs)).unwrap().problems;
+        let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
+        assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
+        assert_eq!(now(mend(&mfs, None)).unwrap().left.problems, []);
+        assert_eq!(mfs.superblock().features, Features::USUAL);
+    }
+
+    #[test]
+    fn without_the_feature_no_map_is_made() {
+        let mfs = formatted();
+        mfs.inner.state.borrow_mut().superblock.features = Features::NONE;
+        fill(&mfs);
+        assert_eq!(now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0, None);
         assert_eq!(now(check(&mfs)).unwrap().problems, []);
     }
 

@@ -43,6 +43,7 @@ pub use problem::{Problem, ProblemKind, Severity, Subject};
 pub use repair::{Repaired, repair};
 
 use crate::error::StoreError;
+use crate::features::Features;
 use crate::mfs::Mfs;
 use crate::open::OpenOptions;
 
@@ -191,6 +192,8 @@ struct Check {
     mfs: Mfs,
     report: Report,
     blocks: blocks::Claims,
+    /// Features of the superblock, and those that were found missing there.
+    features: Features,
     clients: BTreeSet<ClientId>,
     /// Clients that repair will enter.
     entered: BTreeSet<ClientId>,
@@ -216,6 +219,7 @@ impl Check {
             mfs: mfs.clone(),
             report: Report::default(),
             blocks: blocks::Claims::new(&mfs.superblock()),
+            features: mfs.superblock().features,
             clients: BTreeSet::new(),
             entered: BTreeSet::new(),
             tree: names::Tree::default(),

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{ClientId, DirNo, FileKind, Ino, MetaBlock, PagId};
 
 use super::space::{Owner, Piece};
+use crate::features::Feature;
 use crate::format::chunk::CHUNK_KEY;
 use crate::format::extent::EXTENT_KEY;
 use crate::format::number::Place;
@@ -82,6 +83,8 @@ pub(super) struct SlotAt {
 /// One thing to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fix {
+    /// Enter a feature that is in use into the superblock.
+    AddFeature(Feature),
     /// Raise the number of the next chunk to at least this.
     NextChunk(u64),
     /// Raise the number of the next client to at least this.
@@ -192,9 +195,11 @@ impl Fix {
     /// When it is done.
     pub(super) fn stage(&self) -> Stage {
         match self {
-            Fix::NextChunk(_) | Fix::NextClient(_) | Fix::FullBitmap(_) | Fix::MarkUsed(..) => {
-                Stage::Space
-            }
+            Fix::AddFeature(_)
+            | Fix::NextChunk(_)
+            | Fix::NextClient(_)
+            | Fix::FullBitmap(_)
+            | Fix::MarkUsed(..) => Stage::Space,
             Fix::FromLog(_) => Stage::Blocks,
             Fix::DropBlock(..) | Fix::CopyXattrs(_) | Fix::CopyTarget(_) => Stage::Shares,
             Fix::Rebuild(_) | Fix::EmptyBlock(..) => Stage::Trees,

@@ -79,6 +79,9 @@ kinds! {
     /// The name map of a large directory and its names disagree.
     BadNameMap = Error, "the name map of a directory is wrong",
         "the map is removed; the directory is searched without one";
+    /// The superblock lacks a feature that is in use.
+    MissingFeature = Warning, "the superblock does not name a feature that is in use",
+        "it is entered there, so that releases that do not know it leave the device alone";
     /// A counter of numbers is below a number that was issued.
     BadCounter = Error, "a counter lags behind the numbers issued",
         "it is raised";

@@ -20,7 +20,7 @@ use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_che
 use crate::error::StoreError;
 use crate::mfs::Mfs;
 use crate::mkfs::write_label;
-use crate::open::OpenOptions;
+use crate::open::{OpenOptions, write_copies};
 use crate::recovery::{Damaged, Remedy};
 
 /// Rounds at most: each stage may uncover more for those before it, but not for ever.
@@ -130,10 +130,14 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
         }
     };
     let label = mfs.is_label_damaged();
+    let features = mfs.superblock().features;
     let mut out = mend(&mfs, options.progress).await?;
-    let superblock = mfs.superblock();
     let device = mfs.device();
     mfs.close().await?;
+    let mut superblock = mfs.superblock();
+    if let Some(device) = device.as_ref().filter(|_| superblock.features != features) {
+        write_copies(device, &mut superblock).await?;
+    }
     if let Some(device) = device.filter(|_| label) {
         write_label(&device, &superblock).await?;
         let subject = Subject::Block(MetaBlock(0));

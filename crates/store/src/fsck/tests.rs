@@ -602,7 +602,8 @@ fn every_kind_is_planted_found_and_repaired() {
     what_nothing_leads_to_is_found_in_lost_and_found();
     let all = ProblemKind::ALL.iter().copied();
     // Those are of a device (`device_tests`), or of a large directory (`lmap::tests`).
-    let elsewhere = [ProblemKind::DamagedLabel, ProblemKind::DamagedLog, ProblemKind::BadNameMap];
+    use ProblemKind::{BadNameMap, DamagedLabel, DamagedLog, MissingFeature};
+    let elsewhere = [DamagedLabel, DamagedLog, BadNameMap, MissingFeature];
     let here = |kind: &ProblemKind| !elsewhere.contains(kind);
     let all: std::collections::BTreeSet<ProblemKind> = all.filter(here).collect();
     REPAIRED.with(|kinds| assert_eq!(*kinds.borrow(), all));

@@ -58,6 +58,7 @@ fn formatted() -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes: LOG,
             pags: vec![pag(3), pag(4)],
+            features: crate::features::Features::USUAL,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();
@@ -379,6 +380,7 @@ fn a_directory_larger_than_the_cache_is_found_listed_and_checked() {
             uuid: Uuid([9; 16]),
             log_bytes: 4 << 20,
             pags: vec![],
+            features: crate::features::Features::USUAL,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

@@ -31,7 +31,14 @@ async fn open(env: &Env, maps: MapLimits) -> Mfs {
 async fn format(env: &Env) {
     let disk = env.open_disk("meta", WRITE).await.unwrap();
     let (name, uuid, log_bytes) = ("home".to_owned(), Uuid([9; 16]), 64 << 20);
-    let options = FormatOptions { name, uuid, log_bytes, pags: vec![], force: false };
+    let options = FormatOptions {
+        name,
+        uuid,
+        log_bytes,
+        pags: vec![],
+        features: crate::features::Features::USUAL,
+        force: false,
+    };
     Mfs::format(env, &disk, &options).await.unwrap();
 }
 

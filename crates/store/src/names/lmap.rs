@@ -15,6 +15,7 @@ use super::content::RUN_MAX;
 use super::index::{Chunk, Position};
 use crate::block::BlockType;
 use crate::error::Stop;
+use crate::features::Feature;
 use crate::format::chunk::{Descriptor, MAP_CHUNK};
 use crate::format::lmap::{self, BUCKET_ENTRIES, Entry, bucket_of, hash_of, parent_of};
 use crate::format::number::{ATTIC, CHUNK_BLOCKS, DIRNO_MAX};
@@ -396,7 +397,8 @@ impl Txn<'_> {
         // All of the content is read and held while the map is made.
         let least = self.state.limits.blocks.min(self.state.cache.capacity() as u64 / 4);
         let blocks = self.locate_live(dir)?.1.blocks();
-        let may = (least..=2 * least).contains(&blocks) && dir != ATTIC;
+        let featured = self.state.superblock.features.has(Feature::NAME_MAPS);
+        let may = featured && (least..=2 * least).contains(&blocks) && dir != ATTIC;
         if !may || self.map_of(dir).is_some() || !self.has_room_for_map(blocks) {
             return Ok(());
         }

@@ -13,7 +13,14 @@ const TREE: Tree<8, 8> = Tree::at(RootId(60));
 
 fn format_options() -> FormatOptions {
     let (name, uuid) = ("home".to_owned(), Uuid([9; 16]));
-    FormatOptions { name, uuid, log_bytes: 4 << 20, pags: Vec::new(), force: false }
+    FormatOptions {
+        name,
+        uuid,
+        log_bytes: 4 << 20,
+        pags: Vec::new(),
+        features: crate::features::Features::USUAL,
+        force: false,
+    }
 }
 
 fn small() -> OpenOptions {

@@ -18,6 +18,7 @@ use super::Check;
 use super::plan::Fix;
 use crate::block::{Block, BlockType, HEADER};
 use crate::error::{Stop, StoreError};
+use crate::features::Feature;
 use crate::metaspace::{BITS, change_bits};
 use crate::mfs::{Cost, Mfs};
 use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT};
@@ -72,6 +73,7 @@ impl Fixer {
     /// As `Mfs::run`.
     pub(super) async fn apply(&mut self, fix: &Fix) -> Done {
         match fix {
+            Fix::AddFeature(feature) => Ok(self.add_feature(*feature)),
             Fix::NextChunk(next) => self.raise(NEXT_CHUNK, *next, "chunk").await,
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
             Fix::FullBitmap(index) => self.full_bitmap(*index).await,
@@ -136,6 +138,14 @@ impl Fixer {
     async fn telling(&self, mut body: impl FnMut(&mut Txn<'_>) -> Result<String, Stop>) -> Done {
         let (line, number) = self.mfs.run(Cost::DELETE, |txn| body(txn)).await?;
         Ok((number != Transno::ZERO).then_some(line))
+    }
+
+    /// The superblock goes to the device when the repair ends.
+    fn add_feature(&self, feature: Feature) -> Option<String> {
+        let features = &mut self.mfs.inner.state.borrow_mut().superblock.features;
+        let name = feature.name().filter(|_| !features.has(feature))?;
+        *features = features.with(feature);
+        Some(format!("the superblock names the feature {name}"))
     }
 
     async fn raise(&self, root: crate::roots::RootId, next: u64, what: &str) -> Done {

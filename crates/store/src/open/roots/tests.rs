@@ -144,7 +144,14 @@ fn newest_superblock(disk: &SimDisk) -> Superblock {
 async fn format(env: &Env) {
     let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
     let (name, uuid) = ("home".to_owned(), Uuid([9; 16]));
-    let options = FormatOptions { name, uuid, log_bytes: LOG, pags: Vec::new(), force: false };
+    let options = FormatOptions {
+        name,
+        uuid,
+        log_bytes: LOG,
+        pags: Vec::new(),
+        features: crate::features::Features::USUAL,
+        force: false,
+    };
     Mfs::format(env, &disk, &options).await.unwrap();
 }
 

@@ -1,0 +1,174 @@
+//! Features of a file system: what its format has beyond the first one, as bits with names.
+//!
+//! Invariants:
+//! - a bit means the same for ever, and so does its name; neither is given a second time;
+//! - a release that meets a *needed* feature that it does not know leaves the device alone; one that meets
+//!   a feature *to write* that it does not know reads at most;
+//! - the superblock carries the names of its features beside the bits, so that also a release
+//!   that is older than a feature refuses it by name.
+//!
+//! | set | bit | name | what it says |
+//! |---|---|---|---|
+//! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none is made |
+//! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
+//!
+//! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
+//! u8 (1 to 32), and the name, of letters, digits and hyphens.
+
+use crate::superblock::SuperError;
+
+/// Bytes of a feature's name at most.
+pub const FEATURE_NAME_MAX: usize = 32;
+/// Where the bits of the set *to write* begin among all.
+const TO_WRITE: u32 = 64;
+
+/// One feature: its bit among both sets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Feature(u32);
+
+impl Feature {
+    /// Directories may have name maps.
+    pub const NAME_MAPS: Feature = Feature(0);
+    /// A load has begun and not ended.
+    pub const UNFINISHED_LOAD: Feature = Feature(1);
+
+    /// All that this release knows, with their names.
+    pub const KNOWN: &'static [(Feature, &'static str)] =
+        &[(Feature::NAME_MAPS, "name-maps"), (Feature::UNFINISHED_LOAD, "unfinished-load")];
+
+    /// Its name, if this release knows it.
+    pub fn name(self) -> Option<&'static str> {
+        Feature::KNOWN.iter().find(|(known, _)| *known == self).map(|(_, name)| *name)
+    }
+}
+
+/// Features of one file system.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Features {
+    /// Bits that whoever uses the device must know.
+    pub needed: u64,
+    /// Bits that whoever writes must know.
+    pub to_write: u64,
+}
+
+impl Features {
+    /// None: the format as it was first.
+    pub const NONE: Features = Features { needed: 0, to_write: 0 };
+    /// What a new file system gets.
+    pub const USUAL: Features = Features::NONE.with(Feature::NAME_MAPS);
+
+    /// Has it this feature?
+    pub const fn has(&self, feature: Feature) -> bool {
+        match feature.0 {
+            bit @ 0..TO_WRITE => self.needed & (1 << bit) != 0,
+            bit => self.to_write & (1 << (bit - TO_WRITE)) != 0,
+        }
+    }
+
+    /// These and `feature`.
+    pub const fn with(mut self, feature: Feature) -> Features {
+        match feature.0 {
+            bit @ 0..TO_WRITE => self.needed |= 1 << bit,
+            bit => self.to_write |= 1 << (bit - TO_WRITE),
+        }
+        self
+    }
+
+    /// These without `feature`.
+    pub const fn without(mut self, feature: Feature) -> Features {
+        match feature.0 {
+            bit @ 0..TO_WRITE => self.needed &= !(1 << bit),
+            bit => self.to_write &= !(1 << (bit - TO_WRITE)),
+        }
+        self
+    }
+
+    /// Every feature that it has.
+    pub fn iter(self) -> impl Iterator<Item = Feature> {
+        (0..2 * TO_WRITE).map(Feature).filter(move |feature| self.has(*feature))
+    }
+
+    /// Those that this release does not know.
+    fn unknown(self) -> Features {
+        Feature::KNOWN.iter().fold(self, |rest, (known, _)| rest.without(*known))
+    }
+
+    /// Their names, as the superblock carries them.
+    pub(crate) fn encode_names(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for feature in self.iter() {
+            let name = feature.name().expect("only known features are written");
+            out.extend_from_slice(&[feature.0 as u8, name.len() as u8]);
+            out.extend_from_slice(name.as_bytes());
+        }
+        out
+    }
+
+    /// Refuses what this release does not know. Gives what keeps it from writing: names, or nothing.
+    ///
+    /// # Errors
+    /// `Features` with the names of the needed ones that are unknown.
+    pub(crate) fn understand(self, names: &[u8]) -> Result<String, SuperError> {
+        let Features { needed, to_write } = self.unknown();
+        let needed = text(Features { needed, to_write: 0 }, names);
+        if needed.is_empty() {
+            return Ok(text(Features { needed: 0, to_write }, names));
+        }
+        Err(SuperError::Features(needed))
+    }
+}
+
+/// Features for people: by their names, where `names` has them.
+fn text(features: Features, names: &[u8]) -> String {
+    let named = |feature: Feature| {
+        let name = names_in(names).find(|(of, _)| *of == feature).map(|(_, name)| name.to_owned());
+        name.unwrap_or_else(|| match feature.0 {
+            bit @ 0..TO_WRITE => format!("bit {bit}"),
+            bit => format!("bit {} of those to write", bit - TO_WRITE),
+        })
+    };
+    features.iter().map(named).collect::<Vec<_>>().join(", ")
+}
+
+/// The names that a superblock carries, as far as they make sense.
+fn names_in(mut names: &[u8]) -> impl Iterator<Item = (Feature, &str)> {
+    std::iter::from_fn(move || {
+        let (&[bit, len], rest) = names.split_first_chunk::<2>()?;
+        let (name, rest) = rest.split_at_checked(usize::from(len))?;
+        names = rest;
+        let legal = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+        let fits = (1..=FEATURE_NAME_MAX).contains(&name.len()) && name.iter().all(legal);
+        let name = std::str::from_utf8(name).ok().filter(|_| fits)?;
+        Some((Feature(u32::from(bit)), name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_have_names_of_their_own_that_can_be_read_back() {
+        let all =
+            Feature::KNOWN.iter().fold(Features::NONE, |all, (feature, _)| all.with(*feature));
+        let names = all.encode_names();
+        assert_eq!(names_in(&names).collect::<Vec<_>>(), Feature::KNOWN);
+        assert_eq!(all.iter().count(), Feature::KNOWN.len());
+        assert_eq!(all.understand(&names), Ok(String::new()));
+    }
+
+    #[test]
+    fn an_unknown_feature_is_refused_by_the_name_beside_it_or_by_its_bit() {
+        let strange = Features { needed: 1 << 40 | 1, to_write: 0 };
+        let refused = |names: &[u8]| strange.understand(names).unwrap_err();
+        assert_eq!(refused(b"\x28\x05warps"), SuperError::Features("warps".into()));
+        for names in
+            [&b""[..], b"\x28", b"\x28\x05war", b"\x28\x00", b"\x28\x05wa\nps", b"\x29\x01x"]
+        {
+            assert_eq!(refused(names), SuperError::Features("bit 40".into()), "{names:?}");
+        }
+        let written = Features { needed: 1, to_write: 1 << 2 };
+        assert_eq!(written.understand(b"\x42\x04sums"), Ok("sums".into()));
+        assert_eq!(written.understand(b""), Ok("bit 2 of those to write".into()));
+    }
+}
