@@ -24,6 +24,7 @@ mod ops;
 mod origins;
 mod recall;
 mod rpc;
+mod unanswered;
 mod uses;
 
 pub use api::*;

@@ -118,7 +118,7 @@ impl Client {
         let (name, times) = (entry.name.as_bytes(), page.times);
         let cookie = entry.cookie + DOTS;
         if let Some(inode) = inode {
-            let found = || inode.attr_holds().then(|| times.entry(inode));
+            let found = || self.core.attr_counts(inode).then(|| times.entry(inode));
             return page.put(name, entry.ino, entry.kind, cookie, found);
         }
         let known = dir.inode.known(&entry.name);
@@ -127,7 +127,11 @@ impl Client {
         }
         let found = || {
             let same = known == Known::Leads(entry.ino);
-            let inode = self.core.inodes.get(entry.ino).filter(|inode| same && inode.attr_holds());
+            let inode = self
+                .core
+                .inodes
+                .get(entry.ino)
+                .filter(|inode| same && self.core.attr_counts(inode));
             inode.map(|inode| times.entry(&inode))
         };
         page.put(name, entry.ino, entry.kind, cookie, found)

@@ -33,10 +33,13 @@ impl Client {
         core.live().await?;
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
+            && core.name_counts(dir.ino, name)
         {
             match dir.names(|names| names.find(name)) {
                 Known::Leads(ino) => {
-                    if let Some(inode) = core.inodes.get(ino).filter(|inode| inode.attr_holds()) {
+                    if let Some(inode) =
+                        core.inodes.get(ino).filter(|inode| core.attr_counts(inode))
+                    {
                         inode.found_at(core.env.now());
                         return Ok(Ok(core.entry(&inode, dir.ino)));
                     }
@@ -100,7 +103,7 @@ impl Client {
         core.live().await?;
         let known = core.inodes.get(ino);
         let (inode, attr) = match known
-            .filter(|inode| inode.attr_holds() || inode.is_removed_directory())
+            .filter(|inode| core.attr_counts(inode) || inode.is_removed_directory())
         {
             Some(inode) => {
                 let attr = inode.attr();

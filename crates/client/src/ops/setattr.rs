@@ -63,7 +63,8 @@ impl Client {
         if explicit || kill_setid {
             core.set_attr(caller, &inode, change).await?;
         }
-        let attr = if inode.attr_holds() { inode.attr() } else { core.ask_attr(ino).await?.1 };
+        let attr =
+            if core.attr_counts(&inode) { inode.attr() } else { core.ask_attr(ino).await?.1 };
         core.tell_attr(&inode);
         Ok((attr, TAKEN_IN_WITHOUT_QUESTION))
     }

@@ -28,7 +28,7 @@ impl Client {
         if name == LAYOUT {
             return self.layout(&inode).await;
         }
-        let known = if inode.attr_holds() { inode.xattrs() } else { Xattrs::Unknown };
+        let known = if core.attr_counts(&inode) { inode.xattrs() } else { Xattrs::Unknown };
         if is_absent(&known, name) {
             return Err(Fault::NoAttribute);
         }
@@ -87,7 +87,7 @@ impl Client {
         let core = &self.core;
         core.live().await?;
         let inode = core.inode(ino).await?;
-        if inode.attr_holds()
+        if core.attr_counts(&inode)
             && let Xattrs::Names(names) = inode.xattrs()
         {
             return Ok(names.into_vec());

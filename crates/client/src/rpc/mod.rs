@@ -411,6 +411,12 @@ impl Session {
         done(&reply)
     }
 
+    /// Is there an operation without an answer of which this holds?
+    pub fn awaits(&self, holds: impl Fn(&Op) -> bool) -> bool {
+        let state = self.state.borrow();
+        state.pending.values().flat_map(|pending| &pending.request.ops).any(holds)
+    }
+
     /// Is there no request without an answer?
     pub fn is_idle(&self) -> bool {
         self.state.borrow().pending.is_empty()

@@ -35,6 +35,47 @@ fn names_made_and_removed_by_one_client_are_seen_by_another() {
 }
 
 #[test]
+fn what_others_have_seen_is_told_here_though_the_answer_to_the_change_is_on_its_way() {
+    check(2, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+        a.mkdir(Ino::ROOT, "e").await.unwrap();
+        a.list(Ino::ROOT, true).await;
+        cluster.world.block("mds", "a");
+        let removal = a.env.spawn_join({
+            let client = a.client.clone();
+            async move { client.rmdir(&ROOT, Place { dir: Ino::ROOT, name: &name("e") }).await }
+        });
+        let chmod = a.env.spawn_join({
+            let client = a.client.clone();
+            let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
+            async move { client.setattr(&ROOT, ino, set).await }
+        });
+        while b.find(Ino::ROOT, "e").await.is_some()
+            || b.client.getattr(ino).await.unwrap().0.mode != 0o600
+        {
+            cluster.env.sleep(Duration::from_millis(1)).await;
+        }
+        let seen = a.env.spawn_join({
+            let client = a.client.clone();
+            async move {
+                let found = client.lookup(&ROOT, Ino::ROOT, &name("e")).await;
+                (found.expect("a lookup works").is_ok(), client.getattr(ino).await)
+            }
+        });
+        cluster.env.sleep(Duration::from_millis(50)).await;
+        cluster.world.heal();
+        let (found, attr) = seen.await;
+        assert!(!found, "another client was told that it is gone");
+        assert_eq!(attr.expect("it is there").0.mode, 0o600, "another client was told");
+        assert!(removal.await.is_ok() && chmod.await.is_ok());
+        let requests = a.requests();
+        assert!(a.find(Ino::ROOT, "e").await.is_none() && a.find(Ino::ROOT, "d").await.is_some());
+        assert_eq!(a.requests(), requests, "what was answered is known here");
+    });
+}
+
+#[test]
 fn what_was_just_found_can_be_opened_though_another_client_removes_it() {
     check(21, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);

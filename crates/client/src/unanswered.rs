@@ -1,0 +1,71 @@
+//! Changes that this client has asked for and not heard of yet.
+//!
+//! Invariants:
+//! - while such a change concerns a name or an inode, nothing that is cached of it is told: the server
+//!   may have made the change, and others may have seen it. The server is asked instead.
+
+use proto::mds::{InoRef, Op};
+use types::{Ino, Name};
+
+use crate::core::Core;
+use crate::inode::Inode;
+use crate::names::Known;
+
+fn is(at: &InoRef, ino: Ino) -> bool {
+    matches!(at, InoRef::Is { ino: of } if *of == ino)
+}
+
+/// Does the operation change where `name` leads?
+fn changes_name(op: &Op, of: Ino, name: &Name) -> bool {
+    match op {
+        Op::Create { dir, name: its, .. }
+        | Op::Link { dir, name: its, .. }
+        | Op::Unlink { dir, name: its, .. }
+        | Op::Rmdir { dir, name: its } => is(dir, of) && its == name,
+        Op::Rename { from, name: old, to, new_name, .. } => {
+            is(from, of) && old == name || is(to, of) && new_name == name
+        }
+        _ => false,
+    }
+}
+
+impl Core {
+    /// Does it count what is cached of a name, given that the right is held?
+    pub fn name_counts(&self, dir: Ino, name: &Name) -> bool {
+        !self.session.awaits(|op| changes_name(op, dir, name))
+    }
+
+    /// Do the cached attributes count?
+    pub fn attr_counts(&self, inode: &Inode) -> bool {
+        inode.attr_holds() && !self.session.awaits(|op| self.may_change(op, inode.ino))
+    }
+
+    /// May the operation change the attributes of `ino`?
+    fn may_change(&self, op: &Op, ino: Ino) -> bool {
+        match op {
+            Op::SetAttr { ino: of, .. }
+            | Op::SetXattr { ino: of, .. }
+            | Op::RemoveXattr { ino: of, .. } => is(of, ino),
+            Op::Create { dir, .. } => is(dir, ino),
+            Op::Link { ino: of, dir, .. } => is(of, ino) || is(dir, ino),
+            Op::Unlink { dir, name, .. } | Op::Rmdir { dir, name } => {
+                is(dir, ino) || self.may_lead(dir, name, ino)
+            }
+            Op::Rename { from, name, to, new_name, .. } => {
+                let names = self.may_lead(from, name, ino) || self.may_lead(to, new_name, ino);
+                names || is(from, ino) || is(to, ino)
+            }
+            _ => false,
+        }
+    }
+
+    /// May the name lead to `ino`, as far as is known here?
+    fn may_lead(&self, dir: &InoRef, name: &Name, ino: Ino) -> bool {
+        let InoRef::Is { ino: dir } = dir else { return true };
+        match self.inodes.get(*dir).map_or(Known::Nothing, |dir| dir.known(name)) {
+            Known::Leads(to) => to == ino,
+            Known::Missing => false,
+            Known::Nothing => true,
+        }
+    }
+}
