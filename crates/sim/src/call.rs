@@ -75,6 +75,8 @@ pub enum Op {
         /// Bytes asked for.
         len: u32,
     },
+    /// The file ends here, or before: what a read told that had bytes before the end.
+    End(Ino, u64),
     /// Writes `len` bytes of pattern `tag`; at the end of the file without `offset`.
     Write {
         /// File.
@@ -164,6 +166,7 @@ impl Op {
                 | Op::Open(..)
                 | Op::Close(..)
                 | Op::Read { .. }
+                | Op::End(..)
                 | Op::GetXattr(_)
                 | Op::Fsync(..)
                 | Op::SyncNames
@@ -173,7 +176,10 @@ impl Op {
 
     /// Does it only look?
     pub fn only_looks(&self) -> bool {
-        matches!(self, Op::Lookup(_) | Op::GetAttr(_) | Op::Read { .. } | Op::GetXattr(_))
+        matches!(
+            self,
+            Op::Lookup(_) | Op::GetAttr(_) | Op::Read { .. } | Op::End(..) | Op::GetXattr(_)
+        )
     }
 
     /// Is it a change of names or attributes, which the server makes at once?

@@ -125,7 +125,7 @@ impl State {
                     all.add(Key::Node(moved), Mode::Write);
                 }
             }
-            Op::GetAttr(ino) | Op::Read { ino, .. } | Op::GetXattr(ino) => {
+            Op::GetAttr(ino) | Op::Read { ino, .. } | Op::End(ino, _) | Op::GetXattr(ino) => {
                 all.add(Key::Node(*ino), Mode::Read);
             }
             Op::Open(ino, _)

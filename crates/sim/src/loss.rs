@@ -54,6 +54,12 @@ impl State {
                 Ok(new) => self.was_read(call, ino, new, *offset, *len, read),
             };
         }
+        if let Op::End(_, at) = call.op {
+            return match content.read(at, 1, &[]) {
+                Err(want) => impossible(want),
+                Ok(new) => self.end_was_seen(ino, new, at),
+            };
+        }
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
             return impossible("done");
         };
@@ -95,6 +101,20 @@ impl State {
             node.dirty = None;
         }
         node.doubt(|hope| hope.read(offset, len, read).is_ok());
+        Step::Next(next)
+    }
+
+    /// What is told of the end makes nothing stable: the host may have only asked for the size.
+    fn end_was_seen(&self, ino: Ino, new: Option<Content>, at: u64) -> Step {
+        if new.is_none() && self.nodes[&ino].loss.is_none() {
+            return Step::Same;
+        }
+        let mut next = self.clone();
+        let node = next.node(ino);
+        if let Some(new) = new {
+            node.body = Body::File(new);
+        }
+        node.doubt(|hope| hope.read(at, 1, &[]).is_ok());
         Step::Next(next)
     }
 

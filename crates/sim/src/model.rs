@@ -636,6 +636,7 @@ impl State {
     fn step_content(&self, call: &Call, outcome: &Outcome) -> Step {
         let ino = match &call.op {
             Op::Read { ino, .. }
+            | Op::End(ino, _)
             | Op::Write { ino, .. }
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }

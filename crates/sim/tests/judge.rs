@@ -96,6 +96,36 @@ fn a_client_that_lives_is_told_once_of_what_it_lost() {
 }
 
 #[test]
+fn who_is_told_only_where_a_file_ends_has_not_made_it_stable() {
+    let lost = |op, outcome| Story::of_a_write().then(1, op, outcome).lost(true, 0);
+    let end = Op::End(FILE, 10);
+    assert!(lost(end.clone(), Outcome::Done).read(1, None).holds());
+    let empty = Op::Read { ino: FILE, offset: 10, len: 5 };
+    assert!(!lost(empty, Outcome::Bytes(Rc::default())).read(1, None).holds());
+    // It ends no earlier, and what was told of it after a loss stays so.
+    assert!(!Story::of_a_write().then(1, Op::End(FILE, 9), Outcome::Done).holds());
+    let short = Story::of_a_write().lost(true, 0).then(1, Op::End(FILE, 9), Outcome::Done);
+    assert!(!short.read(1, Some(5)).holds());
+}
+
+#[test]
+fn a_rename_between_two_names_of_one_file_is_no_change_that_may_be_lost() {
+    let (other, found) = (At { name: 2, ..AT }, |ino| Outcome::Found(ino));
+    let story = |kept| {
+        let rename = Op::Rename { from: other, to: AT, flags: 0 };
+        Story::default()
+            .then(0, Op::Make(AT, types::FileKind::Regular), found(Some(FILE)))
+            .then(0, Op::Link(FILE, other), Outcome::Done)
+            .then(0, rename, Outcome::Done)
+            .lost(true, kept)
+            .then(1, Op::Lookup(other), found(None))
+    };
+    assert!(story(2).then(1, Op::Lookup(AT), found(None)).holds());
+    assert!(story(1).then(1, Op::Lookup(AT), found(Some(FILE))).holds());
+    assert!(!story(1).then(1, Op::Lookup(AT), found(None)).holds());
+}
+
+#[test]
 fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
     let make = |story: Story, name, ino| {
         let op = Op::Make(At { name, ..AT }, types::FileKind::Regular);
