@@ -20,6 +20,7 @@ mod disk;
 pub mod layouts;
 pub mod memory;
 pub mod metarates;
+pub mod mfs;
 pub mod null;
 mod observe;
 pub mod process;

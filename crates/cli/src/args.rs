@@ -444,6 +444,8 @@ pub enum Bench {
     Memory(BenchMemoryArgs),
     /// Metadata: embedded and traditional directories on one store, by accesses and by time
     Metarates(BenchMetaratesArgs),
+    /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
+    Mfs(BenchMfsArgs),
     /// Small files: a pool of them with transactions on it, on both layouts, and on a mount
     Postmark(BenchPostmarkArgs),
     /// Web content in deep directories: made and read, on both layouts, and on a mount
@@ -573,6 +575,38 @@ pub struct BenchMetaratesArgs {
     /// Longest time of a single step on loop devices
     #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
     pub limit: types::Duration,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench mfs`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end. Neither server nor
+network are there, and root is not needed. docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchMfsArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Files that are made
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub files: u64,
+    /// Files of each directory
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub per_directory: u64,
+    /// Creates under way at once, each durable before its answer; 0: one after the other, durable later (--commit)
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub in_flight: u64,
+    /// Age at which changes are made durable that nobody waits for
+    #[arg(long, default_value = "1s", value_parser = crate::units::parse_duration)]
+    pub commit: types::Duration,
+    /// Log of the store
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    pub log: u64,
+    /// Cache of the store, and of the check
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub cache: u64,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -9,13 +9,13 @@ use bench::report::Report;
 use bench::reproduce::F5;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, memory, metarates, null, small, worker};
+use bench::{BenchError, memory, metarates, mfs, null, small, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{
-    Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchPolygraphArgs, BenchPostmarkArgs,
-    BenchSmallArgs, BenchTableArgs,
+    Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs, BenchPolygraphArgs,
+    BenchPostmarkArgs, BenchSmallArgs, BenchTableArgs,
 };
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
@@ -37,6 +37,7 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
         Bench::Metarates(args) => metarates_of(args),
+        Bench::Mfs(args) => mfs_of(args),
         Bench::Postmark(args) => postmark(args),
         Bench::Polygraph(args) => polygraph(args),
         Bench::Null { mount, uring } => {
@@ -173,6 +174,23 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
         kinds: Vec::new(),
     };
     let found = memory::measure(&set_up, args.inodes, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
+fn mfs_of(args: &BenchMfsArgs) -> Ended {
+    mfs::check_dir(&args.dir).map_err(ended)?;
+    let plan = mfs::Plan {
+        dir: args.dir.clone(),
+        files: args.files,
+        per_directory: args.per_directory,
+        in_flight: args.in_flight,
+        commit: args.commit,
+        log_bytes: args.log,
+        cache_bytes: args.cache as usize,
+    };
+    let found = mfs::measure(&plan, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
     Ok(0)

@@ -1,0 +1,403 @@
+//! The metadata store by itself, on a sparse file: how fast files are made, the log is redone, and a
+//! file system of millions of files is checked.
+//!
+//! Invariants:
+//! - the store is the one that the server uses, on its production disk; there is no network and no server;
+//! - processor time is that of the whole process, kernel included, so that it says on a busy machine, too, what the
+//!   work costs; clock times say that only on a quiet one;
+//! - the file is removed at the end, also after an error.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use env::{Disk, DiskOptions, DriverKind, Env};
+use serde::Serialize;
+use store::fsck::{FsckOptions, Report, fsck};
+use store::{Cost, Features, FormatOptions, Mfs, NewInode, OpenOptions, Stop, StoreError, Txn};
+use types::{Attr, Duration, Fault, FileKind, Ino, Instant, Name, Timestamp, Transno, Uuid};
+
+use crate::layouts::bed::broken;
+use crate::report::Columns;
+use crate::{BenchError, Res, failed};
+
+/// Creates between two looks at the clock, and a turn for the store's own tasks.
+const BURST: u64 = 64;
+/// Bytes of the device for each file, besides the log and a rest.
+const EACH: u64 = 1024;
+const REST: u64 = 1 << 30;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the file is made.
+    pub dir: PathBuf,
+    /// Files that are made.
+    pub files: u64,
+    /// Files of each directory.
+    pub per_directory: u64,
+    /// Creates that are under way at once, each durable before it is answered; 0: one after the other, durable later.
+    pub in_flight: u64,
+    /// Age at which changes are made durable that nobody waits for.
+    pub commit: Duration,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of the store's cache, and of the check's.
+    pub cache_bytes: usize,
+}
+
+/// What one stage took.
+#[derive(Clone, Copy, Default, Serialize, Debug)]
+pub struct Took {
+    /// Seconds by the clock.
+    pub seconds: f64,
+    /// Seconds of processor time.
+    pub processor: f64,
+}
+
+/// What was found.
+#[derive(Clone, Serialize, Debug)]
+pub struct Found {
+    /// Files that were made.
+    pub files: u64,
+    /// Creates under way at once; 0: durable later.
+    pub in_flight: u64,
+    /// Making them, until all are durable.
+    pub create: Took,
+    /// Bytes of the log for each.
+    pub log_bytes_each: f64,
+    /// Longest time from a create to its being durable, looked at every 64 creates.
+    pub durable_seconds_max: f64,
+    /// Bytes that the log held when the store was lost.
+    pub redo_bytes: u64,
+    /// Redoing them, in memory.
+    pub redo: Took,
+    /// Opening it for writing after that: redo, and everything brought home.
+    pub recover: Took,
+    /// The check.
+    pub fsck: Took,
+    /// Most memory that the process had meanwhile, in bytes.
+    pub fsck_memory: u64,
+    /// Inodes that it counted.
+    pub inodes: u64,
+    /// Its findings, which should be none.
+    pub problems: u64,
+}
+
+/// A file that goes with this value.
+struct Image(PathBuf);
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            eprintln!("redbud bench: {} is left: {error}", self.0.display());
+        }
+    }
+}
+
+/// Does all stages.
+///
+/// # Errors
+/// The store or the file.
+pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
+    let path = plan.dir.join(format!("redbud-mfs-{}.img", std::process::id()));
+    let bytes = plan.log_bytes + REST + plan.files * EACH;
+    let at = |error: std::io::Error| BenchError(format!("{}: {error}", path.display()));
+    std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).map_err(at)?;
+    let image = Image(path.clone());
+    let text = path.display().to_string();
+    let mut found = staged(&text, |env, disk| made(env, disk, plan.clone()))?;
+    progress(&format!(
+        "{} files in {:.1} s ({:.1} s of processor), log of {} MiB",
+        plan.files,
+        found.create.seconds,
+        found.create.processor,
+        found.redo_bytes >> 20
+    ));
+    let cache_bytes = plan.cache_bytes;
+    found.redo = staged(&text, |env, disk| opened(env, disk, cache_bytes, true))?;
+    found.recover = staged(&text, |env, disk| opened(env, disk, cache_bytes, false))?;
+    progress(&format!("redone in {:.2} s", found.redo.seconds));
+    forget_peak();
+    let (took, report) = staged(&text, |env, disk| checked(env, disk, cache_bytes))?;
+    (found.fsck, found.fsck_memory) = (took, peak());
+    found.inodes = report.counts.inodes;
+    found.problems = report.problems.len() as u64 + report.omitted;
+    drop(image);
+    Ok(found)
+}
+
+/// Runs a stage with the disk, in a world of its own.
+fn staged<T: 'static, F: Future<Output = Res<T>>>(
+    path: &str,
+    stage: impl FnOnce(Env, Disk) -> F,
+) -> Res<T> {
+    let ran = env::run(DriverKind::Auto, |env| async move {
+        let options = DiskOptions { write: true, exclusive: false };
+        let disk = env.open_disk(path, options).await;
+        stage(env, disk.map_err(|error| BenchError(format!("{path}: {error}")))?).await
+    });
+    ran.map_err(|error| BenchError(format!("running the store: {error}"))).flatten()
+}
+
+/// The clocks at the begin of a stage.
+struct Clocks {
+    env: Env,
+    begin: Instant,
+    processor: f64,
+}
+
+impl Clocks {
+    fn begin(env: &Env) -> Clocks {
+        Clocks { env: env.clone(), begin: env.now(), processor: processor() }
+    }
+
+    fn took(&self) -> Took {
+        let seconds = self.env.now().since(self.begin).as_secs_f64();
+        Took { seconds, processor: processor() - self.processor }
+    }
+}
+
+/// Seconds of processor time of this process.
+fn processor() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Gives memory back, and begins to note the most that there is anew.
+fn forget_peak() {
+    // SAFETY: it only gives free memory back.
+    unsafe { libc::malloc_trim(0) };
+    // Without it the peak is that of all stages: too much, never too little.
+    drop(std::fs::write("/proc/self/clear_refs", "5"));
+}
+
+/// The most memory that there was, in bytes.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+fn named(text: &str) -> Result<Name, Stop> {
+    Name::new(text.as_bytes()).map_err(|_| Stop::Fault(Fault::Invalid))
+}
+
+fn new(kind: FileKind, time: Timestamp) -> NewInode<'static> {
+    NewInode {
+        kind,
+        mode: 0o644,
+        uid: 1000,
+        gid: 1000,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+/// One directory after the other, each with its files.
+struct Maker {
+    env: Env,
+    mfs: Mfs,
+    plan: Plan,
+    dirs: Vec<Ino>,
+    next: std::cell::Cell<u64>,
+}
+
+impl Maker {
+    async fn directories(mfs: &Mfs, env: &Env, plan: &Plan) -> Result<Vec<Ino>, StoreError> {
+        let mut dirs = Vec::new();
+        for n in 0..plan.files.div_ceil(plan.per_directory.max(1)) {
+            let new = new(FileKind::Directory, env.wall());
+            let made = mfs.run(Cost::SMALL, |txn| {
+                let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
+                txn.set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
+                txn.create(Ino::ROOT, &named(&format!("directory{n:05}"))?, &new, None)
+            });
+            dirs.push(made.await?.0);
+        }
+        Ok(dirs)
+    }
+
+    async fn create(&self, n: u64) -> Result<Transno, StoreError> {
+        let dir = self.dirs[(n / self.plan.per_directory) as usize % self.dirs.len()];
+        let new = new(FileKind::Regular, self.env.wall());
+        let name = format!("file.{n:08}");
+        let body = |txn: &mut Txn<'_>| txn.create(dir, &named(&name)?, &new, None);
+        Ok(self.mfs.run(Cost::SMALL, body).await?.1)
+    }
+
+    /// Makes the files up to `end`, one after the other; the longest time until one was durable.
+    async fn lazily(&self, end: u64) -> Result<Duration, StoreError> {
+        let (mut waiting, mut longest) = (VecDeque::new(), Duration::ZERO);
+        while self.next.get() < end {
+            let mut number = Transno::ZERO;
+            for n in self.next.get()..end.min(self.next.get() + BURST) {
+                number = self.create(n).await?;
+                self.next.set(n + 1);
+            }
+            let now = self.env.now();
+            waiting.push_back((now, number));
+            self.durable(&mut waiting, now, &mut longest);
+            self.env.yield_now().await;
+        }
+        self.mfs.sync().await?;
+        self.durable(&mut waiting, self.env.now(), &mut longest);
+        Ok(longest)
+    }
+
+    fn durable(
+        &self,
+        waiting: &mut VecDeque<(Instant, Transno)>,
+        now: Instant,
+        longest: &mut Duration,
+    ) {
+        let last = self.mfs.last_committed();
+        while let Some((since, _)) = waiting.pop_front_if(|(_, number)| *number <= last) {
+            *longest = (*longest).max(now.since(since));
+        }
+    }
+
+    /// Makes files until `end`, each durable before the next of this caller.
+    async fn durably(self: Rc<Self>, end: u64) -> Result<Duration, StoreError> {
+        let mut longest = Duration::ZERO;
+        while self.next.get() < end {
+            let n = self.next.replace(self.next.get() + 1);
+            let begin = self.env.now();
+            let number = self.create(n).await?;
+            self.mfs.wait_durable(number).await?;
+            longest = longest.max(self.env.now().since(begin));
+        }
+        Ok(longest)
+    }
+}
+
+/// Formats the disk and makes the files; the store is lost with a log that is as full as it was.
+async fn made(env: Env, disk: Disk, plan: Plan) -> Res<Found> {
+    let wrong = |error: StoreError| broken("making files", &error);
+    let format = FormatOptions {
+        name: "bench".to_owned(),
+        uuid: Uuid([0x4d; 16]),
+        log_bytes: plan.log_bytes,
+        pags: Vec::new(),
+        features: Features::USUAL,
+        force: true,
+    };
+    Mfs::format(&env, &disk, &format).await.map_err(wrong)?;
+    let (cache_bytes, commit_interval) = (plan.cache_bytes, plan.commit);
+    let options = OpenOptions { cache_bytes, commit_interval, ..OpenOptions::default() };
+    let mfs = Mfs::open(&env, &disk, options).await.map_err(wrong)?;
+    let dirs = Maker::directories(&mfs, &env, &plan).await.map_err(wrong)?;
+    mfs.sync().await.map_err(wrong)?;
+    let (files, in_flight) = (plan.files, plan.in_flight);
+    let next = std::cell::Cell::new(0);
+    let maker = Rc::new(Maker { env: env.clone(), mfs: mfs.clone(), plan, dirs, next });
+    let before = mfs.last_committed().lsn.0;
+    let clocks = Clocks::begin(&env);
+    let mut longest = Duration::ZERO;
+    if in_flight == 0 {
+        longest = maker.lazily(files).await.map_err(wrong)?;
+    } else {
+        let tasks: Vec<_> =
+            (0..in_flight).map(|_| env.spawn_join(maker.clone().durably(files))).collect();
+        for task in tasks {
+            longest = longest.max(task.await.map_err(wrong)?);
+        }
+    }
+    let create = clocks.took();
+    let log = mfs.last_committed().lsn.0 - before;
+    // As full a log as there is: it is emptied when it is half full, or the cache is.
+    let mut end = files;
+    while mfs.usage().log_used < mfs.usage().log_bytes / 8 * 7 && end < 2 * files {
+        end += BURST;
+        maker.lazily(end).await.map_err(wrong)?;
+    }
+    Ok(Found {
+        files,
+        in_flight,
+        create,
+        log_bytes_each: log as f64 / files as f64,
+        durable_seconds_max: longest.as_secs_f64(),
+        redo_bytes: mfs.usage().log_used,
+        redo: Took::default(),
+        recover: Took::default(),
+        fsck: Took::default(),
+        fsck_memory: 0,
+        inodes: 0,
+        problems: 0,
+    })
+}
+
+async fn opened(env: Env, disk: Disk, cache_bytes: usize, read_only: bool) -> Res<Took> {
+    let wrong = |error: StoreError| broken("opening", &error);
+    let clocks = Clocks::begin(&env);
+    let options = OpenOptions { cache_bytes, read_only, ..OpenOptions::default() };
+    let mfs = Mfs::open(&env, &disk, options).await.map_err(wrong)?;
+    let took = clocks.took();
+    mfs.close().await.map_err(wrong)?;
+    Ok(took)
+}
+
+async fn checked(env: Env, disk: Disk, cache_bytes: usize) -> Res<(Took, Report)> {
+    let clocks = Clocks::begin(&env);
+    let options = FsckOptions { cache_bytes, ..FsckOptions::default() };
+    let report = fsck(&env, &disk, options).await.map_err(|error| broken("checking", &error))?;
+    Ok((clocks.took(), report))
+}
+
+impl Found {
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let rate = |count: u64, seconds: f64| format!("{:.0}/s", count as f64 / seconds.max(1e-9));
+        let mut table =
+            Columns::new(&["stage", "seconds", "processor", "by the clock", "by processor", ""]);
+        let how = match self.in_flight {
+            0 => format!("durable within {:.2} s", self.durable_seconds_max),
+            n => format!("{n} in flight, each durable"),
+        };
+        let mut row = |stage: &str, took: Took, count: u64, what: String| {
+            table.row(vec![
+                stage.into(),
+                format!("{:.2}", took.seconds),
+                format!("{:.2}", took.processor),
+                rate(count, took.seconds),
+                rate(count, took.processor),
+                what,
+            ]);
+        };
+        row("create", self.create, self.files, how);
+        let redone = format!("{} MiB of log", self.redo_bytes >> 20);
+        row("redo", self.redo, self.redo_bytes >> 20, redone);
+        row("recover", self.recover, self.redo_bytes >> 20, "and brought home".into());
+        let memory = format!("{} MiB, {} findings", self.fsck_memory >> 20, self.problems);
+        row("fsck", self.fsck, self.inodes, memory);
+        let each = self.create.processor * 1e6 / self.files as f64;
+        format!(
+            "{} files: {:.2} us of processor and {:.0} bytes of log for each\n\n{}",
+            self.files,
+            each,
+            self.log_bytes_each,
+            table.text()
+        )
+    }
+}
+
+/// Is there such a directory?
+///
+/// # Errors
+/// There is not.
+pub fn check_dir(dir: &Path) -> Res<()> {
+    if dir.is_dir() { Ok(()) } else { failed("looking for the directory", dir.display()) }
+}
