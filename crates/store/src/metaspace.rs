@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a set bit is an allocated block; superblocks, roots, log and bitmap are
 //!   allocated from mkfs on, and so are the bits beyond the device;
-//! - the counts in memory equal the bitmaps in the cache;
+//! - the counts in memory equal the bitmaps in the cache; what is remembered of the longest free runs is
+//!   never less than they are, and makes no difference but for blocks that need not be looked at;
 //! - a run never crosses from one bitmap block to the next.
 //!
 //! A freed block may be allocated again at once, even by the next transaction
@@ -12,6 +13,8 @@
 //! and a block goes home only when the log is durable up to its last change: so
 //! neither redo nor a home write of the old life can follow the new one, and
 //! if the freeing transaction is lost, everything after it is lost too.
+
+use std::cell::Cell;
 
 use types::limits::BLOCK;
 use types::{Fault, MetaBlock};
@@ -33,6 +36,8 @@ pub struct MetaSpace {
     /// Free blocks that only transactions with a reserve may take.
     pub reserve: u64,
     free: Vec<u32>,
+    /// No free run of a bitmap block is longer, as far as that was found out.
+    longest: Vec<Cell<u32>>,
     total_free: u64,
     cursor: u64,
 }
@@ -41,6 +46,8 @@ pub struct MetaSpace {
 #[derive(Default, Debug)]
 pub struct SpaceChange {
     free: Vec<(usize, i64)>,
+    /// Bitmap blocks in which something became free.
+    freed: Vec<usize>,
     total: i64,
     cursor: Option<u64>,
 }
@@ -48,6 +55,9 @@ pub struct SpaceChange {
 impl SpaceChange {
     pub(crate) fn add(&mut self, index: usize, delta: i64) {
         self.total += delta;
+        if delta > 0 && !self.freed.contains(&index) {
+            self.freed.push(index);
+        }
         match self.free.iter_mut().find(|(at, _)| *at == index) {
             Some((_, sum)) => *sum += delta,
             None => self.free.push((index, delta)),
@@ -61,6 +71,7 @@ impl SpaceChange {
     /// Forgets everything, keeping the memory.
     pub fn clear(&mut self) {
         self.free.clear();
+        self.freed.clear();
         self.total = 0;
         self.cursor = None;
     }
@@ -71,7 +82,15 @@ impl MetaSpace {
     pub fn new(first: MetaBlock, blocks: u64) -> MetaSpace {
         let count = bitmap_blocks(blocks) as usize;
         let reserve = (blocks / 64).clamp(8, 1024);
-        MetaSpace { first, blocks, reserve, free: vec![0; count], total_free: 0, cursor: 0 }
+        MetaSpace {
+            first,
+            blocks,
+            reserve,
+            free: vec![0; count],
+            longest: vec![Cell::new(u32::MAX); count],
+            total_free: 0,
+            cursor: 0,
+        }
     }
 
     /// How many bitmap blocks there are.
@@ -89,6 +108,7 @@ impl MetaSpace {
         let set: u64 = words(bitmap).map(|word| u64::from(word.count_ones())).sum();
         self.total_free -= u64::from(self.free[index]);
         self.free[index] = (BITS - set) as u32;
+        self.longest[index].set(u32::MAX);
         self.total_free += BITS - set;
     }
 
@@ -97,6 +117,7 @@ impl MetaSpace {
         for &(index, delta) in &change.free {
             self.free[index] = (i64::from(self.free[index]) + delta) as u32;
         }
+        change.freed.iter().for_each(|&index| self.longest[index].set(u32::MAX));
         self.total_free = (self.total_free as i64 + change.total) as u64;
         if let Some(cursor) = change.cursor {
             self.cursor = cursor;
@@ -210,13 +231,19 @@ impl Txn<'_> {
         for step in 0..=count {
             let index = ((start / BITS) as usize + step) % count;
             let free = i64::from(space.free[index]) + self.space_change.of(index);
-            if free < n as i64 {
+            let known = !self.space_change.freed.contains(&index);
+            if free < n as i64 || known && u64::from(space.longest[index].get()) < n {
                 continue;
             }
             let from = if step == 0 { start % BITS } else { 0 };
             let block = MetaBlock(space.first.0 + index as u64);
             if let Some(bit) = find_run(self.read_as(block, BlockType::Bitmap)?, n, from, BITS) {
                 return Ok(Some(MetaBlock(index as u64 * BITS + bit)));
+            }
+            // What this transaction took may come back.
+            let untouched = self.space_change.free.iter().all(|(at, _)| *at != index);
+            if untouched && from == 0 {
+                space.longest[index].set(n as u32 - 1);
             }
         }
         Ok(None)
@@ -332,6 +359,48 @@ mod tests {
         };
         assert!(take(Cost::SMALL) > 0);
         assert_eq!(take(Cost::DELETE), 0);
+    }
+
+    #[test]
+    fn a_run_that_there_is_not_is_sought_once_until_something_becomes_free() {
+        let mfs = Mfs::volatile(4 * BITS);
+        let first = now(mfs.run(Cost::DELETE, |txn| {
+            // Every eighth block is taken, so that there is no run of eight.
+            let first = txn.find_meta(1, MetaBlock(0))?.unwrap().0.next_multiple_of(8);
+            for block in (first..4 * BITS).step_by(8) {
+                let index = block / BITS;
+                let bitmap = MetaBlock(txn.state.space.first.0 + index);
+                if change_bits(txn.write(bitmap)?, block % BITS, 1, true) {
+                    txn.space_change.add(index as usize, -1);
+                }
+            }
+            Ok(first)
+        }))
+        .unwrap()
+        .0;
+        let find = || now(mfs.run(Cost::READ, |txn| txn.find_meta(8, MetaBlock(first)))).unwrap().0;
+        assert_eq!(find(), None);
+        let looked = mfs.inner.state.borrow().space.longest.iter().all(|run| run.get() == 7);
+        assert!(looked, "all of the bitmap was looked at");
+        // Without a look at any of them: they are not even there.
+        for index in 0..4 {
+            let block = MetaBlock(mfs.inner.state.borrow().space.first.0 + index);
+            let data = *mfs.inner.state.borrow().cache.get(block).unwrap();
+            let mut state = mfs.inner.state.borrow_mut();
+            let frame = state.cache.frame_mut(block).unwrap();
+            frame.data[4] = BlockType::Blob as u8;
+            drop(state);
+            assert_eq!(find(), None);
+            *mfs.inner.state.borrow_mut().cache.frame_mut(block).unwrap().data = data;
+        }
+        let freed = MetaBlock(first + 8 * (BITS / 8));
+        now(mfs.run(Cost::DELETE, |txn| {
+            txn.free_meta(freed, 1)?;
+            assert!(txn.find_meta(8, MetaBlock(first))?.is_some(), "in the same transaction");
+            Ok(())
+        }))
+        .unwrap();
+        assert_eq!(find(), Some(MetaBlock(freed.0 - 7)));
     }
 
     #[test]

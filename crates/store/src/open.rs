@@ -24,6 +24,7 @@ use crate::block::Block;
 use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::features::Feature;
 use crate::fsck::salvage::salvage;
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
@@ -52,6 +53,8 @@ pub struct OpenOptions {
     pub home_batch: usize,
     /// Open in spite of damage that `fsck` repairs: nothing is allocated where the bitmap is damaged.
     pub repair: bool,
+    /// Open a file system into which a load has not ended: for that load alone.
+    pub loading: bool,
     /// From when on directories have name maps; tests take small ones.
     pub maps: MapLimits,
 }
@@ -66,6 +69,7 @@ impl Default for OpenOptions {
             commit_interval,
             home_batch,
             repair: false,
+            loading: false,
             maps: MapLimits::USUAL,
         }
     }
@@ -274,6 +278,22 @@ async fn take_home(
     Ok(last)
 }
 
+/// Gives a feature to the closed store on `disk`, or takes it.
+pub(crate) async fn set_feature(
+    env: &Env,
+    disk: &Disk,
+    feature: Feature,
+    on: bool,
+) -> Result<(), StoreError> {
+    let device = Device { env: env.clone(), disk: disk.clone() };
+    let (mut superblock, _) = find_superblock(&device).await?;
+    superblock.features = match on {
+        true => superblock.features.with(feature),
+        false => superblock.features.without(feature),
+    };
+    write_copies(&device, &mut superblock).await
+}
+
 /// Writes both copies of the superblock of a store that is closed.
 pub(crate) async fn write_copies(
     device: &Device,
@@ -312,6 +332,11 @@ fn check_features(
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<(), StoreError> {
+    if superblock.features.has(Feature::UNFINISHED_LOAD) && !options.loading {
+        let text = "a `redbud load` into it did not end well, so its tree is incomplete; format it again with \
+                    `redbud mkfs --force` and load again";
+        return Err(refused(device, text));
+    }
     let unknown = &superblock.unknown_to_write;
     if !options.read_only && !unknown.is_empty() {
         return Err(refused(

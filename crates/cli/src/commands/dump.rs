@@ -2,13 +2,13 @@
 
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
 
-use env::{DriverKind, Env};
+use env::{Disk, DriverKind, Env};
 use store::{Mfs, OpenOptions};
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
 use crate::devices::open_exclusive;
-use crate::exit::{Ended, Failure};
+use crate::exit::{Ended, Failure, Status};
 use crate::target;
 
 /// Bytes gathered for one system call.
@@ -25,7 +25,7 @@ pub fn dump(args: &DumpArgs) -> Ended {
         return Err(Failure::usage("a dump is not for a terminal: redirect it to a file"));
     }
     run(cluster, |env, cluster| async move {
-        let mfs = open(&env, &cluster, false).await?;
+        let mfs = open(&env, &cluster).await?;
         let mut out = BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
         let dumped = store::dump::dump(&mfs, &mut out).await;
         let dumped = dumped.map_err(|error| failed(error.to_string()))?;
@@ -35,6 +35,16 @@ pub fn dump(args: &DumpArgs) -> Ended {
             "{}: {} inodes, {} further names, {} segments",
             cluster.name, dumped.inodes, dumped.links, dumped.segments
         ));
+        for line in &dumped.left_out {
+            tell(&format!("not in the dump, with what is below it: {line}"));
+        }
+        if dumped.left_out_count > 0 {
+            let text = format!(
+                "{} names are not in the dump: `redbud fsck --repair` gives them legal ones, then dump again",
+                dumped.left_out_count
+            );
+            return Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text));
+        }
         Ok(0)
     })
 }
@@ -48,12 +58,11 @@ pub fn load(args: &LoadArgs) -> Ended {
         ));
     }
     run(cluster, |env, cluster| async move {
-        let mfs = open(&env, &cluster, true).await?;
+        let disk = disk(&env, &cluster, true).await?;
+        let options = OpenOptions { cache_bytes: cluster.cache as usize, ..OpenOptions::default() };
         let mut input = BufReader::with_capacity(BUFFER, std::io::stdin().lock());
-        let loaded = store::dump::load(&mfs, &mut input).await;
-        let closed = mfs.close().await;
+        let loaded = store::dump::load_onto(&env, &disk, options, &mut input).await;
         let loaded = loaded.map_err(|error| failed(error.to_string()))?;
-        closed.map_err(|error| failed(error.to_string()))?;
         tell(&format!(
             "{}: {} inodes, {} further names, {} segments",
             cluster.name, loaded.inodes, loaded.links, loaded.segments
@@ -73,11 +82,15 @@ fn run<F: Future<Output = Ended>>(cluster: Cluster, main: impl FnOnce(Env, Clust
         .flatten()
 }
 
-async fn open(env: &Env, cluster: &Cluster, write: bool) -> Result<Mfs, Failure> {
+async fn disk(env: &Env, cluster: &Cluster, write: bool) -> Result<Disk, Failure> {
     let path = cluster.metadata.path.display().to_string();
-    let disk =
-        open_exclusive(env, &path, write).await.map_err(|error| failed(error.to_string()))?;
+    open_exclusive(env, &path, write).await.map_err(|error| failed(error.to_string()))
+}
+
+async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {
+    let disk = disk(env, cluster, false).await?;
     let cache_bytes = cluster.cache as usize;
-    let options = OpenOptions { cache_bytes, read_only: !write, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
+    let path = cluster.metadata.path.display();
     Mfs::open(env, &disk, options).await.map_err(|error| failed(format!("{path}: {error}")))
 }

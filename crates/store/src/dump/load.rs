@@ -2,18 +2,22 @@
 //!
 //! Invariant: what a record says is checked against what came before it; a stream that contradicts
 //! itself is refused with the number of the record. What was loaded until then stays on the new
-//! file system, which is of no use: it is to be formatted again.
+//! file system, whose superblock says so from before the first record until after the last ([`load_onto`]):
+//! nothing opens it, and it is to be formatted again.
 
 use std::fmt;
 use std::io::Read;
 
+use env::{Disk, Env};
 use types::{Attr, Extent, Fault, FileKind, Ino, Name};
 
 use super::stream::{Inode, Reader, Record, StreamError, Zone};
 use crate::error::{Stop, StoreError};
+use crate::features::Feature;
 use crate::format::space::run_key;
 use crate::mfs::{Cost, Mfs};
 use crate::names::NewInode;
+use crate::open::{OpenOptions, set_feature};
 use crate::trees::{FREE, INODES};
 use crate::txn::Txn;
 
@@ -62,32 +66,51 @@ pub struct Loaded {
     pub segments: u64,
 }
 
-/// Loads a dump into a new, empty file system. It is not durable before the store is closed.
+/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. From before the
+/// first record until all of it is at home the file system cannot be opened.
+///
+/// # Errors
+/// As [`load`]; what the stream's head says is refused before anything is written.
+pub async fn load_onto(
+    env: &Env,
+    disk: &Disk,
+    options: OpenOptions,
+    input: &mut dyn Read,
+) -> Result<Loaded, LoadError> {
+    let store = |error| LoadError::Store(0, error);
+    let mut reader = Reader::new(input);
+    let zones = head(&mut reader)?;
+    let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
+    let fits = Load::new(&mfs).check_target(&zones).await;
+    mfs.close().await.map_err(store)?;
+    fits?;
+    set_feature(env, disk, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
+    let options = OpenOptions { loading: true, ..options };
+    let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
+    let loaded = Load::new(&mfs).records(&mut reader).await;
+    let closed = mfs.close().await;
+    let loaded = loaded?;
+    closed.map_err(store)?;
+    set_feature(env, disk, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
+    Ok(loaded)
+}
+
+/// Loads a dump into a new, empty file system that is open. It is not durable before the store is closed.
 ///
 /// # Errors
 /// The stream, the store, or the target; nothing is given back then: format the target again.
 pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> {
     let mut reader = Reader::new(input);
-    let Record::Head { zones, .. } = reader.take()? else {
-        return Err(StreamError::Foreign.into());
-    };
-    let mut load = Load { mfs, at: 1, inodes: Vec::new(), done: Loaded::default() };
+    let zones = head(&mut reader)?;
+    let load = Load::new(mfs);
     load.check_target(&zones).await?;
-    loop {
-        load.at = reader.number();
-        match reader.take()? {
-            Record::Head { .. } => return Err(load.contradiction("a second head")),
-            Record::Inode(inode) => load.inode(&inode).await?,
-            Record::Link { parent, name, number } => load.link(parent, &name, number).await?,
-            Record::Segments { number, list } => load.segments(number, &list).await?,
-            Record::End { inodes, links, segments } => {
-                let wanted = Loaded { inodes, links, segments };
-                if load.done != wanted || load.inodes.is_empty() {
-                    return Err(load.contradiction("it counts other numbers than there were"));
-                }
-                return Ok(load.done);
-            }
-        }
+    load.records(&mut reader).await
+}
+
+fn head(reader: &mut Reader<'_>) -> Result<Vec<Zone>, LoadError> {
+    match reader.take()? {
+        Record::Head { zones, .. } => Ok(zones),
+        _ => Err(StreamError::Foreign.into()),
     }
 }
 
@@ -101,7 +124,32 @@ struct Load<'a> {
     done: Loaded,
 }
 
-impl Load<'_> {
+impl<'a> Load<'a> {
+    fn new(mfs: &'a Mfs) -> Load<'a> {
+        Load { mfs, at: 1, inodes: Vec::new(), done: Loaded::default() }
+    }
+
+    /// Everything behind the head.
+    async fn records(mut self, reader: &mut Reader<'_>) -> Result<Loaded, LoadError> {
+        loop {
+            self.at = reader.number();
+            match reader.take()? {
+                Record::Head { .. } => return Err(self.contradiction("a second head")),
+                Record::Inode(inode) => self.inode(&inode).await?,
+                Record::Link { parent, name, number } => self.link(parent, &name, number).await?,
+                Record::Segments { number, list } => self.segments(number, &list).await?,
+                Record::End { inodes, links, segments } => {
+                    let wanted = Loaded { inodes, links, segments };
+                    if self.done != wanted || self.inodes.is_empty() {
+                        return Err(self.contradiction("it counts other numbers than there were"));
+                    }
+                    reader.end()?;
+                    return Ok(self.done);
+                }
+            }
+        }
+    }
+
     fn contradiction(&self, text: &str) -> LoadError {
         LoadError::Contradiction(self.at, text.to_owned())
     }

@@ -6,6 +6,7 @@
 //!   the moment and not in it;
 //! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
 //!   same, byte for byte;
+//! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with what is below it, and told;
 //! - it ends on any store: a directory that names lead to twice is damage, and an error;
 //! - inode numbers are new after a load. They lead to places, and the places of the old zone (chunks with gaps of
 //!   what was removed and moved) are what a load gets rid of. Nothing outlives an unmount that knows them;
@@ -21,7 +22,7 @@ use std::io::Write;
 
 use types::{FileBlock, FileKind, HashMap, HashSet, Ino};
 
-pub use load::{LoadError, Loaded, load};
+pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
 
 use crate::error::StoreError;
@@ -30,6 +31,8 @@ use crate::mfs::{Cost, Mfs};
 use crate::names::DirEntry;
 use crate::txn::Txn;
 
+/// Names left out that are told one by one.
+pub const LEFT_OUT_MAX: usize = 1000;
 /// Entries of a directory listed together.
 const PAGE: usize = 256;
 
@@ -71,7 +74,7 @@ impl std::fmt::Display for DumpError {
 impl std::error::Error for DumpError {}
 
 /// How much a dump holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Dumped {
     /// Inodes.
     pub inodes: u64,
@@ -79,6 +82,10 @@ pub struct Dumped {
     pub links: u64,
     /// Segments.
     pub segments: u64,
+    /// Names that are not legal, which are left out with all below them: a line for each, at most [`LEFT_OUT_MAX`].
+    pub left_out: Vec<String>,
+    /// How many these are.
+    pub left_out_count: u64,
 }
 
 /// Writes everything that names lead to. Nothing may change the store meanwhile.
@@ -99,7 +106,7 @@ pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
     while let Some((dir, number)) = dump.queue.pop_front() {
         dump.directory(dir, number).await?;
     }
-    let Dumped { inodes, links, segments } = dump.counts;
+    let Dumped { inodes, links, segments, .. } = dump.counts;
     dump.out.put(&Record::End { inodes, links, segments })?;
     Ok(dump.counts)
 }
@@ -129,8 +136,15 @@ impl Dump<'_> {
     async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {
         let mut after = 0;
         loop {
-            let read = self.mfs.run(Cost::READ, |txn| txn.readdir(dir, after, PAGE));
+            let mut illegal = Vec::new();
+            let read = self.mfs.run(Cost::READ, |txn| {
+                illegal.clear();
+                txn.readdir_telling(dir, after, PAGE, |name, ino| {
+                    illegal.push((name.to_vec(), ino))
+                })
+            });
             let (entries, _): (Vec<DirEntry>, _) = read.await?;
+            self.leave_out(dir, &illegal);
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.cookie;
             for entry in entries {
@@ -142,6 +156,17 @@ impl Dump<'_> {
                     }
                     None => self.inode(number, name, entry.ino).await?,
                 }
+            }
+        }
+    }
+
+    fn leave_out(&mut self, dir: Ino, illegal: &[(Vec<u8>, Ino)]) {
+        for (name, ino) in illegal {
+            self.counts.left_out_count += 1;
+            if self.counts.left_out.len() < LEFT_OUT_MAX {
+                let name = String::from_utf8_lossy(name);
+                let line = format!("{name:?} of inode {ino} in directory {dir} is no legal name");
+                self.counts.left_out.push(line);
             }
         }
     }

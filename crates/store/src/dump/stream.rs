@@ -6,6 +6,7 @@
 //! - inodes are numbered by the dump, from 1 (the root) up, in the order of their records: numbers of
 //!   the file system are not in it;
 //! - records carry a running number in their checksum: one that is missing, doubled or moved is noticed;
+//! - nothing follows the end; nanoseconds are below 1,000,000,000;
 //! - reading is total: any bytes give records or a [`StreamError`], and no record is larger than [`RECORD_MAX`].
 //!
 //! Integers are little-endian. A record: length of the body u32, kind u8, CRC32C u32 over the record's number
@@ -38,6 +39,8 @@ pub const SEGMENTS_MAX: usize = 1000;
 
 const MAGIC: &[u8; 10] = b"REDBUDDUMP";
 const PREFIX: usize = 9;
+/// Nanoseconds of a second.
+const NANOS: u32 = 1_000_000_000;
 const _: () = assert!(SEGMENTS_MAX * SEGMENT + 12 < RECORD_MAX && XATTR_TOTAL_MAX < RECORD_MAX);
 
 /// A data zone, as the dump knows it.
@@ -261,7 +264,11 @@ impl Inode {
         let size = body.u64()?;
         let mut times = [Timestamp::default(); 4];
         for time in &mut times {
-            *time = Timestamp { seconds: body.u64()? as i64, nanos: body.u32()? };
+            let (seconds, nanos) = (body.u64()? as i64, body.u32()?);
+            if nanos >= NANOS {
+                return None;
+            }
+            *time = Timestamp { seconds, nanos };
         }
         let [atime, mtime, ctime, btime] = times;
         let version = body.u64()?;
@@ -376,6 +383,20 @@ impl<'a> Reader<'a> {
             std::io::ErrorKind::UnexpectedEof => StreamError::Truncated(self.number),
             _ => StreamError::Io(format!("reading the dump: {error}")),
         })
+    }
+
+    /// Makes sure that nothing follows the last record.
+    ///
+    /// # Errors
+    /// `Damaged` if something does; `Io`.
+    pub fn end(&mut self) -> Result<(), StreamError> {
+        let mut byte = [0];
+        match self.input.read(&mut byte) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(StreamError::Damaged(self.number, "bytes behind the end")),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.end(),
+            Err(error) => Err(StreamError::Io(format!("reading the dump: {error}"))),
+        }
     }
 
     /// Reads the next record.

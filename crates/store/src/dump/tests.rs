@@ -1,15 +1,21 @@
 //! What is dumped, loaded and dumped again is the same; damaged streams are refused.
 
-use env::sim::SimRng;
-use types::{Attr, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, Timestamp};
+use env::DiskOptions;
+use env::sim::{SimRng, SimWorld};
+use types::{
+    Attr, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Timestamp, Uuid,
+};
 
 use super::dump;
-use super::load::{LoadError, load};
-use super::stream::{Reader, Record, StreamError, Writer};
+use super::load::{LoadError, load, load_onto};
+use super::stream::{Reader, Record, StreamError, Writer, Zone};
 use crate::error::Stop;
-use crate::fsck::check;
+use crate::features::Features;
+use crate::fsck::{FsckOptions, check, fsck};
 use crate::mfs::{Cost, Mfs};
+use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
+use crate::open::OpenOptions;
 use crate::testing::{formatted, now};
 use crate::txn::Txn;
 
@@ -205,24 +211,28 @@ fn records_that_contradict_each_other_are_refused() {
     assert!(matches!(error, LoadError::Target(_)), "{error}");
 }
 
+fn new(kind: FileKind) -> NewInode<'static> {
+    let time = Timestamp::default();
+    NewInode {
+        kind,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
 #[test]
 fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
     for target in ["root", "sister"] {
         let mfs = formatted();
-        let time = Timestamp::default();
-        let new = NewInode {
-            kind: FileKind::Directory,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            symlink: None,
-        };
+        let new = new(FileKind::Directory);
         run(&mfs, |txn| {
             let dir = txn.create(Ino::ROOT, &Name::new(b"dir").unwrap(), &new, None)?;
             let sister = txn.create(Ino::ROOT, &Name::new(b"sister").unwrap(), &new, None)?;
@@ -233,4 +243,89 @@ fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
         let error = now(dump(&mfs, &mut &mut room[..])).unwrap_err().to_string();
         assert!(error.contains("\"up\"") && error.contains("fsck --repair"), "{error}");
     }
+}
+
+#[test]
+fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
+    let bytes = dumped(&random_tree(5));
+    let zone = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10_000 };
+    let format = FormatOptions {
+        name: "test".into(),
+        uuid: Uuid([7; 16]),
+        log_bytes: 4 << 20,
+        pags: vec![zone(0), zone(1)],
+        features: Features::USUAL,
+        force: true,
+    };
+    let world = SimWorld::new(1);
+    world.disk("meta", 64 << 20);
+    world.run(|env| async move {
+        let write = DiskOptions { write: true, exclusive: false };
+        let disk = env.open_disk("meta", write).await.unwrap();
+        let options = OpenOptions::default();
+        Mfs::format(&env, &disk, &format).await.unwrap();
+        let cut = load_onto(&env, &disk, options, &mut &bytes[..bytes.len() / 2]).await;
+        assert!(matches!(cut, Err(LoadError::Stream(StreamError::Truncated(_)))));
+        for read_only in [true, false] {
+            let opened = Mfs::open(&env, &disk, OpenOptions { read_only, ..options }).await;
+            let error = opened.map(drop).unwrap_err().to_string();
+            assert!(
+                error.contains("did not end well") && error.contains("mkfs --force"),
+                "{error}"
+            );
+        }
+        assert!(fsck(&env, &disk, FsckOptions::default()).await.is_err());
+        assert!(load_onto(&env, &disk, options, &mut &bytes[..]).await.is_err(), "without mkfs");
+        Mfs::format(&env, &disk, &format).await.unwrap();
+        // What the head already shows leaves the file system as it is.
+        let zones = vec![Zone { id: PagId(9), uuid: Uuid([9; 16]), blocks: 1 }];
+        let mut strange = Vec::new();
+        Writer::new(&mut strange).put(&Record::Head { name: b"x".to_vec(), zones }).unwrap();
+        let refused = load_onto(&env, &disk, options, &mut &strange[..]).await;
+        assert!(matches!(refused, Err(LoadError::Target(_))));
+        load_onto(&env, &disk, options, &mut &bytes[..]).await.unwrap();
+        let mfs = Mfs::open(&env, &disk, options).await.unwrap();
+        assert_eq!(mfs.superblock().features, Features::USUAL);
+        let mut out = Vec::new();
+        dump(&mfs, &mut out).await.unwrap();
+        assert!(out == bytes);
+    });
+}
+
+#[test]
+fn bytes_behind_the_end_and_impossible_nanoseconds_are_refused() {
+    let bytes = dumped(&random_tree(6));
+    let longer = [&bytes[..], b"x"].concat();
+    let error = loaded(&longer).map(drop).unwrap_err().to_string();
+    assert!(error.contains("bytes behind the end"), "{error}");
+    let mut input = &bytes[..];
+    let mut reader = Reader::new(&mut input);
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&mut out);
+    writer.put(&reader.take().unwrap()).unwrap();
+    let Record::Inode(mut root) = reader.take().unwrap() else { panic!("the root is first") };
+    root.attr.mtime.nanos = 1_000_000_000;
+    writer.put(&Record::Inode(root)).unwrap();
+    let error = loaded(&out).map(drop).unwrap_err();
+    assert!(matches!(error, LoadError::Stream(StreamError::Damaged(1, _))), "{error}");
+}
+
+#[test]
+fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
+    let mfs = random_tree(7);
+    let whole = now(dump(&mfs, &mut Vec::new())).unwrap();
+    assert_eq!(whole.left_out_count, 0);
+    let legal = Name::new(b"legal").unwrap();
+    run(&mfs, |txn| {
+        let new = NewInode { symlink: None, ..new(FileKind::Regular) };
+        let ino = txn.create(Ino::ROOT, &legal, &new, None)?;
+        for name in [&b"a/b"[..], b"..", b"zero\0"] {
+            txn.put_link(Ino::ROOT, name, ino, FileKind::Regular)?;
+        }
+        Ok(())
+    });
+    let dumped = now(dump(&mfs, &mut Vec::new())).unwrap();
+    assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
+    assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
+    assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
 }

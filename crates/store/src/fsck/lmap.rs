@@ -2,7 +2,7 @@
 
 use types::{Ino, MetaBlock};
 
-use super::names::Directory;
+use super::names::{Directory, Names};
 use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
@@ -10,9 +10,7 @@ use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, Entry, bucket_of, hash_of};
-use crate::format::number::Place;
-use crate::format::slot::Slot;
-use crate::names::index::{Chunk, Position};
+use crate::names::index::Chunk;
 
 /// Buckets read together.
 const BATCH: u32 = 64;
@@ -20,15 +18,6 @@ const BATCH: u32 = 64;
 const CHAIN_MAX: usize = 1 << 16;
 
 impl Check {
-    /// Notes a name of the directory that is being checked, if it has a map.
-    pub(super) fn note_name(&mut self, place: Place, slot: &Slot) {
-        let Some((chunk, _)) = self.tree.chunks.get(&place.chunk) else { return };
-        let at = Position::new(chunk.descriptor.index, place.slot).0;
-        if let Some(names) = &mut self.tree.named {
-            names.push(Entry { hash: hash_of(slot.name()), at });
-        }
-    }
-
     /// The chunks of the map of a directory, as far as they fit together; each counts as reached.
     pub(super) fn map_chunks(&mut self, of: &Directory) -> Vec<Chunk> {
         if of.map.0 != 0 && !self.features.has(Feature::NAME_MAPS) {
@@ -72,10 +61,11 @@ impl Check {
         &mut self,
         of: &Directory,
         chunks: &[Chunk],
+        names: &mut Names,
     ) -> Result<(), StoreError> {
-        let Some(mut names) = self.tree.named.take().filter(|_| of.nlink > 0) else {
+        if of.map.0 == 0 || of.nlink == 0 {
             return Ok(());
-        };
+        }
         let buckets: u32 = chunks.iter().map(|chunk| chunk.descriptor.used).sum();
         let (mut found, mut bucket) = (Vec::new(), 0);
         for chunk in chunks {
@@ -95,7 +85,7 @@ impl Check {
             self.bad_map(of.ino, Subject::Inode(of.ino), what);
             return Ok(());
         }
-        self.compare_names(of, &mut names, &mut found);
+        self.compare_names(of, &mut names.list, &mut found);
         Ok(())
     }
 
@@ -224,6 +214,9 @@ mod tests {
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();
         assert_eq!(now(check(&mfs)).unwrap().problems, [], "{what}");
+        assert!(now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).is_ok());
+        let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0;
+        assert!(mapped.is_some(), "{what}: the map was made again");
         for n in 0..NAMES {
             let found = now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(n))));
             assert!(found.unwrap().0.is_some(), "{what}: n{n} is lost");

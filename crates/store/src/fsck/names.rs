@@ -6,10 +6,8 @@
 //!   all others leave a [`Seen`] until the end. So ten million files need little memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::Hasher;
 
 use types::limits::BLOCK_U64;
-use types::map::FixedHasher;
 use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 
 use super::plan::{Fix, SlotAt};
@@ -19,10 +17,10 @@ use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::StoreError;
 use crate::format::blob::decode_xattrs;
-use crate::format::lmap::Entry;
+use crate::format::lmap::{Entry, hash_of};
 use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::names::index::Chunk;
+use crate::names::index::{Chunk, Position};
 use crate::trees::INODES;
 
 /// Content blocks read together.
@@ -38,8 +36,6 @@ pub(super) struct Tree {
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
-    /// The names of the directory that is being checked, if it has a name map.
-    pub(super) named: Option<Vec<Entry>>,
 }
 
 /// The ordinary inodes, two bytes for each slot of a chunk that has any: reuse number + 1 in the
@@ -102,15 +98,25 @@ pub(super) struct Seen {
     pub(super) end: u64,
 }
 
-/// The names of one directory: hashes with where they are.
+/// The names of one directory: hashes with where they are, 16 bytes each.
 #[derive(Default)]
-struct Names(Vec<(u64, SlotAt)>);
+pub(super) struct Names {
+    pub(super) list: Vec<Entry>,
+    /// The chunks that were read, by their index in the directory.
+    chunks: BTreeMap<usize, DirNo>,
+    /// Index of the chunk that is being read.
+    index: u32,
+}
 
 impl Names {
-    fn add(&mut self, name: &[u8], at: SlotAt) {
-        let mut hasher = FixedHasher::default();
-        hasher.write(name);
-        self.0.push((hasher.finish(), at));
+    fn begin(&mut self, number: DirNo, chunk: &Chunk) {
+        self.index = chunk.descriptor.index & 0xffff;
+        self.chunks.insert(self.index as usize, number);
+    }
+
+    fn add(&mut self, name: &[u8], slot: u32) {
+        let at = Position::new(self.index, slot).0;
+        self.list.push(Entry { hash: hash_of(name), at });
     }
 }
 
@@ -152,7 +158,6 @@ impl Check {
         let (mut number, mut last) = (of.body, None);
         let (mut index, mut blocks) = (None, 0);
         let map = self.map_chunks(&of);
-        self.tree.named = (of.map.0 != 0).then(Vec::new);
         let mut names = Names::default();
         while number.0 != 0 {
             let subject = Subject::Chunk(number);
@@ -191,7 +196,7 @@ impl Check {
             self.found(ProblemKind::WrongSize, Subject::Inode(dir), detail);
             self.plan.add(Fix::DirectorySize(dir, blocks));
         }
-        self.name_map(&of, &map).await?;
+        self.name_map(&of, &map, &mut names).await?;
         self.duplicates(names).await
     }
 
@@ -204,6 +209,7 @@ impl Check {
         names: &mut Names,
     ) -> Result<u64, StoreError> {
         let mut blocks = 0;
+        names.begin(number, chunk);
         for run in chunk.runs.iter().filter(|run| run.is_present()) {
             let used = run.len.min(chunk.descriptor.used.saturating_sub(run.first));
             blocks += u64::from(used);
@@ -283,8 +289,7 @@ impl Check {
         }
         if !slot.name().is_empty() {
             self.report.counts.names += 1;
-            names.add(slot.name(), at);
-            self.note_name(at.place, &slot);
+            names.add(slot.name(), at.place.slot);
         }
         if slot.state() == SlotState::Link {
             self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
@@ -426,17 +431,26 @@ impl Check {
         Ok(())
     }
 
+    /// Where a slot of a chunk is.
+    fn slot_of(&self, chunk: DirNo, slot: u32) -> Option<SlotAt> {
+        let place = Place { chunk, slot };
+        let run = self.tree.chunks.get(&chunk)?.0.run_of(place.block())?;
+        Some(SlotAt { home: run.home(place.block()), place })
+    }
+
     /// Finds names that a directory has twice.
     async fn duplicates(&mut self, names: Names) -> Result<(), StoreError> {
-        let Names(mut list) = names;
+        let Names { mut list, chunks } = names;
         list.sort_unstable();
         let mut first = 0;
         for at in 1..list.len() {
-            if list[at].0 != list[first].0 {
+            if list[at].hash != list[first].hash {
                 first = at;
                 continue;
             }
-            let (a, b) = (list[first].1, list[at].1);
+            let found = |at: Position| self.slot_of(*chunks.get(&at.chunk())?, at.slot());
+            let both = (found(Position(list[first].at)), found(Position(list[at].at)));
+            let (Some(a), Some(b)) = both else { continue };
             let read = self.read(|txn| Ok((txn.slot_at(a)?, txn.slot_at(b)?))).await?;
             if let Some((a, second)) = read.filter(|(a, b)| a.name() == b.name()) {
                 let detail = format!("{:?}", String::from_utf8_lossy(a.name()));

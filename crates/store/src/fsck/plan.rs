@@ -296,6 +296,13 @@ impl Plan {
             });
             self.stages.retain(|_, fixes| !fixes.is_empty());
         }
+        // The log is read once for many blocks that follow each other.
+        if let Some(fixes) = self.stages.get_mut(&Stage::Blocks) {
+            fixes.sort_by_key(|fix| match fix {
+                Fix::FromLog(block) => *block,
+                _ => MetaBlock(0),
+            });
+        }
         self.stages
     }
 }

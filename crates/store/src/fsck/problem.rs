@@ -51,7 +51,7 @@ macro_rules! kinds {
 kinds! {
     /// A block cannot be what it should: checksum, address, type, or content.
     DamagedBlock = Error, "a metadata block is damaged",
-        "the log's newest version of it is put back; else a tree is built from what is left of it, and slots, attributes or replies of the block are lost, which is said by number";
+        "the log's newest version of it is put back; else a tree is built from what is left of it, and slots, attributes or replies of the block are lost, which is said by number; of the list of quarantines: every client counts as evicted";
     /// The label is damaged; the superblock is not.
     DamagedLabel = Warning, "the label is damaged; the superblock says what it said",
         "it is written anew from the superblock";
@@ -78,7 +78,7 @@ kinds! {
         "it goes back to its directory; if that is not there, a directory of the same number is made in lost+found, if the number is not known, a new one";
     /// The name map of a large directory and its names disagree.
     BadNameMap = Error, "the name map of a directory is wrong",
-        "the map is removed; the directory is searched without one";
+        "the map is removed, and made anew from the names when nothing else is wrong";
     /// The superblock lacks a feature that is in use.
     MissingFeature = Warning, "the superblock does not name a feature that is in use",
         "it is entered there, so that releases that do not know it leave the device alone";

@@ -12,9 +12,10 @@
 use std::collections::BTreeSet;
 
 use env::{Disk, Env};
-use types::MetaBlock;
+use types::{Ino, MetaBlock};
 
 use super::fix::Fixer;
+use super::fix::maps::make_map;
 use super::plan::{Fix, Stage};
 use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
 use crate::error::StoreError;
@@ -45,6 +46,20 @@ pub struct Repaired {
     pub rounds: u32,
 }
 
+/// What one round leaves to those after it.
+#[derive(Default)]
+struct Memory {
+    /// Directories whose name maps were removed, and how many of them were looked at again.
+    mapless: Vec<Ino>,
+    tried: usize,
+    /// A part of the bitmap was lost: free blocks there look like used ones of nobody.
+    bitmap_lost: bool,
+}
+
+/// What cannot be told when content is sought while a part of the bitmap is lost.
+const STALE: &str = "which blocks were free, while content of directories was missing: names that were removed may \
+                     have come back in directories that lost chunks, and in lost+found";
+
 impl Repaired {
     fn note(&mut self, line: String) {
         push(&mut self.done, line, &mut self.omitted);
@@ -65,13 +80,19 @@ impl Repaired {
 
 impl Repaired {
     /// Does the fixes of one stage; says whether any changed something.
-    async fn stage(&mut self, fixer: &mut Fixer, fixes: &[Fix]) -> Result<bool, StoreError> {
+    async fn stage(
+        &mut self,
+        fixer: &mut Fixer,
+        fixes: &[Fix],
+        memory: &mut Memory,
+    ) -> Result<bool, StoreError> {
         let mut progress = false;
         for fix in fixes {
             match fixer.apply(fix).await {
                 Ok(None) => {}
                 Ok(Some(line)) => {
                     progress = true;
+                    self.remember(fix, memory);
                     self.note(line);
                 }
                 // It is found again, and told as left.
@@ -80,6 +101,31 @@ impl Repaired {
             }
         }
         Ok(progress)
+    }
+
+    /// Notes what has a meaning beyond this round.
+    fn remember(&mut self, fix: &Fix, memory: &mut Memory) {
+        match fix {
+            Fix::DropMap(dir) if !memory.mapless.contains(dir) => memory.mapless.push(*dir),
+            Fix::FullBitmap(_) => memory.bitmap_lost = true,
+            Fix::FindChunk(..) | Fix::FindOthers | Fix::FillChunk(..) if memory.bitmap_lost => {
+                self.lose(vec![STALE.to_owned()]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes one of the name maps that were removed anew; says whether there was one to try. What finds no room is
+    /// left: the directory is searched without a map.
+    async fn make_map(&mut self, mfs: &Mfs, memory: &mut Memory) -> Result<bool, StoreError> {
+        let Some(&dir) = memory.mapless.get(memory.tried) else { return Ok(false) };
+        memory.tried += 1;
+        match make_map(mfs, dir).await {
+            Ok(done) => done.into_iter().for_each(|line| self.note(line)),
+            Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     /// Notes what the opening has mended; says whether that was anything. What it left is found by every check.
@@ -157,6 +203,7 @@ pub(super) async fn mend(
     progress: Option<fn(u64, u64)>,
 ) -> Result<Repaired, StoreError> {
     let mut out = Repaired::default();
+    let mut memory = Memory::default();
     loop {
         let mut check = whole_check(mfs, progress).await?;
         out.rounds += 1;
@@ -164,7 +211,7 @@ pub(super) async fn mend(
         let opened = out.note_opening(mfs);
         let stages = std::mem::take(&mut check.plan).into_stages();
         let report = std::mem::take(&mut check.report);
-        if stages.is_empty() && opened {
+        if stages.is_empty() && (opened || out.make_map(mfs, &mut memory).await?) {
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
@@ -181,7 +228,7 @@ pub(super) async fn mend(
             }
             mfs.forget_indexes();
             fixer.begin(fixes);
-            mended = out.stage(&mut fixer, fixes).await?;
+            mended = out.stage(&mut fixer, fixes, &mut memory).await?;
             mfs.forget_indexes();
             if mended && *stage == Stage::Trees {
                 out.lose(lost);

@@ -21,7 +21,7 @@ use crate::names::NewInode;
 use crate::testing::{formatted, now};
 use crate::trees::{
     CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
-    REPLIES, SETTINGS,
+    QUARANTINES, REPLIES, SETTINGS,
 };
 use crate::txn::Txn;
 
@@ -564,6 +564,46 @@ fn records_of_clients_that_make_no_sense_are_found() {
         Ok(())
     });
     planted(ProblemKind::BadCounter, 1, |_, txn| txn.set_root(NEXT_CLIENT, 1));
+}
+
+#[test]
+fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
+    let world = world();
+    let other = run(&world.mfs, |txn| txn.new_client(b"another"));
+    run(&world.mfs, |txn| {
+        let node = QUARANTINES.top(txn)?.unwrap();
+        txn.init(node.block, BlockType::Blob).map(drop)
+    });
+    let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
+    assert!(kinds.contains(&ProblemKind::DamagedBlock), "{kinds:?}");
+    let repaired = now(mend(&world.mfs, None)).unwrap();
+    assert_eq!(repaired.left.problems, []);
+    let said = repaired.done.iter().any(|line| line.contains("all count as evicted (2 more)"));
+    assert!(said, "{:?}", repaired.done);
+    for client in [world.client, other] {
+        assert!(run(&world.mfs, |txn| txn.is_quarantined(client)), "{client}");
+    }
+}
+
+#[test]
+fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
+    let damage = |bitmap: bool| {
+        let world = world();
+        run(&world.mfs, |txn| {
+            let node = CHUNKS.top(txn)?.unwrap();
+            txn.init(node.block, BlockType::Blob)?;
+            if bitmap {
+                txn.init(txn.state.space.first, BlockType::Blob)?;
+            }
+            Ok(())
+        });
+        world.mfs.forget_indexes();
+        let repaired = now(mend(&world.mfs, None)).unwrap();
+        assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
+        repaired.lost.iter().any(|line| line.contains("names that were removed may"))
+    };
+    assert!(damage(true), "both");
+    assert!(!damage(false), "the table alone");
 }
 
 #[test]

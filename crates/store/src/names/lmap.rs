@@ -325,6 +325,7 @@ impl Txn<'_> {
         Ok(run.home(block))
     }
 
+    /// The next chunk of a map, behind `last`; the directory's slot is told of the first by the caller.
     fn add_map_chunk(&mut self, dir: Ino, last: Option<DirNo>) -> Result<DirNo, Stop> {
         let number = DirNo(self.root(NEXT_CHUNK)?);
         if number.0 > DIRNO_MAX {
@@ -339,11 +340,7 @@ impl Txn<'_> {
                 chunk.descriptor.next = number;
                 self.set_chunk(last, chunk)?;
             }
-            None => {
-                let (spot, mut slot) = self.locate_live(dir)?;
-                slot.set_map(number.0);
-                self.store(&spot, &slot)?;
-            }
+            None => {}
         }
         let descriptor = Descriptor { owner: dir, next: DirNo(0), index, used: 0 };
         self.set_chunk(number, Chunk { descriptor, runs: Vec::new() })?;
@@ -406,6 +403,7 @@ impl Txn<'_> {
         let load = self.state.limits.load as usize;
         let buckets = entries.len().div_ceil(load).max(1) as u32;
         let first = self.add_map_chunk(dir, None)?;
+        self.link_map(dir, first)?;
         let mut homes = Vec::new();
         for _ in 0..buckets {
             homes.push(self.grow_map(dir, Some(first))?);
@@ -416,6 +414,52 @@ impl Txn<'_> {
         self.count_names(dir, entries.len() as i32)?;
         self.pending.names.set_map(dir, first);
         Ok(())
+    }
+
+    fn link_map(&mut self, dir: Ino, first: DirNo) -> Result<(), Stop> {
+        let (spot, mut slot) = self.locate_live(dir)?;
+        slot.set_map(first.0);
+        self.store(&spot, &slot)
+    }
+
+    /// May `dir`, which has no map, have one for its size?
+    pub(crate) fn wants_map(&mut self, dir: Ino) -> Result<bool, Stop> {
+        let (_, slot) = self.locate_live(dir)?;
+        let featured = self.state.superblock.features.has(Feature::NAME_MAPS);
+        Ok(featured && slot.map() == 0 && slot.blocks() >= self.state.limits.blocks)
+    }
+
+    /// A step of making a map that its directory is told of at the end ([`Txn::finish_map`]): adds a bucket with
+    /// each of these entries behind chunk `last` (`None`: the map has none yet). The first and the last chunk now.
+    pub(crate) fn add_buckets(
+        &mut self,
+        dir: Ino,
+        chunks: Option<(DirNo, DirNo)>,
+        buckets: &[Vec<Entry>],
+    ) -> Result<(DirNo, DirNo), Stop> {
+        let (first, mut last) = match chunks {
+            Some(chunks) => chunks,
+            None => {
+                let first = self.add_map_chunk(dir, None)?;
+                (first, first)
+            }
+        };
+        for bucket in buckets {
+            self.ensure_chunk(last)?;
+            let home = self.grow_map(dir, Some(last))?;
+            let next = self.chunk(last)?.descriptor.next;
+            last = if next.0 == 0 { last } else { next };
+            bucket.iter().try_for_each(|entry| self.add_entry(home, *entry))?;
+        }
+        Ok((first, last))
+    }
+
+    /// The map that was made is the directory's.
+    pub(crate) fn finish_map(&mut self, dir: Ino, first: DirNo, names: u32) -> Result<(), Stop> {
+        let (spot, mut slot) = self.locate_live(dir)?;
+        slot.set_map(first.0);
+        slot.set_names(names);
+        self.store(&spot, &slot)
     }
 
     /// Is there room on the device, in log and cache for the map of a directory of so many blocks? It is made once in

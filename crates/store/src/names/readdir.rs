@@ -36,6 +36,20 @@ impl Txn<'_> {
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
     pub fn readdir(&mut self, dir: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>, Stop> {
+        self.readdir_telling(dir, after, max, |_, _| ())
+    }
+
+    /// As [`Txn::readdir`]; names that are not legal are no entries, and `illegal` is told of them.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn readdir_telling(
+        &mut self,
+        dir: Ino,
+        after: u64,
+        max: usize,
+        mut illegal: impl FnMut(&[u8], Ino),
+    ) -> Result<Vec<DirEntry>, Stop> {
         hide_attic(dir)?;
         let chunks = self.read_chunks(dir)?;
         let mut out = Vec::new();
@@ -60,7 +74,7 @@ impl Txn<'_> {
                     let piece = (max - out.len()).div_ceil(4).min(PIECE_MAX) as u32;
                     self.want(start, (end - block).min(piece))?;
                 }
-                self.list_block(start, &mut from, max, &mut out)?;
+                self.list_block(start, &mut from, max, (&mut out, &mut illegal))?;
             } else {
                 from = next_position(from, end * SLOTS_PER_BLOCK);
             }
@@ -77,7 +91,7 @@ impl Txn<'_> {
         home: MetaBlock,
         from: &mut Position,
         max: usize,
-        out: &mut Vec<DirEntry>,
+        (out, illegal): (&mut Vec<DirEntry>, &mut impl FnMut(&[u8], Ino)),
     ) -> Result<(), Stop> {
         let first = from.slot();
         let end = (first / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK;
@@ -92,7 +106,10 @@ impl Txn<'_> {
             if slot.state() == SlotState::Empty {
                 continue;
             }
-            let Ok(name) = Name::new(slot.name()) else { continue };
+            let Ok(name) = Name::new(slot.name()) else {
+                illegal(slot.name(), slot.ino());
+                continue;
+            };
             let attr = match slot.state() {
                 SlotState::Inode => Some(slot.attr()),
                 _ => self.attr_in_memory(slot.ino())?,

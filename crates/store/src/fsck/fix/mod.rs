@@ -6,6 +6,7 @@
 
 mod chunks;
 mod data;
+pub(super) mod maps;
 mod records;
 mod slots;
 mod trees;
@@ -27,6 +28,9 @@ use crate::txn::Txn;
 /// Metadata blocks that one step of freeing gives back.
 const FREE_STEP: u64 = 8192;
 
+/// Blocks that are sought in the log together: each is held until it was put back.
+const SALVAGED: usize = 4096;
+
 /// What was done, if anything was.
 type Done = Result<Option<String>, StoreError>;
 
@@ -41,7 +45,8 @@ pub(super) struct Fixer {
     mfs: Mfs,
     check: Check,
     wanted: BTreeSet<MetaBlock>,
-    salvaged: Option<BTreeMap<MetaBlock, Box<Block>>>,
+    /// Of some blocks what the log has.
+    salvaged: Option<(BTreeSet<MetaBlock>, BTreeMap<MetaBlock, Box<Block>>)>,
     evidence: Option<Evidence>,
     circle_broken: bool,
 }
@@ -185,10 +190,12 @@ impl Fixer {
     }
 
     async fn log_version(&mut self, block: MetaBlock) -> Done {
-        if self.salvaged.is_none() {
-            self.salvaged = Some(self.mfs.salvage(&self.wanted).await?);
+        if self.salvaged.as_ref().is_none_or(|(wanted, _)| !wanted.contains(&block)) {
+            let wanted: BTreeSet<_> = self.wanted.range(block..).take(SALVAGED).copied().collect();
+            let found = self.mfs.salvage(&wanted).await?;
+            self.salvaged = Some((wanted, found));
         }
-        let Some(data) = self.salvaged.as_ref().and_then(|found| found.get(&block)) else {
+        let Some(data) = self.salvaged.as_ref().and_then(|(_, found)| found.get(&block)) else {
             return Ok(None);
         };
         let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));

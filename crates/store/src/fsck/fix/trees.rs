@@ -6,11 +6,10 @@
 //! - blocks of the old tree, and of a new one whose making was broken off, are nobody's
 //!   then: the last stage frees them;
 //! - what is left: the entries of all nodes that can be reached and read; and of leaves that
-//!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins.
+//!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins;
+//! - entries go from leaf to leaf, so that a tree of any size needs little memory.
 
-use std::collections::BTreeMap;
-
-use types::MetaBlock;
+use types::{ClientId, MetaBlock};
 
 use super::{Done, Fixer};
 use crate::block::{BlockType, get_u16};
@@ -38,12 +37,27 @@ impl Fixer {
             TreeName::Free => self.build(FREE, true, "tree of free space").await,
             TreeName::Pools => self.build(POOLS, true, "tree of pools").await,
             TreeName::Freed => self.build(FREED, true, "tree of freed space").await,
-            TreeName::Quarantines => self.build(QUARANTINES, false, "list of quarantines").await,
+            TreeName::Quarantines => {
+                let done = self.build(QUARANTINES, false, "list of quarantines").await?;
+                let all = self.quarantine_all().await?;
+                Ok(done.map(|line| format!("{line}; {all}")))
+            }
             TreeName::Frozen => self.build(FROZEN, true, "list of frozen files").await,
             TreeName::Clients => self.build(CLIENTS, false, "table of clients").await,
             TreeName::Replies => self.build(REPLIES, true, "table of replies").await,
             TreeName::Settings => self.build(SETTINGS, true, "table of settings").await,
         }
+    }
+
+    /// Whose pools were quarantined is lost: what an evicted client may still write must not be given away, so
+    /// every client that has anything counts as evicted.
+    async fn quarantine_all(&mut self) -> Result<String, StoreError> {
+        let clients: Vec<ClientId> = self.check.clients.iter().copied().collect();
+        let mut count = 0;
+        for &client in &clients {
+            count += u64::from(self.change(|txn| txn.quarantine(client)).await?);
+        }
+        Ok(format!("which clients were evicted is lost, so all count as evicted ({count} more)"))
     }
 
     async fn build<const K: usize, const V: usize>(
@@ -52,39 +66,24 @@ impl Fixer {
         unique: bool,
         what: &str,
     ) -> Done {
-        let mut entries = self.reached(tree).await?;
-        let reached = entries.len();
-        if unique {
-            self.strays(&tree, &mut entries).await?;
-        }
-        let scratch: Tree<K, V> = Tree::at(SCRATCH);
         self.change(|txn| txn.set_root(SCRATCH, 0)).await?;
-        let all: Vec<_> = entries.into_iter().collect();
-        for batch in all.chunks(BATCH) {
-            self.change(|txn| {
-                batch.iter().try_for_each(|(key, value)| {
-                    scratch.insert(txn, key, value)?;
-                    Ok(())
-                })
-            })
-            .await?;
-        }
+        let reached = self.reached(tree).await?;
+        let found = if unique { self.strays::<K, V>().await? } else { 0 };
         self.change(|txn| {
             let root = txn.root(SCRATCH)?;
             tree.replace_root(txn, root)?;
             txn.set_root(SCRATCH, 0)
         })
         .await?;
-        let found = all.len() - reached;
         Ok(Some(format!("the {what} was built anew: {reached} entries, and {found} of lost nodes")))
     }
 
-    /// The entries of all nodes that can be reached and read.
+    /// Puts the entries of all nodes that can be reached and read into the new tree; how many.
     async fn reached<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
-    ) -> Result<BTreeMap<[u8; K], [u8; V]>, StoreError> {
-        let mut out = BTreeMap::new();
+    ) -> Result<u64, StoreError> {
+        let mut count = 0;
         let mut seen = std::collections::BTreeSet::new();
         let mut stack = Vec::new();
         stack.extend(self.check.read(|txn| tree.top(txn)).await?.flatten());
@@ -95,33 +94,51 @@ impl Fixer {
             match self.check.read(|txn| tree.inspect(txn, &node)).await? {
                 None => {}
                 Some(Inside::Inner(_, children)) => stack.extend(children),
-                Some(Inside::Leaf(entries)) => out.extend(entries),
+                Some(Inside::Leaf(entries)) => count += self.enter(&entries, true).await?,
             }
         }
-        Ok(out)
+        Ok(count)
     }
 
-    /// Adds the entries of leaves of this tree that nothing leads to.
-    async fn strays<const K: usize, const V: usize>(
-        &mut self,
-        _: &Tree<K, V>,
-        entries: &mut BTreeMap<[u8; K], [u8; V]>,
-    ) -> Result<(), StoreError> {
+    /// Puts entries into the new tree; how many are new there. With `over` they take the place of others.
+    async fn enter<const K: usize, const V: usize>(
+        &self,
+        entries: &[([u8; K], [u8; V])],
+        over: bool,
+    ) -> Result<u64, StoreError> {
+        let scratch: Tree<K, V> = Tree::at(SCRATCH);
+        let mut count = 0;
+        for batch in entries.chunks(BATCH) {
+            let put = self.mfs.run(Cost::DELETE, |txn| {
+                let mut new = 0;
+                for (key, value) in batch {
+                    if over || scratch.get(txn, key)?.is_none() {
+                        new += u64::from(scratch.insert(txn, key, value)?.is_none());
+                    }
+                }
+                Ok(new)
+            });
+            count += put.await?.0;
+        }
+        Ok(count)
+    }
+
+    /// Adds the entries of leaves of such a tree that nothing leads to; how many.
+    async fn strays<const K: usize, const V: usize>(&mut self) -> Result<u64, StoreError> {
+        let mut count = 0;
         for block in self.nobodys().await? {
             let read = self.mfs.run(Cost::READ, |txn| {
                 let data = txn.read(block)?;
                 let fits = data[4] == BlockType::Tree as u8
                     && (data[32], usize::from(data[33])) == (0, K)
                     && usize::from(get_u16(data, 34)) == V;
-                Ok(if fits { leaf(data) } else { Vec::new() })
+                Ok(if fits { leaf::<K, V>(data) } else { Vec::new() })
             });
             if let Ok((found, _)) = read.await {
-                for (key, value) in found {
-                    entries.entry(key).or_insert(value);
-                }
+                count += self.enter(&found, false).await?;
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Blocks that are allocated, and nobody's as far as the check could see.
