@@ -147,6 +147,7 @@ impl Dump<'_> {
             self.leave_out(dir, &illegal);
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.cookie;
+            let end = entries.len() < PAGE;
             for entry in entries {
                 let name = entry.name.as_bytes().to_vec();
                 match self.linked.get(&entry.ino).copied() {
@@ -156,6 +157,10 @@ impl Dump<'_> {
                     }
                     None => self.inode(number, name, entry.ino).await?,
                 }
+            }
+            // Illegal names behind the last legal one were told: they are not to be read again.
+            if end {
+                return Ok(());
             }
         }
     }

@@ -250,7 +250,7 @@ fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
     let bytes = dumped(&random_tree(5));
     let zone = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10_000 };
     let format = FormatOptions {
-        name: "test".into(),
+        name: "volatile".into(),
         uuid: Uuid([7; 16]),
         log_bytes: 4 << 20,
         pags: vec![zone(0), zone(1)],

@@ -9,7 +9,7 @@ use crate::block::BlockType;
 use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::chunk::MAP_CHUNK;
-use crate::format::lmap::{self, Entry, bucket_of, hash_of};
+use crate::format::lmap::{self, Entry, bucket_of};
 use crate::names::index::Chunk;
 
 /// Buckets read together.

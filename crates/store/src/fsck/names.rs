@@ -440,7 +440,7 @@ impl Check {
 
     /// Finds names that a directory has twice.
     async fn duplicates(&mut self, names: Names) -> Result<(), StoreError> {
-        let Names { mut list, chunks } = names;
+        let Names { mut list, chunks, .. } = names;
         list.sort_unstable();
         let mut first = 0;
         for at in 1..list.len() {

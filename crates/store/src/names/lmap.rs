@@ -333,14 +333,11 @@ impl Txn<'_> {
         }
         self.set_root(NEXT_CHUNK, number.0 + 1)?;
         let mut index = MAP_CHUNK;
-        match last {
-            Some(last) => {
-                let mut chunk = self.chunk(last)?.clone();
-                index = chunk.descriptor.index + 1;
-                chunk.descriptor.next = number;
-                self.set_chunk(last, chunk)?;
-            }
-            None => {}
+        if let Some(last) = last {
+            let mut chunk = self.chunk(last)?.clone();
+            index = chunk.descriptor.index + 1;
+            chunk.descriptor.next = number;
+            self.set_chunk(last, chunk)?;
         }
         let descriptor = Descriptor { owner: dir, next: DirNo(0), index, used: 0 };
         self.set_chunk(number, Chunk { descriptor, runs: Vec::new() })?;

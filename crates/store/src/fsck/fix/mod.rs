@@ -37,6 +37,9 @@ type Done = Result<Option<String>, StoreError>;
 /// Content blocks that no chunk of the table has, by the inodes in them.
 type Evidence = BTreeMap<DirNo, Blocks>;
 
+/// Blocks as the log has them.
+type Versions = BTreeMap<MetaBlock, Box<Block>>;
+
 /// Content blocks by their index in a chunk.
 type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
 
@@ -46,7 +49,7 @@ pub(super) struct Fixer {
     check: Check,
     wanted: BTreeSet<MetaBlock>,
     /// Of some blocks what the log has.
-    salvaged: Option<(BTreeSet<MetaBlock>, BTreeMap<MetaBlock, Box<Block>>)>,
+    salvaged: Option<(BTreeSet<MetaBlock>, Versions)>,
     evidence: Option<Evidence>,
     circle_broken: bool,
 }
