@@ -164,7 +164,7 @@ impl File {
                 }
                 state.size
             };
-            self.zero_in_block(size, size.next_multiple_of(BLOCK_U64)).await?;
+            self.zero_behind(size).await?;
             let mut state = self.state.borrow_mut();
             if state.size == size {
                 state.tail_zero = true;

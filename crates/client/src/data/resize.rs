@@ -93,11 +93,11 @@ impl File {
                     state.tail_zero = true;
                     return Ok(());
                 }
-                (old, (block + 1) * BLOCK_U64)
+                old
             };
-            self.zero_in_block(tail.0, tail.1).await?;
+            self.zero_behind(tail).await?;
             let mut state = self.state.borrow_mut();
-            if state.size == tail.0 {
+            if state.size == tail {
                 state.tail_zero = true;
             }
         }
@@ -158,12 +158,18 @@ impl File {
 
     /// Bytes `[from, to)` read as zeros, and whole blocks among them are free.
     async fn punch(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
+        while !self.try_punch(from, to).await? {}
+        Ok(())
+    }
+
+    /// As [`File::punch`]; `false`: the file grew meanwhile beyond what was taken for its end.
+    async fn try_punch(self: &Rc<Self>, from: u64, end: u64) -> Result<bool, Fault> {
         // Behind the size there are only zeros: the last block may go whole.
-        let to = if to >= self.size() { to.next_multiple_of(BLOCK_U64) } else { to };
+        let to = if end >= self.size() { end.next_multiple_of(BLOCK_U64) } else { end };
         let first = from.div_ceil(BLOCK_U64);
         let last = to / BLOCK_U64;
         if first > last {
-            return self.zero_in_block(from, to).await;
+            return self.zero_in_block(from, to).await.map(|()| true);
         }
         if from < first * BLOCK_U64 {
             self.zero_in_block(from, first * BLOCK_U64).await?;
@@ -172,15 +178,18 @@ impl File {
             self.zero_in_block(last * BLOCK_U64, to).await?;
         }
         if first == last {
-            return Ok(());
+            return Ok(true);
         }
         self.ensure_loaded(last).await?;
         loop {
             self.settled(first, last).await;
             let mut state = self.state.borrow_mut();
+            if to > end && state.size > end {
+                return Ok(false);
+            }
             if !state.is_writing(first, last) && !state.is_reading(first, last) {
                 self.unmap(&mut state, first, last);
-                return Ok(());
+                return Ok(true);
             }
         }
     }

@@ -121,6 +121,23 @@ impl File {
     /// Makes the bytes `[from, to)` zero where they are not, and, if `to` is beyond the size,
     /// nothing: for edges of punched ranges and the last block. Both lie in one block.
     pub(super) async fn zero_in_block(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
+        self.zero_while(from, to, |_| true).await
+    }
+
+    /// Makes what the last block holds behind `size` zero, as long as that is the size: what others
+    /// append meanwhile stays.
+    pub(super) async fn zero_behind(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
+        let end = size.next_multiple_of(BLOCK_U64);
+        self.zero_while(size, end, |state| state.size == size).await
+    }
+
+    /// As [`File::zero_in_block`], unless `holds` no longer.
+    async fn zero_while(
+        self: &Rc<Self>,
+        from: u64,
+        to: u64,
+        holds: impl Fn(&State) -> bool,
+    ) -> Result<(), Fault> {
         let block = from / BLOCK_U64;
         debug_assert!(to <= (block + 1) * BLOCK_U64 && from < to);
         let mut means = self.no_means();
@@ -128,7 +145,7 @@ impl File {
             self.ensure_loaded(block + 1).await?;
             let lack = {
                 let mut state = self.state.borrow_mut();
-                if !state.has_content(block) {
+                if !state.has_content(block) || !holds(&state) {
                     return Ok(());
                 }
                 if !means.reserved.is_valid() {

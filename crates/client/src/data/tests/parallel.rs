@@ -154,3 +154,34 @@ fn a_write_goes_out_at_once_where_each_had_an_fsync_of_its_own() {
         assert!(content == whole);
     });
 }
+
+#[test]
+fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
+    const SIZE: u64 = 5000;
+    let kinds = ["the tail is made zero", "extended", "allocated", "punched"];
+    for (kind, seed) in (0..kinds.len()).flat_map(|kind| (340..350).map(move |seed| (kind, seed))) {
+        run(seed, Setup::default(), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[1; SIZE as usize]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            // Nobody knows any more what lies behind the size, and the block has to be read.
+            file.lost(Rights::empty());
+            rig.acquire(&file);
+            let other = file.clone();
+            let zeroing = rig.env.spawn_join(async move {
+                match kind {
+                    0 => other.zero_tail().await,
+                    1 => other.set_size(SIZE + 100).await,
+                    2 => other.fallocate(0, SIZE, 100).await,
+                    _ => other.fallocate(3, 4096, SIZE - 4096).await,
+                }
+            });
+            let data = IoBuf::copy_of(&[2; 8000]);
+            let (at, len) = file.write(None, data, 8000).await.expect("appends");
+            zeroing.await.expect("zeroes");
+            let got = file.read(at, len as usize).await.expect("reads").to_vec();
+            let whole = got.iter().filter(|&&byte| byte == 2).count();
+            assert_eq!(whole, 8000, "{}, {seed}: of what was appended at {at}", kinds[kind]);
+        });
+    }
+}
