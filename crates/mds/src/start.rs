@@ -46,6 +46,8 @@ impl Mds {
         if !known.is_empty() {
             server.log(&format!("waiting for {} known clients to come back", known.len()));
             server.mfs.run(Cost::DELETE, |txn| txn.begin_replays()).await?;
+            // What this server makes may be replayed to the next one: that must not begin at the same place.
+            server.mfs.sync().await?;
         }
         server.grace.set_known(known);
         let listener = env.listen(&server.config.listen).await.map_err(|error| {

@@ -403,6 +403,48 @@ fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else
 }
 
 #[test]
+fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behind() {
+    run(|bed| async move {
+        let (c, o) = (bed.client("c").await, bed.client("o").await);
+        let d = c.dir(ROOT, "d").await;
+        let ino = o.create(ROOT, "f", FileKind::Regular, Rights::OPEN).await.unwrap().attr.ino;
+        c.sync().await;
+        let back = |client: Client, held: Vec<HeldLease>, again: Vec<Request>| async move {
+            assert_eq!(client.connect(client.id()).await.unwrap().state, RECOVERED);
+            client.call(Op::Reclaim { leases: held, locks: vec![] }).await.unwrap();
+            for request in again {
+                let reply = client.exchange(request).await.unwrap();
+                assert!(reply.results[0].is_ok(), "{reply:?}");
+            }
+            client.call(Op::ReclaimDone {}).await.unwrap();
+        };
+        let open = vec![HeldLease { ino, rights: Rights::OPEN, open: true, parts: vec![] }];
+        bed.restart().await;
+        back(c.clone(), vec![], vec![]).await;
+        back(o.clone(), open.clone(), vec![]).await;
+        // Nothing of this server becomes durable. The directory's first inodes get a place of their own …
+        let make = Op::Create {
+            dir: at(d),
+            name: name("x"),
+            node: node(FileKind::Regular, 0o644),
+            want: Rights::empty(),
+        };
+        let make = c.request(1, vec![make]);
+        let made = c.exchange(make.clone()).await.unwrap();
+        assert!(made.results[0].is_ok(), "{made:?}");
+        let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: None };
+        let unlink = o.request(1, vec![unlink]);
+        let removed = o.exchange(unlink.clone()).await.unwrap();
+        assert!(removed.results[0].is_ok(), "{removed:?}");
+        bed.restart().await;
+        // … which the replay of another client, that moves a file, does not take.
+        back(o, open, vec![replay(&unlink, &removed)]).await;
+        back(c.clone(), vec![], vec![replay(&make, &made)]).await;
+        assert_eq!(c.names(d).await, ["x"]);
+    });
+}
+
+#[test]
 fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
