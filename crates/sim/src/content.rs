@@ -105,6 +105,14 @@ pub enum Edit {
 }
 
 impl Edit {
+    /// The blocks that it changes, from and to; all of them if that takes the whole file.
+    pub fn blocks(&self) -> (u64, u64) {
+        match *self {
+            Edit::Write { offset: Some(offset), len, .. } => blocks_of(offset, len),
+            _ => (0, u64::MAX),
+        }
+    }
+
     /// The edit that an operation makes.
     pub fn of(op: &Op) -> Option<Edit> {
         match *op {
@@ -114,6 +122,11 @@ impl Edit {
             _ => None,
         }
     }
+}
+
+/// The blocks of a range of bytes: from, to.
+pub fn blocks_of(offset: u64, len: u32) -> (u64, u64) {
+    (offset / BLOCK, (offset + u64::from(len)).div_ceil(BLOCK))
 }
 
 impl Content {
@@ -393,13 +406,27 @@ pub struct Dirty {
     pub client: usize,
     /// The stable one first, the present one last.
     versions: Vec<Version>,
+    /// The blocks that it changed: from, to.
+    blocks: Vec<(u64, u64)>,
 }
 
 impl Dirty {
     /// The file was stable with this content.
     pub fn new(client: usize, stable: &Content) -> Dirty {
         let stable = Version { content: stable.clone(), ended: 0, grew: false };
-        Dirty { client, versions: vec![stable] }
+        Dirty { client, versions: vec![stable], blocks: Vec::new() }
+    }
+
+    /// The client changes these blocks.
+    pub fn changes(&mut self, blocks: (u64, u64)) {
+        if !self.blocks.contains(&blocks) {
+            self.blocks.push(blocks);
+        }
+    }
+
+    /// Did the client change any of these blocks?
+    pub fn touches(&self, (from, to): (u64, u64)) -> bool {
+        self.blocks.iter().any(|&(start, end)| start < to && from < end)
     }
 
     /// The client made it this.
@@ -420,6 +447,23 @@ impl Dirty {
                 version.content = one.clone();
             }
         }
+    }
+
+    /// These bytes were read, whatever the client loses.
+    pub fn was_read(&mut self, offset: u64, asked: u32, read: &[u8]) {
+        for version in &mut self.versions {
+            if let Ok(Some(known)) = version.content.read(offset, asked, read) {
+                version.content = known;
+            }
+        }
+    }
+
+    /// Another client, whose changes lie beside these, lost some of its own: the file became `left`.
+    pub fn lost_beside(&mut self, other: &Dirty, left: &Content) {
+        let all = self.versions.iter().chain(&other.versions);
+        let all = Content::any_of(all.map(|version| (&version.content, version.grew)));
+        let ended = self.versions.last().map_or(0, |version| version.ended);
+        self.become_any(&all, left, ended);
     }
 
     /// It became `left`, and until that is stable it may be any of `all`.

@@ -41,9 +41,10 @@ impl State {
         }
         let node = next.node(ino);
         node.loss = Some(Rc::new(Loss { client: call.client, hope: None }));
-        let mine = node.dirty.as_mut().filter(|dirty| dirty.client == call.client);
-        if let (Some(dirty), Body::File(content)) = (mine, &node.body) {
-            let dirty = Rc::make_mut(dirty);
+        let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
+        if let (Some(mine), Body::File(content)) = (mine, &node.body) {
+            let mut dirty = node.dirty.remove(mine);
+            let dirty = Rc::make_mut(&mut dirty);
             // It keeps its size: what is lost are bytes.
             let (before, lost) = (node.shaky.take(), dirty.lost());
             let all = before.iter().map(|before| &before.content).chain([&lost]);
@@ -51,6 +52,10 @@ impl State {
             let left = all.clone().sized_as(content);
             dirty.become_any(&lost, &left, call.ended);
             let flush = flush || before.is_some_and(|before| before.flush);
+            for other in &mut node.dirty {
+                Rc::make_mut(other).lost_beside(dirty, &left);
+            }
+            node.dirty.push(Rc::new(dirty.clone()));
             node.shaky = Some(Shaky { content: all, flush });
             node.body = Body::File(left);
         }
@@ -63,11 +68,11 @@ impl State {
         for (ino, node) in &self.nodes {
             let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush);
             let (Some(shaky), Body::File(content)) = (shaky, &node.body) else { continue };
-            let lost = node.dirty.as_ref().map(|dirty| dirty.lost());
-            let all = [Some(shaky.content.clone()), lost, Some(content.clone())];
+            let lost = node.dirty.iter().map(|dirty| dirty.lost());
+            let all: Vec<Content> = lost.chain([shaky.content.clone(), content.clone()]).collect();
             let node = next.node(*ino);
-            node.body = Body::File(Content::any_of(all.iter().flatten().map(|all| (all, false))));
-            (node.shaky, node.dirty) = (None, None);
+            node.body = Body::File(Content::any_of(all.iter().map(|all| (all, false))));
+            (node.shaky, node.dirty) = (None, Vec::new());
         }
         Step::Next(next)
     }
@@ -122,10 +127,14 @@ impl State {
         let edited = edited.iter().map(|edited| (edited, grew));
         let perhaps = Content::any_of(std::iter::once((content, false)).chain(edited));
         // Another client's stays unsynced, if nothing was done.
-        let dirty = node.dirty.take();
-        let mut dirty = dirty.unwrap_or_else(|| Rc::new(Dirty::new(call.client, content)));
-        Rc::make_mut(&mut dirty).add(&perhaps, call.ended, false);
-        node.dirty = Some(dirty);
+        let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
+        let any = mine.or_else(|| (!node.dirty.is_empty()).then_some(0));
+        if any.is_none() {
+            node.dirty.push(Rc::new(Dirty::new(call.client, content)));
+        }
+        let dirty = Rc::make_mut(&mut node.dirty[any.unwrap_or(0)]);
+        dirty.changes(edit.blocks());
+        dirty.add(&perhaps, call.ended, false);
         node.body = Body::File(perhaps);
     }
 }

@@ -162,7 +162,7 @@ impl State {
         let opened = self.opens.range((client, Ino(0))..=(client, Ino(u64::MAX)));
         let mut inos: BTreeSet<Ino> = opened.map(|((_, ino), _)| *ino).collect();
         for (ino, node) in &self.nodes {
-            let dirty = node.dirty.as_ref().is_some_and(|dirty| dirty.client == client);
+            let dirty = node.dirty.iter().any(|dirty| dirty.client == client);
             if dirty || node.is_locked_by(client) {
                 inos.insert(*ino);
             }

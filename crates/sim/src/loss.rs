@@ -1,8 +1,9 @@
 //! The part of the model that knows what is stable, and what is lost with a session.
 //!
 //! Invariants:
-//! - one client at a time may lose changes of a file's content: whoever else reads or writes it
-//!   has made the server ask for them first, and they are stable;
+//! - whoever reads or writes blocks that another client has changed has made the server ask for them first,
+//!   and what that client did in the file is stable. Clients that write different blocks of a file may each
+//!   hold its part, and lose it (SEMANTICS 1.3);
 //! - a size that an application elsewhere only asked for makes nothing stable;
 //! - an open file through which data were lost fails once with EIO before it succeeds.
 
@@ -12,7 +13,7 @@ use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, Op, Outcome};
-use crate::content::{Content, Dirty, Edit};
+use crate::content::{Content, Dirty, Edit, blocks_of};
 use crate::model::{Body, Loss, Node, State, Step, impossible, owner_of};
 
 impl Node {
@@ -25,16 +26,30 @@ impl Node {
     }
 
     fn is_dirty_of(&self, client: usize) -> bool {
-        self.dirty.as_ref().is_some_and(|dirty| dirty.client == client)
+        self.dirty.iter().any(|dirty| dirty.client == client)
     }
 
-    fn synced(&mut self, begun: u64) {
-        let Some(dirty) = &mut self.dirty else { return };
-        let dirty = Rc::make_mut(dirty);
-        dirty.synced(begun);
-        if dirty.is_stable() {
-            self.dirty = None;
+    /// What the client, that changes the file now, may lose; `stable`: the content before.
+    fn dirtied_by(&mut self, client: usize, stable: &Content) -> &mut Dirty {
+        let known = self.dirty.iter().position(|dirty| dirty.client == client);
+        let at = known.unwrap_or_else(|| {
+            self.dirty.push(Rc::new(Dirty::new(client, stable)));
+            self.dirty.len() - 1
+        });
+        Rc::make_mut(&mut self.dirty[at])
+    }
+
+    fn synced(&mut self, client: usize, begun: u64) {
+        let mine = self.dirty.iter_mut().find(|dirty| dirty.client == client);
+        if let Some(dirty) = mine {
+            Rc::make_mut(dirty).synced(begun);
+            self.dirty.retain(|dirty| dirty.client != client || !dirty.is_stable());
         }
+    }
+
+    /// A client came to these blocks: what others may lose there is stable.
+    fn asked_for(&mut self, client: usize, blocks: (u64, u64)) {
+        self.dirty.retain(|dirty| dirty.client == client || !dirty.touches(blocks));
     }
 }
 
@@ -88,8 +103,8 @@ impl State {
         read: &[u8],
     ) -> Step {
         let node = &self.nodes[&ino];
-        let stable = node.dirty.as_ref().is_some_and(|dirty| dirty.client != call.client);
-        if new.is_none() && !stable && node.loss.is_none() {
+        let others = node.dirty.iter().any(|dirty| dirty.client != call.client);
+        if new.is_none() && !others && node.loss.is_none() {
             return Step::Same;
         }
         let mut next = self.clone();
@@ -97,8 +112,11 @@ impl State {
         if let Some(new) = new {
             node.body = Body::File(new);
         }
-        if stable {
-            node.dirty = None;
+        // Who comes to the end asks for the whole file.
+        let all = read.len() < len as usize;
+        node.asked_for(call.client, if all { (0, u64::MAX) } else { blocks_of(offset, len) });
+        for other in node.dirty.iter_mut().filter(|dirty| dirty.client != call.client) {
+            Rc::make_mut(other).was_read(offset, len, read);
         }
         node.doubt(|hope| hope.read(offset, len, read).is_ok());
         Step::Next(next)
@@ -129,18 +147,18 @@ impl State {
             Rc::make_mut(loss).hope = hope;
         }
         if mortal {
-            let mut dirty = match node.dirty.take() {
-                Some(dirty) if dirty.client == call.client => dirty,
-                _ => Rc::new(Dirty::new(call.client, old)),
-            };
+            node.asked_for(call.client, edit.blocks());
+            for other in node.dirty.iter_mut().filter(|dirty| dirty.client != call.client) {
+                Rc::make_mut(other).wrote_through(edit);
+            }
+            let dirty = node.dirtied_by(call.client, old);
             let through = matches!(&call.op, Op::Write { sync: true, offset: Some(_), .. });
             if through && !call.guessed {
-                Rc::make_mut(&mut dirty).wrote_through(edit);
+                dirty.wrote_through(edit);
             } else {
-                let grew = matches!(edit, Edit::Write { .. });
-                Rc::make_mut(&mut dirty).add(&new, call.ended, grew);
+                dirty.changes(edit.blocks());
+                dirty.add(&new, call.ended, matches!(edit, Edit::Write { .. }));
             }
-            node.dirty = Some(dirty);
         }
         node.body = Body::File(new);
     }
@@ -163,7 +181,7 @@ impl State {
         }
         let mut next = self.clone();
         for ino in dirty {
-            next.node(ino).synced(call.begun);
+            next.node(ino).synced(call.client, call.begun);
         }
         Step::Next(next)
     }
@@ -282,32 +300,41 @@ impl State {
         let Some(ino) = op.edited().filter(|ino| self.nodes.contains_key(ino)) else { return };
         let node = self.node(ino);
         let (Body::File(content), Some(edit)) = (&node.body, Edit::of(op)) else { return };
-        let edited = content.edit(edit);
-        let dirty = node.dirty.take().unwrap_or_else(|| Rc::new(Dirty::new(client, content)));
-        let mine = dirty.client == client;
-        let dirty = node.dirty.insert(dirty);
-        if mine {
+        let (content, edited) = (content.clone(), content.edit(edit));
+        let meets = |dirty: &Rc<Dirty>| dirty.client != client && dirty.touches(edit.blocks());
+        let Some(met) = node.dirty.iter().position(meets) else {
+            let dirty = node.dirtied_by(client, &content);
+            dirty.changes(edit.blocks());
             for edited in edited {
-                Rc::make_mut(dirty).add(&edited, u64::MAX, matches!(op, Op::Write { .. }));
+                dirty.add(&edited, u64::MAX, matches!(op, Op::Write { .. }));
             }
             return;
-        }
+        };
         // Either it had not begun, or what the other had done was stable before.
         let perhaps = Content::any_of(
-            std::iter::once((content, false)).chain(edited.iter().map(|edited| (edited, true))),
+            std::iter::once((&content, false)).chain(edited.iter().map(|edited| (edited, true))),
         );
-        Rc::make_mut(dirty).add(&perhaps, u64::MAX, false);
+        let dirty = Rc::make_mut(&mut node.dirty[met]);
+        dirty.add(&perhaps, u64::MAX, false);
         node.body = Body::File(perhaps);
     }
 
     fn lose_content(&mut self, client: usize, ino: Ino, dead: bool) {
         let node = self.node(ino);
-        let Some(dirty) = node.dirty.take().filter(|dirty| !dirty.is_stable()) else { return };
+        let Some(at) = node.dirty.iter().position(|dirty| dirty.client == client) else { return };
+        let dirty = node.dirty.remove(at);
         let Body::File(hope) = &node.body else { return };
+        if dirty.is_stable() {
+            return;
+        }
         if !dead {
             node.loss = Some(Rc::new(Loss { client, hope: Some(hope.clone()) }));
         }
-        node.body = Body::File(dirty.lost());
+        let left = dirty.lost();
+        for other in &mut node.dirty {
+            Rc::make_mut(other).lost_beside(&dirty, &left);
+        }
+        node.body = Body::File(left);
         if !dead && let Some(opens) = self.opens.get(&(client, ino)) {
             self.owed.extend(opens.files.iter().map(|file| (client, *file)));
         }

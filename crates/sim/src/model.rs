@@ -46,8 +46,9 @@ pub struct Node {
     pub locks: BTreeSet<Held>,
     /// Made by O_TMPFILE and without a name so far.
     pub unnamed: bool,
-    /// What a client may lose of the content.
-    pub dirty: Option<Rc<Dirty>>,
+    /// What clients may lose of the content, each its own. Several only as long as they change different
+    /// blocks: then each may hold its part of the file.
+    pub dirty: Vec<Rc<Dirty>>,
     /// What a client that lost something had made of it, as long as it may be that still.
     pub loss: Option<Rc<Loss>>,
     /// What devices failed to replace.
@@ -112,7 +113,7 @@ impl Node {
             xattr: None,
             locks: BTreeSet::new(),
             unnamed: false,
-            dirty: None,
+            dirty: Vec::new(),
             loss: None,
             shaky: None,
         }

@@ -15,6 +15,8 @@ use crate::model::{State, Step};
 
 /// Steps further back than this from the last sync of a client are not looked at.
 const BACK: u64 = 400;
+/// Changes beyond those that may be lost that are looked at: others may have run beside them.
+const BESIDE: usize = 16;
 
 /// One step of a past.
 pub struct Link {
@@ -49,13 +51,15 @@ fn links(past: Option<&Rc<Link>>) -> impl Iterator<Item = &Rc<Link>> {
     std::iter::successors(past, |link| link.before.as_ref())
 }
 
-/// The last changes of names and attributes of a client that it has not synced, the newest first.
+/// The changes of names and attributes of a client that may be among its last `most`, and that it has not
+/// synced, the newest first: of those that ran at the same time each may have been made last.
 pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&Rc<Link>> {
-    let mut floor = 0;
-    let mut found = Vec::new();
+    let most = most as usize;
+    let (mut floor, mut earlier) = (0, 0);
+    let mut found: Vec<&Rc<Link>> = Vec::new();
     for link in links(past) {
         let call = &link.call;
-        if found.len() >= most as usize || call.ended + BACK < floor {
+        if earlier > BESIDE || call.ended + BACK < floor {
             break;
         }
         if call.client != client {
@@ -67,6 +71,7 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
             }
             Op::Lost { .. } => break,
             op if op.changes_names() => {
+                // Opening what is there changes nothing.
                 let idle = match op {
                     Op::Create { at, .. } => link.state.find(*at).is_some(),
                     // Two names of one inode: the server does nothing.
@@ -74,9 +79,11 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
                     _ => false,
                 };
                 let done = matches!(call.outcome, Some(Outcome::Done | Outcome::Found(_)));
-                if done && !idle && call.ended >= floor {
-                    found.push(link);
+                if !done || idle || call.ended < floor {
+                    continue;
                 }
+                let later = found.iter().filter(|link| link.call.begun > call.ended).count();
+                if later < most { found.push(link) } else { earlier += 1 }
             }
             _ => {}
         }
@@ -112,6 +119,9 @@ pub fn without(
         for choice in 0..1usize << beside.len() {
             let some = beside.iter().enumerate().filter(|(nth, _)| choice >> nth & 1 == 1);
             let lost: Vec<&Rc<Link>> = sure.iter().copied().chain(some.map(|(_, l)| *l)).collect();
+            if lost.len() > most as usize {
+                continue;
+            }
             let seen = |link: &&Rc<Link>| match &link.call.outcome {
                 Some(Outcome::Found(Some(ino))) => stays(*ino),
                 _ => false,

@@ -38,6 +38,11 @@ impl Story {
         self.then(0, lost, Outcome::Done)
     }
 
+    fn then_lost(self, client: usize) -> Story {
+        let lost = Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default() };
+        self.then(client, lost, Outcome::Done)
+    }
+
     fn read(self, client: usize, tag: Option<u32>) -> Story {
         let bytes = tag.map_or_else(Vec::new, |tag| pattern(tag, 0, 10));
         let op = Op::Read { ino: FILE, offset: 0, len: 100 };
@@ -79,6 +84,33 @@ fn what_was_synced_or_read_by_another_client_outlives_its_writer() {
     let through = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 6, file: 1, sync: true };
     let through = Story::of_a_write().then(0, through, Outcome::Done).lost(true, 0);
     assert!(!through.read(1, Some(5)).holds());
+}
+
+#[test]
+fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client_wrote() {
+    let beside = |client, offset| {
+        let op =
+            Op::Write { ino: FILE, offset: Some(offset), len: 10, tag: 6, file: 2, sync: false };
+        Story::of_a_write().then(client, op, Outcome::Done)
+    };
+    let read = |story: Story, offset, tag: Option<u32>| {
+        let bytes = tag.map_or_else(|| vec![0; 10], |tag| pattern(tag, 0, 10));
+        let op = Op::Read { ino: FILE, offset, len: 10 };
+        story.then(2, op, Outcome::Bytes(Rc::new(bytes)))
+    };
+    let lost = |client, offset| beside(1, offset).then_lost(client);
+    // The first writer's block is lost or not, the second's stays; and the other way round.
+    for tag in [None, Some(5)] {
+        assert!(read(read(lost(0, 8192), 0, tag), 8192, Some(6)).holds());
+    }
+    assert!(!read(lost(0, 8192), 8192, None).holds());
+    assert!(read(read(lost(1, 8192), 8192, None), 0, Some(5)).holds());
+    assert!(!read(lost(1, 8192), 0, None).holds());
+    let both = || beside(1, 8192).then_lost(1).then_lost(0);
+    assert!(read(read(both(), 8192, None), 0, None).holds());
+    assert!(!read(read(read(both(), 8192, None), 0, None), 8192, Some(6)).holds());
+    // Who comes to the block itself has asked for it.
+    assert!(!read(lost(0, 100), 0, None).holds());
 }
 
 #[test]
@@ -147,6 +179,28 @@ fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
     assert!(!find(synced().lost(true, 2), 3, None).holds());
     let seen = || find(two(), 3, Some(9));
     assert!(!find(seen().lost(true, 2), 3, None).holds());
+}
+
+#[test]
+fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
+    let make = |name, ino, (begun, ended)| Call {
+        client: 0,
+        op: Op::Make(At { name, ..AT }, types::FileKind::Regular),
+        outcome: Some(Outcome::Found(Some(Ino(ino)))),
+        guessed: false,
+        begun,
+        ended,
+    };
+    let find = |story: Story, name, ino: Option<u64>| {
+        story.then(1, Op::Lookup(At { name, ..AT }), Outcome::Found(ino.map(Ino)))
+    };
+    // The one that ended first was executed last, and alone is lost.
+    let beside = || Story(vec![make(2, 8, (1, 4)), make(3, 9, (2, 3))]).lost(true, 1);
+    assert!(find(find(beside(), 3, None), 2, Some(8)).holds());
+    assert!(find(find(beside(), 3, Some(9)), 2, None).holds());
+    assert!(!find(find(beside(), 3, None), 2, None).holds());
+    let after = || Story(vec![make(2, 8, (1, 2)), make(3, 9, (3, 4))]).lost(true, 1);
+    assert!(!find(find(after(), 3, Some(9)), 2, None).holds());
 }
 
 #[test]

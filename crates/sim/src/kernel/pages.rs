@@ -123,11 +123,14 @@ impl Pages {
         }
     }
 
-    /// Drops what `takes`, and nobody has locked.
+    /// Drops what `takes`, and nobody has locked or at hand: what a write under way carries stays.
     pub fn shrink(&self, mut takes: impl FnMut() -> bool) {
         for index in self.numbers(0, u64::MAX) {
             let Some(page) = self.get(index) else { continue };
-            if let Some(permit) = page.lock.try_lock()
+            // That of the table, and this one.
+            let at_hand = Rc::strong_count(&page) > 2;
+            if !at_hand
+                && let Some(permit) = page.lock.try_lock()
                 && takes()
             {
                 self.drop_page(index, &Locked { page: page.clone(), _permit: permit });
