@@ -14,7 +14,9 @@ use std::rc::Rc;
 use env::{Disk, DiskOptions, DriverKind, Env};
 use serde::Serialize;
 use store::fsck::{FsckOptions, Report, fsck};
-use store::{Cost, Features, FormatOptions, Mfs, NewInode, OpenOptions, Stop, StoreError, Txn};
+use store::{
+    Cost, Features, FormatOptions, Mfs, NewInode, OpenOptions, SlotSize, Stop, StoreError, Txn,
+};
 use types::{Attr, Duration, Fault, FileKind, Ino, Instant, Name, Timestamp, Transno, Uuid};
 
 use crate::layouts::bed::broken;
@@ -23,8 +25,10 @@ use crate::{BenchError, Res, failed};
 
 /// Creates between two looks at the clock, and a turn for the store's own tasks.
 const BURST: u64 = 64;
-/// Bytes of the device for each file, besides the log and a rest.
-const EACH: u64 = 1024;
+/// Files that fill the log further, made durable together.
+const FILL: u64 = 4096;
+/// Slots for each file, and further bytes of the device.
+const EACH_SLOTS: u64 = 2;
 const REST: u64 = 1 << 30;
 
 /// What is measured.
@@ -44,6 +48,8 @@ pub struct Plan {
     pub log_bytes: u64,
     /// Bytes of the store's cache, and of the check's.
     pub cache_bytes: usize,
+    /// Size of directory slots.
+    pub slots: SlotSize,
 }
 
 /// What one stage took.
@@ -101,7 +107,7 @@ impl Drop for Image {
 /// The store or the file.
 pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
     let path = plan.dir.join(format!("redbud-mfs-{}.img", std::process::id()));
-    let bytes = plan.log_bytes + REST + plan.files * EACH;
+    let bytes = plan.log_bytes + REST + plan.files * EACH_SLOTS * plan.slots.share() as u64;
     let at = |error: std::io::Error| BenchError(format!("{}: {error}", path.display()));
     std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).map_err(at)?;
     let image = Image(path.clone());
@@ -287,7 +293,7 @@ async fn made(env: Env, disk: Disk, plan: Plan) -> Res<Found> {
         uuid: Uuid([0x4d; 16]),
         log_bytes: plan.log_bytes,
         pags: Vec::new(),
-        features: Features::USUAL,
+        features: Features::USUAL.with_slots(plan.slots),
         force: true,
     };
     Mfs::format(&env, &disk, &format).await.map_err(wrong)?;
@@ -313,10 +319,10 @@ async fn made(env: Env, disk: Disk, plan: Plan) -> Res<Found> {
     }
     let create = clocks.took();
     let log = mfs.last_committed().lsn.0 - before;
-    // As full a log as there is: it is emptied when it is half full, or the cache is.
+    // As full a log as there is: nothing changes while it is fuller than three quarters.
     let mut end = files;
-    while mfs.usage().log_used < mfs.usage().log_bytes / 8 * 7 && end < 2 * files {
-        end += BURST;
+    while mfs.usage().log_used < mfs.usage().log_bytes / 10 * 7 && end < 2 * files {
+        end += FILL;
         maker.lazily(end).await.map_err(wrong)?;
     }
     Ok(Found {

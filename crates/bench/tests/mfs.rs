@@ -13,6 +13,7 @@ fn plan(files: u64, in_flight: u64) -> Plan {
         commit: Duration::from_secs(1),
         log_bytes: 16 << 20,
         cache_bytes: 32 << 20,
+        slots: store::SlotSize::default(),
     }
 }
 

@@ -163,6 +163,9 @@ pub struct MkfsArgs {
     /// Format devices that carry a Redbud label: what is on them is lost
     #[arg(long)]
     pub force: bool,
+    /// Size of directory slots: 512, 1K, 2K or 4K. Larger ones hold more segments and attributes beside the inode
+    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
     /// How to print the result
     #[command(flatten)]
     pub output: Output,
@@ -580,6 +583,13 @@ pub struct BenchMetaratesArgs {
     pub json: Option<PathBuf>,
 }
 
+/// A size of directory slots.
+fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
+    let bytes = parse_size(text)?;
+    let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
+    found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
+}
+
 /// Arguments of `bench mfs`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -607,6 +617,9 @@ pub struct BenchMfsArgs {
     /// Cache of the store, and of the check
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,
+    /// Size of directory slots
+    #[arg(long, default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

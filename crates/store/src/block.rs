@@ -16,6 +16,9 @@
 //! |     16 |    8 | lsn      | end of the last record that changed it; 0 mkfs |
 //! |     24 |    4 | epoch    | epoch of that record                           |
 //! |     28 |    4 | tag      | CRC32C of the file system's UUID               |
+//!
+//! Types: 1 superblock, 2 roots, 3 bitmap, 4 tree node, 5 directory content, 6 blob, 7 replies, 8 a table (of
+//! tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes.
 
 use types::limits::BLOCK;
 use types::{Bug, Epoch, Lsn, MetaBlock, Uuid, crc32c, planted};
@@ -73,6 +76,20 @@ block_types! {
     Table = 8, "table";
     /// A bucket of the name map of a directory.
     NameMap = 9, "name map";
+    /// Four directory slots.
+    Directory1024 = 10, "directory";
+    /// Two directory slots.
+    Directory2048 = 11, "directory";
+    /// One directory slot.
+    Directory4096 = 12, "directory";
+}
+
+impl BlockType {
+    /// Does it hold directory slots?
+    pub fn is_content(self) -> bool {
+        use BlockType::{Directory, Directory1024, Directory2048, Directory4096};
+        matches!(self, Directory | Directory1024 | Directory2048 | Directory4096)
+    }
 }
 
 /// Reads a little-endian `u16` at `offset`.

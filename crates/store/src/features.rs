@@ -10,11 +10,13 @@
 //! | set | bit | name | what it says |
 //! |---|---|---|---|
 //! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none is made |
+//! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | how large directory slots are (7.2), at most one of them; without any 512 bytes |
 //! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
 //!
 //! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
 //! u8 (1 to 32), and the name, of letters, digits and hyphens.
 
+use crate::format::slot::SlotSize;
 use crate::superblock::SuperError;
 
 /// Bytes of a feature's name at most.
@@ -32,9 +34,21 @@ impl Feature {
     /// A load has begun and not ended.
     pub const UNFINISHED_LOAD: Feature = Feature(1);
 
+    /// Directory slots of a quarter of a block.
+    pub const SLOTS_1024: Feature = Feature(2);
+    /// Of a half.
+    pub const SLOTS_2048: Feature = Feature(3);
+    /// Of a whole one.
+    pub const SLOTS_4096: Feature = Feature(4);
+
     /// All that this release knows, with their names.
-    pub const KNOWN: &'static [(Feature, &'static str)] =
-        &[(Feature::NAME_MAPS, "name-maps"), (Feature::UNFINISHED_LOAD, "unfinished-load")];
+    pub const KNOWN: &'static [(Feature, &'static str)] = &[
+        (Feature::NAME_MAPS, "name-maps"),
+        (Feature::UNFINISHED_LOAD, "unfinished-load"),
+        (Feature::SLOTS_1024, "slots-1024"),
+        (Feature::SLOTS_2048, "slots-2048"),
+        (Feature::SLOTS_4096, "slots-4096"),
+    ];
 
     /// Its name, if this release knows it.
     pub fn name(self) -> Option<&'static str> {
@@ -83,6 +97,32 @@ impl Features {
         self
     }
 
+    /// The size of its directory slots.
+    pub const fn slots(self) -> SlotSize {
+        match (
+            self.has(Feature::SLOTS_1024),
+            self.has(Feature::SLOTS_2048),
+            self.has(Feature::SLOTS_4096),
+        ) {
+            (true, _, _) => SlotSize::Bytes1024,
+            (_, true, _) => SlotSize::Bytes2048,
+            (_, _, true) => SlotSize::Bytes4096,
+            _ => SlotSize::Bytes512,
+        }
+    }
+
+    /// These with slots of another size.
+    pub const fn with_slots(self, size: SlotSize) -> Features {
+        let none = self.without(Feature::SLOTS_1024);
+        let none = none.without(Feature::SLOTS_2048).without(Feature::SLOTS_4096);
+        match size {
+            SlotSize::Bytes512 => none,
+            SlotSize::Bytes1024 => none.with(Feature::SLOTS_1024),
+            SlotSize::Bytes2048 => none.with(Feature::SLOTS_2048),
+            SlotSize::Bytes4096 => none.with(Feature::SLOTS_4096),
+        }
+    }
+
     /// Every feature that it has.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         (0..2 * TO_WRITE).map(Feature).filter(move |feature| self.has(*feature))
@@ -111,6 +151,9 @@ impl Features {
     pub(crate) fn understand(self, names: &[u8]) -> Result<String, SuperError> {
         let Features { needed, to_write } = self.unknown();
         let needed = text(Features { needed, to_write: 0 }, names);
+        if self.with_slots(self.slots()) != self {
+            return Err(SuperError::Damaged("slots of several sizes"));
+        }
         if needed.is_empty() {
             return Ok(text(Features { needed: 0, to_write }, names));
         }
@@ -154,7 +197,11 @@ mod tests {
         let names = all.encode_names();
         assert_eq!(names_in(&names).collect::<Vec<_>>(), Feature::KNOWN);
         assert_eq!(all.iter().count(), Feature::KNOWN.len());
-        assert_eq!(all.understand(&names), Ok(String::new()));
+        assert_eq!(all.understand(&names), Err(SuperError::Damaged("slots of several sizes")));
+        for size in SlotSize::ALL {
+            let some = all.with_slots(size);
+            assert_eq!((some.slots(), some.understand(&names)), (size, Ok(String::new())));
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::block::get_u64;
 use crate::dump::dump;
 use crate::dump::stream::{Inode, Reader, Record};
 use crate::features::{Feature, Features};
+use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, ProblemKind, Report, fsck, repair};
 use crate::mfs::{Cost, Mfs};
 use crate::names::MapLimits;
@@ -35,7 +36,13 @@ use crate::open::OpenOptions;
 use crate::superblock::Superblock;
 
 /// Every image there is, and its features.
-const GOLDENS: &[(&str, Features)] = &[("v1", Features::NONE), ("v1-name-maps", Features::USUAL)];
+const GOLDENS: &[(&str, Features)] = &[
+    ("v1", Features::NONE),
+    ("v1-name-maps", Features::USUAL),
+    ("v1-slots-1024", Features::USUAL.with_slots(SlotSize::Bytes1024)),
+    ("v1-slots-2048", Features::USUAL.with_slots(SlotSize::Bytes2048)),
+    ("v1-slots-4096", Features::USUAL.with_slots(SlotSize::Bytes4096)),
+];
 /// Features that no image can have.
 const TRANSIENT: &[Feature] = &[Feature::UNFINISHED_LOAD];
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };

@@ -48,6 +48,7 @@ pub use block::{Block, BlockType};
 pub use btree::{Place, Tree};
 pub use error::{Stop, StoreError};
 pub use features::{Feature, Features};
+pub use format::slot::SlotSize;
 pub use mfs::{Cost, Identity, Mfs, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{DirEntry, InodeCounts, MapLimits, NewInode};

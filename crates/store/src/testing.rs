@@ -18,8 +18,17 @@ pub fn formatted() -> crate::mfs::Mfs {
     formatted_in(200_000)
 }
 
+/// An empty file system in memory with slots of this size.
+pub fn formatted_with(size: crate::SlotSize) -> crate::mfs::Mfs {
+    made(200_000, crate::Features::USUAL.with_slots(size))
+}
+
 /// The same, on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
+    made(blocks, crate::Features::USUAL)
+}
+
+fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
     let pag = |id: u16| PagFormat {
         id: types::PagId(id),
@@ -31,10 +40,11 @@ pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
         uuid: types::Uuid([7; 16]),
         log_bytes: 0,
         pags: vec![pag(0), pag(1)],
-        features: crate::features::Features::USUAL,
+        features,
         force: false,
     };
     let mfs = crate::mfs::Mfs::volatile(blocks);
+    mfs.inner.state.borrow_mut().superblock.features = features;
     now(mfs.run(crate::mfs::Cost::STEP, |txn| crate::side::initialise(txn, &options))).unwrap();
     mfs
 }

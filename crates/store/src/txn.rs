@@ -6,10 +6,12 @@
 //!   it early needs no undo;
 //! - it never waits; a block that is not cached ends it with `Stop::Miss` and it runs again.
 
-use types::{Epoch, HashMap, MetaBlock, Transno};
+use types::{DirNo, Epoch, HashMap, MetaBlock, Transno};
 
 use crate::block::{self, Block, BlockType};
 use crate::error::Stop;
+use crate::format::number::SYSTEM_CHUNK;
+use crate::format::slot::SlotSize;
 use crate::metaspace::SpaceChange;
 use crate::mfs::Cost;
 use crate::side::{Pending, SideState};
@@ -110,6 +112,45 @@ impl<'a> Txn<'a> {
         self.write(block)
     }
 
+    /// As [`Txn::read`], of a block of directory slots.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it is of another type.
+    pub(crate) fn read_slots(&self, block: MetaBlock) -> Result<&Block, Stop> {
+        let data = self.read(block)?;
+        match block::type_of(data).is_some_and(BlockType::is_content) {
+            true => Ok(data),
+            false => Err(Stop::Corrupt(block, wrong_type(BlockType::Directory))),
+        }
+    }
+
+    /// As [`Txn::write`], of a block of directory slots.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it is of another type.
+    pub(crate) fn write_slots(&mut self, block: MetaBlock) -> Result<&mut Block, Stop> {
+        self.read_slots(block)?;
+        self.write(block)
+    }
+
+    /// Makes `block` an empty block of directory slots.
+    ///
+    /// # Errors
+    /// As [`Txn::init`].
+    pub(crate) fn init_slots(&mut self, block: MetaBlock) -> Result<&mut Block, Stop> {
+        self.init(block, self.slots().kind())
+    }
+
+    /// How large the slots of this file system are.
+    pub(crate) fn slots(&self) -> SlotSize {
+        self.state.superblock.features.slots()
+    }
+
+    /// The type of the content blocks of a chunk.
+    pub(crate) fn content_of(&self, chunk: DirNo) -> BlockType {
+        if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
+    }
+
     /// Makes `block` an empty block of type `kind`, whatever it was; nothing is read.
     ///
     /// # Errors
@@ -187,7 +228,10 @@ fn wrong_type(wanted: BlockType) -> &'static str {
         BlockType::Roots => "not the block of roots",
         BlockType::Bitmap => "not a bitmap block",
         BlockType::Tree => "not a tree node",
-        BlockType::Directory => "not a directory block",
+        BlockType::Directory
+        | BlockType::Directory1024
+        | BlockType::Directory2048
+        | BlockType::Directory4096 => "not a directory block",
         BlockType::Blob => "not a blob block",
         BlockType::Reply => "not a block of replies",
         BlockType::Table => "not a table block",

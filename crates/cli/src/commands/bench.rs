@@ -189,6 +189,7 @@ fn mfs_of(args: &BenchMfsArgs) -> Ended {
         commit: args.commit,
         log_bytes: args.log,
         cache_bytes: args.cache as usize,
+        slots: args.slot,
     };
     let found = mfs::measure(&plan, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;

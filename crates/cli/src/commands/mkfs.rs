@@ -10,7 +10,9 @@ use std::path::Path;
 use env::{Disk, DriverKind, Env, IoBuf};
 use serde::Serialize;
 use store::superblock::Superblock;
-use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, Stop, StoreError};
+use store::{
+    Cost, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
+};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Attr, Epoch, Fault, Ino, Label, LabelKind, PagId, Uuid};
 
@@ -36,6 +38,7 @@ pub struct Formatted {
     uuid: String,
     metadata: FormattedZone,
     log_bytes: u64,
+    slot_bytes: u64,
     data: Vec<FormattedZone>,
 }
 
@@ -50,7 +53,7 @@ struct FormattedZone {
 /// Formats what a cluster's file names.
 pub fn run(args: &MkfsArgs) -> Ended {
     let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
-    let made = format(&cluster, args.force)?;
+    let made = format(&cluster, args.force, args.slot)?;
     output::print_report(args.output, &made, describe)?;
     Ok(0)
 }
@@ -62,12 +65,13 @@ fn describe(made: &Formatted) -> String {
         let what = zone.pag.map_or("metadata".to_owned(), |pag| format!("data {pag}"));
         text += &format!("  {what}: {}, {}\n", zone.path, human_size(zone.bytes));
     }
-    text + &format!("  log: {}\n", human_size(made.log_bytes))
+    let sizes = (human_size(made.log_bytes), made.slot_bytes);
+    text + &format!("  log: {}, slots of {} bytes\n", sizes.0, sizes.1)
 }
 
 /// Formats the zones of `cluster`; over what they hold only with `force`.
-pub fn format(cluster: &Cluster, force: bool) -> Result<Formatted, Failure> {
-    env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force).await })
+pub fn format(cluster: &Cluster, force: bool, slots: SlotSize) -> Result<Formatted, Failure> {
+    env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force, slots).await })
         .map_err(|error| failed(format!("cannot do input and output: {error}")))
         .flatten()
 }
@@ -78,7 +82,12 @@ struct Opened {
     pag: PagId,
 }
 
-async fn make(env: &Env, cluster: &Cluster, force: bool) -> Result<Formatted, Failure> {
+async fn make(
+    env: &Env,
+    cluster: &Cluster,
+    force: bool,
+    slots: SlotSize,
+) -> Result<Formatted, Failure> {
     refuse_twice(cluster)?;
     // All are open and checked before the first is written.
     let metadata = open(env, &cluster.metadata, PagId(0), METADATA_MIN, force).await?;
@@ -100,7 +109,7 @@ async fn make(env: &Env, cluster: &Cluster, force: bool) -> Result<Formatted, Fa
         uuid,
         log_bytes,
         pags,
-        features: store::Features::USUAL,
+        features: Features::USUAL.with_slots(slots),
         force: true,
     };
     Mfs::format(env, &metadata.disk, &options).await.map_err(|error| failed(error.to_string()))?;
@@ -111,6 +120,7 @@ async fn make(env: &Env, cluster: &Cluster, force: bool) -> Result<Formatted, Fa
         uuid: uuid.to_string(),
         metadata: zone(&metadata, None),
         log_bytes,
+        slot_bytes: slots.share() as u64,
         data: data.iter().map(|opened| zone(opened, Some(opened.pag.0))).collect(),
     })
 }

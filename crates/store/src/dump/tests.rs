@@ -11,12 +11,13 @@ use super::load::{LoadError, load, load_onto};
 use super::stream::{Reader, Record, StreamError, Writer, Zone};
 use crate::error::Stop;
 use crate::features::Features;
+use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, check, fsck};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
 use crate::open::OpenOptions;
-use crate::testing::{formatted, now};
+use crate::testing::{formatted, formatted_with, now};
 use crate::txn::Txn;
 
 fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
@@ -36,8 +37,12 @@ fn loaded(bytes: &[u8]) -> Result<Mfs, LoadError> {
 
 /// A tree of random inodes, with everything an inode may have.
 fn random_tree(seed: u64) -> Mfs {
+    random_tree_with(seed, SlotSize::Bytes512)
+}
+
+fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
     let mut rng = SimRng::new(seed);
-    let mfs = formatted();
+    let mfs = formatted_with(size);
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     run(&mfs, |txn| txn.grant(client, None, 3000));
     let (mut dirs, mut files) = (vec![Ino::ROOT], Vec::new());
@@ -133,6 +138,19 @@ fn a_loaded_tree_dumps_as_the_one_it_came_from_and_is_sound() {
             (b.inodes, b.names, b.segments, b.mapped)
         );
         assert!(a.segments > 500 && a.names > a.inodes - 2, "seed {seed}: {a:?}");
+    }
+}
+
+#[test]
+fn a_tree_goes_from_slots_of_any_size_to_slots_of_any_other() {
+    let bytes = dumped(&random_tree(8));
+    for size in SlotSize::ALL {
+        assert!(dumped(&random_tree_with(8, size)) == bytes, "made with {size:?}");
+        let copy = formatted_with(size);
+        now(load(&copy, &mut &bytes[..])).unwrap();
+        assert!(dumped(&copy) == bytes, "loaded into {size:?}");
+        copy.forget_indexes();
+        assert_eq!(now(check(&copy)).unwrap().problems, [], "{size:?}");
     }
 }
 

@@ -2,7 +2,10 @@
 //! and first segments, or a further name of an inode that lives elsewhere.
 //!
 //! Invariants:
-//! - a content block is the 32-byte block header and 8 slots of 508 bytes;
+//! - a content block is the 32-byte block header and 8 slots of 508 bytes; on a file system with the feature
+//!   `slots-1024`, `slots-2048` or `slots-4096` it is of another type and has 4 slots of 1,016, 2 of 2,032 or 1 of
+//!   4,064 bytes. The block of the system's chunk always has 8;
+//! - slots are numbered as if each block had 8: numbers that a block has no slot for count as retired;
 //! - `next_reuse` only grows: a number once issued for a slot never comes again;
 //!   at 256 the slot is retired and holds nothing until its chunk goes;
 //! - the tail holds, without gaps, the name, the inline xattrs, then either the
@@ -34,22 +37,22 @@
 //! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
 //! | 120 | 8 | body | regular: segments in the extent tree; symlink: first block of the target's blob; directory: its first `DirNo` |
 //! | 128 | 8 | map | first `DirNo` of a directory's name map; 0 none |
-//! | 136 | 372 | tail | name, xattrs, segments or target |
+//! | 136 | 372 | tail | name, xattrs, segments or target; of larger slots 880, 1,896 or 3,928 bytes |
 
 use types::limits::BLOCK;
 use types::{Attr, Extent, FileKind, Ino, Timestamp};
 
 use super::extent::{SEGMENT, decode_segment, encode_segment};
 use super::number::DIRNO_MAX;
-use crate::block::{HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::block::{BlockType, HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 
-/// Bytes of a slot.
+/// Bytes of an ordinary slot.
 pub const SLOT: usize = 508;
-/// Slots of a content block.
+/// Numbers of slots of a content block; larger slots are fewer ([`SlotSize::per_block`]).
 pub const SLOTS_PER_BLOCK: u32 = 8;
 /// Bytes of a slot's fixed part.
 pub const FIXED: usize = 136;
-/// Bytes of a slot's tail.
+/// Bytes of an ordinary slot's tail.
 pub const TAIL: usize = SLOT - FIXED;
 /// `next_reuse` of a slot that is never used again.
 pub const RETIRED: u16 = 256;
@@ -59,6 +62,60 @@ const _: () = assert!(TAIL >= types::limits::NAME_MAX + 4 * SEGMENT);
 
 const FLAG_XATTR_BLOB: u8 = 1;
 const FLAG_TARGET_BLOB: u8 = 2;
+
+/// How large the slots of a file system are: a share of a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum SlotSize {
+    /// Eight in a block.
+    #[default]
+    Bytes512,
+    /// Four.
+    Bytes1024,
+    /// Two.
+    Bytes2048,
+    /// One.
+    Bytes4096,
+}
+
+impl SlotSize {
+    /// Every size.
+    pub const ALL: [SlotSize; 4] =
+        [SlotSize::Bytes512, SlotSize::Bytes1024, SlotSize::Bytes2048, SlotSize::Bytes4096];
+
+    /// The type of content blocks with such slots.
+    pub fn kind(self) -> BlockType {
+        match self {
+            SlotSize::Bytes512 => BlockType::Directory,
+            SlotSize::Bytes1024 => BlockType::Directory1024,
+            SlotSize::Bytes2048 => BlockType::Directory2048,
+            SlotSize::Bytes4096 => BlockType::Directory4096,
+        }
+    }
+
+    /// Slots of a content block.
+    pub fn per_block(self) -> u32 {
+        SLOTS_PER_BLOCK >> self as u32
+    }
+
+    /// The share of a block, by which it is called.
+    pub fn share(self) -> usize {
+        BLOCK / self.per_block() as usize
+    }
+
+    /// That of a content block; the ordinary one of any other block.
+    fn of(block: &[u8; BLOCK]) -> SlotSize {
+        let is = |size: &SlotSize| block[4] == size.kind() as u8;
+        SlotSize::ALL.into_iter().find(is).unwrap_or_default()
+    }
+}
+
+/// Where slot `index` of a content block lies, if it has so many.
+fn place(block: &[u8; BLOCK], index: u32) -> Option<std::ops::Range<usize>> {
+    let slots = SlotSize::of(block).per_block();
+    let len = (BLOCK - HEADER) / slots as usize;
+    let at = HEADER + len * index as usize;
+    (index < slots).then_some(at..at + len)
+}
 
 /// What a slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,43 +130,91 @@ pub enum SlotState {
 
 /// The bytes of one slot, copied out of its block.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Slot([u8; SLOT]);
+pub struct Slot(Bytes);
+
+/// Ordinary slots are many and need no allocation.
+#[derive(Clone, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the one that is meant to lie in place"
+)]
+enum Bytes {
+    Ordinary([u8; SLOT]),
+    Large(Box<[u8]>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Ordinary(bytes) => bytes,
+            Bytes::Large(bytes) => bytes,
+        }
+    }
+}
+
+impl std::ops::DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Ordinary(bytes) => bytes,
+            Bytes::Large(bytes) => bytes,
+        }
+    }
+}
 
 impl Default for Slot {
     fn default() -> Slot {
-        Slot([0; SLOT])
+        Slot(Bytes::Ordinary([0; SLOT]))
     }
 }
 
 impl Slot {
-    /// The slot `index` (below 8) of a content block. Its contents are checked
-    /// by [`Slot::check`].
+    /// The slot `index` (below 8) of a content block; a retired one if the block has none of that number. Its
+    /// contents are checked by [`Slot::check`].
     pub fn load(block: &[u8; BLOCK], index: u32) -> Slot {
-        let at = HEADER + SLOT * index as usize;
+        let Some(place) = place(block, index) else {
+            let mut none = Slot::default();
+            none.set_next_reuse(RETIRED);
+            return none;
+        };
+        if place.len() != SLOT {
+            return Slot(Bytes::Large(block[place].into()));
+        }
         let mut bytes = [0; SLOT];
-        bytes.copy_from_slice(&block[at..at + SLOT]);
-        Slot(bytes)
+        bytes.copy_from_slice(&block[place]);
+        Slot(Bytes::Ordinary(bytes))
     }
 
     /// Does slot `index` of a content block hold the inode `ino`?
     pub fn holds_at(block: &[u8; BLOCK], index: u32, ino: Ino) -> bool {
-        let at = HEADER + SLOT * index as usize;
-        block[at] == 1 && get_u64(block, at + 8) == ino.0
+        let at = place(block, index).map(|place| place.start);
+        at.is_some_and(|at| block[at] == 1 && get_u64(block, at + 8) == ino.0)
     }
 
     /// Is slot `index` of a content block used under this name?
     pub fn named_at(block: &[u8; BLOCK], index: u32, name: &[u8]) -> bool {
-        let at = HEADER + SLOT * index as usize;
+        let Some(at) = place(block, index).map(|place| place.start) else { return false };
         let tail = at + FIXED;
         matches!(block[at], 1 | 2)
             && usize::from(block[at + 4]) == name.len()
             && &block[tail..tail + name.len()] == name
     }
 
-    /// Puts it at `index` of a content block.
+    /// Puts it at `index` of a content block. A number that the block has no slot for takes nothing: only
+    /// an empty slot is ever put there.
     pub fn store(&self, block: &mut [u8; BLOCK], index: u32) {
-        let at = HEADER + SLOT * index as usize;
-        block[at..at + SLOT].copy_from_slice(&self.0);
+        let Some(place) = place(block, index) else {
+            assert!(self.state() == SlotState::Empty, "a block has no slot of this number");
+            return;
+        };
+        let len = place.len().min(self.0.len());
+        assert!(
+            FIXED + self.name_len() + self.xattr_len() + self.rest_len() <= len || self.0[0] == 0
+        );
+        let (head, rest) = block[place].split_at_mut(len);
+        head.copy_from_slice(&self.0[..len]);
+        rest.fill(0);
     }
 
     /// Is it well formed? Every other method is safe on any bytes, but means
@@ -129,7 +234,7 @@ impl Slot {
         if self.ino() == Ino::NONE {
             return Err("slot: no inode number");
         }
-        if self.name_len() + self.xattr_len() + self.rest_len() > TAIL {
+        if self.name_len() + self.xattr_len() + self.rest_len() > self.room() {
             return Err("slot: the tail overflows");
         }
         if self.0[0] == 2 && self.name_len() == 0 {
@@ -195,7 +300,7 @@ impl Slot {
     /// Empties it; the reuse number stays.
     pub fn clear(&mut self) {
         let next = self.next_reuse();
-        self.0 = [0; SLOT];
+        self.0.fill(0);
         self.set_next_reuse(next);
     }
 
@@ -221,8 +326,13 @@ impl Slot {
     /// Takes over the inode of `from`, keeping the own reuse number.
     pub fn adopt(&mut self, from: &Slot) {
         let next = self.next_reuse();
-        self.0 = from.0;
+        self.0 = from.0.clone();
         self.set_next_reuse(next);
+    }
+
+    /// Bytes of the tail.
+    fn room(&self) -> usize {
+        self.0.len() - FIXED
     }
 
     fn name_len(&self) -> usize {
@@ -259,26 +369,26 @@ impl Slot {
     /// Room of the tail for segments or target beside a name of `name_len`
     /// bytes and the present xattrs.
     pub fn rest_room(&self, name_len: usize) -> usize {
-        TAIL.saturating_sub(name_len + self.xattr_len())
+        self.room().saturating_sub(name_len + self.xattr_len())
     }
 
     /// Bytes of the tail that neither the name nor segments or target use.
     pub fn xattr_room(&self) -> usize {
-        TAIL.saturating_sub(self.name_len() + self.rest_len())
+        self.room().saturating_sub(self.name_len() + self.rest_len())
     }
 
     /// Replaces the whole tail. The caller has made sure that it fits.
     pub fn set_tail(&mut self, name: &[u8], xattrs: &[u8], rest: &[u8]) {
         let len = name.len() + xattrs.len() + rest.len();
         assert!(
-            len <= TAIL && name.len() <= types::limits::NAME_MAX,
+            len <= self.room() && name.len() <= types::limits::NAME_MAX,
             "the tail of a slot overflows"
         );
-        let mut tail = [0; TAIL];
+        let tail = &mut self.0[FIXED..];
         tail[..name.len()].copy_from_slice(name);
         tail[name.len()..name.len() + xattrs.len()].copy_from_slice(xattrs);
         tail[name.len() + xattrs.len()..len].copy_from_slice(rest);
-        self.0[FIXED..].copy_from_slice(&tail);
+        tail[len..].fill(0);
         self.0[4] = name.len() as u8;
         put_u16(&mut self.0, 6, xattrs.len() as u16);
         put_u16(&mut self.0, 18, rest.len() as u16);
@@ -487,6 +597,42 @@ mod tests {
     }
 
     #[test]
+    fn larger_slots_are_fewer_and_numbers_without_a_slot_are_retired() {
+        for (size, slots, room) in SlotSize::ALL
+            .into_iter()
+            .zip([8, 4, 2, 1])
+            .zip([372, 880, 1896, 3928])
+            .map(|((a, b), c)| (a, b, c))
+        {
+            assert_eq!((size.per_block(), size.share()), (slots, BLOCK / slots as usize));
+            let mut block = [0; BLOCK];
+            block[4] = size.kind() as u8;
+            for index in 0..slots {
+                let mut slot = Slot::load(&block, index);
+                slot.check().unwrap();
+                slot.set_inode(b"name", &attr());
+                assert_eq!(slot.xattr_room(), room - 4);
+                slot.set_xattrs(&vec![b'x'; room - 4]);
+                slot.store(&mut block, index);
+                let back = Slot::load(&block, index);
+                back.check().unwrap();
+                assert_eq!((back.attr(), back.xattrs().len()), (attr(), room - 4));
+                assert!(Slot::named_at(&block, index, b"name"));
+                assert!(Slot::holds_at(&block, index, Ino(77)));
+            }
+            let whole = block;
+            for index in slots..SLOTS_PER_BLOCK {
+                let none = Slot::load(&block, index);
+                assert_eq!((none.state(), none.next_reuse()), (SlotState::Empty, RETIRED));
+                assert!(!Slot::named_at(&block, index, b"name"));
+                assert!(!Slot::holds_at(&block, index, Ino(77)));
+                Slot::default().store(&mut block, index);
+            }
+            assert!(block == whole);
+        }
+    }
+
+    #[test]
     fn the_parts_of_the_tail_do_not_disturb_each_other() {
         let mut slot = Slot::default();
         slot.set_inode(&[b'n'; 255], &attr());
@@ -521,7 +667,7 @@ mod tests {
                 *byte = (seed >> 56) as u8;
             }
             bytes[0] = (round % 4) as u8;
-            let slot = Slot(bytes);
+            let slot = Slot(Bytes::Ordinary(bytes));
             let _ = slot.check();
             let _ = (slot.attr(), slot.name(), slot.xattrs(), slot.rest(), slot.segments());
         }

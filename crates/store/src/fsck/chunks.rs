@@ -171,7 +171,7 @@ impl Check {
         let votes = self
             .read(|txn| {
                 let data = txn.read(block)?;
-                if block::type_of(data) != Some(BlockType::Directory) {
+                if !block::type_of(data).is_some_and(BlockType::is_content) {
                     return Ok(None);
                 }
                 let count = |&(number, index): &(DirNo, u32)| {

@@ -14,7 +14,6 @@ use super::plan::{Fix, SlotAt};
 use super::space::{Owner, Piece};
 use super::stranded::Short;
 use super::{Check, ProblemKind, Subject};
-use crate::block::BlockType;
 use crate::error::StoreError;
 use crate::format::blob::decode_xattrs;
 use crate::format::lmap::{Entry, hash_of};
@@ -239,7 +238,7 @@ impl Check {
     ) -> Result<(), StoreError> {
         let slots = self
             .read(|txn| {
-                let block = txn.read_as(home, BlockType::Directory)?;
+                let block = txn.read_as(home, txn.content_of(number))?;
                 Ok((0..SLOTS_PER_BLOCK).map(|i| Slot::load(block, i)).collect::<Vec<_>>())
             })
             .await?;

@@ -12,7 +12,7 @@ use types::{DirNo, Ino, Lsn, MetaBlock};
 
 use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
-use crate::block::{BlockType, lsn_of};
+use crate::block::lsn_of;
 use crate::error::{Stop, StoreError};
 use crate::format::number::{Place, home_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
@@ -54,7 +54,7 @@ impl Txn<'_> {
     /// # Errors
     /// `Corrupt` if it is none.
     pub(super) fn said(&mut self, block: MetaBlock) -> Result<Said, Stop> {
-        let data = self.read_as(block, BlockType::Directory)?;
+        let data = self.read_slots(block)?;
         let lsn = lsn_of(data);
         let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
         let mut said = Said { lsn, places: BTreeSet::new(), inodes: Vec::new() };

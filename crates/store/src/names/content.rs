@@ -15,7 +15,6 @@ use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
 use super::find::Spot;
 use super::index::{Chunk, Gone, Position, UNIT_BLOCKS, Unit, mask_of};
-use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
 use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, Place, home_of, ino_of, reuse_of};
@@ -241,12 +240,12 @@ impl Txn<'_> {
         }
         let run = chunk.run_of(block).copied().ok_or(Stop::Fault(Fault::Corrupt))?;
         for at in block..ahead.min(run.end()) {
-            self.init(run.home(at), BlockType::Directory)?;
+            self.init_slots(run.home(at))?;
         }
         chunk.descriptor.used += 1;
         let index = chunk.descriptor.index;
         self.set_chunk(number, chunk)?;
-        for n in 0..SLOTS_PER_BLOCK {
+        for n in 0..self.slots().per_block() {
             let at = Position::new(index, block * SLOTS_PER_BLOCK + n);
             self.pending.names.free(dir, at);
         }
@@ -325,7 +324,7 @@ impl Txn<'_> {
         let goal = before.map_or(home.block, |(block, run)| MetaBlock(run.home(block).0 + 1));
         let (start, len) = self.alloc_run(wanted, goal)?;
         for n in 0..len {
-            let data = self.init(MetaBlock(start.0 + u64::from(n)), BlockType::Directory)?;
+            let data = self.init_slots(MetaBlock(start.0 + u64::from(n)))?;
             let mut empty = Slot::default();
             empty.set_next_reuse(gone.reuse);
             (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
@@ -336,8 +335,11 @@ impl Txn<'_> {
         self.set_runs(number, &old, chunk)?;
         let mask = mask_of(unit.first_block(), block, block + len);
         self.pending.names.come_back(dir, unit, mask);
+        let slots = self.slots().per_block();
         for at in block * SLOTS_PER_BLOCK..(block + len) * SLOTS_PER_BLOCK {
-            self.pending.names.free(dir, Position::new(index, at));
+            if at % SLOTS_PER_BLOCK < slots {
+                self.pending.names.free(dir, Position::new(index, at));
+            }
         }
         slot.set_blocks(slot.blocks() + u64::from(len));
         slot.set_size(slot.blocks() * BLOCK_U64);
@@ -408,7 +410,7 @@ impl Txn<'_> {
             }
         }
         let here: u64 = out.iter().map(|block| u64::from(block.usable)).sum();
-        if idle.saturating_sub(here) < u64::from(SLOTS_PER_BLOCK)
+        if idle.saturating_sub(here) < u64::from(self.slots().per_block())
             && let Some(kept) = out.iter().position(|block| block.usable > 0)
         {
             out.remove(kept);
@@ -417,9 +419,9 @@ impl Txn<'_> {
     }
 
     fn empty_block(&self, at: u32, home: MetaBlock) -> Result<Empty, Stop> {
-        let data = self.read_as(home, BlockType::Directory)?;
+        let data = self.read_slots(home)?;
         let mut block = Empty { at, home, reuse: 0, usable: 0 };
-        for n in 0..SLOTS_PER_BLOCK {
+        for n in 0..self.slots().per_block() {
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {
                 return Err(Stop::Corrupt(home, "a slot in use was not counted"));

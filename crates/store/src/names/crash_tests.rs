@@ -18,6 +18,8 @@ use types::{
 use super::{MapLimits, NewInode};
 use crate::block::{get_u64, put_u64};
 use crate::error::{Stop, StoreError};
+use crate::features::Features;
+use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
@@ -47,7 +49,12 @@ fn maps(seed: u64) -> MapLimits {
     if seed.is_multiple_of(2) { MapLimits::TINY } else { MapLimits::USUAL }
 }
 
-fn formatted() -> SimDisk {
+/// Each size of slots has its turns.
+fn slots(seed: u64) -> SlotSize {
+    SlotSize::ALL[(seed + 3) as usize % SlotSize::ALL.len()]
+}
+
+fn formatted(size: SlotSize) -> SimDisk {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
@@ -58,7 +65,7 @@ fn formatted() -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes: LOG,
             pags: vec![pag(3), pag(4)],
-            features: crate::features::Features::USUAL,
+            features: Features::USUAL.with_slots(size),
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();
@@ -316,7 +323,7 @@ async fn count_of(mfs: &Mfs) -> u32 {
 
 /// Runs operations on a recorded disk; gives what could be read after each, and the recordings.
 fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
-    let disk = formatted();
+    let disk = formatted(slots(seed));
     let world = SimWorld::new(seed);
     world.attach("meta", &disk);
     let acks = world.disk("acks", BLOCK as u64);
@@ -380,7 +387,7 @@ fn a_directory_larger_than_the_cache_is_found_listed_and_checked() {
             uuid: Uuid([9; 16]),
             log_bytes: 4 << 20,
             pags: vec![],
-            features: crate::features::Features::USUAL,
+            features: Features::USUAL,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();
@@ -418,7 +425,7 @@ fn a_directory_larger_than_the_cache_is_found_listed_and_checked() {
 #[test]
 fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
     for close in [true, false] {
-        let disk = formatted();
+        let disk = formatted(SlotSize::Bytes512);
         let world = SimWorld::new(7);
         world.attach("meta", &disk);
         world.run(|env| async move {
@@ -448,7 +455,7 @@ fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
 
 #[test]
 fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
-    let disk = formatted();
+    let disk = formatted(SlotSize::Bytes512);
     let world = SimWorld::new(7);
     world.attach("meta", &disk);
     let (first_block, blocks, unused) = world.run(|env| async move {
@@ -491,7 +498,7 @@ fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
 
 #[test]
 fn damage_in_the_middle_of_the_log_is_found() {
-    let disk = formatted();
+    let disk = formatted(SlotSize::Bytes512);
     let world = SimWorld::new(7);
     world.attach("meta", &disk);
     let (from, to) = world.run(|env| async move {

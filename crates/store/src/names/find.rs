@@ -7,7 +7,6 @@
 use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
 
 use super::index::{Chunk, DirIndex, Position, hash_name};
-use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
 use crate::format::number::{CHUNK_BLOCKS, Place, home_of};
@@ -102,7 +101,7 @@ impl Txn<'_> {
     pub(crate) fn locate(&mut self, ino: Ino) -> Result<Option<Spot>, Stop> {
         let home = home_of(ino);
         if let Some(spot) = self.spot(home)? {
-            let block = self.read_as(spot.block, BlockType::Directory)?;
+            let block = self.read_slots(spot.block)?;
             if Slot::holds_at(block, home.index(), ino) {
                 return Ok(Some(spot));
             }
@@ -110,7 +109,7 @@ impl Txn<'_> {
         let Some(value) = MOVED.get(self, &ino.0.to_be_bytes())? else { return Ok(None) };
         let place = Place::unpack(u64::from_le_bytes(value));
         if let Some(spot) = self.spot(place)? {
-            let block = self.read_as(spot.block, BlockType::Directory)?;
+            let block = self.read_slots(spot.block)?;
             if Slot::holds_at(block, place.index(), ino) {
                 return Ok(Some(spot));
             }
@@ -128,7 +127,7 @@ impl Txn<'_> {
 
     /// The slot's content, checked.
     pub(crate) fn load(&self, spot: &Spot) -> Result<Slot, Stop> {
-        let block = self.read_as(spot.block, BlockType::Directory)?;
+        let block = self.read_slots(spot.block)?;
         let slot = Slot::load(block, spot.place.index());
         slot.check().map_err(|what| Stop::Corrupt(spot.block, what))?;
         Ok(slot)
@@ -136,7 +135,7 @@ impl Txn<'_> {
 
     /// Writes the slot's content.
     pub(crate) fn store(&mut self, spot: &Spot, slot: &Slot) -> Result<(), Stop> {
-        let block = self.write_as(spot.block, BlockType::Directory)?;
+        let block = self.write_slots(spot.block)?;
         slot.store(block, spot.place.index());
         Ok(())
     }
@@ -154,7 +153,7 @@ impl Txn<'_> {
             if map.is_some() {
                 self.fetch_content(dir, &spot)?;
             }
-            let block = self.read_as(spot.block, BlockType::Directory)?;
+            let block = self.read_slots(spot.block)?;
             if Slot::named_at(block, spot.place.index(), name) {
                 return Ok(Some(spot));
             }
@@ -260,7 +259,7 @@ impl Txn<'_> {
         chunk: u32,
         block: u32,
     ) -> Result<(), Stop> {
-        let data = self.read_as(home, BlockType::Directory)?;
+        let data = self.read_slots(home)?;
         for n in 0..SLOTS_PER_BLOCK {
             let slot = Slot::load(data, n);
             slot.check().map_err(|what| Stop::Corrupt(home, what))?;

@@ -44,7 +44,7 @@ impl Txn<'_> {
             return Ok(self.side().names.idle(&self.pending.names, dir));
         }
         let slot = self.locate_live(dir)?.1;
-        let slots = slot.blocks() * u64::from(SLOTS_PER_BLOCK);
+        let slots = slot.blocks() * u64::from(self.slots().per_block());
         Ok(slots.saturating_sub(u64::from(slot.names())))
     }
 
@@ -81,7 +81,7 @@ impl Txn<'_> {
         if let Some(known) = self.pending.names.slot_is_free(dir, at) {
             return Ok(known);
         }
-        let data = self.read_as(home, crate::block::BlockType::Directory)?;
+        let data = self.read_slots(home)?;
         Ok(Slot::load(data, at.slot() % SLOTS_PER_BLOCK).state() == SlotState::Empty)
     }
 
@@ -119,7 +119,7 @@ impl Txn<'_> {
     }
 
     fn scan_pays(&mut self, dir: Ino) -> Result<bool, Stop> {
-        let slots = self.locate_live(dir)?.1.blocks() * u64::from(SLOTS_PER_BLOCK);
+        let slots = self.locate_live(dir)?.1.blocks() * u64::from(self.slots().per_block());
         let unknown = self.unknown(dir)?;
         let missed = self.side().names.dir(dir).map_or(0, |index| index.learnt.missed);
         let worth = WORTH.min(8 * self.state.limits.blocks);

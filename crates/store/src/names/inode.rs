@@ -6,7 +6,7 @@ use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 use super::entry::hide_attic;
 use crate::error::Stop;
 use crate::format::number::ATTIC;
-use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
+use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
 use crate::txn::Txn;
 
@@ -53,7 +53,7 @@ impl Txn<'_> {
     /// `Stop` of the blocks read.
     pub fn inode_counts(&mut self) -> Result<InodeCounts, Stop> {
         let used = self.root(INODES)?.saturating_sub(1);
-        Ok(InodeCounts { used, free: self.meta_space().1 * u64::from(SLOTS_PER_BLOCK) })
+        Ok(InodeCounts { used, free: self.meta_space().1 * u64::from(self.slots().per_block()) })
     }
 
     pub(crate) fn count_inode(&mut self, change: i64) -> Result<(), Stop> {

@@ -8,6 +8,8 @@ use env::{DiskOptions, Env};
 use types::{Attr, FileKind, Ino, Name, Timestamp, Uuid};
 
 use super::{MapLimits, NewInode};
+use crate::features::Features;
+use crate::format::slot::SlotSize;
 use crate::fsck::check;
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::FormatOptions;
@@ -23,12 +25,20 @@ fn names() -> u32 {
 }
 
 async fn open(env: &Env, maps: MapLimits) -> Mfs {
+    open_with_cache(env, maps, 16 << 20).await
+}
+
+async fn open_with_cache(env: &Env, maps: MapLimits, cache_bytes: usize) -> Mfs {
     let disk = env.open_disk("meta", WRITE).await.unwrap();
-    let options = OpenOptions { cache_bytes: 16 << 20, maps, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes, maps, ..OpenOptions::default() };
     Mfs::open(env, &disk, options).await.unwrap()
 }
 
 async fn format(env: &Env) {
+    format_with(env, SlotSize::Bytes512).await;
+}
+
+async fn format_with(env: &Env, size: SlotSize) {
     let disk = env.open_disk("meta", WRITE).await.unwrap();
     let (name, uuid, log_bytes) = ("home".to_owned(), Uuid([9; 16]), 64 << 20);
     let options = FormatOptions {
@@ -36,7 +46,7 @@ async fn format(env: &Env) {
         uuid,
         log_bytes,
         pags: vec![],
-        features: crate::features::Features::USUAL,
+        features: Features::USUAL.with_slots(size),
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();
@@ -103,7 +113,8 @@ fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_c
     let outside = disk.clone();
     world.run(|env| async move {
         format(&env).await;
-        let mfs = open(&env, MapLimits::USUAL).await;
+        // The server's cache: the name map has to fit, or each create logs an image of a bucket.
+        let mfs = open_with_cache(&env, MapLimits::USUAL, 256 << 20).await;
         let dir = mkdir(&mfs).await;
         let before = mfs.last_committed().lsn.0;
         for n in 0..names {
@@ -118,6 +129,81 @@ fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_c
         changes(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
         listing(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
     });
+}
+
+/// Eight clients make files in directories of their own, and each group of eight becomes durable together: what the
+/// log takes for each, its header, padding and the full images of blocks included.
+#[test]
+fn the_log_takes_few_bytes_for_a_create_with_slots_of_any_size() {
+    for (size, most) in SlotSize::ALL.into_iter().zip([600, 700, 900, 1200]) {
+        let world = SimWorld::new(1);
+        world.disk("meta", 256 << 20);
+        world.run(|env| async move {
+            format_with(&env, size).await;
+            let mfs = open(&env, MapLimits::USUAL).await;
+            let mut dirs = Vec::new();
+            for n in 0..8 {
+                let made = mfs.run(Cost::SMALL, |txn| {
+                    let attr = txn.attr(Ino::ROOT)?.unwrap();
+                    txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+                    txn.create(Ino::ROOT, &name(n), &new(FileKind::Directory), None)
+                });
+                dirs.push(made.await.unwrap().0);
+            }
+            mfs.sync().await.unwrap();
+            let before = mfs.last_committed().lsn.0;
+            for n in 0..1000 {
+                for &dir in &dirs {
+                    create(&mfs, dir, n).await;
+                }
+                mfs.sync().await.unwrap();
+            }
+            let each = (mfs.last_committed().lsn.0 - before) / 8000;
+            println!("slots of {} bytes: {each} bytes of log for a create", size.share());
+            assert!(each <= most, "{size:?}: {each}");
+            assert_eq!(check(&mfs).await.unwrap().problems, []);
+            mfs.close().await.unwrap();
+        });
+    }
+}
+
+/// A directory with larger slots gives its blocks back, and its slots come again.
+#[test]
+fn a_directory_with_larger_slots_shrinks_and_is_filled_again() {
+    for (size, maps) in SlotSize::ALL
+        .into_iter()
+        .flat_map(|size| [(size, MapLimits::USUAL), (size, MapLimits::TINY)])
+    {
+        let world = SimWorld::new(1);
+        world.disk("meta", 256 << 20);
+        world.run(|env| async move {
+            format_with(&env, size).await;
+            let mfs = open(&env, maps).await;
+            let dir = mkdir(&mfs).await;
+            let free = mfs.usage().blocks_free;
+            for _ in 0..3 {
+                for n in 0..700 {
+                    create(&mfs, dir, n).await;
+                }
+                let attr = mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap();
+                let least = 700u64.div_ceil(u64::from(size.per_block()));
+                assert!(
+                    (least..=least + least / 4 + 16).contains(&attr.blocks),
+                    "{size:?}: {}",
+                    attr.blocks
+                );
+                assert_eq!(check(&mfs).await.unwrap().problems, []);
+                for n in 0..700 {
+                    unlink(&mfs, dir, n).await;
+                }
+                mfs.sync().await.unwrap();
+                assert_eq!(check(&mfs).await.unwrap().problems, []);
+                let used = free.saturating_sub(mfs.usage().blocks_free);
+                assert!(used < 150, "{size:?}: {used} blocks are left of an empty directory");
+            }
+            mfs.close().await.unwrap();
+        });
+    }
 }
 
 fn reads(disk: &SimDisk) -> (u64, u64) {

@@ -491,7 +491,7 @@ impl Txn<'_> {
             for run in runs.filter(|run| run.is_present()) {
                 self.want(run.start, run.len)?;
                 for block in run.first..run.end() {
-                    let data = self.read_as(run.home(block), BlockType::Directory)?;
+                    let data = self.read_slots(run.home(block))?;
                     for n in 0..SLOTS_PER_BLOCK {
                         let slot = Slot::load(data, n);
                         if slot.state() != SlotState::Empty {

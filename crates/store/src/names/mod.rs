@@ -32,6 +32,8 @@ pub use readdir::DirEntry;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
+mod huge_tests;
+#[cfg(test)]
 mod large_tests;
 #[cfg(test)]
 mod tests;

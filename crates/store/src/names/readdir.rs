@@ -7,7 +7,6 @@ use types::{Attr, FileKind, Ino, MetaBlock, Name};
 
 use super::entry::hide_attic;
 use super::index::Position;
-use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::txn::Txn;
@@ -100,7 +99,7 @@ impl Txn<'_> {
                 return Ok(());
             }
             let here = Position::new(from.chunk() as u32, n);
-            let slot = Slot::load(self.read_as(home, BlockType::Directory)?, n % SLOTS_PER_BLOCK);
+            let slot = Slot::load(self.read_slots(home)?, n % SLOTS_PER_BLOCK);
             slot.check().map_err(|what| Stop::Corrupt(home, what))?;
             *from = next_position(here, n + 1);
             if slot.state() == SlotState::Empty {

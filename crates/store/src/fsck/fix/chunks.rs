@@ -25,7 +25,8 @@ impl Fixer {
         self.mfs.forget_indexes();
         match fix {
             Fix::EmptyBlock(home, number, index) => {
-                let done = self.change(|txn| empty_block(txn, *home)).await?;
+                let done =
+                    self.change(|txn| empty_block(txn, *home, txn.content_of(*number))).await?;
                 let line = format!("block {index} of chunk {number} is empty, its slots are lost");
                 Ok(done.then_some(line))
             }
@@ -202,8 +203,8 @@ fn fill(chunk: &mut Chunk, blocks: &Blocks) {
     }
 }
 
-fn empty_block(txn: &mut Txn<'_>, home: MetaBlock) -> Result<(), Stop> {
-    let data = txn.init(home, BlockType::Directory)?;
+fn empty_block(txn: &mut Txn<'_>, home: MetaBlock, kind: BlockType) -> Result<(), Stop> {
+    let data = txn.init(home, kind)?;
     let mut empty = Slot::default();
     empty.set_next_reuse(RETIRED);
     (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
@@ -413,7 +414,7 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<String, Stop>
 
 fn new_system_chunk(txn: &mut Txn<'_>) -> Result<String, Stop> {
     let home = txn.alloc_meta(1, None)?;
-    empty_block(txn, home)?;
+    empty_block(txn, home, BlockType::Directory)?;
     let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
     let chunk = Chunk { descriptor, runs: vec![Run::present(0, home, 1)] };
     write_chunk(txn, SYSTEM_CHUNK, Some(&chunk))?;

@@ -6,7 +6,6 @@
 use types::{DirNo, Ino, MetaBlock};
 
 use super::Done;
-use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
 use crate::format::lmap::{Entry, bucket_of, hash_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
@@ -83,7 +82,7 @@ fn names_in(
     txn.want(home, len)?;
     let mut out = Vec::new();
     for block in 0..len {
-        let data = txn.read_as(MetaBlock(home.0 + u64::from(block)), BlockType::Directory)?;
+        let data = txn.read_slots(MetaBlock(home.0 + u64::from(block)))?;
         for n in 0..SLOTS_PER_BLOCK {
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {

@@ -3,7 +3,6 @@
 use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::{Done, Fixer};
-use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::blob::{BLOB_MAX, decode_xattrs};
 use crate::format::number::{Place, home_of, reuse_of};
@@ -20,11 +19,11 @@ const LOST_AND_FOUND: [&[u8]; 2] = [b"lost+found", b"lost+found.redbud"];
 impl Txn<'_> {
     /// The slot's bytes, unchecked.
     pub(in crate::fsck) fn slot_at(&self, at: SlotAt) -> Result<Slot, Stop> {
-        Ok(Slot::load(self.read_as(at.home, BlockType::Directory)?, at.place.index()))
+        Ok(Slot::load(self.read_slots(at.home)?, at.place.index()))
     }
 
     pub(super) fn put_slot(&mut self, at: SlotAt, slot: &Slot) -> Result<(), Stop> {
-        slot.store(self.write_as(at.home, BlockType::Directory)?, at.place.index());
+        slot.store(self.write_slots(at.home)?, at.place.index());
         Ok(())
     }
 
