@@ -30,6 +30,7 @@ use crate::names::Known;
 use crate::ops::open::WANT_NEW;
 use crate::origins::Origins;
 use crate::rpc::{Call, Events, Session, result};
+use crate::uses::Content;
 
 /// Longest time for which the kernel may believe anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
@@ -668,9 +669,14 @@ impl Events for Core {
         self.lose_locks();
         self.early.clear();
         let inodes = self.inodes.all();
+        let mut outdated = Vec::new();
         for inode in &inodes {
             inode.forget_lease(self.session.order());
             if let Some(content) = inode.content() {
+                if inode.has_pages() {
+                    content.pages_outdated();
+                    outdated.push((inode.ino, content.clone()));
+                }
                 content.forget();
                 content.shared.set(true);
                 content.file.drop_all(true);
@@ -685,7 +691,7 @@ impl Events for Core {
             data.evicted(client);
         }
         let Some(me) = self.me.upgrade() else { return };
-        self.env.spawn(async move { me.invalidate_kernel(inodes).await });
+        self.env.spawn(async move { me.invalidate_kernel(inodes, outdated).await });
     }
 }
 
@@ -704,13 +710,19 @@ impl Core {
     }
 
     /// Nothing that the kernel caches is covered any more; open files are opened anew.
-    async fn invalidate_kernel(self: Rc<Self>, inodes: Vec<Rc<Inode>>) {
+    /// Its pages are dropped before anything else is asked of the server, which may wait for that.
+    async fn invalidate_kernel(
+        self: Rc<Self>,
+        inodes: Vec<Rc<Inode>>,
+        outdated: Vec<(Ino, Rc<Content>)>,
+    ) {
         self.kernel.inc_epoch().await;
+        for (ino, content) in outdated {
+            self.kernel.inval_pages(ino, 0, 0).await;
+            content.pages_dropped();
+        }
         for inode in inodes {
             self.kernel.inval_attr(inode.ino).await;
-            if inode.has_pages() {
-                self.kernel.inval_pages(inode.ino, 0, 0).await;
-            }
             if inode.opens() > 0 {
                 let ino = InoRef::Is { ino: inode.ino };
                 let rights = Rights::OPEN | Rights::ATTR;

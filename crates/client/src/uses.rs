@@ -47,8 +47,11 @@ pub(crate) enum Service {
     PageWrite,
     /// Any other that may be parked.
     Plain,
-    /// Never parked: write-back, change of size.
+    /// Never parked: change of size.
     Always,
+    /// The kernel writes back what was stored into a mapping. Never parked, and refused if that was done
+    /// under rights of a session that is lost.
+    WriteBack,
 }
 
 /// Parts that are asked for ahead: the first time that a stride is repeated, the second …
@@ -58,6 +61,11 @@ impl Service {
     /// Does the kernel have pages of the range when it is answered, of which it keeps some locked until then?
     fn fills_pages(self) -> bool {
         matches!(self, Service::PageRead | Service::PageWrite)
+    }
+
+    /// Is it served while a recall waits for it?
+    fn overtakes_recalls(self) -> bool {
+        matches!(self, Service::Always | Service::WriteBack)
     }
 }
 
@@ -106,6 +114,8 @@ pub(crate) struct Content {
     parked: RefCell<BTreeMap<u64, (u64, u64)>>,
     parked_next: Cell<u64>,
     acquiring: Cell<bool>,
+    /// So many times the kernel has yet to drop its pages of lost sessions.
+    outdated: Cell<u32>,
     /// Uses, drain or rights changed.
     pub changed: Notify,
     /// Held by the recall that drains.
@@ -132,6 +142,7 @@ impl Content {
             parked: RefCell::new(BTreeMap::new()),
             parked_next: Cell::new(0),
             acquiring: Cell::new(false),
+            outdated: Cell::new(0),
             changed: Notify::new(),
             draining: AsyncMutex::new(),
             queued: Cell::new(false),
@@ -178,6 +189,17 @@ impl Content {
         self.parts.borrow_mut().clear();
     }
 
+    /// The kernel's pages are of a session that is lost: nothing of them is written back any more. Until
+    /// [`Content::pages_dropped`].
+    pub fn pages_outdated(&self) {
+        self.outdated.set(self.outdated.get() + 1);
+    }
+
+    /// The kernel has dropped the pages that it had when [`Content::pages_outdated`] was told.
+    pub fn pages_dropped(&self) {
+        self.outdated.set(self.outdated.get() - 1);
+    }
+
     /// Are parts held?
     pub fn holds_parts(&self) -> bool {
         !self.parts.borrow().is_empty()
@@ -191,6 +213,7 @@ impl Content {
     /// Nothing in service, nothing dirty?
     pub fn is_idle(&self) -> bool {
         self.uses.get() == 0
+            && self.outdated.get() == 0
             && !self.acquiring.get()
             && !self.is_draining()
             && self.parked.borrow().is_empty()
@@ -448,8 +471,13 @@ impl Core {
         loop {
             self.live().await?;
             let changed = content.changed.notified();
+            if service == Service::WriteBack && content.outdated.get() > 0 {
+                // Others may have written the file since. A recall may wait for this answer.
+                content.file.lose_pages();
+                return Err(Fault::Io);
+            }
             if content.is_ready(need) && inode.holds(need) {
-                if !content.is_parking(BlockRange::ALL) || service == Service::Always {
+                if !content.is_parking(BlockRange::ALL) || service.overtakes_recalls() {
                     if service.fills_pages() {
                         content.note(range.0, range.1);
                     }

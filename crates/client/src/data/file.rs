@@ -207,10 +207,12 @@ impl State {
 
     /// Nothing dirty, in flight or uncommitted?
     pub fn is_clean(&self) -> bool {
-        !self.committing
-            && self.dirty.is_empty()
-            && self.writing.is_empty()
-            && !self.has_uncommitted()
+        !self.committing && !self.has_changes()
+    }
+
+    /// Would anything be lost with the session? What a commit tells stays here until that is answered.
+    pub fn has_changes(&self) -> bool {
+        !self.dirty.is_empty() || !self.writing.is_empty() || self.has_uncommitted()
     }
 
     /// Clean, and what was written in place is stable, too?
@@ -520,7 +522,7 @@ impl File {
     /// as an error if something was not yet the server's.
     pub fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
-        if lost && !state.loss_told && !state.is_clean() {
+        if lost && !state.loss_told && state.has_changes() {
             self.errors.set(self.errors.get() + 1);
             self.ctx.rpc.log(&format!(
                 "{}: the session was lost; what was written and not yet committed is lost",
@@ -556,6 +558,15 @@ impl File {
                 self.ctx.rpc.describe(self.ino)
             ));
         }
+    }
+
+    /// What the kernel had yet to write back, under a right that went with its session, is not taken.
+    pub fn lose_pages(&self) {
+        self.errors.set(self.errors.get() + 1);
+        self.ctx.rpc.log(&format!(
+            "{}: the session was lost; what was stored into a mapping and not yet written back is lost",
+            self.ctx.rpc.describe(self.ino)
+        ));
     }
 
     /// Blocks that edits mapped of which the server will never hear are the pool's again, also those

@@ -66,7 +66,10 @@ impl Client {
         core.writable()?;
         let file = core.handles.file(handle)?;
         let inode = &file.inode;
-        file.report()?;
+        if !flags.write_back_cache {
+            // The kernel writes back for whoever has stored, by any descriptor.
+            file.report()?;
+        }
         if len == 0 {
             return Ok(0);
         }
@@ -77,7 +80,7 @@ impl Client {
             core.kill_setid(caller, inode).await?;
         }
         let append = (flags.append || file.flags.has(OpenFlags::APPEND)) && !flags.write_back_cache;
-        let service = if flags.write_back_cache { Service::Always } else { Service::PageWrite };
+        let service = if flags.write_back_cache { Service::WriteBack } else { Service::PageWrite };
         let range = (offset, offset + len as u64);
         let (at, written) = {
             let in_use = if file.direct && !flags.write_back_cache {

@@ -225,3 +225,60 @@ fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
         assert_eq!(a.read_page(ino, handle, 4096).await, [1; 4096]);
     });
 }
+
+#[test]
+fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wrote() {
+    check(11, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let (ino, handle) = (entry.attr.ino, opened.handle);
+        a.write(handle, 0, &[1; 4096]).await;
+        a.client.fsync(handle, false).await.unwrap();
+        a.read_page(ino, handle, 0).await;
+        let other = a.open(ino, RDWR).await;
+        // The page is stored into, and the client is silent.
+        cluster.world.isolate("a");
+        let theirs = b.open(ino, RDWR).await;
+        b.write(theirs, 0, &[2; 4096]).await;
+        b.client.fsync(theirs, false).await.unwrap();
+        cluster.env.sleep(LEASE).await;
+        // Its kernel drops the page when it hears of the eviction, and writes it back before.
+        a.kernel.stuck.set(true);
+        cluster.world.heal();
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(a.client.status().evictions, 1);
+        assert_eq!(a.write_back(handle, 0, &[3; 4096]).await, Err(Fault::Io));
+        a.kernel.stuck.set(false);
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(b.read(theirs, 0, 4096).await, [2; 4096]);
+        for handle in [handle, other] {
+            let reports =
+                [a.client.fsync(handle, false).await, a.client.fsync(handle, false).await];
+            assert_eq!(reports, [Err(Fault::Io), Ok(())], "every descriptor tells, once");
+        }
+        assert!(logged().iter().any(|line| line.contains("stored into a mapping")));
+        // What is stored from now on is written back.
+        a.read_page(ino, handle, 0).await;
+        assert_eq!(a.write_back(handle, 0, &[4; 4096]).await, Ok(4096));
+        assert_eq!(b.read(theirs, 0, 4096).await, [4; 4096]);
+    });
+}
+
+#[test]
+fn the_kernel_writes_back_by_a_descriptor_that_has_a_loss_to_tell_and_takes_nothing_from_it() {
+    check(12, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let handle = opened.handle;
+        a.write(handle, 0, &[1; 4096]).await;
+        a.client.fsync(handle, false).await.unwrap();
+        let other = a.open(a.ino("f").await, RDWR).await;
+        cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
+        a.write(handle, 0, &[2; 4096]).await;
+        assert_eq!(a.client.fsync(other, false).await, Err(Fault::Io));
+        assert_eq!(a.write_back(handle, 0, &[3; 4096]).await, Ok(4096));
+        assert_eq!(a.client.fsync(handle, false).await, Err(Fault::Io));
+        a.client.fsync(handle, false).await.unwrap();
+        assert_eq!(a.read(handle, 0, 4096).await, [3; 4096]);
+    });
+}

@@ -265,9 +265,29 @@ impl Mount {
     }
 
     pub async fn try_write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
+        self.write_as(handle, offset, bytes, WriteFlags::default()).await
+    }
+
+    /// The kernel writes back pages that a mapping has dirtied.
+    pub async fn write_back(
+        &self,
+        handle: Handle,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<u32, Fault> {
+        let flags = WriteFlags { write_back_cache: true, ..WriteFlags::default() };
+        self.write_as(handle, offset, bytes, flags).await
+    }
+
+    async fn write_as(
+        &self,
+        handle: Handle,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<u32, Fault> {
         let mut data = self.env.buffer(bytes.len());
         data.copy_from_slice(bytes);
-        let flags = WriteFlags::default();
         self.client.write(&ROOT, handle, offset, data, bytes.len(), flags).await
     }
 

@@ -290,6 +290,19 @@ fn an_eviction_drops_what_was_not_committed_and_reports_it() {
 }
 
 #[test]
+fn an_eviction_while_a_clean_file_is_synced_loses_nothing() {
+    run(420, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 4096]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        file.claim_commit().await;
+        assert!(!file.is_clean());
+        file.drop_all(true);
+        assert_eq!(file.error_seq(), 0);
+    });
+}
+
+#[test]
 fn nothing_reaches_a_device_after_the_lease_ran_out() {
     run(407, one_disk(512), |rig| async move {
         let file = rig.file(1);
