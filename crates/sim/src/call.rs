@@ -13,6 +13,9 @@ pub const LOCK_UNITS: u8 = 4;
 /// Number of an open file: of all those of a run it is the only one.
 pub type FileNo = u32;
 
+/// Stands for the descriptor of a store into a mapping, which tells of nothing.
+pub const MAPPED: FileNo = FileNo::MAX;
+
 /// The text of a name.
 pub fn name_text(name: NameNo) -> String {
     format!("n{name}")
@@ -151,6 +154,8 @@ pub enum Op {
         /// Open files by which it was told at once: surely, or (`false`) perhaps.
         told: Vec<(FileNo, bool)>,
     },
+    /// No application's: a kernel could not write back what mappings had stored into a file.
+    Unwritten(Ino),
     /// No application's: all hosts and the data devices lose power.
     LostPower,
 }

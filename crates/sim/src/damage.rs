@@ -32,7 +32,7 @@ impl State {
             let place = (call.client, file);
             match told.iter().find(|(told, _)| *told == file) {
                 Some((_, true)) => {}
-                Some((_, false)) => _ = next.perhaps_owed.insert(place),
+                Some((_, false)) => *next.perhaps_owed.entry(place).or_default() += 1,
                 None => _ = next.owed.insert(place),
             }
         }
@@ -60,6 +60,47 @@ impl State {
             node.body = Body::File(left);
         }
         Step::Next(next)
+    }
+
+    /// A kernel could not write back what mappings had stored. Every descriptor of the file that the client
+    /// has may tell so, the kernel once and the client once.
+    pub(crate) fn unwritten(&self, call: &Call, ino: Ino) -> Step {
+        let mut next = self.clone();
+        let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
+        for &file in opens.unwrap_or_default() {
+            *next.perhaps_owed.entry((call.client, file)).or_default() += 2;
+        }
+        if !self.nodes.contains_key(&ino) {
+            return Step::Next(next);
+        }
+        let node = next.node(ino);
+        if let Some(loss) = node.loss.as_mut().filter(|loss| loss.client == call.client) {
+            Rc::make_mut(loss).hope = None;
+        }
+        let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
+        if let (Some(mine), Body::File(content)) = (mine, &node.body) {
+            let mut dirty = Dirty::clone(&node.dirty.remove(mine));
+            // It keeps its size: stores make no file longer.
+            let lost = dirty.lost();
+            let left = lost.clone().sized_as(content);
+            dirty.become_any(&lost, &left, call.ended);
+            for other in &mut node.dirty {
+                Rc::make_mut(other).lost_beside(&dirty, &left);
+            }
+            node.dirty.push(Rc::new(dirty));
+            node.body = Body::File(left);
+        }
+        Step::Next(next)
+    }
+
+    /// An open file has told once of what it perhaps tells.
+    fn told_perhaps(&mut self, client: usize, file: FileNo) {
+        if let Some(times) = self.perhaps_owed.get_mut(&(client, file)) {
+            *times -= 1;
+            if *times == 0 {
+                self.perhaps_owed.remove(&(client, file));
+            }
+        }
     }
 
     /// The data devices and all hosts lost power: what flushes failed to make stable may be gone.
@@ -94,7 +135,7 @@ impl State {
         if let Some(file) = call.op.file() {
             // While a device fails, what was owed before is told, too.
             next.owed.remove(&(call.client, file));
-            next.perhaps_owed.remove(&(call.client, file));
+            next.told_perhaps(call.client, file);
         }
         Step::Next(next)
     }
@@ -111,7 +152,7 @@ impl State {
     pub(crate) fn tells_late(&self, call: &Call) -> bool {
         let file = call.op.file();
         call.outcome == Some(Outcome::Failed(Fault::Io))
-            && file.is_some_and(|file| self.perhaps_owed.contains(&(call.client, file)))
+            && file.is_some_and(|file| self.perhaps_owed.contains_key(&(call.client, file)))
     }
 
     /// What failed may have changed a part of what it should have.

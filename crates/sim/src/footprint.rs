@@ -136,7 +136,7 @@ impl State {
             | Op::SetMode(ino, _)
             | Op::SetXattr(ino, _)
             | Op::Lock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
-            Op::Damaged { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),
             Op::LostPower => {
                 let shaky = self.nodes.iter().filter(|(_, node)| node.shaky.is_some());
                 shaky.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));

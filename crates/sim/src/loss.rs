@@ -286,7 +286,7 @@ impl State {
         if dead {
             next.opens.retain(|(holder, _), _| *holder != client);
             next.owed.retain(|(holder, _)| *holder != client);
-            next.perhaps_owed.retain(|(holder, _)| *holder != client);
+            next.perhaps_owed.retain(|(holder, _), _| *holder != client);
             next.perhaps_gone();
         } else {
             let of = next.opens.iter_mut().filter(|((holder, _), _)| *holder == client);

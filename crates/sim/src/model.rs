@@ -141,8 +141,8 @@ pub struct State {
     pub opens: BTreeMap<(usize, Ino), Opens>,
     /// Open files that have yet to tell of a loss.
     pub owed: BTreeSet<(usize, FileNo)>,
-    /// Open files that may tell of a loss.
-    pub perhaps_owed: BTreeSet<(usize, FileNo)>,
+    /// Open files that may tell of a loss, and how often.
+    pub perhaps_owed: BTreeMap<(usize, FileNo), u8>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
     /// Clients may lose what they did.
@@ -165,7 +165,7 @@ impl Default for State {
             nodes: BTreeMap::from([(Ino::ROOT, Rc::new(root))]),
             opens: BTreeMap::new(),
             owed: BTreeSet::new(),
-            perhaps_owed: BTreeSet::new(),
+            perhaps_owed: BTreeMap::new(),
             learned: BTreeMap::new(),
             mortal: false,
         }
@@ -324,6 +324,7 @@ impl State {
                 Step::Next(next)
             }
             Op::Damaged { ino, flush, told } => self.damaged(call, *ino, *flush, told),
+            Op::Unwritten(ino) => self.unwritten(call, *ino),
             Op::LostPower => self.lost_power(),
             _ => self.step_content(call, outcome),
         }

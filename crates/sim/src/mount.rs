@@ -10,7 +10,7 @@ use env::sync::Permit;
 use types::limits::BLOCK_U64;
 use types::{Attr, Fault, FileKind, Ino, LockOwner};
 
-use crate::call::{At, FileNo, NameNo, Op, Outcome, Seen, pattern};
+use crate::call::{At, FileNo, MAPPED, NameNo, Op, Outcome, Seen, pattern};
 use crate::history::History;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
@@ -56,6 +56,13 @@ pub struct OpenFile {
     pub flags: OpenFlags,
     /// It bypasses the kernel's pages.
     pub direct: bool,
+}
+
+impl OpenFile {
+    /// Does it give mappings that can be stored into?
+    pub fn maps_writable(&self) -> bool {
+        !self.direct && self.flags.read_write()
+    }
 }
 
 /// What a lookup found.
@@ -110,6 +117,8 @@ impl Mount {
         history: History,
         tags: Rc<Cell<u32>>,
     ) -> Mount {
+        let unwritten = history.clone();
+        caches.tell_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
         let vfs = Vfs::new(client.clone(), caches);
         Mount { index, slot, client, env, history, vfs, tags }
     }
@@ -299,8 +308,11 @@ impl Mount {
         // The file may be gone from here on.
         let op = Op::Close(file.ino, file.number);
         let begun = self.begin(&op);
-        self.vfs.ask();
-        let flushed = self.client.flush(file.handle, LockOwner(owner)).await;
+        let mut flushed = self.vfs.sync_pages(file.ino, file.handle).await;
+        if flushed.is_ok() {
+            self.vfs.ask();
+            flushed = self.client.flush(file.handle, LockOwner(owner)).await;
+        }
         self.vfs.release(file.ino, file.handle).await;
         self.end(begun, op, done(flushed));
     }
@@ -438,8 +450,16 @@ impl Mount {
             let read = self.vfs.read_pages((file.ino, file.handle), offset, u64::from(len)).await;
             return self.read_ended((begun, op), file.ino, (offset, len), read);
         }
+        let end = offset + u64::from(len);
+        self.vfs.write_back(file.ino, offset, end).await;
+        let stores = self.vfs.stores(file.ino);
         self.vfs.ask();
         match self.client.read(file.handle, offset, len, false).await {
+            // What a mapping of this host stored meanwhile it may show or not.
+            Ok(_) if self.vfs.stores(file.ino) != stores => {
+                self.history.end(begun, Vec::new());
+                Ok(())
+            }
             Ok(read) => {
                 let read = read.to_vec();
                 let seen = read.len() as u32;
@@ -490,10 +510,8 @@ impl Mount {
         }
         let pages = self.vfs.known_pages(file.ino);
         let _changing = (self.vfs.changes(file.ino), pages.as_ref().map(Pages::change));
-        if let Some(pages) = &pages {
-            let end = offset.map_or(u64::MAX, |offset| offset + u64::from(len));
-            pages.invalidate(offset.unwrap_or(u64::MAX - 1), end).await;
-        }
+        let end = offset.map_or(u64::MAX, |offset| offset + u64::from(len));
+        self.vfs.invalidate(file.ino, offset.unwrap_or(u64::MAX - 1), end).await;
         let tag = self.number();
         let sync = file.flags.has(OpenFlags::DSYNC);
         let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };
@@ -515,6 +533,33 @@ impl Mount {
         let end = offset.filter(|_| written.is_ok()).map(|offset| offset + u64::from(len));
         self.vfs.wrote(file.ino, end);
         written
+    }
+
+    /// Stores into a shared mapping that this descriptor gives: each page is a step of its own, which others
+    /// see whether it is written back or not.
+    pub async fn store(&self, file: OpenFile, offset: u64, len: u32) {
+        let (mut at, end) = (offset, offset + u64::from(len));
+        while at < end {
+            let to = end.min(at / BLOCK_U64 * BLOCK_U64 + BLOCK_U64);
+            let (tag, len) = (self.number(), (to - at) as u32);
+            let number = MAPPED;
+            let op =
+                Op::Write { ino: file.ino, offset: Some(at), len, tag, file: number, sync: false };
+            let begun = self.begin(&op);
+            let bytes = pattern(tag, 0, len as usize);
+            let stored = self.vfs.store((file.ino, file.handle), at, &bytes).await;
+            let steps = if stored { vec![(op, Outcome::Done)] } else { Vec::new() };
+            self.history.end(begun, steps);
+            if !stored {
+                return;
+            }
+            at = to;
+        }
+    }
+
+    /// The kernel writes back what is stored into a file, some time.
+    pub fn write_back_later(&self, file: OpenFile) {
+        self.vfs.write_back_later(file.ino);
     }
 
     /// A write has ended that began when its client had lost so many sessions.
@@ -593,6 +638,9 @@ impl Mount {
         let allocate = self.client.fallocate(&caller, file.handle, mode, offset, len);
         let pages = self.vfs.known_pages(file.ino);
         let _changing = (self.vfs.changes(file.ino), pages.as_ref().map(Pages::change));
+        if mode & (PUNCH_HOLE | ZERO_RANGE) != 0 {
+            self.vfs.write_back(file.ino, offset, offset + len).await;
+        }
         let allocated = self.finish(op, allocate).await;
         let grown = allocated.is_ok() && mode & KEEP_SIZE == 0;
         self.vfs.wrote(file.ino, grown.then_some(offset + len));
@@ -663,8 +711,12 @@ impl Mount {
 
     /// fsync(2) or fdatasync(2).
     pub async fn fsync(&self, file: OpenFile, datasync: bool) -> Result<(), Fault> {
-        let op = Op::Fsync(file.ino, file.number);
-        self.finish(op, self.client.fsync(file.handle, datasync)).await
+        let sync = async {
+            self.vfs.sync_pages(file.ino, file.handle).await?;
+            self.vfs.ask();
+            self.client.fsync(file.handle, datasync).await
+        };
+        self.finish(Op::Fsync(file.ino, file.number), sync).await
     }
 
     /// fsync(2) of a directory.
@@ -680,7 +732,11 @@ impl Mount {
 
     /// syncfs(2).
     pub async fn sync_all(&self) -> Result<(), Fault> {
-        self.finish(Op::SyncAll, self.client.syncfs()).await
+        let sync = async {
+            self.vfs.write_back_all().await;
+            self.client.syncfs().await
+        };
+        self.finish(Op::SyncAll, sync).await
     }
 
     /// The kernel forgets everything that is not in use.

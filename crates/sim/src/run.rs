@@ -7,7 +7,7 @@ use std::rc::Rc;
 use env::sim::SimRng;
 use types::{Duration, Ino};
 
-use crate::call::{At, Call, Op, Outcome};
+use crate::call::{At, Call, MAPPED, Op, Outcome};
 use crate::cluster::{self, Cluster, Sizes};
 use crate::faults::{Fault, Injector, Made};
 use crate::fleet::{Fleet, node_name};
@@ -98,7 +98,9 @@ impl Plan {
     fn script(&self) -> Script {
         let each = u32::try_from(self.operations_each()).unwrap_or(u32::MAX);
         let spacing = self.time.map_or(Duration::ZERO, |time| time / each.max(1));
-        Script { seed: self.seed, keep: self.keep.clone(), workload: self.workload, spacing }
+        // A store into a hole has no answer that could say that there is no space.
+        let maps = !self.has(Fault::Space, 2);
+        Script { seed: self.seed, keep: self.keep.clone(), workload: self.workload, spacing, maps }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.
@@ -164,6 +166,8 @@ pub struct Report {
     pub made: Made,
     /// Restarts of the server.
     pub restarts: u64,
+    /// Stores into shared mappings, and how often a kernel could not write back what they had left.
+    pub stores: (u64, u64),
     /// Virtual time.
     pub time: Duration,
     /// Searches of the judge that were given up.
@@ -220,6 +224,7 @@ pub fn run(plan: &Plan) -> Report {
         faults: made.values().sum(),
         made,
         restarts: ended.starts.get().saturating_sub(1),
+        stores: stores(&calls),
         time: world.now().since(begun),
         unjudged,
         violation: violation.map(|(invariant, text)| Violation {
@@ -229,6 +234,12 @@ pub fn run(plan: &Plan) -> Report {
             history: calls.iter().map(Call::line).collect(),
         }),
     }
+}
+
+fn stores(calls: &[Call]) -> (u64, u64) {
+    let stores = calls.iter().filter(|call| call.op.file() == Some(MAPPED)).count();
+    let lost = calls.iter().filter(|call| matches!(call.op, Op::Unwritten(_))).count();
+    (stores as u64, lost as u64)
 }
 
 fn judge(plan: &Plan, calls: &[Call], unjudged: &mut u64) -> Result<(), String> {

@@ -190,7 +190,7 @@ fn again(
     }
     // What was written to a file that is lost itself is told by who has it open.
     let owed = &mut Rc::make_mut(&mut state).perhaps_owed;
-    owed.extend(orphans.into_iter().map(|file| (client, file)));
+    orphans.into_iter().for_each(|file| *owed.entry((client, file)).or_default() += 1);
     Some((state, past))
 }
 

@@ -254,6 +254,15 @@ impl Process {
         held
     }
 
+    /// Stores into a mapping, which the kernel writes back by itself some time, or when it must.
+    async fn store(&mut self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
+        self.mount.store(file, offset, len).await;
+        if self.one_in(2) {
+            self.mount.write_back_later(file);
+        }
+        Ok(())
+    }
+
     fn range(&mut self) -> (u64, u32) {
         let len = match self.rng.below(4) {
             0 => self.rng.between(1, 100),
@@ -277,6 +286,9 @@ impl Process {
         let writes = file.flags.writes();
         let reads = file.flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
         let (offset, len) = self.range();
+        if file.maps_writable() && self.script.maps && self.one_in(6) {
+            return self.store(file, offset, len).await;
+        }
         match self.rng.below(20) {
             0..6 if reads => self.mount.read(file, offset, len.max(3000)).await,
             6..12 if writes => self.mount.write(file, Some(offset), len).await,

@@ -83,7 +83,7 @@ impl Vfs {
 
     /// Fills a page, and perhaps some that follow and are not there. The answer may tell the size; where an
     /// invalidation has overtaken it Linux keeps the old one, and shows zeros up to it.
-    async fn fill(
+    pub(super) async fn fill(
         &self,
         (ino, handle): (Ino, Handle),
         pages: &Rc<Pages>,
@@ -156,6 +156,10 @@ impl Vfs {
         };
         if written.is_err() {
             touched.iter().for_each(|page| page.set_up_to_date(false));
+            // What mappings had stored there goes with it.
+            if touched.iter().filter(|page| page.set_dirty(false)).count() > 0 {
+                self.caches.lose_stores(ino, &pages);
+            }
         }
         drop(held);
         self.cache(|cache| match written {
@@ -194,6 +198,7 @@ async fn copy_in(
         let to = end.min(first + BLOCK_U64);
         let locked = pages.lock(at / BLOCK_U64).await;
         let page = locked.page.clone();
+        drop(page.writing.lock().await);
         page.put((at - first) as usize, &data[(at - offset) as usize..(to - offset) as usize]);
         if to - at == BLOCK_U64 {
             page.set_up_to_date(true);

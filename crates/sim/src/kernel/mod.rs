@@ -7,10 +7,12 @@
 //! - between an answer and its being taken in anything may happen;
 //! - a directory is locked by who looks up, makes, removes or renames its names, a file by who
 //!   changes it; directories are locked before files;
-//! - an inode is forgotten only while no process uses it.
+//! - an inode is forgotten only while no process uses it;
+//! - what a mapping has stored is in a page until the client has it, or it is told that it is lost.
 
 pub mod cache;
 pub(crate) mod content;
+mod mapping;
 pub mod pages;
 pub mod vfs;
 
@@ -60,7 +62,14 @@ pub(crate) struct Inner {
     used: RefCell<BTreeMap<Ino, u32>>,
     /// Inodes that processes are changing, by requests that are not answered.
     changing: RefCell<Vec<Ino>>,
+    /// Who writes pages back.
+    client: RefCell<Option<Client>>,
+    /// Is told of files of which pages could not be written back.
+    unwritten: RefCell<Option<Unwritten>>,
 }
+
+/// Is told of a file of which a page could not be written back.
+pub type Unwritten = Box<dyn Fn(Ino)>;
 
 /// A change of inodes under way.
 pub struct Changing {
@@ -92,6 +101,8 @@ impl Caches {
             pages: RefCell::default(),
             used: RefCell::default(),
             changing: RefCell::default(),
+            client: RefCell::default(),
+            unwritten: RefCell::default(),
         }))
     }
 
@@ -104,10 +115,16 @@ impl Caches {
     pub(crate) fn mounted(&self, client: &Client) {
         if self.caches() {
             self.0.cache.borrow_mut().mounted(client.root());
+            *self.0.client.borrow_mut() = Some(client.clone());
             let names = self.0.linux == Linux::New;
             let line = Rc::new(Line(Rc::downgrade(&self.0)));
             self.0.notifier.attach(&self.0.env, line, names, client.root());
         }
+    }
+
+    /// From now on `unwritten` is told of what cannot be written back.
+    pub fn tell_unwritten(&self, unwritten: Unwritten) {
+        *self.0.unwritten.borrow_mut() = Some(unwritten);
     }
 
     pub(crate) fn caches(&self) -> bool {
@@ -144,10 +161,9 @@ impl Caches {
         if !self.0.cache.borrow_mut().void(ino) {
             return Some(false);
         }
-        let pages = self.0.pages.borrow().get(&ino).cloned();
-        if let (Ok(start), Some(pages)) = (u64::try_from(inval.off), pages) {
+        if let Ok(start) = u64::try_from(inval.off) {
             let end = if inval.len <= 0 { u64::MAX } else { start + inval.len as u64 };
-            pages.invalidate(start, end).await;
+            self.invalidate(ino, start, end).await;
         }
         Some(true)
     }

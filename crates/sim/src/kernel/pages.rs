@@ -4,13 +4,16 @@
 //! - a page is filled, changed, zeroed and dropped under its lock, and believed only while it is
 //!   up to date;
 //! - who waits for a lock looks again whether the page is still of the file;
-//! - nobody waits for one page while holding another, but for a reader, whose further pages are new.
+//! - nobody waits for one page while holding another, but for a reader, whose further pages are new,
+//!   and for who writes pages back, who holds what he has taken from being stored into;
+//! - a page that a mapping has dirtied is changed, zeroed and dropped only while nobody writes it back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use env::sync::{AsyncMutex, Permit};
+use client::Handle;
+use env::sync::{AsyncMutex, Permit, Semaphore};
 use types::limits::{BLOCK, BLOCK_U64};
 
 /// One page.
@@ -18,6 +21,10 @@ pub struct Page {
     lock: AsyncMutex,
     bytes: RefCell<Vec<u8>>,
     up_to_date: Cell<bool>,
+    /// A mapping has stored into it what the client does not have.
+    dirty: Cell<bool>,
+    /// Held by who writes it back, until that is answered.
+    pub writing: AsyncMutex,
     /// It is of the file no more.
     dropped: Cell<bool>,
 }
@@ -38,6 +45,16 @@ impl Page {
         self.up_to_date.get()
     }
 
+    /// Has a mapping stored into it since it was written back?
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
+
+    /// A mapping has stored into it, or (`false`) it is about to be written back. Was it dirty?
+    pub fn set_dirty(&self, dirty: bool) -> bool {
+        self.dirty.replace(dirty)
+    }
+
     /// Its bytes are those of the file, or not.
     pub fn set_up_to_date(&self, up_to_date: bool) {
         self.up_to_date.set(up_to_date);
@@ -51,17 +68,65 @@ pub struct Locked {
     _permit: Permit,
 }
 
+/// Pages of a file that are sent back at a time, at most.
+pub const SENDERS_MAX: usize = 1 << 16;
+
 /// All pages of a file, by number.
-#[derive(Default)]
 pub struct Pages {
     pages: RefCell<BTreeMap<u64, Rc<Page>>>,
+    /// A permit for each request that writes back; who changes the size has all of them.
+    pub sending: Semaphore,
+    /// Open files by which the file is mapped writable.
+    pub mapped: RefCell<Vec<Handle>>,
+    /// Stores into mappings so far.
+    pub stores: Cell<u64>,
+    /// How often write-back failed, and how many of these each open file has told.
+    failures: Cell<u64>,
+    told: RefCell<BTreeMap<Handle, u64>>,
     /// Changes of the content by this kernel that are under way, and how many have begun.
     pub changing: Cell<(u32, u64)>,
     /// A size that an answer has told otherwise, which was not taken in.
     pub doubtful_size: Cell<Option<u64>>,
 }
 
+impl Default for Pages {
+    fn default() -> Pages {
+        Pages {
+            pages: RefCell::default(),
+            sending: Semaphore::new(SENDERS_MAX),
+            mapped: RefCell::default(),
+            stores: Cell::new(0),
+            failures: Cell::new(0),
+            told: RefCell::default(),
+            changing: Cell::default(),
+            doubtful_size: Cell::new(None),
+        }
+    }
+}
+
 impl Pages {
+    /// The file was opened: of what failed before, this descriptor tells nothing.
+    pub fn opened(&self, handle: Handle) {
+        self.told.borrow_mut().insert(handle, self.failures.get());
+    }
+
+    /// A descriptor was closed.
+    pub fn closed(&self, handle: Handle) {
+        self.told.borrow_mut().remove(&handle);
+    }
+
+    /// Write-back failed.
+    pub fn failed(&self) {
+        self.failures.set(self.failures.get() + 1);
+    }
+
+    /// Is there a failure of which this descriptor has not told? It does now.
+    pub fn tell_failure(&self, handle: Handle) -> bool {
+        let mut told = self.told.borrow_mut();
+        let told = told.entry(handle).or_insert(self.failures.get());
+        std::mem::replace(told, self.failures.get()) < self.failures.get()
+    }
+
     /// A page that is there.
     pub fn get(&self, index: u64) -> Option<Rc<Page>> {
         self.pages.borrow().get(&index).cloned()
@@ -76,6 +141,8 @@ impl Pages {
             lock: AsyncMutex::new(),
             bytes: RefCell::new(vec![0; BLOCK]),
             up_to_date: Cell::new(false),
+            dirty: Cell::new(false),
+            writing: AsyncMutex::new(),
             dropped: Cell::new(false),
         });
         let permit = page.lock.try_lock()?;
@@ -97,21 +164,12 @@ impl Pages {
         }
     }
 
-    /// Drops all pages that bytes `[start, end)` touch.
-    pub async fn invalidate(&self, start: u64, end: u64) {
-        for index in self.numbers(start / BLOCK_U64, end.div_ceil(BLOCK_U64)) {
-            let Some(page) = self.get(index) else { continue };
-            if let Some(locked) = lock(page).await {
-                self.drop_page(index, &locked);
-            }
-        }
-    }
-
     /// The bytes `[start, end)` are zero or no more: whole pages go, of others a part is zeroed.
     pub async fn truncate(&self, start: u64, end: u64) {
         for index in self.numbers(start / BLOCK_U64, end.div_ceil(BLOCK_U64)) {
             let Some(page) = self.get(index) else { continue };
             let Some(locked) = lock(page).await else { continue };
+            let _written = locked.page.writing.lock().await;
             let first = index * BLOCK_U64;
             let from = start.saturating_sub(first) as usize;
             let to = (end - first).min(BLOCK_U64) as usize;
@@ -131,6 +189,8 @@ impl Pages {
             let at_hand = Rc::strong_count(&page) > 2;
             if !at_hand
                 && let Some(permit) = page.lock.try_lock()
+                && !page.is_dirty()
+                && page.writing.try_lock().is_some()
                 && takes()
             {
                 self.drop_page(index, &Locked { page: page.clone(), _permit: permit });
@@ -138,12 +198,14 @@ impl Pages {
         }
     }
 
-    fn drop_page(&self, index: u64, locked: &Locked) {
+    /// A locked page is of the file no more.
+    pub(super) fn drop_page(&self, index: u64, locked: &Locked) {
         locked.page.dropped.set(true);
         self.pages.borrow_mut().remove(&index);
     }
 
-    fn numbers(&self, from: u64, to: u64) -> Vec<u64> {
+    /// The pages that are there, of `[from, to)`.
+    pub(super) fn numbers(&self, from: u64, to: u64) -> Vec<u64> {
         self.pages.borrow().range(from..to).map(|(index, _)| *index).collect()
     }
 
@@ -165,8 +227,8 @@ impl Drop for Change {
     }
 }
 
-/// `None`: while this was waited for the page was dropped.
-async fn lock(page: Rc<Page>) -> Option<Locked> {
+/// A page, locked. `None`: while this was waited for the page was dropped.
+pub(super) async fn lock(page: Rc<Page>) -> Option<Locked> {
     let permit = page.lock.lock().await;
     let dropped = page.dropped.get();
     (!dropped).then_some(Locked { page, _permit: permit })

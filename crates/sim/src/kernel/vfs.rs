@@ -15,7 +15,7 @@ use types::{Attr, Duration, Fault, FileKind, Ino, Name};
 
 use crate::call::{At, NameNo, name_text};
 use crate::kernel::cache::{Asked, Cache};
-use crate::kernel::pages::Pages;
+use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Changing, Linux};
 
 /// What symbolic links hold.
@@ -57,7 +57,7 @@ pub struct Told {
 #[derive(Clone)]
 pub struct Vfs {
     client: Client,
-    caches: Caches,
+    pub(super) caches: Caches,
     pid: u32,
     /// Inodes that the process uses in the operation at hand.
     uses: Rc<Uses>,
@@ -164,7 +164,7 @@ impl Vfs {
 
     /// The pages of a file, if it has had any.
     pub fn known_pages(&self, ino: Ino) -> Option<Rc<Pages>> {
-        self.caches.0.pages.borrow().get(&ino).cloned()
+        self.caches.known_pages(ino)
     }
 
     /// What the kernel remembers.
@@ -324,6 +324,7 @@ impl Vfs {
         self.cache(|cache| cache.changed(at.dir));
         self.caches.use_inode(found.ino);
         self.open_pages(found.ino, &opened).await;
+        self.opened(found.ino, opened.handle);
         Ok((found, opened))
     }
 
@@ -342,6 +343,7 @@ impl Vfs {
         let until = self.attr_until(entry.attr_ttl);
         self.cache(|cache| cache.looked_up(&entry.attr, until, asked));
         self.caches.use_inode(entry.attr.ino);
+        self.opened(entry.attr.ino, opened.handle);
         Ok((self.found(&entry.attr, entry.attr_ttl), opened))
     }
 
@@ -359,21 +361,21 @@ impl Vfs {
         self.caches.wake().await;
         if let Ok(opened) = &answer {
             self.open_pages(ino, opened).await;
+            self.opened(ino, opened.handle);
         }
         answer
     }
 
     /// Pages that were there before a file is opened go, unless the answer says that they are good.
     async fn open_pages(&self, ino: Ino, opened: &Opened) {
-        if let Some(pages) = self.known_pages(ino)
-            && !opened.keep_cache
-        {
-            pages.invalidate(0, u64::MAX).await;
+        if !opened.keep_cache {
+            self.caches.invalidate(ino, 0, u64::MAX).await;
         }
     }
 
     /// The last descriptor went.
     pub async fn release(&self, ino: Ino, handle: Handle) {
+        self.unmap(ino, handle).await;
         self.ask();
         self.client.release(handle, None).await;
         self.caches.leave_inode(ino);
@@ -524,8 +526,12 @@ impl Vfs {
         let _changing = self.caches.change(&[ino]);
         let sized = set.size.is_some();
         let pages = self.known_pages(ino).filter(|_| sized);
-        let _content = pages.map(|pages| Pages::change(&pages));
+        let _content = pages.as_ref().map(Pages::change);
+        let mut unsent = None;
         if sized {
+            if let Some(pages) = &pages {
+                unsent = Some(pages.sending.acquire(SENDERS_MAX).await);
+            }
             self.cache(|cache| cache.unstable(ino, 1));
         }
         let mut asked = self.ask();
@@ -540,11 +546,12 @@ impl Vfs {
         let (attr, ttl) = answer?;
         let (until, old) = (self.attr_until(ttl), self.size(ino));
         self.cache(|cache| cache.set(&attr, until, asked));
+        drop(unsent);
         if let Some(pages) = self.known_pages(ino)
             && old != attr.size
         {
             pages.truncate(attr.size, u64::MAX).await;
-            pages.invalidate(0, u64::MAX).await;
+            self.caches.invalidate(ino, 0, u64::MAX).await;
         }
         Ok((!self.caches() && !ttl.is_zero()).then_some(attr))
     }
