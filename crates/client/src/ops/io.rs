@@ -101,7 +101,8 @@ impl Client {
             core.kernel.inval_pages(inode.ino, at, u64::from(written)).await;
         }
         core.content_changed(inode).await;
-        if flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC) {
+        let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
+        if sync && !flags.write_back_cache {
             let durable = core.make_durable(inode, false).await;
             file.report()?;
             durable?;

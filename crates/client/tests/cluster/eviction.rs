@@ -1,6 +1,6 @@
 //! A client that is silent for too long loses its session, and says so.
 
-use client::SetAttrRequest;
+use client::{OpenFlags, SetAttrRequest};
 use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino};
@@ -268,13 +268,13 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
 fn the_kernel_writes_back_by_a_descriptor_that_has_a_loss_to_tell_and_takes_nothing_from_it() {
     check(12, |cluster| async move {
         let a = cluster.mount("a").await;
-        let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let through = OpenFlags(RDWR.0 | OpenFlags::DSYNC);
+        let (_, opened) = a.create(Ino::ROOT, "f", through).await;
         let handle = opened.handle;
         a.write(handle, 0, &[1; 4096]).await;
-        a.client.fsync(handle, false).await.unwrap();
         let other = a.open(a.ino("f").await, RDWR).await;
         cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
-        a.write(handle, 0, &[2; 4096]).await;
+        a.write(other, 0, &[2; 4096]).await;
         assert_eq!(a.client.fsync(other, false).await, Err(Fault::Io));
         assert_eq!(a.write_back(handle, 0, &[3; 4096]).await, Ok(4096));
         assert_eq!(a.client.fsync(handle, false).await, Err(Fault::Io));
