@@ -233,7 +233,8 @@ impl Process {
         let range = (!self.one_in(3)).then_some((first, end));
         let wait = self.one_in(2);
         self.mount.lock_file(file, self.number, (range, exclusive), wait).await?;
-        let most = [300, 3_000, 30_000, 300_000][self.rng.below(4) as usize];
+        // Some are held longer than a server takes to come back.
+        let most = [300, 3_000, 30_000, 300_000, 3_000_000][self.rng.below(5) as usize];
         self.mount.env.sleep(Duration::from_micros(self.rng.below(most))).await;
         if let Some((first, end)) = range.filter(|(first, end)| first + 1 < *end)
             && self.one_in(2)
