@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::Signal;
 
 use crate::harness::{Cluster, Spec, eventually, pattern, redbud, signal};
@@ -57,6 +58,71 @@ fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
     File::open(&other).unwrap().read_exact_at(&mut seen, 10).unwrap();
     assert!(seen == expected);
     drop((again, file2));
+    cluster.finish();
+}
+
+/// A shared mapping of the first page of a file.
+struct Mapping(*mut u8);
+
+impl Mapping {
+    const LEN: usize = 4096;
+
+    fn of(file: &File) -> Mapping {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping, unmapped when it is dropped.
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), Mapping::LEN, access, MapFlags::SHARED, file, 0) };
+        Mapping(map.expect("a file can be mapped").cast())
+    }
+
+    /// Stores a byte, which the kernel then has to write back.
+    fn store(&self, offset: usize, byte: u8) {
+        assert!(offset < Mapping::LEN);
+        // SAFETY: within the mapping; nobody shortens the file.
+        unsafe { self.0.add(offset).write_volatile(byte) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `of`, and is not used any more.
+        unsafe { munmap(self.0.cast(), Mapping::LEN) }.expect("it is mapped");
+    }
+}
+
+#[test]
+fn what_a_stopped_client_had_in_mappings_is_lost_and_reported_and_what_others_wrote_stays() {
+    let cluster = two_mounts();
+    let (mine, other) = (cluster.path(0).join("mapped"), cluster.path(1).join("mapped"));
+    fs::write(&mine, pattern(1, 8192)).unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(&mine).unwrap();
+    let (file, second) = (open(), open());
+    file.sync_all().unwrap();
+    let mapping = Mapping::of(&file);
+    mapping.store(100, 7);
+    signal(cluster.client_pid(0), Signal::STOP);
+    let theirs = OpenOptions::new().write(true).open(&other).unwrap();
+    theirs.write_all_at(&pattern(2, 8192), 0).unwrap();
+    theirs.sync_all().unwrap();
+    signal(cluster.client_pid(0), Signal::CONT);
+    for file in [&file, &second] {
+        let failed = (0..3).filter(|_| file.sync_all().is_err()).count();
+        assert!((1..=2).contains(&failed), "the kernel tells, and the client: {failed}");
+        file.sync_all().unwrap();
+    }
+    let log = || cluster.client_log(0);
+    eventually("the log names the file", || {
+        log().lines().any(|line| line.contains("mapped)") && line.contains("stored into a mapping"))
+    });
+    assert!(fs::read(&mine).unwrap() == pattern(2, 8192));
+    assert!(fs::read(&other).unwrap() == pattern(2, 8192));
+    // The mapping's pages are fetched anew, and what is stored now arrives.
+    mapping.store(100, 9);
+    let mut expected = pattern(2, 8192);
+    expected[100] = 9;
+    assert!(fs::read(&other).unwrap() == expected);
+    file.sync_all().unwrap();
+    drop((mapping, file, second, theirs));
     cluster.finish();
 }
 
