@@ -214,7 +214,7 @@ pub async fn goodbye(server: &Rc<Server>, session: &Session) -> Result<Transno, 
 async fn forget_client(server: &Server, client: ClientId) -> Result<Transno, StoreError> {
     let mut last = Transno::ZERO;
     loop {
-        let step = server.mfs.run(Cost::STEP, |txn| txn.release_quarantine(client)).await?;
+        let step = server.mfs.run(Cost::STEP, |txn| txn.release_pool(client)).await?;
         last = last.max(step.1);
         if step.0 {
             break;

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - every change since [`Recent::forget`] last ran is here, removed names too;
-//! - a client's own changes never make it wait;
+//! - a client's own changes make it wait only if their answers wait themselves: what it has no answer to it does
+//!   not replay;
 //! - each unit is queued once: at its oldest change that the queue still has to see durable.
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ struct Change {
     at: Transno,
     /// Newest change by anyone but `client`.
     others: Transno,
+    /// Newest change by `client` of which the answer did not leave at once.
+    unanswered: Transno,
 }
 
 /// Changes that are not durable yet.
@@ -40,19 +43,20 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// `client` changed `unit` in transaction `at`.
-    pub fn note(&mut self, unit: Unit, client: ClientId, at: Transno) {
+    /// `client` changed `unit` in transaction `at`. `answered`: it hears of that at once.
+    pub fn note(&mut self, unit: Unit, client: ClientId, at: Transno, answered: bool) {
+        let unanswered = if answered { Transno::ZERO } else { at };
         match self.units.entry(unit) {
             Entry::Vacant(vacant) => {
                 self.order.push_back((at, vacant.key().clone()));
-                vacant.insert(Change { client, at, others: Transno::ZERO });
+                vacant.insert(Change { client, at, others: Transno::ZERO, unanswered });
             }
             Entry::Occupied(mut occupied) => {
                 let change = occupied.get_mut();
                 if change.client != client {
-                    change.others = change.at;
-                    change.client = client;
+                    *change = Change { client, others: change.at, unanswered, ..*change };
                 }
+                change.unanswered = change.unanswered.max(unanswered);
                 change.at = at;
             }
         }
@@ -62,7 +66,7 @@ impl Recent {
     pub fn rests_on(&self, unit: &Unit, client: ClientId) -> Transno {
         match self.units.get(unit) {
             None => Transno::ZERO,
-            Some(change) if change.client == client => change.others,
+            Some(change) if change.client == client => change.others.max(change.unanswered),
             Some(change) => change.at,
         }
     }
@@ -101,10 +105,10 @@ mod tests {
     fn only_the_changes_of_others_are_waited_for() {
         let (a, b, unit) = (ClientId(1), ClientId(2), Unit::Attr(Ino(9)));
         let mut recent = Recent::default();
-        recent.note(unit.clone(), a, at(5));
+        recent.note(unit.clone(), a, at(5), true);
         assert_eq!(recent.rests_on(&unit, a), Transno::ZERO);
         assert_eq!(recent.rests_on(&unit, b), at(5));
-        recent.note(unit.clone(), b, at(8));
+        recent.note(unit.clone(), b, at(8), true);
         assert_eq!(recent.rests_on(&unit, a), at(8));
         assert_eq!(recent.rests_on(&unit, b), at(5));
         recent.forget(at(7));
@@ -114,12 +118,25 @@ mod tests {
     }
 
     #[test]
+    fn an_own_change_is_waited_for_if_its_answer_waits() {
+        let (a, b, unit) = (ClientId(1), ClientId(2), Unit::Attr(Ino(9)));
+        let mut recent = Recent::default();
+        recent.note(unit.clone(), a, at(5), false);
+        recent.note(unit.clone(), a, at(6), true);
+        assert_eq!(recent.rests_on(&unit, a), at(5));
+        assert_eq!(recent.rests_on(&unit, b), at(6));
+        recent.note(unit.clone(), b, at(7), true);
+        assert_eq!(recent.rests_on(&unit, b), at(6));
+        assert_eq!(recent.rests_on(&unit, a), at(7));
+    }
+
+    #[test]
     fn a_unit_that_changes_again_and_again_is_queued_once_and_forgotten_at_its_last_change() {
         let (a, b, hot, cold) = (ClientId(1), ClientId(2), Unit::Attr(Ino(1)), Unit::Attr(Ino(2)));
         let mut recent = Recent::default();
-        recent.note(cold.clone(), a, at(1));
+        recent.note(cold.clone(), a, at(1), true);
         for lsn in 2..100 {
-            recent.note(hot.clone(), a, at(lsn));
+            recent.note(hot.clone(), a, at(lsn), true);
             recent.forget(at(lsn / 2));
             assert!(recent.order.len() <= 2);
             assert_eq!(recent.rests_on(&hot, b), at(lsn));

@@ -684,9 +684,13 @@ impl Work {
         }
         if transno != Transno::ZERO {
             let mut recent = server.recent.borrow_mut();
-            recent.forget(server.mfs.last_committed());
+            let durable = server.mfs.last_committed();
+            recent.forget(durable);
+            // Else the answer waits in the reply gate, or for what follows in the request.
+            let alone = self.request.ops.len() == 1 || self.request.atomic;
+            let answered = alone && !self.sync && self.wait <= durable;
             for unit in effects.changes {
-                recent.note(unit, client, transno);
+                recent.note(unit, client, transno, answered);
             }
             if let Some((ino, size, zero)) = effects.tail {
                 server.contention.borrow_mut().note_tail(ino, size, zero);

@@ -58,17 +58,17 @@ impl Txn<'_> {
         self.put_info(client, Some(u64::from_le_bytes(old)), info)
     }
 
-    /// Removes a client, whose pool must be empty, and the replies kept for it. `false`:
-    /// many replies are left, call again.
+    /// Removes a client, whose pool must be empty, the replies kept for it, and in the same transaction as
+    /// the client its quarantine. `false`: many replies are left, call again.
     ///
     /// # Errors
-    /// `NotFound` if there is no such client; `Busy` if its pool is not empty or quarantined.
+    /// `NotFound` if there is no such client; `Busy` if its pool is not empty.
     pub fn remove_client(&mut self, client: ClientId) -> Result<bool, Stop> {
         let key = client.0.to_be_bytes();
         let info = CLIENTS.get(self, &key)?.ok_or(Stop::Fault(Fault::NotFound))?;
         let pool = POOLS.next(self, &crate::format::space::pool_key(client, types::PagId(0), 0))?;
         let has_pool = pool.is_some_and(|(pool_key, _)| pool_key[..8] == key);
-        if has_pool || QUARANTINES.get(self, &key)?.is_some() {
+        if has_pool {
             return Err(Stop::Fault(Fault::Busy));
         }
         let mut found = REPLIES.range(self, &reply_key(client, 0), STEP)?;
@@ -84,6 +84,7 @@ impl Txn<'_> {
         if blob != 0 {
             self.free_blob(MetaBlock(blob))?;
         }
+        QUARANTINES.remove(self, &key)?;
         CLIENTS.remove(self, &key)?;
         Ok(true)
     }
@@ -222,6 +223,24 @@ mod tests {
         assert!(run(&mfs, |txn| txn.remove_client(other)));
         let left = run(&mfs, |txn| Ok(txn.meta_space().1));
         assert!(before - left <= 4, "{} blocks stay", before - left);
+    }
+
+    #[test]
+    fn a_client_in_quarantine_stays_there_until_it_is_known_no_more() {
+        let mfs = formatted();
+        let client = run(&mfs, |txn| txn.new_client(b"a"));
+        for slot in 0..600 {
+            run(&mfs, |txn| txn.set_reply(client, slot, 1, b""));
+        }
+        run(&mfs, |txn| txn.quarantine(client));
+        while !run(&mfs, |txn| txn.release_pool(client)) {}
+        let mut steps = 0;
+        while !run(&mfs, |txn| txn.clients()).is_empty() {
+            assert_eq!(run(&mfs, |txn| txn.quarantines()), [client], "step {steps}");
+            run(&mfs, |txn| txn.remove_client(client));
+            steps += 1;
+        }
+        assert!(steps > 1 && run(&mfs, |txn| txn.quarantines()).is_empty());
     }
 
     #[test]

@@ -156,6 +156,33 @@ fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
 }
 
 #[test]
+fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        b.create(ROOT, "f", FileKind::Regular, Rights::empty()).await.unwrap();
+        let ino = a.lookup(ROOT, "f").await.unwrap().ino;
+        let link = Op::Link { ino: at(ino), dir: at(ROOT), name: name("h"), unnamed: false };
+        let linked = a.exchange(a.request(0, vec![link])).await.unwrap();
+        assert!(linked.transno > linked.last_committed);
+        // It rests on that link.
+        let (from, to) = (at(ROOT), at(ROOT));
+        let (name_f, new_name) = (name("f"), name("g"));
+        let op = Op::Rename { from, name: name_f, to, new_name, flags: 0, unused: None };
+        let rename = b.request(0, vec![op]);
+        let renamed = bed.env.spawn_join({
+            let b = b.clone();
+            async move { b.exchange(rename).await.unwrap() }
+        });
+        bed.sleep(Duration::from_micros(20)).await;
+        let (want, want_dir) = (Rights::empty(), Rights::empty());
+        let find = Op::Lookup { dir: at(ROOT), name: name("f"), want, want_dir };
+        let found = b.exchange(b.request(1, vec![find])).await.unwrap();
+        let Ok(OpReply::Entry { entry: None, .. }) = &found.results[0] else { panic!() };
+        assert!(found.last_committed >= renamed.await.transno);
+    });
+}
+
+#[test]
 fn locks_hold_between_clients_and_are_passed_on() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);

@@ -1,7 +1,8 @@
 //! What an evicted client could still write: its pool, and blocks of files.
 //!
 //! Invariants:
-//! - a quarantined client's pool does not shrink except by [`Txn::release_quarantine`];
+//! - a quarantined client's pool does not shrink except by [`Txn::release_pool`];
+//! - a quarantine ends when its client is removed: a client that is known and in none may come back;
 //! - freed blocks of a frozen file do not become free while it is frozen.
 
 use types::{ClientId, Fault, Ino};
@@ -13,7 +14,7 @@ use crate::trees::{FROZEN, POOLS, QUARANTINES};
 use crate::txn::Txn;
 
 impl Txn<'_> {
-    /// Nobody gets the blocks of this client's pool until the quarantine is released.
+    /// Nobody gets the blocks of this client's pool until [`Txn::release_pool`].
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -39,23 +40,18 @@ impl Txn<'_> {
         Ok(all.into_iter().map(|(key, _)| ClientId(u64::from_be_bytes(key))).collect())
     }
 
-    /// A step of making a client's pool free; `true` when nothing is left and the
-    /// quarantine has ended. Also for a client that was never quarantined.
+    /// A step of making a client's pool free, quarantined or not; `true` when nothing is left.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
-    pub fn release_quarantine(&mut self, client: ClientId) -> Result<bool, Stop> {
+    pub fn release_pool(&mut self, client: ClientId) -> Result<bool, Stop> {
         let runs = self.pool_part(client, STEP)?;
         for &(pag, start, len) in &runs {
             let key = crate::format::space::pool_key(client, pag, start.0);
             POOLS.remove(self, &key)?;
             self.add_free(pag, start.0, len)?;
         }
-        if runs.len() == STEP {
-            return Ok(false);
-        }
-        QUARANTINES.remove(self, &client.0.to_be_bytes())?;
-        Ok(true)
+        Ok(runs.len() < STEP)
     }
 
     /// Notes that `client` may still write blocks of `ino`.

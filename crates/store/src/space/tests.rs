@@ -212,7 +212,7 @@ fn random_operations_equal_a_table_of_blocks() {
         for &client in &clients {
             assert_eq!(fault(&mfs, |txn| txn.remove_client(client)), Fault::Busy);
             run(&mfs, |txn| txn.quarantine(client));
-            while !run(&mfs, |txn| txn.release_quarantine(client)) {}
+            while !run(&mfs, |txn| txn.release_pool(client)) {}
             assert!(run(&mfs, |txn| txn.remove_client(client)));
         }
         for ino in model.files.into_keys() {
