@@ -74,9 +74,7 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
                 // Opening what is there changes nothing.
                 let idle = match op {
                     Op::Create { at, .. } => link.state.find(*at).is_some(),
-                    // Two names of one inode: the server does nothing.
-                    Op::Rename { from, to, .. } => link.state.find(*from) == link.state.find(*to),
-                    _ => false,
+                    _ => renamed_nothing(link),
                 };
                 let done = matches!(call.outcome, Some(Outcome::Done | Outcome::Found(_)));
                 if !done || idle || call.ended < floor {
@@ -169,6 +167,10 @@ fn again(
             // It opened what is lost.
             continue;
         }
+        if link.call.client == client && renamed_nothing(link) {
+            // Without what is lost it would, but the server did nothing.
+            continue;
+        }
         if link.call.client == client && saw_mode(&link.call, lost) {
             continue;
         }
@@ -192,6 +194,14 @@ fn again(
     let owed = &mut Rc::make_mut(&mut state).perhaps_owed;
     orphans.into_iter().for_each(|file| *owed.entry((client, file)).or_default() += 1);
     Some((state, past))
+}
+
+/// Was it a rename between two names of one inode? The server does nothing then.
+fn renamed_nothing(link: &Link) -> bool {
+    match link.call.op {
+        Op::Rename { from, to, .. } => link.state.find(from) == link.state.find(to),
+        _ => false,
+    }
 }
 
 /// Did it see the mode that a lost step set? The mode before that may not be known, and is not this one.

@@ -155,6 +155,16 @@ fn a_rename_between_two_names_of_one_file_is_no_change_that_may_be_lost() {
     assert!(story(2).then(1, Op::Lookup(AT), found(None)).holds());
     assert!(story(1).then(1, Op::Lookup(AT), found(Some(FILE))).holds());
     assert!(!story(1).then(1, Op::Lookup(AT), found(None)).holds());
+    let lost = || {
+        Story::default()
+            .then(0, Op::Make(AT, types::FileKind::Regular), found(Some(FILE)))
+            .then(0, Op::Link(FILE, other), Outcome::Done)
+            .then(0, Op::Rename { from: AT, to: other, flags: 0 }, Outcome::Done)
+            .lost(true, 1)
+            .then(1, Op::Lookup(other), found(None))
+    };
+    assert!(lost().then(1, Op::Lookup(AT), found(Some(FILE))).holds());
+    assert!(!lost().then(1, Op::Lookup(AT), found(None)).holds());
 }
 
 #[test]
