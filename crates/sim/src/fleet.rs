@@ -39,6 +39,8 @@ struct Member {
     /// When it had last replayed everything, or begun: of a server that died after that it may still have
     /// to replay what it did.
     replayed: Instant,
+    /// The same of the session that has taken the place of this one.
+    replayed_anew: Option<Instant>,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
 }
@@ -71,6 +73,7 @@ impl Member {
         let client = mount.client.status().client;
         self.session = Session { client, ..Session::default() };
         self.replayed = begun;
+        self.replayed_anew = None;
         self.mount = Some(mount);
     }
 }
@@ -116,6 +119,7 @@ impl Fleet {
             trouble: None,
             session: Session::default(),
             replayed: Instant::default(),
+            replayed_anew: None,
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
         Fleet(Rc::new(Inner {
@@ -347,19 +351,19 @@ impl Fleet {
         }
         let Some(name) = self.0.cluster.world.running() else { return };
         let mut members = self.0.members.borrow_mut();
-        let member = members.iter_mut().find(|member| member.name == name);
-        let Some((mount, replayed)) =
-            member.and_then(|member| Some((member.mount.as_ref()?, &mut member.replayed)))
-        else {
-            return;
-        };
+        let Some(member) = members.iter_mut().find(|member| member.name == name) else { return };
+        let Some(mount) = &member.mount else { return };
+        let status = mount.client.status();
+        let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => self.0.history.damaged(mount.index, ino, flush),
             // What it says late may be of a server that has died since.
-            None if mount.client.status().epoch == self.0.cluster.epoch.get() => {
-                *replayed = self.0.cluster.env.now();
+            None if status.epoch != self.0.cluster.epoch.get() => {}
+            // Of the session that is lost it has replayed nothing.
+            None if status.evictions > member.session.evictions => {
+                member.replayed_anew = Some(now);
             }
-            None => {}
+            None => member.replayed = now,
         }
     }
 
@@ -415,6 +419,7 @@ impl Fleet {
             if !member.session.told {
                 self.lost(mount, member.session.since.unwrap_or(since), member.replayed);
             }
+            member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
             let evictions = status.evictions;
             member.session = Session { client: status.client, evictions, ..Session::default() };
