@@ -112,7 +112,7 @@ impl State {
     fn entry(&mut self, ino: Ino) -> Res<Entry> {
         let node = self.node(ino)?;
         node.lookups += 1;
-        Ok(Entry { attr: node.attr, attr_ttl: TTL, entry_ttl: TTL })
+        Ok(Entry { attr: node.attr, attr_ttl: TTL, entry_ttl: TTL, generation: 0 })
     }
 
     fn open(&mut self, ino: Ino) -> Handle {

@@ -115,6 +115,8 @@ pub struct Entry {
     pub attr_ttl: Duration,
     /// Time for which the name leads there.
     pub entry_ttl: Duration,
+    /// Differs from what was told of this number before where that was another inode, which is lost.
+    pub generation: u64,
 }
 
 /// An open file or directory.

@@ -29,7 +29,7 @@ use crate::locks::Locks;
 use crate::names::Known;
 use crate::ops::open::WANT_NEW;
 use crate::origins::Origins;
-use crate::rpc::{Call, Events, Session, result};
+use crate::rpc::{Call, Events, Session, Undone, result};
 use crate::uses::Content;
 
 /// Longest time for which the kernel may believe anything.
@@ -52,7 +52,8 @@ impl Lifetimes {
         inode.looked_up();
         inode.tell_owner();
         let attr_ttl = if inode.attr_stays() { self.covered } else { Duration::ZERO };
-        Entry { attr: inode.attr(), attr_ttl, entry_ttl: self.name }
+        let generation = inode.generation;
+        Entry { attr: inode.attr(), attr_ttl, entry_ttl: self.name, generation }
     }
 }
 
@@ -204,8 +205,14 @@ impl Core {
         Entry { attr: inode.attr_as_told(told), ..self.told_entry(inode, dir, name) }
     }
 
+    /// Fails if the kernel means by this number an inode whose making was lost.
+    pub fn stands(&self, ino: Ino) -> Result<(), Fault> {
+        if self.inodes.is_lost(ino) { Err(Fault::Stale) } else { Ok(()) }
+    }
+
     /// The inode, asked from the server if it is not known.
     pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
+        self.stands(ino)?;
         if let Some(inode) = self.inodes.get(ino) {
             return Ok(inode);
         }
@@ -602,6 +609,34 @@ fn told_of(result: &OpReply) -> Vec<Ino> {
     }
 }
 
+/// The inodes that an operation of the kernel names by number.
+fn inodes_of(op: &Op) -> [Option<Ino>; 2] {
+    let is = |ino: &InoRef| match ino {
+        InoRef::Is { ino } => Some(*ino),
+        InoRef::Of { .. } => None,
+    };
+    match op {
+        Op::Lookup { dir, .. }
+        | Op::ReadDir { dir, .. }
+        | Op::Create { dir, .. }
+        | Op::CreateUnnamed { dir, .. }
+        | Op::Unlink { dir, .. }
+        | Op::Rmdir { dir, .. } => [is(dir), None],
+        Op::Link { ino, dir, .. } => [is(ino), is(dir)],
+        Op::Rename { from, to, .. } => [is(from), is(to)],
+        Op::GetAttr { ino, .. }
+        | Op::SetAttr { ino, .. }
+        | Op::ReadLink { ino }
+        | Op::GetXattr { ino, .. }
+        | Op::SetXattr { ino, .. }
+        | Op::ListXattr { ino, .. }
+        | Op::RemoveXattr { ino, .. }
+        | Op::Acquire { ino, .. } => [is(ino), None],
+        Op::Lock { ino, .. } | Op::TestLock { ino, .. } => [Some(*ino), None],
+        _ => [None, None],
+    }
+}
+
 impl Events for Core {
     fn absorb(&self, request: &Request, reply: &Reply, order: u64) {
         self.absorbing.set(order);
@@ -665,7 +700,11 @@ impl Events for Core {
         (leases, locks)
     }
 
-    fn evicted(&self, client: ClientId, lost: &[Ino]) {
+    fn refuses(&self, op: &Op) -> bool {
+        inodes_of(op).iter().flatten().any(|ino| self.inodes.is_lost(*ino))
+    }
+
+    fn evicted(&self, client: ClientId, undone: &Undone) {
         self.lose_locks();
         self.early.clear();
         let inodes = self.inodes.all();
@@ -680,7 +719,7 @@ impl Events for Core {
                 content.forget();
                 content.shared.set(true);
                 content.file.drop_all(true);
-                if lost.contains(&inode.ino) {
+                if undone.committed.contains(&inode.ino) {
                     content.file.lost_commit();
                 }
                 content.file.lost(Rights::empty());
@@ -689,6 +728,12 @@ impl Events for Core {
         }
         if let Some(data) = self.data.get() {
             data.evicted(client);
+        }
+        self.inodes.lose(&undone.made);
+        for inode in inodes.iter().filter(|inode| inode.is_lost()) {
+            if let Some(content) = inode.content() {
+                content.file.give_up_for_good();
+            }
         }
         let Some(me) = self.me.upgrade() else { return };
         self.env.spawn(async move { me.invalidate_kernel(inodes, outdated).await });
@@ -723,7 +768,7 @@ impl Core {
         }
         for inode in inodes {
             self.kernel.inval_attr(inode.ino).await;
-            if inode.opens() > 0 {
+            if inode.opens() > 0 && !inode.is_lost() {
                 let ino = InoRef::Is { ino: inode.ino };
                 let rights = Rights::OPEN | Rights::ATTR;
                 let op = Op::Acquire {

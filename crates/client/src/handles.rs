@@ -127,7 +127,16 @@ impl Handles {
     }
 
     /// The open file.
+    ///
+    /// # Errors
+    /// `Stale` if its making was lost.
     pub fn file(&self, handle: Handle) -> Result<Rc<OpenFile>, Fault> {
+        let file = self.any_file(handle)?;
+        if file.inode.is_lost() { Err(Fault::Stale) } else { Ok(file) }
+    }
+
+    /// The open file, also one whose making was lost.
+    pub fn any_file(&self, handle: Handle) -> Result<Rc<OpenFile>, Fault> {
         match self.map.borrow().get(&handle.0) {
             Some(Open::File(file)) => Ok(file.clone()),
             _ => Err(Fault::Invalid),
@@ -135,20 +144,29 @@ impl Handles {
     }
 
     /// The open directory.
+    ///
+    /// # Errors
+    /// As [`Handles::file`].
     pub fn dir(&self, handle: Handle) -> Result<Rc<OpenDir>, Fault> {
         match self.map.borrow().get(&handle.0) {
+            Some(Open::Dir(dir)) if dir.inode.is_lost() => Err(Fault::Stale),
             Some(Open::Dir(dir)) => Ok(dir.clone()),
             _ => Err(Fault::NotDirectory),
         }
     }
 
     /// The inode behind any handle.
+    ///
+    /// # Errors
+    /// As [`Handles::file`].
     pub fn ino(&self, handle: Handle) -> Result<Ino, Fault> {
-        match self.map.borrow().get(&handle.0) {
-            Some(Open::File(file)) => Ok(file.inode.ino),
-            Some(Open::Dir(dir)) => Ok(dir.inode.ino),
-            None => Err(Fault::Invalid),
-        }
+        let map = self.map.borrow();
+        let inode = match map.get(&handle.0) {
+            Some(Open::File(file)) => &file.inode,
+            Some(Open::Dir(dir)) => &dir.inode,
+            None => return Err(Fault::Invalid),
+        };
+        if inode.is_lost() { Err(Fault::Stale) } else { Ok(inode.ino) }
     }
 
     /// Closes a file.

@@ -5,11 +5,14 @@
 //! - an inode whose `ATTR` is held answers for its attributes;
 //! - a reply to a request that was made before `ATTR` or `NAMES` was last given up brings
 //!   neither: it may have been executed before that, and tells the lease as it is now;
+//! - an inode whose making was lost with a session has left the table for good: its number may have been
+//!   given to another one, which is told the kernel under another generation. Until then what the
+//!   kernel asks under that number means the lost one;
 //! - what is kept per inode beyond a few hundred bytes (names, content) exists only
 //!   for directories and files in use.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use proto::lease_client::Lease;
@@ -92,6 +95,10 @@ struct State {
     owes_open: bool,
     /// This client made it without a name, and has not given it one yet.
     unnamed: bool,
+    /// Its making was lost.
+    lost: bool,
+    /// The kernel was told of it.
+    told: bool,
     xattrs: Xattrs,
     special: Special,
 }
@@ -99,11 +106,13 @@ struct State {
 /// An inode that the client knows.
 pub(crate) struct Inode {
     pub ino: Ino,
+    /// Tells it from another one that had its number before.
+    pub generation: u64,
     state: RefCell<State>,
 }
 
 impl Inode {
-    fn new(attr: &Attr) -> Inode {
+    fn new(attr: &Attr, generation: u64) -> Inode {
         let state = State {
             attr: *attr,
             lease: Lease::default(),
@@ -120,10 +129,12 @@ impl Inode {
             data_kept: false,
             owes_open: false,
             unnamed: false,
+            lost: false,
+            told: false,
             xattrs: Xattrs::Unknown,
             special: Special::None,
         };
-        Inode { ino: attr.ino, state: RefCell::new(state) }
+        Inode { ino: attr.ino, generation, state: RefCell::new(state) }
     }
 
     /// Type.
@@ -362,6 +373,11 @@ impl Inode {
         self.state.borrow_mut().unnamed = unnamed;
     }
 
+    /// Was its making lost? What is asked of it is refused for good.
+    pub fn is_lost(&self) -> bool {
+        self.state.borrow().lost
+    }
+
     /// Keeps the target: it never changes.
     pub fn set_target(&self, target: &[u8]) {
         self.state.borrow_mut().special = Special::Target(target.into());
@@ -383,6 +399,7 @@ impl Inode {
     pub fn looked_up(&self) {
         let mut state = self.state.borrow_mut();
         state.lookups += 1;
+        state.told = true;
         state.warm = true;
     }
 
@@ -505,6 +522,11 @@ pub(crate) struct Inodes {
     map: RefCell<HashMap<Ino, Rc<Inode>>>,
     /// Inodes that were idle when they came here, the longest first; some may be in use again.
     cold: RefCell<VecDeque<Ino>>,
+    /// Numbers of lost inodes that the kernel knows, as long as it was told of no other of that number; how
+    /// many lookups it has not forgotten, unless another inode of that number counts them.
+    lost: RefCell<BTreeMap<Ino, u64>>,
+    /// Rises with each loss.
+    generation: Cell<u64>,
 }
 
 impl Inodes {
@@ -519,7 +541,11 @@ impl Inodes {
         if let Some(inode) = map.get(&attr.ino) {
             return inode.clone();
         }
-        let inode = Rc::new(Inode::new(attr));
+        let inode = Rc::new(Inode::new(attr, self.generation.get()));
+        if let Some(lookups) = self.lost.borrow_mut().get_mut(&attr.ino) {
+            // The kernel forgets both by one number.
+            inode.state.borrow_mut().lookups = std::mem::take(lookups);
+        }
         map.insert(attr.ino, inode.clone());
         inode.state.borrow_mut().cooling = true;
         self.cold.borrow_mut().push_back(attr.ino);
@@ -529,6 +555,51 @@ impl Inodes {
     /// Forgets an inode.
     pub fn remove(&self, ino: Ino) {
         self.map.borrow_mut().remove(&ino);
+        self.lost.borrow_mut().remove(&ino);
+    }
+
+    /// The making of these inodes was lost.
+    pub fn lose(&self, inos: &[Ino]) {
+        if !inos.is_empty() {
+            self.generation.set(self.generation.get() + 1);
+        }
+        for ino in inos {
+            let Some(inode) = self.map.borrow_mut().remove(ino) else { continue };
+            let mut state = inode.state.borrow_mut();
+            state.lost = true;
+            if state.lookups > 0 {
+                self.lost.borrow_mut().insert(*ino, state.lookups);
+            }
+        }
+    }
+
+    /// Does the kernel mean a lost inode by this number?
+    pub fn is_lost(&self, ino: Ino) -> bool {
+        if self.lost.borrow().is_empty() {
+            return false;
+        }
+        if self.get(ino).is_some_and(|inode| inode.state.borrow().told) {
+            self.lost.borrow_mut().remove(&ino);
+        }
+        self.lost.borrow().contains_key(&ino)
+    }
+
+    /// The kernel forgot `count` lookups of an inode.
+    pub fn forgotten(&self, ino: Ino, count: u64) {
+        if let Some(inode) = self.get(ino) {
+            if inode.forgotten(count) == 0 {
+                self.lost.borrow_mut().remove(&ino);
+                self.cooled(&inode);
+            }
+            return;
+        }
+        let mut lost = self.lost.borrow_mut();
+        if let Some(lookups) = lost.get_mut(&ino) {
+            *lookups = lookups.saturating_sub(count);
+            if *lookups == 0 {
+                lost.remove(&ino);
+            }
+        }
     }
 
     /// It became idle. Without a name it is forgotten at once.
@@ -624,7 +695,7 @@ mod tests {
 
     #[test]
     fn a_removal_told_early_takes_no_size_from_who_was_told_it_by_the_question() {
-        let inode = Inode::new(&told(1, 0));
+        let inode = Inode::new(&told(1, 0), 0);
         // The answer to the question was made first, with what the writer elsewhere said.
         let question = told(2, 5000);
         inode.told_removal(&Attr { nlink: 0, ..told(3, 0) });
@@ -637,7 +708,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_overtaken_is_not_mixed_with_what_is_newer() {
-        let inode = Inode::new(&told(1, 0));
+        let inode = Inode::new(&told(1, 0), 0);
         let question = told(2, 5000);
         // Meanwhile another client appended and changed the mode, and this one got a part of the file.
         inode.told_attr(&Attr { mode: 0o600, ..told(4, 9000) });
@@ -649,6 +720,26 @@ mod tests {
         let question = told(5, 8000);
         inode.told_attr(&later);
         assert_eq!(inode.attr_as_told(&question), question);
+    }
+
+    #[test]
+    fn a_number_means_the_lost_inode_until_the_kernel_is_told_of_another_or_has_forgotten_it() {
+        let (inodes, ino) = (Inodes::default(), Ino(7));
+        let old = inodes.make(&told(1, 0));
+        old.looked_up();
+        old.looked_up();
+        inodes.lose(&[ino, Ino(8)]);
+        assert!(old.is_lost() && inodes.is_lost(ino) && inodes.get(ino).is_none());
+        assert!(!inodes.is_lost(Ino(8)), "the kernel never knew it");
+        inodes.forgotten(ino, 1);
+        let new = inodes.make(&told(1, 0));
+        assert!(inodes.is_lost(ino) && !new.is_lost() && new.generation != old.generation);
+        new.looked_up();
+        assert!(!inodes.is_lost(ino));
+        assert_eq!(new.forgotten(1), 1, "of the lost one the kernel knows as well");
+        inodes.lose(&[ino]);
+        inodes.forgotten(ino, 1);
+        assert!(!inodes.is_lost(ino), "forgotten");
     }
 
     fn attr() -> Attr {

@@ -470,6 +470,9 @@ impl Core {
         let mut parked = None;
         loop {
             self.live().await?;
+            if inode.is_lost() {
+                return Err(Fault::Stale);
+            }
             let changed = content.changed.notified();
             if service == Service::WriteBack && content.outdated.get() > 0 {
                 // Others may have written the file since. A recall may wait for this answer.
@@ -523,6 +526,9 @@ impl Core {
         let writes = need.contains(Rights::DATA_X);
         let part = writes.then(BlockRange::default);
         loop {
+            if inode.is_lost() {
+                return Err(Fault::Stale);
+            }
             let changed = content.changed.notified();
             let has = !writes || inode.holds(need) || content.holds_parts();
             if inode.holds(Rights::OPEN) && has {
@@ -558,6 +564,9 @@ impl Core {
         let part = part.filter(|_| !many);
         if part.is_none() {
             self.leave_parts(inode, content).await;
+        }
+        if inode.is_lost() {
+            return Err(Fault::Stale);
         }
         let ino = InoRef::Is { ino: inode.ino };
         let rights = need | Rights::ATTR | Rights::OPEN;

@@ -184,7 +184,7 @@ pub(crate) fn entry_out(entry: &Entry, names: bool) -> EntryOut {
     let entry_ttl = if names { entry.entry_ttl } else { Duration::ZERO };
     EntryOut {
         nodeid: entry.attr.ino.0,
-        generation: 0,
+        generation: entry.generation,
         entry_valid: entry_ttl.as_secs(),
         attr_valid: entry.attr_ttl.as_secs(),
         entry_valid_nsec: entry_ttl.subsec_nanos(),
@@ -300,8 +300,12 @@ mod tests {
     }
 
     fn listed(name: &[u8], cookie: u64, with: bool) -> Listed {
-        let entry =
-            Entry { attr: an_attr(cookie), attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO };
+        let entry = Entry {
+            attr: an_attr(cookie),
+            attr_ttl: Duration::ZERO,
+            entry_ttl: Duration::ZERO,
+            generation: 0,
+        };
         Listed {
             name: name.to_vec(),
             ino: Ino(cookie),
@@ -340,6 +344,7 @@ mod tests {
             attr: an_attr(3),
             attr_ttl: Duration::from_secs(9),
             entry_ttl: Duration::from_secs(8),
+            generation: 3,
         };
         let out = entry_out(&entry, false);
         assert_eq!((out.entry_valid, out.attr_valid), (0, 9));

@@ -268,6 +268,44 @@ impl State {
         }
     }
 
+    /// What is done by a descriptor of a file whose making was lost, or perhaps by one: it is refused for
+    /// good, whatever has the number now. `None`: it is as any other.
+    pub(crate) fn of_a_ghost(&self, call: &Call, outcome: &Outcome) -> Option<Step> {
+        let ino = match &call.op {
+            Op::Fsync(ino, _) | Op::Close(ino, _) | Op::Truncate(ino, _) | Op::GetAttr(ino) => *ino,
+            Op::Write { ino, .. } | Op::Allocate { ino, .. } | Op::Read { ino, .. } => *ino,
+            Op::SetMode(ino, _) | Op::SetXattr(ino, _) | Op::GetXattr(ino) => *ino,
+            Op::Lock { ino, .. } => *ino,
+            _ => return None,
+        };
+        let files = self.ghosts.get(&(call.client, ino))?;
+        let refused =
+            matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound | Fault::Io));
+        let freed =
+            matches!(call.op, Op::Lock { exclusive: None, .. }) && *outcome == Outcome::Done;
+        let Some(file) = call.op.file() else {
+            return (refused || freed && !self.nodes.contains_key(&ino)).then_some(Step::Same);
+        };
+        if !files.contains(&file) {
+            return None;
+        }
+        if let Op::Close(..) = call.op {
+            let mut next = self.clone();
+            let files = next.ghosts.get_mut(&(call.client, ino))?;
+            files.retain(|other| *other != file);
+            if files.is_empty() {
+                next.ghosts.remove(&(call.client, ino));
+            }
+            next.perhaps_owed.remove(&(call.client, file));
+            return Some(Step::Next(next));
+        }
+        let unaware = self.is_unaware(call) && *outcome == Outcome::Done;
+        Some(match refused || unaware {
+            true => Step::Same,
+            false => impossible("a file whose making was lost"),
+        })
+    }
+
     /// The session of a client is over.
     pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op]) -> State {
         let mut next = self.clone();
@@ -287,6 +325,7 @@ impl State {
             next.opens.retain(|(holder, _), _| *holder != client);
             next.owed.retain(|(holder, _)| *holder != client);
             next.perhaps_owed.retain(|(holder, _), _| *holder != client);
+            next.ghosts.retain(|(holder, _), _| *holder != client);
             next.perhaps_gone();
         } else {
             let of = next.opens.iter_mut().filter(|((holder, _), _)| *holder == client);

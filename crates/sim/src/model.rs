@@ -143,6 +143,8 @@ pub struct State {
     pub owed: BTreeSet<(usize, FileNo)>,
     /// Open files that may tell of a loss, and how often.
     pub perhaps_owed: BTreeMap<(usize, FileNo), u8>,
+    /// Open files of clients that live whose making was lost, by the number that the file had.
+    pub ghosts: BTreeMap<(usize, Ino), Vec<FileNo>>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
     /// Clients may lose what they did.
@@ -166,6 +168,7 @@ impl Default for State {
             opens: BTreeMap::new(),
             owed: BTreeSet::new(),
             perhaps_owed: BTreeMap::new(),
+            ghosts: BTreeMap::new(),
             learned: BTreeMap::new(),
             mortal: false,
         }
@@ -297,6 +300,9 @@ impl State {
             && self.owed.contains(&(call.client, file))
             && let Some(step) = self.tell_loss(call, file, outcome)
         {
+            return step;
+        }
+        if let Some(step) = self.of_a_ghost(call, outcome) {
             return step;
         }
         match &call.op {

@@ -56,6 +56,8 @@ pub struct OpenFile {
     pub flags: OpenFlags,
     /// It bypasses the kernel's pages.
     pub direct: bool,
+    /// The generation of its inode.
+    generation: u64,
 }
 
 impl OpenFile {
@@ -285,7 +287,13 @@ impl Mount {
 
     fn file(&self, ino: Ino, opened: Opened, (number, flags): (FileNo, OpenFlags)) -> OpenFile {
         let direct = opened.direct_io || !self.vfs.caches();
-        OpenFile { ino, handle: opened.handle, number, flags, direct }
+        let generation = self.vfs.generation(ino);
+        OpenFile { ino, handle: opened.handle, number, flags, direct, generation }
+    }
+
+    /// Has another inode its number now? The kernel does nothing with it any more.
+    fn is_bad(&self, file: &OpenFile) -> bool {
+        self.vfs.caches() && self.vfs.generation(file.ino) != file.generation
     }
 
     /// open(2) of a file that was looked up.
@@ -446,6 +454,10 @@ impl Mount {
     pub async fn read(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let op = Op::Read { ino: file.ino, offset, len };
         let begun = self.begin(&op);
+        if self.is_bad(&file) {
+            self.end(begun, op, Outcome::Failed(Fault::Io));
+            return Err(Fault::Io);
+        }
         if !file.direct {
             let read = self.vfs.read_pages((file.ino, file.handle), offset, u64::from(len)).await;
             return self.read_ended((begun, op), file.ino, (offset, len), read);
@@ -502,6 +514,9 @@ impl Mount {
 
     /// pwrite(2), or write(2) at the end.
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
+        if self.is_bad(&file) {
+            return Err(Fault::Io);
+        }
         let _locked = self.lock(&[file.ino]).await;
         let append = file.flags.has(OpenFlags::APPEND);
         let offset = offset.filter(|_| !append).or((!append).then_some(0));

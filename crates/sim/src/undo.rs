@@ -157,7 +157,8 @@ fn again(
     }
     let start = start?;
     let (mut state, mut past) = (start.state.clone(), start.before.clone());
-    let mut orphans: Vec<FileNo> = lost.iter().filter_map(|link| link.call.op.file()).collect();
+    let mut orphans: Vec<(Ino, FileNo)> =
+        lost.iter().filter_map(|link| opened(&link.call)).collect();
     for link in tail.into_iter().rev() {
         if let Op::Create { at, .. } = &link.call.op
             && link.call.client == client
@@ -165,11 +166,15 @@ fn again(
             && state.find(*at).is_none()
         {
             // It opened what is lost.
+            orphans.extend(opened(&link.call));
             continue;
         }
         if link.call.client == client && renamed_nothing(link) {
             // Without what is lost it would, but the server did nothing.
             continue;
+        }
+        if let Op::Close(_, file) = link.call.op {
+            orphans.retain(|(_, open)| *open != file);
         }
         if link.call.client == client && saw_mode(&link.call, lost) {
             continue;
@@ -181,8 +186,7 @@ fn again(
             Step::Several(mut next) => Rc::new(next.swap_remove(0)),
             // What the client itself saw goes with what it lost.
             Step::Impossible(_) if link.call.client == client => {
-                orphans
-                    .extend(link.call.op.file().filter(|_| matches!(link.call.op, Op::Open(..))));
+                orphans.extend(opened(&link.call));
                 continue;
             }
             Step::Impossible(_) => return None,
@@ -191,8 +195,11 @@ fn again(
         state = next;
     }
     // What was written to a file that is lost itself is told by who has it open.
-    let owed = &mut Rc::make_mut(&mut state).perhaps_owed;
-    orphans.into_iter().for_each(|file| *owed.entry((client, file)).or_default() += 1);
+    let left = Rc::make_mut(&mut state);
+    for (ino, file) in orphans {
+        *left.perhaps_owed.entry((client, file)).or_default() += 1;
+        left.ghosts.entry((client, ino)).or_default().push(file);
+    }
     Some((state, past))
 }
 
@@ -201,6 +208,15 @@ fn renamed_nothing(link: &Link) -> bool {
     match link.call.op {
         Op::Rename { from, to, .. } => link.state.find(from) == link.state.find(to),
         _ => false,
+    }
+}
+
+/// The file that an operation has opened.
+fn opened(call: &Call) -> Option<(Ino, FileNo)> {
+    let opens = matches!(call.op, Op::Open(..) | Op::Create { .. } | Op::TmpFile(..));
+    match call.outcome {
+        Some(Outcome::Found(Some(ino))) if opens => Some((ino, call.op.file()?)),
+        _ => None,
     }
 }
 

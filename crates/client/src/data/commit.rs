@@ -202,6 +202,20 @@ impl DataContext {
         }
     }
 
+    /// Nothing of the file is to be committed any more.
+    fn inactive(&self, file: &Rc<File>) {
+        let mut active = self.active.borrow_mut();
+        if active.get(&file.ino).is_some_and(|known| Rc::ptr_eq(known, file)) {
+            active.remove(&file.ino);
+        }
+    }
+
+    /// Nothing of the file is to be committed ever.
+    pub(super) fn forget_file(&self, file: &Rc<File>) {
+        self.inactive(file);
+        self.queue.borrow_mut().retain(|queued| !Rc::ptr_eq(&queued.file, file));
+    }
+
     fn push(&self, file: Rc<File>, due: Instant) {
         let mut queue = self.queue.borrow_mut();
         self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
@@ -233,7 +247,7 @@ impl DataContext {
                 state.tail = None;
                 state.touched.clear();
                 drop(state);
-                self.active.borrow_mut().remove(&file.ino);
+                self.inactive(&file);
             } else if state.alone && !batch.is_empty() {
                 drop(state);
                 later.push(file);
@@ -358,7 +372,7 @@ impl DataContext {
                 if purpose == Purpose::Background {
                     state.tail = None;
                 }
-                self.active.borrow_mut().remove(&file.ino);
+                self.inactive(file);
             }
         }
         for file in files {
@@ -566,6 +580,9 @@ async fn drain_queue(env: Env, weak: Weak<DataContext>) {
 impl File {
     /// Puts the file into the commit queue.
     pub(super) fn enqueue(self: &Rc<Self>) {
+        if self.given_up.get() {
+            return self.state.borrow_mut().abandon();
+        }
         if !std::mem::replace(&mut self.state.borrow_mut().queued, true) {
             self.ctx.push(self.clone(), self.ctx.env.now() + AGE);
         }

@@ -138,6 +138,8 @@ pub struct File {
     pub(super) append: AsyncMutex,
     pub(super) loading: AsyncMutex,
     pub(super) errors: Cell<u64>,
+    /// The inode is no more, and its number perhaps another one's: nothing goes to the server.
+    pub(super) given_up: Cell<bool>,
 }
 
 impl std::fmt::Debug for File {
@@ -352,6 +354,7 @@ impl File {
             append: AsyncMutex::new(),
             loading: AsyncMutex::new(),
             errors: Cell::new(0),
+            given_up: Cell::new(false),
         })
     }
 
@@ -545,6 +548,14 @@ impl File {
         state.rights = Rights::empty();
         state.paused = false;
         drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The inode's making was lost with the session, after [`File::drop_all`].
+    pub fn give_up_for_good(self: &Rc<Self>) {
+        self.given_up.set(true);
+        self.state.borrow_mut().abandon();
+        self.ctx.forget_file(self);
         self.changed.notify_all();
     }
 

@@ -17,6 +17,11 @@ use crate::uses::Service;
 const COPY_MAX: u64 = 16 << 20;
 
 impl OpenFile {
+    /// `Stale` if the file's making was lost.
+    fn stands(&self) -> Result<(), Fault> {
+        if self.inode.is_lost() { Err(Fault::Stale) } else { Ok(()) }
+    }
+
     /// `Io` once for every failure of write-behind since the handle was opened.
     fn report(&self) -> Result<(), Fault> {
         let Some(content) = self.inode.content() else { return Ok(()) };
@@ -64,12 +69,13 @@ impl Client {
     ) -> Result<u32, Fault> {
         let core = &self.core;
         core.writable()?;
-        let file = core.handles.file(handle)?;
+        let file = core.handles.any_file(handle)?;
         let inode = &file.inode;
         if !flags.write_back_cache {
             // The kernel writes back for whoever has stored, by any descriptor.
             file.report()?;
         }
+        file.stands()?;
         if len == 0 {
             return Ok(0);
         }
@@ -113,9 +119,9 @@ impl Client {
     /// A descriptor was closed: reports failed writes, frees the owner's POSIX locks.
     pub async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<(), Fault> {
         let core = &self.core;
-        let Ok(file) = core.handles.file(handle) else { return Ok(()) };
+        let Ok(file) = core.handles.any_file(handle) else { return Ok(()) };
         let ino = file.inode.ino;
-        if core.locks.holds(ino, false, owner) {
+        if !file.inode.is_lost() && core.locks.holds(ino, false, owner) {
             let lock = LockRequest {
                 flock: false,
                 owner,
@@ -132,7 +138,11 @@ impl Client {
 
     /// Everything of the file is durable when it ends.
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
-        let file = self.core.handles.file(handle)?;
+        let file = self.core.handles.any_file(handle)?;
+        if file.inode.is_lost() {
+            file.report()?;
+            return file.stands();
+        }
         let durable = self.core.make_durable(&file.inode, datasync).await;
         file.report()?;
         self.core.locks.stand(&file)?;
@@ -150,13 +160,14 @@ impl Client {
     ) -> Result<(), Fault> {
         let core = &self.core;
         core.writable()?;
-        let file = core.handles.file(handle)?;
+        let file = core.handles.any_file(handle)?;
         if len == 0 {
             return Err(Fault::Invalid);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let end = end.ok_or(Fault::FileTooBig)?;
         file.report()?;
+        file.stands()?;
         if caller.uid != 0 {
             // The kernel looks at the mode that it has, which may be old.
             core.kill_setid(caller, &file.inode).await?;

@@ -46,7 +46,11 @@ impl Client {
     /// a lock that is granted all the same is taken back, to what was held before.
     pub async fn setlk(&self, handle: Handle, lock: LockRequest, wait: bool) -> Result<(), Fault> {
         let core = &self.core;
-        let ino = core.handles.ino(handle)?;
+        let ino = match core.handles.ino(handle) {
+            // Nothing is held of what is no more.
+            Err(Fault::Stale) if lock.exclusive.is_none() => return Ok(()),
+            ino => ino?,
+        };
         if lock.exclusive.is_none() {
             return core.unlock(ino, lock).await;
         }

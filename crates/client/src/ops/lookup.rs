@@ -31,6 +31,7 @@ impl Client {
     async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
         let core = &self.core;
         core.live().await?;
+        core.stands(dir)?;
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && core.name_counts(dir.ino, name)
@@ -90,31 +91,30 @@ impl Client {
 
     /// The kernel forgot `count` lookups of the inode.
     pub fn forget(&self, ino: Ino, count: u64) {
-        if let Some(inode) = self.core.inodes.get(ino)
-            && inode.forgotten(count) == 0
-        {
-            self.core.inodes.cooled(&inode);
-        }
+        self.core.inodes.forgotten(ino, count);
     }
 
     /// Attributes, and for how long they hold.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
         let core = &self.core;
         core.live().await?;
+        core.stands(ino)?;
         let known = core.inodes.get(ino);
-        let (inode, attr) = match known
-            .filter(|inode| core.attr_counts(inode) || inode.is_removed_directory())
-        {
-            Some(inode) => {
-                let attr = inode.attr();
-                (inode, attr)
-            }
-            None => match core.ask_attr(ino).await {
-                // The kernel found it by a name that another client has taken away since.
-                Err(Fault::Stale) => return core.inodes.get(ino).map_or(Err(Fault::Stale), gone),
-                fetched => fetched?,
-            },
-        };
+        let (inode, attr) =
+            match known.filter(|inode| core.attr_counts(inode) || inode.is_removed_directory()) {
+                Some(inode) => {
+                    let attr = inode.attr();
+                    (inode, attr)
+                }
+                None => match core.ask_attr(ino).await {
+                    // The kernel found it by a name that another client has taken away since.
+                    Err(Fault::Stale) => {
+                        core.stands(ino)?;
+                        return core.inodes.get(ino).map_or(Err(Fault::Stale), gone);
+                    }
+                    fetched => fetched?,
+                },
+            };
         Ok((attr, core.tell_attr(&inode)))
     }
 

@@ -157,6 +157,7 @@ impl Client {
         let Some(file) = core.handles.remove_file(handle) else { return };
         let inode = file.inode.clone();
         if let Some(owner) = flock_owner
+            && !inode.is_lost()
             && core.locks.holds(inode.ino, true, owner)
         {
             let lock = LockRequest {
@@ -175,7 +176,7 @@ impl Client {
         }
         let left = inode.count_open(-1);
         drop(file);
-        if left > 0 {
+        if left > 0 || inode.is_lost() {
             return;
         }
         if inode.server_attr().nlink == 0 || inode.take_owed_open() {
@@ -291,6 +292,9 @@ impl Core {
     /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
     /// should have named.
     async fn give_open(&self, inode: &Rc<Inode>) -> Option<u64> {
+        if inode.is_lost() {
+            return None;
+        }
         if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
             inode.owe_open();
             return None;

@@ -40,6 +40,10 @@ impl Client {
         if let Some(size) = set.size {
             match inode.kind() {
                 FileKind::Regular => {
+                    // A descriptor of what is lost does not reach what has its number now.
+                    if let Some(handle) = set.handle {
+                        core.handles.ino(handle)?;
+                    }
                     let by = set.handle.and_then(|handle| core.handles.file(handle).ok());
                     core.truncate(&inode, size, by.as_deref()).await?;
                 }
@@ -109,6 +113,9 @@ impl Core {
             // What was written before no longer sets the time, also not by a commit that is sent again
             // after a restart; what is written from now on does.
             content.file.times_setting().await;
+        }
+        if inode.is_lost() {
+            return Err(Fault::Stale);
         }
         let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
         let reply = self.session.call(Call::one(caller, op)).await?;

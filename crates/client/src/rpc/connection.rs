@@ -11,7 +11,7 @@ use proto::slots::SlotTable;
 use proto::wire::Bytes;
 use types::{ClientId, Duration, Fault, Instant, Transno};
 
-use super::{Call, Phase, Session};
+use super::{Call, Phase, Session, Undone};
 use crate::api::{ClientConfig, ConnectError};
 
 /// Bytes asked of the socket at once.
@@ -336,7 +336,7 @@ impl Session {
     /// A Welcome on a later connection: the session goes on, or it is a new one.
     fn welcomed(&self, connection: &Connection) {
         let lost = connection.welcome.state == mds::NEW;
-        let mut gone = Vec::new();
+        let mut gone = Undone::default();
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += 1;
@@ -347,15 +347,11 @@ impl Session {
                 .kept
                 .range((Bound::Excluded(survived), Bound::Unbounded))
                 .filter(|(transno, kept)| kept.replayed.unwrap_or(**transno).epoch != epoch)
-                .map(|(_, kept)| kept.request.clone())
+                .map(|(_, kept)| kept)
                 .collect();
+            undone.iter().for_each(|kept| gone.add(kept));
             if !undone.is_empty() {
                 state.losses += 1;
-                let ops = undone.iter().flat_map(|request| &request.ops);
-                gone.extend(ops.filter_map(|op| match op {
-                    Op::Commit { ino, .. } => Some(*ino),
-                    _ => None,
-                }));
             }
             std::mem::take(&mut state.pending)
         } else {

@@ -46,9 +46,31 @@ pub(crate) trait Events {
     fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
     /// The server restarted, and `epoch` has begun: what is held, to be reclaimed.
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
-    /// The session was lost and a new one stands under a new number. What was answered for `lost`
-    /// went with the server that answered it.
-    fn evicted(&self, client: ClientId, lost: &[Ino]);
+    /// Does the operation name an inode whose making was lost?
+    fn refuses(&self, op: &Op) -> bool;
+    /// The session was lost and a new one stands under a new number.
+    fn evicted(&self, client: ClientId, undone: &Undone);
+}
+
+/// What was answered, and went with the session and the server that had answered it.
+#[derive(Default)]
+pub(crate) struct Undone {
+    /// Files of which something was committed.
+    pub committed: Vec<Ino>,
+    /// Inodes that were made.
+    pub made: Vec<Ino>,
+}
+
+impl Undone {
+    fn add(&mut self, kept: &Kept) {
+        for (op, result) in kept.request.ops.iter().zip(&kept.reply.results) {
+            match (op, result) {
+                (Op::Commit { ino, .. }, _) => self.committed.push(*ino),
+                (_, Ok(OpReply::Made { leased, .. })) => self.made.push(leased.attr.ino),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// A request to be made.
@@ -218,7 +240,8 @@ impl Session {
     /// # Errors
     /// `Evicted`: the session was lost before the answer came, and nobody knows whether the request
     /// was executed; one that only asks is made again instead. `Unreachable`: the session is closed.
-    /// `Interrupted`: the operation that it is part of was given up before it was sent.
+    /// `Interrupted`: the operation that it is part of was given up before it was sent. `Stale`: it names an
+    /// inode whose making was lost.
     pub async fn call(&self, call: Call) -> Answer {
         // One that asks for nothing wants what was done in this session to be durable.
         if call.ops.is_empty() || !call.ops.iter().all(only_asks) {
@@ -239,6 +262,11 @@ impl Session {
         };
         let operation = self.callers.of(call.class);
         let permit = permits.acquire(1).await;
+        let asked = call.class == SlotClass::Ordinary;
+        if asked && self.events().is_some_and(|events| call.ops.iter().any(|op| events.refuses(op)))
+        {
+            return Err(Fault::Stale);
+        }
         if self.callers.are_gone(operation) {
             return Err(Fault::Interrupted);
         }

@@ -1,11 +1,11 @@
 //! A client that is silent for too long loses its session, and says so.
 
-use client::{OpenFlags, SetAttrRequest};
+use client::{LockRequest, OpenFlags, SetAttrRequest};
 use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
-use types::{Duration, Fault, Ino};
+use types::{Duration, Fault, Ino, LockOwner};
 
-use crate::harness::{LEASE, RDWR, ROOT, Told, check, logged};
+use crate::harness::{LEASE, RDWR, ROOT, Told, WRONLY, check, logged};
 
 #[test]
 fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
@@ -124,6 +124,74 @@ fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
         });
     }
     assert!(lost > 4, "{lost}");
+}
+
+#[test]
+fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number() {
+    check(7, |cluster| async move {
+        let a = cluster.mount("a").await;
+        a.put("kept", b"x").await;
+        a.client.syncfs().await.unwrap();
+        let (lost, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let direct = a.open(lost.attr.ino, WRONLY).await;
+        cluster.world.kill("mds");
+        cluster.world.isolate("a");
+        cluster.env.sleep(Duration::from_millis(20)).await;
+        cluster.start_server().await;
+        let b = cluster.mount("b").await;
+        let (made, other) = b.create(Ino::ROOT, "g", RDWR).await;
+        assert_eq!(made.attr.ino, lost.attr.ino, "the number comes again");
+        b.write(other.handle, 0, b"other").await;
+        b.client.fsync(other.handle, false).await.unwrap();
+        cluster.world.heal();
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(a.client.status().evictions, 1);
+
+        let (ino, stale) = (lost.attr.ino, Some(Fault::Stale));
+        let lock = LockRequest {
+            flock: false,
+            owner: LockOwner(1),
+            pid: 1,
+            exclusive: Some(true),
+            start: 0,
+            end: u64::MAX,
+        };
+        let size = SetAttrRequest { size: Some(0), ..SetAttrRequest::default() };
+        let refused = async |what: &str| {
+            for handle in [opened.handle, direct] {
+                assert_eq!(a.try_write(handle, 0, b"lost").await.err(), stale, "{what}");
+                assert_eq!(a.client.fsync(handle, false).await.err(), stale, "{what}");
+                assert_eq!(a.client.fallocate(&ROOT, handle, 0, 0, 9).await.err(), stale, "{what}");
+                assert_eq!(a.client.setlk(handle, lock, false).await.err(), stale, "{what}");
+                let free = LockRequest { exclusive: None, ..lock };
+                assert_eq!(a.client.setlk(handle, free, false).await, Ok(()), "{what}");
+                let cut = SetAttrRequest { handle: Some(handle), ..size };
+                assert_eq!(a.client.setattr(&ROOT, ino, cut).await.err(), stale, "{what}");
+            }
+            let read = a.client.read(opened.handle, 0, 9, true).await;
+            assert_eq!(read.err(), stale, "{what}");
+        };
+        // What the kernel asks by the number means the lost file …
+        refused("before the number is told anew").await;
+        assert_eq!(a.client.getattr(ino).await.err(), stale);
+        assert_eq!(a.client.open(&ROOT, ino, RDWR).await.err(), stale);
+        assert_eq!(a.client.setattr(&ROOT, ino, size).await.err(), stale);
+        // … until a name has led it to the other one, which it can tell from that.
+        let found = a.find(Ino::ROOT, "g").await.expect("made by the other");
+        assert_eq!((found.attr.ino, found.attr.size), (ino, 5));
+        assert_ne!(found.generation, lost.generation);
+        assert!(a.find(Ino::ROOT, "f").await.is_none());
+        refused("after that").await;
+        assert_eq!(a.get("g").await, b"other");
+        for handle in [opened.handle, direct] {
+            assert_eq!(a.client.flush(handle, LockOwner(1)).await, Ok(()));
+            a.client.release(handle, None).await;
+        }
+        a.client.forget(ino, 1);
+        let mine = a.open(ino, RDWR).await;
+        a.write(mine, 5, b"!").await;
+        assert_eq!(b.read(other.handle, 0, 9).await, b"other!");
+    });
 }
 
 #[test]

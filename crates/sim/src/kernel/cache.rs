@@ -35,6 +35,8 @@ struct Node {
     unstable: u32,
     /// Number of the last change by this kernel that left the version as it was.
     changed: u64,
+    /// As it was told with the first lookup.
+    generation: u64,
     /// They were asked for before that, and taken in after it.
     older: bool,
 }
@@ -93,7 +95,7 @@ impl Cache {
             btime: Timestamp::default(),
             version: 0,
         };
-        self.looked_up(&attr, Instant::default(), Asked::default().unquestioned());
+        self.looked_up(&attr, 0, Instant::default(), Asked::default().unquestioned());
     }
 
     /// A question is asked now.
@@ -130,6 +132,25 @@ impl Cache {
         self.names.remove(&at);
     }
 
+    /// An answer tells of an inode of this generation. `true`: the kernel knows another one by that number,
+    /// which it gives up; the lookups of both are forgotten together.
+    pub fn supersedes(&mut self, ino: Ino, generation: u64) -> bool {
+        let Some(node) = self.nodes.get_mut(&ino) else { return false };
+        if node.generation == generation {
+            return false;
+        }
+        self.version += 1;
+        let fresh = Node { void: true, version: self.version, unstable: 0, generation, ..*node };
+        *node = Node { older: false, changed: 0, ..fresh };
+        self.names.retain(|at, dentry| at.dir != ino && dentry.leads != Some(ino));
+        true
+    }
+
+    /// The generation of a known inode.
+    pub fn generation(&self, ino: Ino) -> u64 {
+        self.nodes.get(&ino).map_or(0, |node| node.generation)
+    }
+
     /// The type of a known inode.
     pub fn kind(&self, ino: Ino) -> Option<FileKind> {
         self.nodes.get(&ino).map(|node| node.attr.kind)
@@ -152,7 +173,7 @@ impl Cache {
     }
 
     /// One more lookup of an inode was answered.
-    pub fn looked_up(&mut self, attr: &Attr, until: Instant, asked: Asked) {
+    pub fn looked_up(&mut self, attr: &Attr, generation: u64, until: Instant, asked: Asked) {
         if let Some(node) = self.nodes.get_mut(&attr.ino) {
             node.lookups += 1;
             self.told(attr, until, asked);
@@ -169,6 +190,7 @@ impl Cache {
             lookups: 1,
             unstable: 0,
             changed: 0,
+            generation,
             older: false,
         };
         self.nodes.insert(attr.ino, node);

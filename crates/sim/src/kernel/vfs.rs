@@ -200,12 +200,26 @@ impl Vfs {
 
     fn enter(&self, at: At, entry: &Entry, asked: Asked) -> Found {
         let until = self.attr_until(entry.attr_ttl);
-        self.cache(|cache| cache.looked_up(&entry.attr, until, asked));
+        self.supersede(entry);
+        self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
         if self.caches() {
             let until = self.name_until(entry.entry_ttl);
             self.cache(|cache| cache.enter(at, Some(entry.attr.ino), until, asked));
         }
         self.found(&entry.attr, entry.attr_ttl)
+    }
+
+    /// Who has a number that was another inode's: Linux makes that one bad, whatever is open of it.
+    fn supersede(&self, entry: &Entry) {
+        let ino = entry.attr.ino;
+        if self.cache(|cache| cache.supersedes(ino, entry.generation)) {
+            self.caches.0.pages.borrow_mut().remove(&ino);
+        }
+    }
+
+    /// The generation of an inode that the kernel knows.
+    pub fn generation(&self, ino: Ino) -> u64 {
+        self.cache(|cache| cache.generation(ino))
     }
 
     /// As [`Vfs::enter`]; a size that differs cuts pages off.
@@ -341,7 +355,8 @@ impl Vfs {
         self.caches.wake().await;
         let (entry, opened) = answer?;
         let until = self.attr_until(entry.attr_ttl);
-        self.cache(|cache| cache.looked_up(&entry.attr, until, asked));
+        self.supersede(&entry);
+        self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
         self.caches.use_inode(entry.attr.ino);
         self.opened(entry.attr.ino, opened.handle);
         Ok((self.found(&entry.attr, entry.attr_ttl), opened))
@@ -511,7 +526,8 @@ impl Vfs {
             match number {
                 Some(name) => drop(self.take_in(At { dir, name }, entry, asked).await),
                 None => self.cache(|cache| {
-                    cache.looked_up(&entry.attr, types::Instant::default(), asked);
+                    let until = types::Instant::default();
+                    cache.looked_up(&entry.attr, entry.generation, until, asked);
                 }),
             }
         }

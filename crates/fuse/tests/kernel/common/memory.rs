@@ -124,7 +124,7 @@ impl MemoryFs {
             self.control.referenced.fetch_add(1, Ordering::SeqCst);
         }
         node.lookups += 1;
-        Ok(Entry { attr: node.attr, attr_ttl: self.ttl, entry_ttl: self.ttl })
+        Ok(Entry { attr: node.attr, attr_ttl: self.ttl, entry_ttl: self.ttl, generation: 0 })
     }
 
     fn made(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Ino> {
