@@ -117,6 +117,9 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
             false => Ok(()),
         };
     }
+    // A dead client keeps its pool until somebody lacks space, and then for its quarantine.
+    let _ = fill(first, sizes.data).await;
+    cluster.env.sleep(QUIET).await;
     for mount in [first, last] {
         let room = (sizes.data - 1).saturating_sub(held(mount).await);
         fill(mount, room).await?;
