@@ -68,7 +68,9 @@ impl State {
         let mut next = self.clone();
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {
-            *next.perhaps_owed.entry((call.client, file)).or_default() += 2;
+            // However many pages were lost since it told.
+            let times = next.perhaps_owed.entry((call.client, file)).or_default();
+            *times = (*times).max(2);
         }
         if !self.nodes.contains_key(&ino) {
             return Step::Next(next);

@@ -52,6 +52,8 @@ struct Session {
     client: u64,
     /// Position since which it may be lost.
     since: Option<u64>,
+    /// Its client was in trouble when the server began to evict it.
+    excused: bool,
     /// The history says that it is lost.
     told: bool,
     /// Evictions that its client has heard of.
@@ -388,6 +390,10 @@ impl Fleet {
             drop(members);
             return self.bury(false);
         };
+        // It may hear of that much later, if the server stands still.
+        let now = self.0.cluster.env.now();
+        let troubled = members[slot].trouble.is_some_and(|(_, until)| now <= until);
+        members[slot].session.excused |= troubled;
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
             members[slot].session.told = true;
@@ -408,7 +414,8 @@ impl Fleet {
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         if status.evictions > member.session.evictions {
-            if member.trouble.is_none_or(|(_, until)| now > until) {
+            let troubled = member.trouble.is_some_and(|(_, until)| now <= until);
+            if !troubled && !member.session.excused {
                 log::violation(&format!("c{} was evicted, though it was heard", mount.index));
             }
             if status.evictions > member.session.evictions + 1 {

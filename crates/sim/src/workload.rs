@@ -10,7 +10,7 @@ use types::{Duration, Fault, FileKind, Ino};
 
 use crate::call::{At, LOCK_UNITS, NameNo};
 use crate::mount::{Mount, OpenFile, Target};
-use crate::script::{Script, Step};
+use crate::script::{Script, Step, Workload};
 
 /// The names of every directory.
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
@@ -287,7 +287,8 @@ impl Process {
         let writes = file.flags.writes();
         let reads = file.flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
         let (offset, len) = self.range();
-        if file.maps_writable() && self.script.maps && self.one_in(6) {
+        let often = if self.script.workload == Workload::Content { 2 } else { 6 };
+        if file.maps_writable() && self.script.maps && self.one_in(often) {
             return self.store(file, offset, len).await;
         }
         match self.rng.below(20) {

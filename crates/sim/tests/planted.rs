@@ -59,6 +59,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::EmptyUnchecked, 1, FSCK),
     (Bug::KernelNamesKept, 1, MODEL),
     (Bug::KernelAttrKept, 28, MODEL),
+    (Bug::StaleWriteBack, 324, MODEL),
     (Bug::LocksNotReclaimed, 804, MODEL),
     (Bug::KernelPagesKept, 12, MODEL),
 ];
@@ -81,10 +82,12 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     // Of a damaged device nothing else needs to go wrong.
     let faults = match bug {
         Bug::ChecksumIgnored | Bug::AddressIgnored => vec![Fault::Damage],
+        Bug::StaleWriteBack => vec![Fault::Silence],
         _ => faults,
     };
     let workload = match bug {
         Bug::AttrVersionIgnored => Workload::Names,
+        Bug::StaleWriteBack => Workload::Content,
         _ => Workload::Mixed,
     };
     Plan { faults, workload, ..Plan::new(seed) }

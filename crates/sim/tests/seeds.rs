@@ -146,6 +146,22 @@ fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
 }
 
 #[test]
+fn what_mappings_stored_is_the_files_or_lost_with_its_session() {
+    let first = asked("REDBUD_FIRST").unwrap_or(0);
+    let (stores, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    for_each(seeds(400), |nth| {
+        let (faults, workload) = (vec![Fault::Silence], Workload::Content);
+        let plan = Plan { faults, workload, clients: 2, operations: 300, ..plan(first + nth) };
+        let report = check(&plan);
+        stores.fetch_add(report.stores.0, Ordering::Relaxed);
+        lost.fetch_add(report.stores.1, Ordering::Relaxed);
+    });
+    let (stores, lost) = (stores.into_inner(), lost.into_inner());
+    println!("{stores} stores into mappings, {lost} times not written back");
+    assert!(stores > 10 * seeds(400) && lost > 0, "{stores} stores, {lost} not written back");
+}
+
+#[test]
 fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
     let made = AtomicU64::new(0);

@@ -85,6 +85,8 @@ bugs! {
     OrphanFreedOpen,
     /// Attributes of an older reply replace newer ones.
     AttrVersionIgnored,
+    /// What a mapping stored under a lost session is written back in the next one.
+    StaleWriteBack,
     /// A released lock stays taken.
     UnlockLost,
     /// Locks never conflict.
