@@ -172,7 +172,8 @@ impl File {
             return self.zero_in_block(from, to).await.map(|()| true);
         }
         if from < first * BLOCK_U64 {
-            self.zero_in_block(from, first * BLOCK_U64).await?;
+            // What is behind `end` may be appended meanwhile.
+            self.zero_in_block(from, end.min(first * BLOCK_U64)).await?;
         }
         if last * BLOCK_U64 < to {
             self.zero_in_block(last * BLOCK_U64, to).await?;

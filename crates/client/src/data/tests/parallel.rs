@@ -158,7 +158,15 @@ fn a_write_goes_out_at_once_where_each_had_an_fsync_of_its_own() {
 #[test]
 fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
     const SIZE: u64 = 5000;
-    let kinds = ["the tail is made zero", "extended", "allocated", "punched"];
+    let kinds = [
+        "the tail is made zero",
+        "extended",
+        "allocated",
+        "punched",
+        "punched inside the last block",
+        "made zero inside the last block",
+        "made zero and allocated inside the last block",
+    ];
     for (kind, seed) in (0..kinds.len()).flat_map(|kind| (340..350).map(move |seed| (kind, seed))) {
         run(seed, Setup::default(), |rig| async move {
             let file = rig.file(1);
@@ -173,7 +181,10 @@ fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
                     0 => other.zero_tail().await,
                     1 => other.set_size(SIZE + 100).await,
                     2 => other.fallocate(0, SIZE, 100).await,
-                    _ => other.fallocate(3, 4096, SIZE - 4096).await,
+                    3 => other.fallocate(3, 4096, SIZE - 4096).await,
+                    4 => other.fallocate(3, 4196, SIZE - 4196).await,
+                    5 => other.fallocate(17, 4196, SIZE - 4196).await,
+                    _ => other.fallocate(16, 4196, SIZE - 4196).await,
                 }
             });
             let data = IoBuf::copy_of(&[2; 8000]);
