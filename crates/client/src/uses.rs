@@ -116,6 +116,8 @@ pub(crate) struct Content {
     acquiring: Cell<bool>,
     /// So many times the kernel has yet to drop its pages of lost sessions.
     outdated: Cell<u32>,
+    /// Of what was to be written back of them nothing was refused yet.
+    outdated_untold: Cell<bool>,
     /// Uses, drain or rights changed.
     pub changed: Notify,
     /// Held by the recall that drains.
@@ -143,6 +145,7 @@ impl Content {
             parked_next: Cell::new(0),
             acquiring: Cell::new(false),
             outdated: Cell::new(0),
+            outdated_untold: Cell::new(false),
             changed: Notify::new(),
             draining: AsyncMutex::new(),
             queued: Cell::new(false),
@@ -193,6 +196,14 @@ impl Content {
     /// [`Content::pages_dropped`].
     pub fn pages_outdated(&self) {
         self.outdated.set(self.outdated.get() + 1);
+        self.outdated_untold.set(true);
+    }
+
+    /// What the kernel writes back is refused, since a session was lost. That is told once for each loss.
+    pub fn refuse_pages(&self) {
+        if self.outdated_untold.take() || self.outdated.get() == 0 {
+            self.file.lose_pages();
+        }
     }
 
     /// The kernel has dropped the pages that it had when [`Content::pages_outdated`] was told.
@@ -477,7 +488,7 @@ impl Core {
             let outdated = content.outdated.get() > 0 && !planted(Bug::StaleWriteBack);
             if service == Service::WriteBack && outdated {
                 // Others may have written the file since. A recall may wait for this answer.
-                content.file.lose_pages();
+                content.refuse_pages();
                 return Err(Fault::Io);
             }
             if content.is_ready(need) && inode.holds(need) {
