@@ -71,6 +71,8 @@ impl File {
         data: IoBuf,
         len: usize,
     ) -> Result<(u64, u32), Fault> {
+        // From here on it waits: what is lost meanwhile takes it along.
+        let generation = self.state.borrow().generation;
         let _turn = match offset {
             None => Some(self.append.lock().await),
             Some(_) => None,
@@ -96,8 +98,10 @@ impl File {
         let claim = self.ctx.budget.claim(bytes, || self.ctx.press()).await;
         let mut means = Means { claim, reserved: self.ctx.pool.nothing(), fetched: Vec::new() };
         let mut data = Some(data);
-        let generation = self.state.borrow().generation;
         loop {
+            if self.state.borrow().generation != generation {
+                return Err(Fault::Evicted);
+            }
             self.ensure_known(first, last).await?;
             let lack = {
                 let mut state = self.state.borrow_mut();

@@ -67,14 +67,36 @@ impl Client {
         len: usize,
         flags: WriteFlags,
     ) -> Result<u32, Fault> {
-        let core = &self.core;
-        core.writable()?;
-        let file = core.handles.any_file(handle)?;
-        let inode = &file.inode;
+        self.core.writable()?;
+        let file = self.core.handles.any_file(handle)?;
         if !flags.write_back_cache {
-            // The kernel writes back for whoever has stored, by any descriptor.
             file.report()?;
+            return self.write_to(&file, caller, offset, data, len, flags).await;
         }
+        // The kernel writes back for whoever has stored, by any descriptor: all of them tell what is lost.
+        match self.write_to(&file, caller, offset, data, len, flags).await {
+            Err(Fault::Evicted | Fault::NotHeld | Fault::Stale) => {
+                if let Some(content) = file.inode.content() {
+                    content.refuse_pages();
+                }
+                Err(Fault::Io)
+            }
+            other => other,
+        }
+    }
+
+    /// As [`Client::write`]. What it waits for may be lost with the session, and then so are the bytes.
+    async fn write_to(
+        &self,
+        file: &OpenFile,
+        caller: &Caller,
+        offset: u64,
+        data: IoBuf,
+        len: usize,
+        flags: WriteFlags,
+    ) -> Result<u32, Fault> {
+        let core = &self.core;
+        let inode = &file.inode;
         file.stands()?;
         if len == 0 {
             return Ok(0);
@@ -96,7 +118,7 @@ impl Client {
             };
             // Pages that the kernel launders may be another descriptor's.
             if !flags.write_back_cache {
-                core.locks.stand(&file)?;
+                core.locks.stand(file)?;
             }
             if !file.direct {
                 inode.set_pages(true);

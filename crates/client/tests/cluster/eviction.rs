@@ -355,3 +355,72 @@ fn the_kernel_writes_back_by_a_descriptor_that_has_a_loss_to_tell_and_takes_noth
         assert_eq!(a.read(handle, 0, 4096).await, [3; 4096]);
     });
 }
+
+#[test]
+fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
+    for by_kernel in [true, false] {
+        check(12, |cluster| async move {
+            const BIG: usize = 900 << 10;
+            let dirty_max = BIG + 5 * 1024;
+            let config = client::ClientConfig { dirty_max, ..client::ClientConfig::default() };
+            let a = cluster.try_mount("a", config).await.unwrap();
+            let b = cluster.mount("b").await;
+            let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+            let (ino, handle) = (entry.attr.ino, opened.handle);
+            a.write(handle, 0, &[1; 8192]).await;
+            a.client.fsync(handle, false).await.unwrap();
+            if by_kernel {
+                a.read_page(ino, handle, 0).await;
+                a.read_page(ino, handle, 4096).await;
+            }
+            let other = a.open(ino, RDWR).await;
+            let (_, big) = a.create(Ino::ROOT, "big", RDWR).await;
+            a.write(big.handle, 0, &vec![7; BIG]).await;
+            a.client.fsync(big.handle, false).await.unwrap();
+            cluster.world.isolate("a");
+            while a.client.lease_left() > Duration::from_millis(5) {
+                cluster.env.sleep(Duration::from_millis(1)).await;
+            }
+            cluster.data.stall(true);
+            // The second goes to the device after the first: by then the lease is over.
+            a.write(big.handle, 0, &[8; 4096]).await;
+            let filler = a.client.clone();
+            let mut data = a.env.buffer(BIG);
+            data.fill(9);
+            a.env.spawn(async move {
+                let flags = client::WriteFlags::default();
+                let _ = filler.write(&ROOT, big.handle, 0, data, BIG, flags).await;
+            });
+            cluster.env.sleep(Duration::from_micros(300)).await;
+            let writer = a.client.clone();
+            let mut data = a.env.buffer(8192);
+            data.fill(3);
+            let waits = a.env.spawn_join(async move {
+                let flags =
+                    client::WriteFlags { write_back_cache: by_kernel, ..Default::default() };
+                writer.write(&ROOT, handle, 0, data, 8192, flags).await
+            });
+            cluster.env.sleep(Duration::from_millis(100)).await;
+            assert!(!waits.is_ready());
+            cluster.data.stall(false);
+            let theirs = b.open(ino, RDWR).await;
+            b.write(theirs, 0, &[2; 8192]).await;
+            b.client.fsync(theirs, false).await.unwrap();
+            cluster.world.heal();
+            cluster.env.sleep(LEASE).await;
+            assert_eq!(a.client.status().evictions, 1);
+            let refused = if by_kernel { Fault::Io } else { Fault::Evicted };
+            assert_eq!(waits.await, Err(refused));
+            assert_eq!(b.read(theirs, 0, 8192).await, [2; 8192]);
+            // Who wrote knows it; of what was stored into a mapping every descriptor tells.
+            let told = if by_kernel { Err(Fault::Io) } else { Ok(()) };
+            for handle in [handle, other] {
+                assert_eq!(a.client.fsync(handle, false).await, told);
+                assert_eq!(a.client.fsync(handle, false).await, Ok(()));
+            }
+            let line = "(/f): the session was lost; what was stored into a mapping";
+            assert_eq!(logged().iter().any(|logged| logged.contains(line)), by_kernel);
+            assert_eq!(a.read(handle, 0, 8192).await, [2; 8192]);
+        });
+    }
+}
