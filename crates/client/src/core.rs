@@ -730,6 +730,7 @@ impl Events for Core {
             data.evicted(client);
         }
         self.inodes.lose(&undone.made);
+        self.locks.forget(&undone.made);
         for inode in inodes.iter().filter(|inode| inode.is_lost()) {
             if let Some(content) = inode.content() {
                 content.file.give_up_for_good();

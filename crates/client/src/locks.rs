@@ -7,7 +7,8 @@
 //! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
 //!   is held when it leaves is what it changes;
 //! - a lock that went with a session stays known as lost until its owner frees it, or closes what it
-//!   was taken through: nothing is done meanwhile in the belief that it is held ([`Locks::stand`]).
+//!   was taken through: nothing is done meanwhile in the belief that it is held ([`Locks::stand`]). Not so a
+//!   lock of an inode whose making was lost: the number may be another one's.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -171,6 +172,11 @@ impl Locks {
         told
     }
 
+    /// The making of these inodes was lost: what was locked is no more, and their numbers may be others'.
+    pub fn forget(&self, inos: &[Ino]) {
+        self.lost.borrow_mut().retain(|(ino, ..), _| !inos.contains(ino));
+    }
+
     /// Does `file` still have all locks that were taken through it?
     ///
     /// # Errors
@@ -189,12 +195,19 @@ impl Locks {
     /// The owner closed `file`: it counts no longer on locks that it took through it.
     pub fn closed(&self, file: &OpenFile, flock: bool, owner: LockOwner) {
         file.lockers.borrow_mut().retain(|locker| *locker != (flock, owner));
-        self.lost.borrow_mut().remove(&(file.inode.ino, flock, owner));
+        self.forget_of(file, flock, owner);
     }
 
     /// All that had `file` open closed it.
     pub fn closed_by_all(&self, file: &OpenFile) {
         for (flock, owner) in file.lockers.take() {
+            self.forget_of(file, flock, owner);
+        }
+    }
+
+    fn forget_of(&self, file: &OpenFile, flock: bool, owner: LockOwner) {
+        // What is kept under the number of a lost inode is another one's.
+        if !file.inode.is_lost() {
             self.lost.borrow_mut().remove(&(file.inode.ino, flock, owner));
         }
     }

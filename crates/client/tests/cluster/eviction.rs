@@ -134,6 +134,15 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
         a.client.syncfs().await.unwrap();
         let (lost, opened) = a.create(Ino::ROOT, "f", RDWR).await;
         let direct = a.open(lost.attr.ino, WRONLY).await;
+        let lock = LockRequest {
+            flock: false,
+            owner: LockOwner(1),
+            pid: 1,
+            exclusive: Some(true),
+            start: 0,
+            end: u64::MAX,
+        };
+        assert_eq!(a.client.setlk(opened.handle, lock, false).await, Ok(()));
         cluster.world.kill("mds");
         cluster.world.isolate("a");
         cluster.env.sleep(Duration::from_millis(20)).await;
@@ -148,14 +157,6 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
         assert_eq!(a.client.status().evictions, 1);
 
         let (ino, stale) = (lost.attr.ino, Some(Fault::Stale));
-        let lock = LockRequest {
-            flock: false,
-            owner: LockOwner(1),
-            pid: 1,
-            exclusive: Some(true),
-            start: 0,
-            end: u64::MAX,
-        };
         let size = SetAttrRequest { size: Some(0), ..SetAttrRequest::default() };
         let refused = async |what: &str| {
             for handle in [opened.handle, direct] {
@@ -183,13 +184,18 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
         assert!(a.find(Ino::ROOT, "f").await.is_none());
         refused("after that").await;
         assert_eq!(a.get("g").await, b"other");
+        // Who had the lost one locked counts on no lock of the other one but those that it takes.
+        let mine = a.open(ino, RDWR).await;
+        assert_eq!(a.client.setlk(mine, lock, false).await, Ok(()));
+        assert_eq!(a.try_write(mine, 5, b"!").await, Ok(1));
+        assert_eq!(a.client.fsync(mine, false).await, Ok(()));
         for handle in [opened.handle, direct] {
             assert_eq!(a.client.flush(handle, LockOwner(1)).await, Ok(()));
             a.client.release(handle, None).await;
         }
         a.client.forget(ino, 1);
-        let mine = a.open(ino, RDWR).await;
-        a.write(mine, 5, b"!").await;
+        let taken = b.client.setlk(other.handle, lock, false).await;
+        assert_eq!(taken, Err(Fault::WouldBlock), "the other one's lock stays");
         assert_eq!(b.read(other.handle, 0, 9).await, b"other!");
     });
 }
