@@ -115,7 +115,8 @@ pub struct Entry {
     pub attr_ttl: Duration,
     /// Time for which the name leads there.
     pub entry_ttl: Duration,
-    /// Differs from what was told of this number before where that was another inode, which is lost.
+    /// How many inodes of this number were lost under this mount: what was told of it before with another
+    /// generation was another inode. 0 for nearly all.
     pub generation: u64,
 }
 

@@ -11,7 +11,7 @@
 //! - what is kept per inode beyond a few hundred bytes (names, content) exists only
 //!   for directories and files in use.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -525,8 +525,8 @@ pub(crate) struct Inodes {
     /// Numbers of lost inodes that the kernel knows, as long as it was told of no other of that number; how
     /// many lookups it has not forgotten, unless another inode of that number counts them.
     lost: RefCell<BTreeMap<Ino, u64>>,
-    /// Rises with each loss.
-    generation: Cell<u64>,
+    /// How many inodes of a number were lost; of other numbers none was.
+    generations: RefCell<BTreeMap<Ino, u64>>,
 }
 
 impl Inodes {
@@ -541,7 +541,8 @@ impl Inodes {
         if let Some(inode) = map.get(&attr.ino) {
             return inode.clone();
         }
-        let inode = Rc::new(Inode::new(attr, self.generation.get()));
+        let generation = self.generations.borrow().get(&attr.ino).copied().unwrap_or(0);
+        let inode = Rc::new(Inode::new(attr, generation));
         if let Some(lookups) = self.lost.borrow_mut().get_mut(&attr.ino) {
             // The kernel forgets both by one number.
             inode.state.borrow_mut().lookups = std::mem::take(lookups);
@@ -560,10 +561,8 @@ impl Inodes {
 
     /// The making of these inodes was lost.
     pub fn lose(&self, inos: &[Ino]) {
-        if !inos.is_empty() {
-            self.generation.set(self.generation.get() + 1);
-        }
         for ino in inos {
+            *self.generations.borrow_mut().entry(*ino).or_default() += 1;
             let Some(inode) = self.map.borrow_mut().remove(ino) else { continue };
             let mut state = inode.state.borrow_mut();
             state.lost = true;
@@ -734,6 +733,8 @@ mod tests {
         inodes.forgotten(ino, 1);
         let new = inodes.make(&told(1, 0));
         assert!(inodes.is_lost(ino) && !new.is_lost() && new.generation != old.generation);
+        let other = inodes.make(&Attr { ino: Ino(9), ..told(1, 0) });
+        assert_eq!((new.generation, other.generation), (1, 0), "that number was never another's");
         new.looked_up();
         assert!(!inodes.is_lost(ino));
         assert_eq!(new.forgotten(1), 1, "of the lost one the kernel knows as well");
