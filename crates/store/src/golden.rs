@@ -29,7 +29,7 @@ use crate::dump::dump;
 use crate::dump::stream::{Inode, Reader, Record};
 use crate::features::{Feature, Features};
 use crate::format::slot::SlotSize;
-use crate::fsck::{FsckOptions, ProblemKind, Report, fsck, repair};
+use crate::fsck::{FsckOptions, ProblemKind, Repaired, Report, fsck, repair};
 use crate::mfs::{Cost, Mfs};
 use crate::names::MapLimits;
 use crate::open::OpenOptions;
@@ -338,27 +338,57 @@ fn a_device_with_a_feature_that_is_unknown_is_refused_by_its_name() {
     assert!(error.contains("read but not write (warps)") && error.contains("dump"), "{error}");
 }
 
+/// Both copies of the superblock.
+fn copies(disk: &SimDisk) -> [Superblock; 2] {
+    let blocks = disk.size() / BLOCK as u64;
+    [0, 1].map(|index| {
+        let place = Superblock::place(index, blocks).0 * BLOCK as u64;
+        Superblock::decode(&disk.peek(place, BLOCK), index, blocks).unwrap()
+    })
+}
+
+/// Makes the superblock say these features.
+fn set_features(disk: &SimDisk, features: Features) {
+    let blocks = disk.size() / BLOCK as u64;
+    for (index, copy) in (0..).zip(copies(disk)) {
+        let mut data = vec![0; BLOCK];
+        Superblock { features, ..copy }.encode(index, &mut data);
+        disk.poke(Superblock::place(index, blocks).0 * BLOCK as u64, &data);
+    }
+}
+
+fn repaired(disk: &SimDisk) -> Repaired {
+    in_world(disk, |env| async move {
+        let device = env.open_disk("meta", WRITE).await.unwrap();
+        repair(&env, &device, FsckOptions::default()).await.unwrap()
+    })
+}
+
 #[test]
 fn repair_writes_a_feature_that_the_superblock_lacks() {
     let disk = decode(&read("v1-name-maps", "img"));
-    let blocks = disk.size() / BLOCK as u64;
-    let copies = |disk: &SimDisk| {
-        [0, 1].map(|index| {
-            let place = Superblock::place(index, blocks).0 * BLOCK as u64;
-            Superblock::decode(&disk.peek(place, BLOCK), index, blocks).unwrap()
-        })
-    };
-    for (index, copy) in (0..).zip(copies(&disk)) {
-        let mut data = vec![0; BLOCK];
-        Superblock { features: Features::NONE, ..copy }.encode(index, &mut data);
-        disk.poke(Superblock::place(index, blocks).0 * BLOCK as u64, &data);
-    }
+    set_features(&disk, Features::NONE);
     let kinds: Vec<_> = checked(&disk).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    let left = in_world(&disk, |env| async move {
-        let device = env.open_disk("meta", WRITE).await.unwrap();
-        repair(&env, &device, FsckOptions::default()).await.unwrap().left.problems
-    });
+    let left = repaired(&disk).left.problems;
     assert_eq!((left, checked(&disk).problems), (vec![], vec![]));
     assert!(copies(&disk).iter().all(|copy| copy.features == Features::USUAL));
+}
+
+#[test]
+fn slots_of_another_size_than_the_superblock_says_are_told_and_lose_nothing_by_repair() {
+    for &(name, features) in GOLDENS {
+        for slots in SlotSize::ALL.into_iter().filter(|&slots| slots != features.slots()) {
+            let disk = decode(&read(name, "img"));
+            set_features(&disk, features.with_slots(slots));
+            let found = checked(&disk).problems;
+            let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
+            assert_eq!(kinds, [ProblemKind::OtherSlots], "{name}, {slots:?}");
+            let Repaired { left, lost, done, .. } = repaired(&disk);
+            assert_eq!((left.problems, lost, done), (found, vec![], vec![]), "{name}, {slots:?}");
+            assert!(text(&disk).as_bytes() == read(name, "txt"), "{name}, {slots:?}");
+            set_features(&disk, features);
+            assert_eq!(checked(&disk).problems, [], "{name}, {slots:?}, and back");
+        }
+    }
 }

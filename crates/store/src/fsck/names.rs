@@ -14,11 +14,12 @@ use super::plan::{Fix, SlotAt};
 use super::space::{Owner, Piece};
 use super::stranded::Short;
 use super::{Check, ProblemKind, Subject};
+use crate::block::{BlockType, type_of};
 use crate::error::StoreError;
 use crate::format::blob::decode_xattrs;
 use crate::format::lmap::{Entry, hash_of};
 use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
-use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::names::index::{Chunk, Position};
 use crate::trees::INODES;
 
@@ -35,6 +36,8 @@ pub(super) struct Tree {
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
+    /// Content blocks whose slots are not of the size that the superblock says, by their type.
+    pub(super) other_slots: BTreeMap<BlockType, u64>,
 }
 
 /// The ordinary inodes, two bytes for each slot of a chunk that has any: reuse number + 1 in the
@@ -148,8 +151,20 @@ impl Check {
         while let Some(directory) = self.tree.queue.pop_front() {
             self.directory(directory).await?;
         }
+        self.report_other_slots();
         self.compare_links().await?;
         self.compare_lists().await
+    }
+
+    /// Content whose slots are of another size is whole, and read as it is: nothing is done about it.
+    fn report_other_slots(&mut self) {
+        let said = self.features.slots().share();
+        for (kind, blocks) in std::mem::take(&mut self.tree.other_slots) {
+            let size = SlotSize::ALL.into_iter().find(|size| size.kind() == kind);
+            let share = size.unwrap_or_default().share();
+            let detail = format!("{blocks} blocks have slots of {share} bytes, it says {said}");
+            self.found(ProblemKind::OtherSlots, Subject::Whole, detail);
+        }
     }
 
     async fn directory(&mut self, of: Directory) -> Result<(), StoreError> {
@@ -238,11 +253,13 @@ impl Check {
     ) -> Result<(), StoreError> {
         let slots = self
             .read(|txn| {
-                let block = txn.read_as(home, txn.content_of(number))?;
-                Ok((0..SLOTS_PER_BLOCK).map(|i| Slot::load(block, i)).collect::<Vec<_>>())
+                let block = txn.read_slots(home)?;
+                let other = type_of(block).filter(|&kind| kind != txn.content_of(number));
+                let slots = (0..SLOTS_PER_BLOCK).map(|i| Slot::load(block, i));
+                Ok((slots.collect::<Vec<_>>(), other))
             })
             .await?;
-        let Some(slots) = slots else {
+        let Some((slots, other)) = slots else {
             let first = index * SLOTS_PER_BLOCK;
             self.lost.push(format!(
                 "slots {first} to {} of chunk {number}, of directory {dir}",
@@ -251,6 +268,9 @@ impl Check {
             self.plan.add(Fix::EmptyBlock(home, number, index));
             return Ok(());
         };
+        if let Some(kind) = other {
+            *self.tree.other_slots.entry(kind).or_default() += 1;
+        }
         for (i, slot) in (0..).zip(slots) {
             let place = Place { chunk: number, slot: index * SLOTS_PER_BLOCK + i };
             self.slot(dir, SlotAt { home, place }, slot, names).await?;

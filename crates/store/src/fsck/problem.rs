@@ -82,6 +82,9 @@ kinds! {
     /// The superblock lacks a feature that is in use.
     MissingFeature = Warning, "the superblock does not name a feature that is in use",
         "it is entered there, so that releases that do not know it leave the device alone";
+    /// Content blocks with slots of another size than the features say.
+    OtherSlots = Error, "directory slots are not of the size that the superblock says",
+        "nothing: every slot is read as it is, and nothing is lost; `redbud dump`, `redbud mkfs --slot` and `redbud load` give all slots one size";
     /// A counter of numbers is below a number that was issued.
     BadCounter = Error, "a counter lags behind the numbers issued",
         "it is raised";

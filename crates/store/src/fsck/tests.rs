@@ -641,9 +641,9 @@ fn every_kind_is_planted_found_and_repaired() {
     records_of_clients_that_make_no_sense_are_found();
     what_nothing_leads_to_is_found_in_lost_and_found();
     let all = ProblemKind::ALL.iter().copied();
-    // Those are of a device (`device_tests`), or of a large directory (`lmap::tests`).
-    use ProblemKind::{BadNameMap, DamagedLabel, DamagedLog, MissingFeature};
-    let elsewhere = [DamagedLabel, DamagedLog, BadNameMap, MissingFeature];
+    // Those are of a device (`device_tests`, `golden`), or of a large directory (`lmap::tests`).
+    use ProblemKind::{BadNameMap, DamagedLabel, DamagedLog, MissingFeature, OtherSlots};
+    let elsewhere = [DamagedLabel, DamagedLog, BadNameMap, MissingFeature, OtherSlots];
     let here = |kind: &ProblemKind| !elsewhere.contains(kind);
     let all: std::collections::BTreeSet<ProblemKind> = all.filter(here).collect();
     REPAIRED.with(|kinds| assert_eq!(*kinds.borrow(), all));
