@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proto::mds::{Message, Push};
-use store::{Cost, StoreError};
+use store::{ALL_FILES, Cost, StoreError};
 use types::{ClientId, Duration, Ino, Instant, Rights, Transno};
 
 use crate::devices::flush_for;
@@ -26,8 +26,6 @@ use crate::session::{Session, State};
 const FREEZE: usize = 16;
 /// How long a client is looked at often.
 const YOUNG: Duration = Duration::from_secs(10);
-/// Stands for all files in the store's list of frozen ones.
-const ALL: Ino = Ino(u64::MAX);
 
 struct Evicted {
     until: Instant,
@@ -87,7 +85,7 @@ pub async fn reload(server: &Server, known: &BTreeMap<ClientId, Info>) -> Result
     for client in clients {
         let (files, _) = server.mfs.run(READ, |txn| txn.frozen(client)).await?;
         let local = known.get(&client).is_some_and(|info| info.local);
-        server.quarantine.add(server, client, local, files.contains(&ALL));
+        server.quarantine.add(server, client, local, files.contains(&ALL_FILES));
         server.quarantine.noted(client);
     }
     Ok(())
@@ -125,7 +123,7 @@ fn put_out(server: &Server, client: ClientId, reason: &str) -> Option<(Rc<Sessio
     let mut writable: Vec<Ino> = writable.map(|(ino, _)| *ino).collect();
     writable.iter().for_each(|&ino| server.contention.borrow_mut().forget(ino));
     if unknown {
-        writable = vec![ALL];
+        writable = vec![ALL_FILES];
     }
     server.quarantine.add(server, client, session.local.get(), unknown);
     Some((session, (client, writable)))
@@ -137,7 +135,7 @@ pub async fn evict_absent(server: &Rc<Server>, absent: &[(ClientId, Info)]) {
         server.log(&format!("client {client} ({description}) has not come back: it is evicted"));
         server.quarantine.add(server, *client, *local, true);
     }
-    let held: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL])).collect();
+    let held: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();
     if quarantine(server, &held).await {
         for (client, _) in absent {
             server.log(&format!("client {client} is out: what it held is free"));

@@ -55,5 +55,5 @@ pub use names::{DirEntry, InodeCounts, MapLimits, NewInode};
 pub use open::OpenOptions;
 pub use roots::RootId;
 pub use side::SideState;
-pub use space::PagState;
+pub use space::{ALL_FILES, PagState};
 pub use txn::Txn;

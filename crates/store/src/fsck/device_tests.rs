@@ -7,8 +7,8 @@ use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{
-    Attr, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId,
-    Timestamp, Uuid,
+    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock,
+    PagId, Timestamp, Uuid,
 };
 
 use super::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
@@ -19,7 +19,9 @@ use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
 use crate::open::OpenOptions;
+use crate::space::ALL_FILES;
 use crate::superblock::Superblock;
+use crate::trees::QUARANTINES;
 use crate::txn::Txn;
 
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
@@ -386,7 +388,7 @@ fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
         let start = broken.fork();
         start.record();
         let whole = run_repair(&start);
-        let wanted = contents(&start);
+        let wanted = (contents(&start), evicted(&start));
         let options = CrashOptions { seed: 3, subsets: 1 };
         let mut images_here = 0;
         for point in start.recording().unwrap().crash_images(options) {
@@ -399,7 +401,8 @@ fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
             let again = run_repair(point.disk());
             assert_eq!(again.left.problems, whole.left.problems, "{what}: {:#?}", again.done);
             if whole.left.is_clean() {
-                assert_eq!(contents(point.disk()), wanted, "{what}");
+                let now = (contents(point.disk()), evicted(point.disk()));
+                assert_eq!(now, wanted, "{what}");
             }
         }
     }
@@ -430,4 +433,52 @@ fn the_label_is_written_anew_and_a_damaged_log_is_left() {
         repaired.left.problems.first().is_some_and(|p| p.kind == ProblemKind::DamagedLog)
     });
     assert!(refused);
+}
+
+/// Clients in quarantine, and of how many of them all files are frozen.
+fn evicted(disk: &SimDisk) -> (Vec<ClientId>, usize) {
+    in_world(&disk.fork(), |env| async move {
+        let mfs = open(&env).await;
+        let clients = run(&mfs, |txn| txn.quarantines()).await;
+        let mut frozen = 0;
+        for &client in &clients {
+            let files = run(&mfs, |txn| txn.frozen(client)).await;
+            frozen += usize::from(files.contains(&ALL_FILES));
+        }
+        (clients, frozen)
+    })
+}
+
+#[test]
+fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() {
+    const CLIENTS: u64 = 300;
+    let disk = populated();
+    let block = in_world(&disk, |env| async move {
+        let mfs = open(&env).await;
+        let mut last = run(&mfs, |txn| txn.new_client(b"first")).await;
+        while last.0 < CLIENTS {
+            last = run(&mfs, |txn| txn.new_client(b"client")).await;
+        }
+        run(&mfs, |txn| txn.quarantine(last)).await;
+        let block = run(&mfs, |txn| Ok(QUARANTINES.top(txn)?.unwrap().block)).await;
+        mfs.close().await.unwrap();
+        block
+    });
+    wipe_log(&disk);
+    disk.flip_bit(block.0 * BLOCK as u64 + 50, 3);
+    let start = disk.fork();
+    start.record();
+    let whole = run_repair(&start);
+    assert_eq!(whole.left.problems, []);
+    let wanted = ((1..=CLIENTS).map(ClientId).collect::<Vec<_>>(), CLIENTS as usize);
+    assert_eq!(evicted(&start), wanted);
+    let mut images = 0;
+    let options = CrashOptions { seed: 3, subsets: 1 };
+    for point in start.recording().unwrap().crash_images(options) {
+        images += 1;
+        let again = run_repair(point.disk());
+        assert_eq!(again.left.problems, [], "{}", point.description);
+        assert_eq!(evicted(point.disk()), wanted, "{}: {:#?}", point.description, again.done);
+    }
+    assert!(images > 10, "{images}");
 }

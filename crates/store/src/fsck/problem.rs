@@ -51,7 +51,7 @@ macro_rules! kinds {
 kinds! {
     /// A block cannot be what it should: checksum, address, type, or content.
     DamagedBlock = Error, "a metadata block is damaged",
-        "the log's newest version of it is put back; else a tree is built from what is left of it, and slots, attributes or replies of the block are lost, which is said by number; of the list of quarantines: every client counts as evicted";
+        "the log's newest version of it is put back; else a tree is built from what is left of it, and slots, attributes or replies of the block are lost, which is said by number; of the list of quarantines: every client counts as evicted; of that of frozen files: all files count as frozen for evicted clients";
     /// The label is damaged; the superblock is not.
     DamagedLabel = Warning, "the label is damaged; the superblock says what it said",
         "it is written anew from the superblock";
@@ -159,7 +159,7 @@ kinds! {
         "they are joined";
     /// A pool, a kept reply or a frozen file of a client that is not there.
     UnknownClient = Error, "something belongs to a client that does not exist",
-        "the client is entered anew and its pool quarantined; replies kept for it are dropped";
+        "the client is entered anew and counts as evicted, with all files frozen for it; replies kept for it are dropped";
     /// Only one of the two entries of a frozen file.
     HalfFrozen = Error, "a frozen file is recorded in one order only",
         "the other entry is added";

@@ -16,7 +16,7 @@ use types::{Ino, MetaBlock};
 
 use super::fix::Fixer;
 use super::fix::maps::make_map;
-use super::plan::{Fix, Stage};
+use super::plan::{Fix, Stage, TreeName};
 use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
 use crate::error::StoreError;
 use crate::mfs::Mfs;
@@ -59,6 +59,13 @@ struct Memory {
 /// What cannot be told when content is sought while a part of the bitmap is lost.
 const STALE: &str = "which blocks were free, while content of directories was missing: names that were removed may \
                      have come back in directories that lost chunks, and in lost+found";
+
+/// What the list of quarantines said.
+const EVICTED: &str = "which clients were evicted: every client counts as evicted, and all files as frozen until \
+                       its quarantine ends";
+/// What the list of frozen files said.
+const WRITABLE: &str = "which files evicted clients may still write: all count as frozen for each of them until its \
+                        quarantine ends";
 
 impl Repaired {
     fn note(&mut self, line: String) {
@@ -108,6 +115,8 @@ impl Repaired {
         match fix {
             Fix::DropMap(dir) if !memory.mapless.contains(dir) => memory.mapless.push(*dir),
             Fix::FullBitmap(_) => memory.bitmap_lost = true,
+            Fix::Rebuild(TreeName::Quarantines) => self.lose(vec![EVICTED.to_owned()]),
+            Fix::Rebuild(TreeName::Frozen) => self.lose(vec![WRITABLE.to_owned()]),
             Fix::FindChunk(..) | Fix::FindOthers | Fix::FillChunk(..) if memory.bitmap_lost => {
                 self.lose(vec![STALE.to_owned()]);
             }

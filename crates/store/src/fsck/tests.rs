@@ -18,6 +18,7 @@ use crate::format::slot::Slot;
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
 use crate::mfs::{Cost, Mfs};
 use crate::names::NewInode;
+use crate::space::ALL_FILES;
 use crate::testing::{formatted, now};
 use crate::trees::{
     CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
@@ -578,10 +579,48 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
     assert!(kinds.contains(&ProblemKind::DamagedBlock), "{kinds:?}");
     let repaired = now(mend(&world.mfs, None)).unwrap();
     assert_eq!(repaired.left.problems, []);
-    let said = repaired.done.iter().any(|line| line.contains("all count as evicted (2 more)"));
-    assert!(said, "{:?}", repaired.done);
+    let said = repaired.lost.iter().any(|line| line.contains("every client counts as evicted"));
+    assert!(said, "{:?}", repaired.lost);
     for client in [world.client, other] {
         assert!(run(&world.mfs, |txn| txn.is_quarantined(client)), "{client}");
+        let frozen = run(&world.mfs, |txn| txn.frozen(client));
+        assert!(frozen.contains(&ALL_FILES), "{client}: {frozen:?}");
+    }
+}
+
+#[test]
+fn a_client_that_repair_enters_counts_as_evicted_with_all_that_it_could_write() {
+    let world = world();
+    let gone = ClientId(50);
+    run(&world.mfs, |txn| txn.quarantine(gone));
+    let repaired = now(mend(&world.mfs, None)).unwrap();
+    assert_eq!(repaired.left.problems, []);
+    assert_eq!(run(&world.mfs, |txn| txn.frozen(gone)), [ALL_FILES]);
+    assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [world.file]);
+}
+
+#[test]
+fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_lost() {
+    for both in [false, true] {
+        let world = world();
+        let other = run(&world.mfs, |txn| txn.new_client(b"another"));
+        run(&world.mfs, |txn| {
+            let node = FROZEN.top(txn)?.unwrap();
+            txn.init(node.block, BlockType::Blob)?;
+            if both {
+                let node = QUARANTINES.top(txn)?.unwrap();
+                txn.init(node.block, BlockType::Blob)?;
+            }
+            Ok(())
+        });
+        let repaired = now(mend(&world.mfs, None)).unwrap();
+        assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
+        let said = repaired.lost.iter().any(|line| line.contains("which files evicted clients"));
+        assert!(said, "{:?}", repaired.lost);
+        assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [ALL_FILES]);
+        let others = if both { vec![ALL_FILES] } else { vec![] };
+        assert_eq!(run(&world.mfs, |txn| txn.frozen(other)), others);
+        assert_eq!(run(&world.mfs, |txn| txn.is_quarantined(other)), both);
     }
 }
 

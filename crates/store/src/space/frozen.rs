@@ -13,7 +13,19 @@ use crate::format::space::{decode_frozen_key, frozen_key, frozen_keys};
 use crate::trees::{FROZEN, POOLS, QUARANTINES};
 use crate::txn::Txn;
 
+/// Stands for all files among the frozen ones of a client: nobody knows which it could write.
+pub const ALL_FILES: Ino = Ino(u64::MAX);
+
 impl Txn<'_> {
+    /// As [`Txn::quarantine`], of a client of which nobody knows which files it could write: all count as frozen.
+    ///
+    /// # Errors
+    /// As [`Txn::freeze`].
+    pub(crate) fn quarantine_unknown(&mut self, client: ClientId) -> Result<(), Stop> {
+        self.freeze(client, ALL_FILES)?;
+        self.quarantine(client)
+    }
+
     /// Nobody gets the blocks of this client's pool until [`Txn::release_pool`].
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use types::{HashMap, Ino, PagId};
 
+pub use frozen::ALL_FILES;
 pub use pags::PagState;
 
 /// What the allocator remembers in memory.

@@ -43,7 +43,7 @@ impl Fixer {
         }
     }
 
-    /// Whoever owns something is known; it cannot come back, so its pool is quarantined.
+    /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that it could write.
     async fn add_client(&mut self, client: ClientId) -> Done {
         let key = client.0.to_be_bytes();
         if client.0 == 0 || client.0 >= CLIENT_END {
@@ -56,7 +56,7 @@ impl Fixer {
                 if txn.root(NEXT_CLIENT)? <= client.0 {
                     txn.set_root(NEXT_CLIENT, client.0 + 1)?;
                 }
-                txn.quarantine(client)
+                txn.quarantine_unknown(client)
             })
             .await?;
         Ok(done.then(|| format!("client {client} was entered, and quarantined")))

@@ -7,6 +7,9 @@
 //!   then: the last stage frees them;
 //! - what is left: the entries of all nodes that can be reached and read; and of leaves that
 //!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins;
+//! - which clients were evicted, and what they could write, is never forgotten: where the list of quarantines is
+//!   lost every client is in the new one, where that of frozen files is, all files are frozen for every client
+//!   in quarantine; both before the old tree is replaced;
 //! - entries go from leaf to leaf, so that a tree of any size needs little memory.
 
 use types::{ClientId, MetaBlock};
@@ -15,8 +18,10 @@ use super::{Done, Fixer};
 use crate::block::{BlockType, get_u16};
 use crate::btree::{Inside, Tree};
 use crate::error::StoreError;
+use crate::format::space::frozen_keys;
 use crate::fsck::plan::TreeName;
 use crate::mfs::Cost;
+use crate::space::ALL_FILES;
 use crate::trees::{
     CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, ORPHANS, POOLS, QUARANTINES, REPLIES,
     SCRATCH, SETTINGS,
@@ -38,26 +43,46 @@ impl Fixer {
             TreeName::Pools => self.build(POOLS, true, "tree of pools").await,
             TreeName::Freed => self.build(FREED, true, "tree of freed space").await,
             TreeName::Quarantines => {
-                let done = self.build(QUARANTINES, false, "list of quarantines").await?;
-                let all = self.quarantine_all().await?;
-                Ok(done.map(|line| format!("{line}; {all}")))
+                let all = self.all_clients().await?;
+                self.freeze_all(&all).await?;
+                let entries: Vec<_> =
+                    all.iter().map(|client| (client.0.to_be_bytes(), [0; 8])).collect();
+                self.build_with(QUARANTINES, false, "list of quarantines", &entries).await
             }
-            TreeName::Frozen => self.build(FROZEN, true, "list of frozen files").await,
+            TreeName::Frozen => {
+                let evicted = self.evicted().await?;
+                let keys = evicted.iter().flat_map(|&client| frozen_keys(client, ALL_FILES));
+                let entries: Vec<_> = keys.map(|key| (key, [0; 8])).collect();
+                self.build_with(FROZEN, true, "list of frozen files", &entries).await
+            }
             TreeName::Clients => self.build(CLIENTS, false, "table of clients").await,
             TreeName::Replies => self.build(REPLIES, true, "table of replies").await,
             TreeName::Settings => self.build(SETTINGS, true, "table of settings").await,
         }
     }
 
-    /// Whose pools were quarantined is lost: what an evicted client may still write must not be given away, so
-    /// every client that has anything counts as evicted.
-    async fn quarantine_all(&mut self) -> Result<String, StoreError> {
-        let clients: Vec<ClientId> = self.check.clients.iter().copied().collect();
-        let mut count = 0;
-        for &client in &clients {
-            count += u64::from(self.change(|txn| txn.quarantine(client)).await?);
+    /// Every client that is known.
+    async fn all_clients(&mut self) -> Result<Vec<ClientId>, StoreError> {
+        let all = self.mfs.run(Cost::READ, |txn| CLIENTS.range(txn, &[0; 8], usize::MAX)).await?.0;
+        Ok(all.into_iter().map(|(key, _)| ClientId(u64::from_be_bytes(key))).collect())
+    }
+
+    /// Every client in quarantine; where the list of them is damaged, every one that is known.
+    async fn evicted(&mut self) -> Result<Vec<ClientId>, StoreError> {
+        match self.mfs.run(Cost::READ, |txn| txn.quarantines()).await {
+            Ok((clients, _)) => Ok(clients),
+            Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => self.all_clients().await,
+            Err(error) => Err(error),
         }
-        Ok(format!("which clients were evicted is lost, so all count as evicted ({count} more)"))
+    }
+
+    /// For each of these clients all files count as frozen.
+    async fn freeze_all(&self, clients: &[ClientId]) -> Result<(), StoreError> {
+        for batch in clients.chunks(BATCH / 2) {
+            self.change(|txn| batch.iter().try_for_each(|&client| txn.freeze(client, ALL_FILES)))
+                .await?;
+        }
+        Ok(())
     }
 
     async fn build<const K: usize, const V: usize>(
@@ -66,16 +91,33 @@ impl Fixer {
         unique: bool,
         what: &str,
     ) -> Done {
+        self.build_with(tree, unique, what, &[]).await
+    }
+
+    /// As [`Fixer::build`]; the new tree has also these entries before it takes the place of the old one.
+    async fn build_with<const K: usize, const V: usize>(
+        &mut self,
+        tree: Tree<K, V>,
+        unique: bool,
+        what: &str,
+        also: &[([u8; K], [u8; V])],
+    ) -> Done {
         self.change(|txn| txn.set_root(SCRATCH, 0)).await?;
         let reached = self.reached(tree).await?;
         let found = if unique { self.strays::<K, V>().await? } else { 0 };
+        let added = self.enter(also, false).await?;
         self.change(|txn| {
             let root = txn.root(SCRATCH)?;
             tree.replace_root(txn, root)?;
             txn.set_root(SCRATCH, 0)
         })
         .await?;
-        Ok(Some(format!("the {what} was built anew: {reached} entries, and {found} of lost nodes")))
+        let mut line =
+            format!("the {what} was built anew: {reached} entries, and {found} of lost nodes");
+        if !also.is_empty() {
+            line += &format!("; {added} were added for what is lost");
+        }
+        Ok(Some(line))
     }
 
     /// Puts the entries of all nodes that can be reached and read into the new tree; how many.
