@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use env::{Disk, Env};
 use types::{Ino, MetaBlock};
 
-use super::fix::Fixer;
 use super::fix::maps::make_map;
+use super::fix::{Fixer, Salvaged};
 use super::plan::{Fix, Stage, TreeName};
 use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
 use crate::error::StoreError;
@@ -54,6 +54,7 @@ struct Memory {
     tried: usize,
     /// A part of the bitmap was lost: free blocks there look like used ones of nobody.
     bitmap_lost: bool,
+    salvaged: Salvaged,
 }
 
 /// What cannot be told when content is sought while a part of the bitmap is lost.
@@ -228,7 +229,11 @@ pub(super) async fn mend(
             return Ok(out);
         }
         let lost = std::mem::take(&mut check.lost);
-        let mut fixer = Fixer::new(mfs, check);
+        // Before anything is written: whatever is goes through the same log.
+        if let Some(damaged) = stages.get(&Stage::Blocks) {
+            memory.salvaged.seek(mfs, damaged).await?;
+        }
+        let mut fixer = Fixer::new(mfs, check, std::mem::take(&mut memory.salvaged));
         let only = stages.len() == 1;
         let mut mended = false;
         for (stage, fixes) in &stages {
@@ -236,7 +241,6 @@ pub(super) async fn mend(
                 break;
             }
             mfs.forget_indexes();
-            fixer.begin(fixes);
             mended = out.stage(&mut fixer, fixes, &mut memory).await?;
             mfs.forget_indexes();
             if mended && *stage == Stage::Trees {
@@ -249,6 +253,7 @@ pub(super) async fn mend(
                 break;
             }
         }
+        memory.salvaged = fixer.salvaged;
         if !mended {
             out.left = report;
             return Ok(out);

@@ -28,9 +28,6 @@ use crate::txn::Txn;
 /// Metadata blocks that one step of freeing gives back.
 const FREE_STEP: u64 = 8192;
 
-/// Blocks that are sought in the log together: each is held until it was put back.
-const SALVAGED: usize = 4096;
-
 /// What was done, if anything was.
 type Done = Result<Option<String>, StoreError>;
 
@@ -40,6 +37,33 @@ type Evidence = BTreeMap<DirNo, Blocks>;
 /// Blocks as the log has them.
 type Versions = BTreeMap<MetaBlock, Box<Block>>;
 
+/// What the log has of damaged blocks. It is asked before the repair's own writes go over what it still holds, so
+/// what was found is kept from round to round, until it was put back.
+#[derive(Default)]
+pub(super) struct Salvaged {
+    searched: BTreeSet<MetaBlock>,
+    found: Versions,
+}
+
+impl Salvaged {
+    /// Seeks those blocks of a plan that were not sought before, all in one pass.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) async fn seek(&mut self, mfs: &Mfs, fixes: &[Fix]) -> Result<(), StoreError> {
+        let blocks = fixes.iter().filter_map(|fix| match fix {
+            Fix::FromLog(block) => Some(*block),
+            _ => None,
+        });
+        let wanted: BTreeSet<_> = blocks.filter(|block| !self.searched.contains(block)).collect();
+        if !wanted.is_empty() {
+            self.found.extend(mfs.salvage(&wanted).await?);
+            self.searched.extend(wanted);
+        }
+        Ok(())
+    }
+}
+
 /// Content blocks by their index in a chunk.
 type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
 
@@ -47,32 +71,14 @@ type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
 pub(super) struct Fixer {
     mfs: Mfs,
     check: Check,
-    wanted: BTreeSet<MetaBlock>,
-    /// Of some blocks what the log has.
-    salvaged: Option<(BTreeSet<MetaBlock>, Versions)>,
+    pub(super) salvaged: Salvaged,
     evidence: Option<Evidence>,
     circle_broken: bool,
 }
 
 impl Fixer {
-    pub(super) fn new(mfs: &Mfs, check: Check) -> Fixer {
-        Fixer {
-            mfs: mfs.clone(),
-            check,
-            wanted: BTreeSet::new(),
-            salvaged: None,
-            evidence: None,
-            circle_broken: false,
-        }
-    }
-
-    /// Tells which fixes of a stage follow.
-    pub(super) fn begin(&mut self, fixes: &[Fix]) {
-        let blocks = fixes.iter().filter_map(|fix| match fix {
-            Fix::FromLog(block) => Some(*block),
-            _ => None,
-        });
-        self.wanted.extend(blocks);
+    pub(super) fn new(mfs: &Mfs, check: Check, salvaged: Salvaged) -> Fixer {
+        Fixer { mfs: mfs.clone(), check, salvaged, evidence: None, circle_broken: false }
     }
 
     /// Does one fix.
@@ -193,19 +199,12 @@ impl Fixer {
     }
 
     async fn log_version(&mut self, block: MetaBlock) -> Done {
-        if self.salvaged.as_ref().is_none_or(|(wanted, _)| !wanted.contains(&block)) {
-            let wanted: BTreeSet<_> = self.wanted.range(block..).take(SALVAGED).copied().collect();
-            let found = self.mfs.salvage(&wanted).await?;
-            self.salvaged = Some((wanted, found));
-        }
-        let Some(data) = self.salvaged.as_ref().and_then(|(_, found)| found.get(&block)) else {
-            return Ok(None);
-        };
+        let Some(data) = self.salvaged.found.remove(&block) else { return Ok(None) };
         let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));
         if let Ok((true, _)) = same.await {
             return Ok(None);
         }
-        let Some(kind) = crate::block::type_of(data) else { return Ok(None) };
+        let Some(kind) = crate::block::type_of(&data) else { return Ok(None) };
         let done = self
             .change(|txn| {
                 txn.init(block, kind)?[HEADER..].copy_from_slice(&data[HEADER..]);
