@@ -125,17 +125,20 @@ impl Repaired {
         }
     }
 
-    /// Makes one of the name maps that were removed anew; says whether there was one to try. What finds no room is
+    /// Makes the name maps that were removed anew; says whether there was one to try. What finds no room is
     /// left: the directory is searched without a map.
-    async fn make_map(&mut self, mfs: &Mfs, memory: &mut Memory) -> Result<bool, StoreError> {
-        let Some(&dir) = memory.mapless.get(memory.tried) else { return Ok(false) };
-        memory.tried += 1;
-        match make_map(mfs, dir).await {
-            Ok(done) => done.into_iter().for_each(|line| self.note(line)),
-            Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
-            Err(error) => return Err(error),
+    async fn make_maps(&mut self, mfs: &Mfs, memory: &mut Memory) -> Result<bool, StoreError> {
+        let new = memory.mapless.split_off(memory.tried);
+        memory.tried += new.len();
+        memory.mapless.extend(&new);
+        for &dir in &new {
+            match make_map(mfs, dir).await {
+                Ok(done) => done.into_iter().for_each(|line| self.note(line)),
+                Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok(true)
+        Ok(!new.is_empty())
     }
 
     /// Notes what the opening has mended; says whether that was anything. What it left is found by every check.
@@ -221,7 +224,7 @@ pub(super) async fn mend(
         let opened = out.note_opening(mfs);
         let stages = std::mem::take(&mut check.plan).into_stages();
         let report = std::mem::take(&mut check.report);
-        if stages.is_empty() && (opened || out.make_map(mfs, &mut memory).await?) {
+        if stages.is_empty() && (opened || out.make_maps(mfs, &mut memory).await?) {
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
