@@ -23,6 +23,7 @@ pub mod metarates;
 pub mod mfs;
 pub mod null;
 mod observe;
+pub mod placement;
 pub mod process;
 pub mod report;
 pub mod reproduce;

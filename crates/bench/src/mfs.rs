@@ -14,12 +14,11 @@ use std::rc::Rc;
 use env::{Disk, DiskOptions, DriverKind, Env};
 use serde::Serialize;
 use store::fsck::{FsckOptions, Report, fsck};
-use store::{
-    Cost, Features, FormatOptions, Mfs, NewInode, OpenOptions, SlotSize, Stop, StoreError, Txn,
-};
-use types::{Attr, Duration, Fault, FileKind, Ino, Instant, Name, Timestamp, Transno, Uuid};
+use store::{Cost, Features, FormatOptions, Mfs, OpenOptions, SlotSize, Stop, StoreError, Txn};
+use types::{Attr, Duration, Fault, FileKind, Ino, Instant, Transno, Uuid};
 
 use crate::layouts::bed::broken;
+use crate::layouts::caller::{name, new_inode};
 use crate::report::Columns;
 use crate::{BenchError, Res, failed};
 
@@ -188,26 +187,6 @@ fn peak() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-fn named(text: &str) -> Result<Name, Stop> {
-    Name::new(text.as_bytes()).map_err(|_| Stop::Fault(Fault::Invalid))
-}
-
-fn new(kind: FileKind, time: Timestamp) -> NewInode<'static> {
-    NewInode {
-        kind,
-        mode: 0o644,
-        uid: 1000,
-        gid: 1000,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
-
 /// One directory after the other, each with its files.
 struct Maker {
     env: Env,
@@ -221,11 +200,11 @@ impl Maker {
     async fn directories(mfs: &Mfs, env: &Env, plan: &Plan) -> Result<Vec<Ino>, StoreError> {
         let mut dirs = Vec::new();
         for n in 0..plan.files.div_ceil(plan.per_directory.max(1)) {
-            let new = new(FileKind::Directory, env.wall());
+            let new = new_inode(FileKind::Directory, env.wall());
             let made = mfs.run(Cost::SMALL, |txn| {
                 let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
                 txn.set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
-                txn.create(Ino::ROOT, &named(&format!("directory{n:05}"))?, &new, None)
+                txn.create(Ino::ROOT, &name(&format!("directory{n:05}"))?, &new, None)
             });
             dirs.push(made.await?.0);
         }
@@ -234,9 +213,9 @@ impl Maker {
 
     async fn create(&self, n: u64) -> Result<Transno, StoreError> {
         let dir = self.dirs[(n / self.plan.per_directory) as usize % self.dirs.len()];
-        let new = new(FileKind::Regular, self.env.wall());
-        let name = format!("file.{n:08}");
-        let body = |txn: &mut Txn<'_>| txn.create(dir, &named(&name)?, &new, None);
+        let new = new_inode(FileKind::Regular, self.env.wall());
+        let text = format!("file.{n:08}");
+        let body = |txn: &mut Txn<'_>| txn.create(dir, &name(&text)?, &new, None);
         Ok(self.mfs.run(Cost::SMALL, body).await?.1)
     }
 

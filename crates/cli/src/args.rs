@@ -122,6 +122,9 @@ pub struct LocalArgs {
     /// Size of the metadata disk at the first start [default: 8G]
     #[arg(long, value_parser = parse_size)]
     pub metadata_size: Option<u64>,
+    /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
+    #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
+    pub slot: Option<store::SlotSize>,
     /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
     #[arg(long, value_parser = crate::units::parse_duration)]
     pub lease: Option<types::Duration>,
@@ -447,6 +450,8 @@ pub enum Bench {
     Memory(BenchMemoryArgs),
     /// Metadata: embedded and traditional directories on one store, by accesses and by time
     Metarates(BenchMetaratesArgs),
+    /// Where directories lie: trees of several users, made at once and walked, by seeks and by time
+    Placement(BenchPlacementArgs),
     /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
     Mfs(BenchMfsArgs),
     /// Small files: a pool of them with transactions on it, on both layouts, and on a mount
@@ -668,6 +673,28 @@ pub struct BenchPostmarkArgs {
     /// The rest
     #[command(flatten)]
     pub small: BenchSmallArgs,
+}
+
+/// Arguments of `bench placement`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Users make trees at the same time, each in a directory of its own or all in one; then every tree is
+walked with nothing cached. Directories lie together by parent and owner, in the order in which they
+were made, or spread over the device. On a virtual hard disk in virtual time.
+docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchPlacementArgs {
+    /// Users
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub users: u64,
+    /// Directories of each, and directories in each of those
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub dirs: u64,
+    /// Files of each directory
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    pub files: u64,
+    /// Write what was measured as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Arguments of `bench polygraph`.

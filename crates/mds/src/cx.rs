@@ -217,23 +217,27 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Attributes of an inode that is there.
+    /// Attributes of an inode that is there. That it is gone, the reply rests on.
     ///
     /// # Errors
     /// `Stale`.
-    pub fn attr(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-        if self.server.freer.is_freeing(ino) {
-            return Err(Fault::Stale.into());
+    pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+        let attr = if self.server.freer.is_freeing(ino) { None } else { txn.attr(ino)? };
+        if attr.is_none() {
+            self.effects.reads.push(Unit::Attr(ino));
         }
-        txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
+        attr.ok_or(Stop::Fault(Fault::Stale))
     }
 
-    /// Attributes of a directory that is there.
+    /// Attributes of a directory that is there. That it was removed, the reply rests on.
     ///
     /// # Errors
     /// `Stale`, `NotDirectory`.
-    pub fn dir(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    pub fn dir(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
         let attr = self.attr(txn, ino)?;
+        if attr.nlink == 0 {
+            self.effects.reads.push(Unit::Attr(ino));
+        }
         if attr.kind == FileKind::Directory { Ok(attr) } else { Err(Fault::NotDirectory.into()) }
     }
 
@@ -241,7 +245,7 @@ impl Cx<'_> {
     ///
     /// # Errors
     /// `NotFound` if it has; as [`Cx::dir`].
-    pub fn live_dir(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    pub fn live_dir(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
         let attr = self.dir(txn, ino)?;
         if attr.nlink == 0 { Err(Fault::NotFound.into()) } else { Ok(attr) }
     }

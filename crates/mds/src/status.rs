@@ -91,6 +91,10 @@ pub struct Status {
     pub log_used: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
+    /// Bytes of a directory slot.
+    pub slot_bytes: u64,
+    /// Names of the features of the format, with spaces between.
+    pub features: String,
     /// Dirty metadata blocks.
     pub dirty_blocks: u64,
     /// Clients.
@@ -140,6 +144,7 @@ pub async fn collect(server: &Server) -> Status {
         });
     }
     let (orphans, freeing) = server.freer.counts();
+    let features = server.mfs.superblock().features;
     let pags = pags(server).await;
     Status {
         fs_name: server.identity.name.clone(),
@@ -160,6 +165,8 @@ pub async fn collect(server: &Server) -> Status {
         metadata_free: usage.blocks_free,
         log_used: usage.log_used,
         log_bytes: usage.log_bytes,
+        slot_bytes: features.slots().share() as u64,
+        features: features.names(),
         dirty_blocks: usage.dirty as u64,
         clients,
         pags,
@@ -220,6 +227,8 @@ impl Status {
         out.number("metadata_free", self.metadata_free);
         out.number("log_used", self.log_used);
         out.number("log_bytes", self.log_bytes);
+        out.number("slot_bytes", self.slot_bytes);
+        out.text("features", &self.features);
         out.number("dirty_blocks", self.dirty_blocks);
         out.key("clients");
         out.open('[');

@@ -11,6 +11,7 @@
 //! |---|---|---|---|
 //! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none is made |
 //! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | how large directory slots are (7.2), at most one of them; without any 512 bytes |
+//! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none is made |
 //! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
 //!
 //! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
@@ -41,6 +42,9 @@ impl Feature {
     /// Of a whole one.
     pub const SLOTS_4096: Feature = Feature(4);
 
+    /// Files may have their block 0 with the inode.
+    pub const INLINE_DATA: Feature = Feature(5);
+
     /// All that this release knows, with their names.
     pub const KNOWN: &'static [(Feature, &'static str)] = &[
         (Feature::NAME_MAPS, "name-maps"),
@@ -48,6 +52,7 @@ impl Feature {
         (Feature::SLOTS_1024, "slots-1024"),
         (Feature::SLOTS_2048, "slots-2048"),
         (Feature::SLOTS_4096, "slots-4096"),
+        (Feature::INLINE_DATA, "inline-data"),
     ];
 
     /// Its name, if this release knows it.
@@ -121,6 +126,15 @@ impl Features {
             SlotSize::Bytes2048 => none.with(Feature::SLOTS_2048),
             SlotSize::Bytes4096 => none.with(Feature::SLOTS_4096),
         }
+    }
+
+    /// Their names, with spaces between; those that this release does not know by their numbers.
+    pub fn names(self) -> String {
+        let name = |feature: Feature| match feature.name() {
+            Some(name) => name.to_owned(),
+            None => format!("{}", feature.0),
+        };
+        self.iter().map(name).collect::<Vec<_>>().join(" ")
     }
 
     /// Every feature that it has.

@@ -35,13 +35,16 @@ use crate::names::MapLimits;
 use crate::open::OpenOptions;
 use crate::superblock::Superblock;
 
+/// What all images but the first have.
+const USUAL: Features = Features::NONE.with(Feature::NAME_MAPS);
 /// Every image there is, and its features.
 const GOLDENS: &[(&str, Features)] = &[
     ("v1", Features::NONE),
-    ("v1-name-maps", Features::USUAL),
-    ("v1-slots-1024", Features::USUAL.with_slots(SlotSize::Bytes1024)),
-    ("v1-slots-2048", Features::USUAL.with_slots(SlotSize::Bytes2048)),
-    ("v1-slots-4096", Features::USUAL.with_slots(SlotSize::Bytes4096)),
+    ("v1-name-maps", USUAL),
+    ("v1-inline-data", USUAL.with(Feature::INLINE_DATA)),
+    ("v1-slots-1024", USUAL.with_slots(SlotSize::Bytes1024)),
+    ("v1-slots-2048", USUAL.with_slots(SlotSize::Bytes2048)),
+    ("v1-slots-4096", USUAL.with_slots(SlotSize::Bytes4096)),
 ];
 /// Features that no image can have.
 const TRANSIENT: &[Feature] = &[Feature::UNFINISHED_LOAD];
@@ -174,7 +177,7 @@ fn line(out: &mut String, record: &Record) {
         }
     };
     match record {
-        Record::Head { name, zones } => {
+        Record::Head { name, zones, .. } => {
             writeln!(out, "file system {}", shown(name)).unwrap();
             for zone in zones {
                 writeln!(out, "zone {} {} {}", zone.id, zone.uuid, zone.blocks).unwrap();
@@ -218,6 +221,10 @@ fn line(out: &mut String, record: &Record) {
                 )
                 .unwrap();
             }
+        }
+        Record::Content { number, bytes } => {
+            let sum = types::crc32c(bytes);
+            writeln!(out, "content {number} {} bytes {sum:08x}", bytes.len()).unwrap();
         }
         Record::End { inodes, links, segments } => {
             writeln!(out, "{inodes} inodes, {links} further names, {segments} segments").unwrap();

@@ -40,6 +40,9 @@ pub struct MetaSpace {
     longest: Vec<Cell<u32>>,
     total_free: u64,
     cursor: u64,
+    /// Searches until one finds nothing, and those after it in this and later transactions; 0: never.
+    #[cfg(test)]
+    pub(crate) fails_in: Cell<u64>,
 }
 
 /// What a transaction changes in [`MetaSpace`] if it succeeds.
@@ -90,6 +93,8 @@ impl MetaSpace {
             longest: vec![Cell::new(u32::MAX); count],
             total_free: 0,
             cursor: 0,
+            #[cfg(test)]
+            fails_in: Cell::new(0),
         }
     }
 
@@ -222,6 +227,12 @@ impl Txn<'_> {
             return Err(Fault::Invalid.into());
         }
         let space = &self.state.space;
+        #[cfg(test)]
+        match space.fails_in.get() {
+            0 => {}
+            1 => return Ok(None),
+            left => space.fails_in.set(left - 1),
+        }
         let reserve = if self.cost.reserve { 0 } else { space.reserve };
         if self.meta_space().1 < n + reserve {
             return Ok(None);

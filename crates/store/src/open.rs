@@ -28,7 +28,7 @@ use crate::features::Feature;
 use crate::fsck::salvage::salvage;
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
-use crate::names::MapLimits;
+use crate::names::{DirPlacement, MapLimits};
 use crate::recovery::{self, Choice, Damaged, End, Remedy};
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
@@ -57,6 +57,8 @@ pub struct OpenOptions {
     pub loading: bool,
     /// From when on directories have name maps; tests take small ones.
     pub maps: MapLimits,
+    /// Where directories begin; benchmarks compare.
+    pub placement: DirPlacement,
 }
 
 impl Default for OpenOptions {
@@ -71,6 +73,7 @@ impl Default for OpenOptions {
             repair: false,
             loading: false,
             maps: MapLimits::USUAL,
+            placement: DirPlacement::Together,
         }
     }
 }
@@ -127,6 +130,7 @@ impl Mfs {
             env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&mfs.inner)));
         }
         mfs.run(Cost::READ, side::load).await?;
+        mfs.inner.state.borrow_mut().side.placement.policy = options.placement;
         Ok(mfs)
     }
 

@@ -23,6 +23,11 @@ pub fn formatted_with(size: crate::SlotSize) -> crate::mfs::Mfs {
     made(200_000, crate::Features::USUAL.with_slots(size))
 }
 
+/// An empty file system in memory whose small files lie with their inodes, in slots of this size.
+pub fn formatted_inline(size: crate::SlotSize) -> crate::mfs::Mfs {
+    made(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
+}
+
 /// The same, on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
     made(blocks, crate::Features::USUAL)
@@ -47,6 +52,32 @@ fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     mfs.inner.state.borrow_mut().superblock.features = features;
     now(mfs.run(crate::mfs::Cost::STEP, |txn| crate::side::initialise(txn, &options))).unwrap();
     mfs
+}
+
+/// What a new inode of this kind is where it does not matter; no target, which symlinks need.
+pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
+    let time = types::Timestamp { seconds: 1, nanos: 2 };
+    crate::names::NewInode {
+        kind,
+        mode: 0o600,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        symlink: None,
+    }
+}
+
+/// Runs a transaction that succeeds, on a volatile store.
+pub fn run<T>(
+    mfs: &crate::mfs::Mfs,
+    body: impl FnMut(&mut crate::txn::Txn<'_>) -> Result<T, crate::error::Stop>,
+) -> T {
+    now(mfs.run(crate::mfs::Cost::STEP, body)).unwrap().0
 }
 
 /// The next pseudo-random number below `below`.

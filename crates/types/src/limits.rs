@@ -24,6 +24,8 @@ pub const LINK_MAX: u32 = 65_000;
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Largest FUSE request payload.
 pub const IO_MAX: usize = 1 << 20;
+/// Bytes of a file that may lie with its inode: the tail of the largest slot.
+pub const CONTENT_MAX: usize = 3928;
 /// Largest frame of the wire protocol, header included.
 pub const FRAME_MAX: usize = 4 << 20;
 /// Operations in one compound request.

@@ -5,11 +5,11 @@
 use std::rc::Rc;
 
 use env::{DiskOptions, Env};
-use store::{Cost, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
+use store::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, StoreError};
 use traditional::{Embedded, Geometry, Layout, Traditional};
 use types::{Duration, FileKind, Ino, PagId, Uuid};
 
-use super::caller::{Caller, State, name, new_inode};
+use super::caller::{Caller, State, name, new_inode, user};
 use super::{Contender, Settings, Workload};
 use crate::{BenchError, Res};
 
@@ -84,6 +84,7 @@ impl Bed {
         let layout = self.layout(&mfs).await?;
         for number in 0..dirs {
             let new = new_inode(FileKind::Directory, env.wall());
+            let new = NewInode { uid: user(number), ..new };
             let make = |txn: &mut store::Txn<'_>| {
                 layout.mkdir(txn, Ino::ROOT, &name(&dir_name(number))?, &new)
             };
@@ -112,6 +113,7 @@ impl Bed {
             cache_bytes: self.settings.cache_bytes,
             commit_interval: self.settings.commit,
             home_batch: self.settings.home_batch,
+            placement: self.settings.placement,
             ..OpenOptions::default()
         };
         Mfs::open(env, &disk, options).await.map_err(|error| broken("opening", &error))

@@ -56,11 +56,11 @@ pub(super) struct State {
     deleted: Cell<u32>,
 }
 
-pub(super) fn name(text: &str) -> Result<Name, Stop> {
+pub(crate) fn name(text: &str) -> Result<Name, Stop> {
     Name::new(text.as_bytes()).map_err(|_| Stop::Fault(Fault::Invalid))
 }
 
-pub(super) fn new_inode(kind: FileKind, time: Timestamp) -> NewInode<'static> {
+pub(crate) fn new_inode(kind: FileKind, time: Timestamp) -> NewInode<'static> {
     NewInode {
         kind,
         mode: 0o644,
@@ -76,7 +76,16 @@ pub(super) fn new_inode(kind: FileKind, time: Timestamp) -> NewInode<'static> {
     }
 }
 
+/// The user that process `number` works for.
+pub(super) fn user(number: u64) -> u32 {
+    1000 + number as u32
+}
+
 impl Caller {
+    fn new_inode(&self, kind: FileKind) -> NewInode<'static> {
+        NewInode { uid: user(self.number), ..new_inode(kind, self.env.wall()) }
+    }
+
     /// The way of a request to the server and of its answer; others get their turn meanwhile. It varies,
     /// or the processes would fall into step with each other and with the disk's revolutions.
     pub async fn message(&self) {
@@ -142,7 +151,7 @@ impl Caller {
     /// # Errors
     /// `Exists`.
     pub async fn create(&self, dir: Ino, text: &str) -> Result<(), StoreError> {
-        let new = new_inode(FileKind::Regular, self.env.wall());
+        let new = self.new_inode(FileKind::Regular);
         let run = self.mfs.run(CHANGE, |txn| self.layout.create(txn, dir, &name(text)?, &new));
         self.settle(run.await?.1).await
     }
@@ -152,7 +161,7 @@ impl Caller {
     /// # Errors
     /// `Exists`.
     pub async fn mkdir(&self, dir: Ino, text: &str) -> Result<Ino, StoreError> {
-        let new = new_inode(FileKind::Directory, self.env.wall());
+        let new = self.new_inode(FileKind::Directory);
         let run = self.mfs.run(CHANGE, |txn| self.layout.mkdir(txn, dir, &name(text)?, &new));
         let (ino, number) = run.await?;
         self.settle(number).await?;

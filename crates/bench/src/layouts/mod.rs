@@ -14,7 +14,7 @@ pub(crate) mod virtual_disk;
 use std::future::Future;
 
 use serde::Serialize;
-use store::StoreError;
+use store::{DirPlacement, StoreError};
 use types::Duration;
 
 pub use caller::Caller;
@@ -82,6 +82,9 @@ pub struct Settings {
     /// Of traditional layouts: bytes of the device for each inode of its tables.
     #[serde(skip)]
     pub inode_ratio: u64,
+    /// Where directories begin, of the embedded layout.
+    #[serde(skip)]
+    pub placement: DirPlacement,
     /// Blocks of the data zone, of which nothing but the accounting is there; 0: none.
     #[serde(skip)]
     pub data_blocks: u64,
@@ -99,6 +102,7 @@ impl Settings {
         log_bytes: 128 << 20,
         device_bytes: 64 << 30,
         inode_ratio: 16 << 10,
+        placement: DirPlacement::Together,
         data_blocks: 0,
     };
 }
@@ -120,6 +124,12 @@ pub struct Counts {
     pub log_bytes: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Accesses that did not begin where the one before had ended, those of the log among them.
+    #[serde(skip)]
+    pub seeks: u64,
+    /// Bytes between, summed up.
+    #[serde(skip)]
+    pub distance: u64,
 }
 
 impl Counts {
@@ -133,6 +143,8 @@ impl Counts {
             log: self.log - before.log,
             log_bytes: self.log_bytes - before.log_bytes,
             flushes: self.flushes - before.flushes,
+            seeks: self.seeks - before.seeks,
+            distance: self.distance - before.distance,
         }
     }
 
@@ -145,6 +157,8 @@ impl Counts {
         self.log += other.log;
         self.log_bytes += other.log_bytes;
         self.flushes += other.flushes;
+        self.seeks += other.seeks;
+        self.distance += other.distance;
     }
 
     /// Accesses, those of the log not among them.

@@ -61,5 +61,7 @@ fn counts(disk: &SimDisk) -> Counts {
         log: report.apart.writes,
         log_bytes: report.apart.written,
         flushes: report.flushes,
+        seeks: report.seeks,
+        distance: report.distance,
     }
 }

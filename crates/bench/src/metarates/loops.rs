@@ -199,6 +199,7 @@ fn counts(before: &[u64; 5], after: &[u64; 5], log: &[u64; 5], log_after: &[u64;
         log: log_after[2] - log[2],
         log_bytes: log_after[3] - log[3],
         flushes: after[4] - before[4] + log_after[4] - log[4],
+        ..Counts::default()
     }
 }
 

@@ -9,13 +9,13 @@ use bench::report::Report;
 use bench::reproduce::F5;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, memory, metarates, mfs, null, small, worker};
+use bench::{BenchError, memory, metarates, mfs, null, placement, small, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{
-    Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs, BenchPolygraphArgs,
-    BenchPostmarkArgs, BenchSmallArgs, BenchTableArgs,
+    Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs, BenchPlacementArgs,
+    BenchPolygraphArgs, BenchPostmarkArgs, BenchSmallArgs, BenchTableArgs,
 };
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
@@ -37,6 +37,7 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
         Bench::Metarates(args) => metarates_of(args),
+        Bench::Placement(args) => placement_of(args),
         Bench::Mfs(args) => mfs_of(args),
         Bench::Postmark(args) => postmark(args),
         Bench::Polygraph(args) => polygraph(args),
@@ -192,6 +193,16 @@ fn mfs_of(args: &BenchMfsArgs) -> Ended {
         slots: args.slot,
     };
     let found = mfs::measure(&plan, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
+fn placement_of(args: &BenchPlacementArgs) -> Ended {
+    let shape = placement::Shape { users: args.users, dirs: args.dirs, files: args.files };
+    // What is compared is where things lie, not how long a change waits for the log.
+    let settings = Settings { durable: false, ..Settings::PAPERS };
+    let found = placement::measure(shape, settings, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
     Ok(0)

@@ -27,6 +27,16 @@ struct Report {
     /// Data zones that are not where the cluster's file says; fsck does not read them.
     data_missing: Vec<String>,
     counts: Numbers,
+    /// Bytes of a directory slot, and what the format has beyond the first one; none if the superblock could not be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<Shape>,
+}
+
+/// What mkfs settled.
+#[derive(Serialize)]
+struct Shape {
+    slot_bytes: u64,
+    features: String,
 }
 
 /// What repair did; the problems of the report are those that are left.
@@ -219,6 +229,10 @@ fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
         }),
         data_missing: missing_zones(cluster),
         counts: numbers(&findings.counts),
+        format: findings.features.map(|features| Shape {
+            slot_bytes: features.slots().share() as u64,
+            features: features.names(),
+        }),
     }
 }
 
@@ -300,10 +314,14 @@ fn describe(report: &Report) -> String {
     if counts.inodes == 0 {
         return text + &format!("{}: DAMAGED: nothing could be counted\n", report.name);
     }
+    let shape = report.format.as_ref().map_or_else(String::new, |format| {
+        let features = if format.features.is_empty() { "none" } else { &format.features };
+        format!("; slots of {} bytes, features: {features}", format.slot_bytes)
+    });
     let verdict = if report.clean { "clean" } else { "DAMAGED" };
     text + &format!(
         "{}: {verdict}: {} inodes ({} directories, {} orphans), {} names, {} segments, \
-         {} metadata blocks, {} data blocks in files, {} free\n",
+         {} metadata blocks, {} data blocks in files, {} free{shape}\n",
         report.name,
         counts.inodes,
         counts.directories,

@@ -185,7 +185,7 @@ impl Work<'_> {
 
     /// Times and link counts of both directories. They are read anew: one of them
     /// may be what was moved.
-    fn touch_dirs(&self, cx: &Cx<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
+    fn touch_dirs(&self, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
         let source = i64::from(is_dir(&self.source));
         let target = i64::from(self.target.as_ref().is_some_and(is_dir));
         let (left, came) = if self.exchange {

@@ -156,6 +156,37 @@ fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
 }
 
 #[test]
+fn who_meets_a_directory_that_another_has_removed_is_told_so_when_that_is_durable() {
+    let lookup = |dir| Op::Lookup {
+        dir: at(dir),
+        name: name("f"),
+        want: Rights::empty(),
+        want_dir: Rights::empty(),
+    };
+    let create = |dir| Op::Create {
+        dir: at(dir),
+        name: name("f"),
+        node: node(FileKind::Regular, 0o644),
+        want: Rights::empty(),
+    };
+    let get = |dir| Op::GetAttr { ino: at(dir), want: Rights::empty() };
+    let asks: [fn(Ino) -> Op; 3] = [lookup, create, get];
+    for ask in asks {
+        run(move |bed| async move {
+            let (a, b) = (bed.client("a").await, bed.client("b").await);
+            let made = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
+            let dir = made.unwrap().attr.ino;
+            b.call(Op::Sync {}).await.unwrap();
+            let rmdir = Op::Rmdir { dir: at(ROOT), name: name("d") };
+            let removed = a.exchange(a.request(0, vec![rmdir])).await.unwrap();
+            assert!(removed.transno > removed.last_committed);
+            let told = b.exchange(b.request(0, vec![ask(dir)])).await.unwrap();
+            assert!(told.last_committed >= removed.transno, "{:?}", told.results);
+        });
+    }
+}
+
+#[test]
 fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);

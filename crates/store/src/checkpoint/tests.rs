@@ -6,13 +6,13 @@ use std::rc::Rc;
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
 use types::limits::BLOCK;
-use types::{Duration, FileKind, Ino, MetaBlock, Name, Timestamp, Uuid};
+use types::{Duration, FileKind, Ino, MetaBlock, Name, Uuid};
 
 use crate::block::{BlockType, put_u64};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::FormatOptions;
-use crate::names::NewInode;
 use crate::open::OpenOptions;
+use crate::testing::new_inode;
 
 const LOG: u64 = 16 << 20;
 const TASKS: u64 = 16;
@@ -105,23 +105,6 @@ fn overload<S: Clone + 'static>(
     })
 }
 
-fn file(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp { seconds: 1, nanos: 2 };
-    NewInode {
-        kind,
-        mode: 0o600,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
-
 #[test]
 fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
     let outcome = overload(
@@ -131,7 +114,7 @@ fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
             for n in 0..TASKS {
                 let name = Name::new(format!("d{n}").as_bytes()).unwrap();
                 let made = mfs.run(Cost::SMALL, |txn| {
-                    txn.create(Ino::ROOT, &name, &file(FileKind::Directory), None)
+                    txn.create(Ino::ROOT, &name, &new_inode(FileKind::Directory), None)
                 });
                 dirs.push(made.await.unwrap().0);
             }
@@ -140,7 +123,7 @@ fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
         async |mfs, dirs, task, n| {
             let name = Name::new(format!("file{n}").as_bytes()).unwrap();
             let made = mfs.run(Cost::SMALL, |txn| {
-                txn.create(dirs[task as usize], &name, &file(FileKind::Regular), None)
+                txn.create(dirs[task as usize], &name, &new_inode(FileKind::Regular), None)
             });
             made.await.unwrap();
         },

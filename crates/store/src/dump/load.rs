@@ -9,7 +9,8 @@ use std::fmt;
 use std::io::Read;
 
 use env::{Disk, Env};
-use types::{Attr, Extent, Fault, FileKind, Ino, Name};
+use types::limits::CONTENT_MAX;
+use types::{Attr, Extent, Fault, FileBlock, FileKind, Ino, Name};
 
 use super::stream::{Inode, Reader, Record, StreamError, Zone};
 use crate::error::{Stop, StoreError};
@@ -79,9 +80,9 @@ pub async fn load_onto(
 ) -> Result<Loaded, LoadError> {
     let store = |error| LoadError::Store(0, error);
     let mut reader = Reader::new(input);
-    let zones = head(&mut reader)?;
+    let head = head(&mut reader)?;
     let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
-    let fits = Load::new(&mfs).check_target(&zones).await;
+    let fits = Load::new(&mfs).check_target(&head).await;
     mfs.close().await.map_err(store)?;
     fits?;
     set_feature(env, disk, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
@@ -101,15 +102,21 @@ pub async fn load_onto(
 /// The stream, the store, or the target; nothing is given back then: format the target again.
 pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> {
     let mut reader = Reader::new(input);
-    let zones = head(&mut reader)?;
+    let head = head(&mut reader)?;
     let load = Load::new(mfs);
-    load.check_target(&zones).await?;
+    load.check_target(&head).await?;
     load.records(&mut reader).await
 }
 
-fn head(reader: &mut Reader<'_>) -> Result<Vec<Zone>, LoadError> {
+/// What the target must have: data zones, and whether files may have content.
+struct Head {
+    zones: Vec<Zone>,
+    content: bool,
+}
+
+fn head(reader: &mut Reader<'_>) -> Result<Head, LoadError> {
     match reader.take()? {
-        Record::Head { zones, .. } => Ok(zones),
+        Record::Head { zones, content, .. } => Ok(Head { zones, content }),
         _ => Err(StreamError::Foreign.into()),
     }
 }
@@ -137,6 +144,7 @@ impl<'a> Load<'a> {
                 Record::Head { .. } => return Err(self.contradiction("a second head")),
                 Record::Inode(inode) => self.inode(&inode).await?,
                 Record::Link { parent, name, number } => self.link(parent, &name, number).await?,
+                Record::Content { number, bytes } => self.content(number, &bytes).await?,
                 Record::Segments { number, list } => self.segments(number, &list).await?,
                 Record::End { inodes, links, segments } => {
                     let wanted = Loaded { inodes, links, segments };
@@ -168,7 +176,12 @@ impl<'a> Load<'a> {
         }
     }
 
-    async fn check_target(&self, zones: &[Zone]) -> Result<(), LoadError> {
+    async fn check_target(&self, head: &Head) -> Result<(), LoadError> {
+        if head.content && !self.mfs.superblock().features.has(Feature::INLINE_DATA) {
+            let text = "the dump is of a file system with the feature `inline-data` (version 2), and this file system \
+                        lacks the feature: load it into one that was made with it; nothing was written";
+            return Err(LoadError::Target(text.into()));
+        }
         let (inodes, clients, empty, pags) = self
             .run(|txn| {
                 let root = txn.is_empty(Ino::ROOT)?;
@@ -179,7 +192,7 @@ impl<'a> Load<'a> {
             let text = "the file system was used already: load needs one fresh from `redbud mkfs`";
             return Err(LoadError::Target(text.into()));
         }
-        for zone in zones {
+        for zone in &head.zones {
             let blocks = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.total + 1);
             if blocks.is_none_or(|blocks| blocks < zone.blocks) {
                 let text = format!(
@@ -257,6 +270,28 @@ impl<'a> Load<'a> {
         .await?;
         self.done.links += 1;
         Ok(())
+    }
+
+    async fn content(&mut self, number: u64, bytes: &[u8]) -> Result<(), LoadError> {
+        let (ino, kind) = self.known(number)?;
+        if kind != FileKind::Regular || bytes.is_empty() || bytes.len() > CONTENT_MAX {
+            return Err(self.contradiction("content that no file can have"));
+        }
+        let fits = self.run(|txn| {
+            let size = txn.attr(ino)?.map_or(0, |attr| attr.size);
+            let mapped = txn.layout(ino, FileBlock(0), 1)?.first().is_some_and(|e| e.file.0 == 0);
+            let fits = bytes.len() as u64 <= size && !mapped && txn.content(ino)?.is_empty();
+            if fits {
+                txn.set_content(ino, bytes)?;
+            }
+            Ok(fits)
+        });
+        match fits.await? {
+            true => Ok(()),
+            false => Err(self.contradiction(
+                "content beyond the end of its file, or of a block that was there already",
+            )),
+        }
     }
 
     async fn segments(&mut self, number: u64, list: &[Extent]) -> Result<(), LoadError> {

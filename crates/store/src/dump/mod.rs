@@ -1,13 +1,15 @@
 //! Dump and load: the namespace and the layouts as a portable stream ([`stream`]).
 //!
 //! Invariants:
-//! - a dump holds every inode that a name leads to, with its names, attributes, extended attributes, target
-//!   and segments; inodes without a name, clients, their pools and replies, and settings are of
+//! - a dump holds every inode that a name leads to, with its names, attributes, extended attributes, target,
+//!   content that lies with it, and segments; inodes without a name, clients, their pools and replies, and settings are of
 //!   the moment and not in it;
 //! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
 //!   same, byte for byte;
 //! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with what is below it, and told;
 //! - it ends on any store: a directory that names lead to twice is damage, and an error;
+//! - a dump of a file system with the feature `inline-data` has version 2, with the content that lies with inodes, and
+//!   needs a file system with the feature; every other has version 1;
 //! - inode numbers are new after a load. They lead to places, and the places of the old zone (chunks with gaps of
 //!   what was removed and moved) are what a load gets rid of. Nothing outlives an unmount that knows them;
 //! - a load needs a new file system whose data zones are those of the dump, by number, and not smaller:
@@ -26,6 +28,7 @@ pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
 
 use crate::error::StoreError;
+use crate::features::Feature;
 use crate::format::blob::Xattr;
 use crate::mfs::{Cost, Mfs};
 use crate::names::DirEntry;
@@ -95,6 +98,7 @@ pub struct Dumped {
 pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
     let mut dump = Dump {
         mfs,
+        content: mfs.superblock().features.has(Feature::INLINE_DATA),
         out: Writer::new(out),
         linked: HashMap::default(),
         directories: HashSet::default(),
@@ -114,6 +118,8 @@ pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
 /// A running dump.
 struct Dump<'a> {
     mfs: &'a Mfs,
+    /// Files may have content.
+    content: bool,
     out: Writer<'a>,
     /// Inodes with several links that were written, and their numbers in the dump.
     linked: HashMap<Ino, u64>,
@@ -130,7 +136,8 @@ impl Dump<'_> {
         let zones =
             pags.iter().map(|pag| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 });
         let name = self.mfs.identity().name.into_bytes();
-        Ok(self.out.put(&Record::Head { name, zones: zones.collect() })?)
+        let (content, zones) = (self.content, zones.collect());
+        Ok(self.out.put(&Record::Head { content, name, zones })?)
     }
 
     async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {
@@ -199,6 +206,12 @@ impl Dump<'_> {
         }
         self.out.put(&Record::Inode(Box::new(inode)))?;
         if kind == FileKind::Regular {
+            if self.content {
+                let (bytes, _) = self.mfs.run(Cost::READ, |txn| txn.content(ino)).await?;
+                if !bytes.is_empty() {
+                    self.out.put(&Record::Content { number, bytes })?;
+                }
+            }
             self.segments(ino, number).await?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - the first record is a head and the last an end; between them every directory comes before what is
-//!   in it, and an inode before its further names and segments;
+//!   in it, and an inode before its content, further names and segments;
 //! - inodes are numbered by the dump, from 1 (the root) up, in the order of their records: numbers of
 //!   the file system are not in it;
 //! - records carry a running number in their checksum: one that is missing, doubled or moved is noticed;
@@ -14,10 +14,11 @@
 //!
 //! | kind | name | body |
 //! |---|---|---|
-//! | 1 | head | `"REDBUDDUMP"` · version u32 (1) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, blocks u64⟩ |
+//! | 1 | head | `"REDBUDDUMP"` · version u32 (2 where the file system has the feature `inline-data`; else 1: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, blocks u64⟩ |
 //! | 2 | inode | number u64 · parent u64 (0: this is the root) · name, bytes · kind u8 · mode u16 · uid u32 · gid u32 · rdev u32 · size u64 · atime, mtime, ctime, btime, each ⟨seconds i64, nanos u32⟩ · version u64 · target of a symlink, bytes · xattrs u32, each ⟨name, bytes; value, bytes⟩ |
 //! | 3 | link | parent u64 · name, bytes · number of the inode u64 |
 //! | 4 | segments | number of the inode u64 · count u32 (1 to 1000), each a segment of 24 bytes as in a slot |
+//! | 6 | content | number of the inode u64 · what its block 0 begins with, bytes; the rest of the block is zero |
 //! | 5 | end | inodes u64 · links u64 · segments u64 |
 
 use std::fmt;
@@ -31,7 +32,7 @@ use crate::format::blob::{BLOB_MAX, Xattr};
 use crate::format::extent::{SEGMENT, decode_segment, encode_segment};
 
 /// The newest version of the stream.
-pub const STREAM_VERSION: u32 = 1;
+pub const STREAM_VERSION: u32 = 2;
 /// Bytes of a record's body at most.
 pub const RECORD_MAX: usize = BLOB_MAX + SYMLINK_MAX + 4096;
 /// Segments of one record.
@@ -74,6 +75,8 @@ pub struct Inode {
 pub enum Record {
     /// The first.
     Head {
+        /// Does it say that there may be records of content? It is of version 2 then, else of version 1.
+        content: bool,
         /// Name of the file system.
         name: Vec<u8>,
         /// Its data zones.
@@ -96,6 +99,13 @@ pub enum Record {
         number: u64,
         /// The segments.
         list: Vec<Extent>,
+    },
+    /// Content that lies with the inode of a file.
+    Content {
+        /// The inode's number.
+        number: u64,
+        /// What block 0 begins with.
+        bytes: Vec<u8>,
     },
     /// The last.
     End {
@@ -158,15 +168,17 @@ impl Record {
             Record::Link { .. } => 3,
             Record::Segments { .. } => 4,
             Record::End { .. } => 5,
+            Record::Content { .. } => 6,
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Record::Head { name, zones } => {
+            Record::Head { content, name, zones } => {
                 out.extend_from_slice(MAGIC);
-                out.extend_from_slice(&STREAM_VERSION.to_le_bytes());
+                let version = if *content { STREAM_VERSION } else { 1 };
+                out.extend_from_slice(&version.to_le_bytes());
                 put_bytes(&mut out, name);
                 out.extend_from_slice(&(zones.len() as u32).to_le_bytes());
                 for zone in zones {
@@ -186,6 +198,10 @@ impl Record {
                 out.extend_from_slice(&(list.len() as u32).to_le_bytes());
                 list.iter().for_each(|extent| out.extend_from_slice(&encode_segment(extent)));
             }
+            Record::Content { number, bytes } => {
+                out.extend_from_slice(&number.to_le_bytes());
+                put_bytes(&mut out, bytes);
+            }
             Record::End { inodes, links, segments } => {
                 [inodes, links, segments]
                     .iter()
@@ -199,7 +215,7 @@ impl Record {
         let mut body = Body(body);
         let record = match kind {
             1 => {
-                body.take(MAGIC.len() + 4)?;
+                let content = get_u32(body.take(MAGIC.len() + 4)?, MAGIC.len()) > 1;
                 let name = body.bytes()?.to_vec();
                 let mut zones = Vec::new();
                 for _ in 0..body.u32()? {
@@ -207,7 +223,7 @@ impl Record {
                     let uuid = Uuid(body.take(16)?.try_into().ok()?);
                     zones.push(Zone { id, uuid, blocks: body.u64()? });
                 }
-                Record::Head { name, zones }
+                Record::Head { content, name, zones }
             }
             2 => Record::Inode(Box::new(Inode::decode(&mut body)?)),
             3 => {
@@ -226,6 +242,7 @@ impl Record {
                 Record::Segments { number, list }
             }
             5 => Record::End { inodes: body.u64()?, links: body.u64()?, segments: body.u64()? },
+            6 => Record::Content { number: body.u64()?, bytes: body.bytes()?.to_vec() },
             _ => return None,
         };
         body.0.is_empty().then_some(record)
@@ -365,12 +382,14 @@ impl<'a> Writer<'a> {
 pub struct Reader<'a> {
     input: &'a mut dyn Read,
     number: u64,
+    /// Records of content may come.
+    content: bool,
 }
 
 impl<'a> Reader<'a> {
     /// Reads from `input`, which should be buffered.
     pub fn new(input: &'a mut dyn Read) -> Reader<'a> {
-        Reader { input, number: 0 }
+        Reader { input, number: 0, content: false }
     }
 
     /// Number of the next record.
@@ -424,10 +443,18 @@ impl<'a> Reader<'a> {
             return Err(damaged("wrong checksum"));
         }
         // The version tells whether the rest means what it means here.
-        if number == 0 && get_u32(&body, MAGIC.len()) != STREAM_VERSION {
+        if number == 0 && !(1..=STREAM_VERSION).contains(&get_u32(&body, MAGIC.len())) {
             return Err(StreamError::Version(get_u32(&body, MAGIC.len())));
         }
         self.number += 1;
-        Record::decode(kind, &body).ok_or(damaged("it makes no sense"))
+        let record = Record::decode(kind, &body).ok_or(damaged("it makes no sense"))?;
+        match record {
+            Record::Head { content, .. } if number == 0 => self.content = content,
+            Record::Content { .. } if !self.content => {
+                return Err(damaged("content in a dump of version 1"));
+            }
+            _ => {}
+        }
+        Ok(record)
     }
 }

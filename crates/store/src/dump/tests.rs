@@ -8,21 +8,15 @@ use types::{
 
 use super::dump;
 use super::load::{LoadError, load, load_onto};
-use super::stream::{Reader, Record, StreamError, Writer, Zone};
-use crate::error::Stop;
+use super::stream::{Inode, Reader, Record, StreamError, Writer, Zone};
 use crate::features::Features;
 use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, check, fsck};
-use crate::mfs::{Cost, Mfs};
+use crate::mfs::Mfs;
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
 use crate::open::OpenOptions;
-use crate::testing::{formatted, formatted_with, now};
-use crate::txn::Txn;
-
-fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
-    now(mfs.run(Cost::STEP, body)).unwrap().0
-}
+use crate::testing::{formatted, formatted_inline, formatted_with, new_inode, now, run};
 
 fn dumped(mfs: &Mfs) -> Vec<u8> {
     let mut out = Vec::new();
@@ -229,28 +223,11 @@ fn records_that_contradict_each_other_are_refused() {
     assert!(matches!(error, LoadError::Target(_)), "{error}");
 }
 
-fn new(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp::default();
-    NewInode {
-        kind,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
-
 #[test]
 fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
     for target in ["root", "sister"] {
         let mfs = formatted();
-        let new = new(FileKind::Directory);
+        let new = new_inode(FileKind::Directory);
         run(&mfs, |txn| {
             let dir = txn.create(Ino::ROOT, &Name::new(b"dir").unwrap(), &new, None)?;
             let sister = txn.create(Ino::ROOT, &Name::new(b"sister").unwrap(), &new, None)?;
@@ -298,9 +275,16 @@ fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
         // What the head already shows leaves the file system as it is.
         let zones = vec![Zone { id: PagId(9), uuid: Uuid([9; 16]), blocks: 1 }];
         let mut strange = Vec::new();
-        Writer::new(&mut strange).put(&Record::Head { name: b"x".to_vec(), zones }).unwrap();
+        Writer::new(&mut strange)
+            .put(&Record::Head { content: false, name: b"x".to_vec(), zones })
+            .unwrap();
         let refused = load_onto(&env, &disk, options, &mut &strange[..]).await;
         assert!(matches!(refused, Err(LoadError::Target(_))));
+        let (mut strange, zones) = (Vec::new(), Vec::new());
+        let head = Record::Head { content: true, name: b"x".to_vec(), zones };
+        Writer::new(&mut strange).put(&head).unwrap();
+        let refused = load_onto(&env, &disk, options, &mut &strange[..]).await.unwrap_err();
+        assert!(refused.to_string().contains("inline-data"), "{refused}");
         load_onto(&env, &disk, options, &mut &bytes[..]).await.unwrap();
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         assert_eq!(mfs.superblock().features, Features::USUAL);
@@ -335,7 +319,7 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
     assert_eq!(whole.left_out_count, 0);
     let legal = Name::new(b"legal").unwrap();
     run(&mfs, |txn| {
-        let new = NewInode { symlink: None, ..new(FileKind::Regular) };
+        let new = NewInode { symlink: None, ..new_inode(FileKind::Regular) };
         let ino = txn.create(Ino::ROOT, &legal, &new, None)?;
         for name in [&b"a/b"[..], b"..", b"zero\0"] {
             txn.put_link(Ino::ROOT, name, ino, FileKind::Regular)?;
@@ -346,4 +330,53 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
+}
+
+#[test]
+fn only_a_file_system_that_knows_content_makes_dumps_of_version_2_and_takes_them() {
+    let version = |bytes: &[u8]| u32::from_le_bytes(bytes[19..23].try_into().unwrap());
+    let old = dumped(&random_tree(2));
+    assert_eq!(version(&old), 1);
+    let mfs = formatted_inline(SlotSize::Bytes512);
+    now(load(&mfs, &mut &old[..])).unwrap();
+    let new = dumped(&mfs);
+    assert_eq!(version(&new), 2);
+    assert!(matches!(loaded(&new), Err(LoadError::Target(_))));
+    let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10 };
+    // A file with content after these segments.
+    let stream = |content: bool, segments: &[Extent]| {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out);
+        let mut put = |record: &Record| writer.put(record).unwrap();
+        put(&Record::Head { content, name: b"x".to_vec(), zones: vec![zone(0)] });
+        let attr = run(&mfs, |txn| txn.attr(Ino::ROOT)).unwrap();
+        let root = Inode {
+            parent: 0,
+            name: Vec::new(),
+            attr: Attr { ino: Ino(1), nlink: 0, blocks: 0, size: 0, ..attr },
+            target: Vec::new(),
+            xattrs: Vec::new(),
+        };
+        put(&Record::Inode(Box::new(root.clone())));
+        let attr = Attr { ino: Ino(2), kind: FileKind::Regular, size: 9000, ..root.attr };
+        put(&Record::Inode(Box::new(Inode { parent: 1, name: b"f".to_vec(), attr, ..root })));
+        if !segments.is_empty() {
+            put(&Record::Segments { number: 2, list: segments.to_vec() });
+        }
+        put(&Record::Content { number: 2, bytes: vec![1; 9] });
+        put(&Record::End { inodes: 2, links: 0, segments: segments.len() as u64 });
+        out
+    };
+    let taken = |bytes: &[u8]| {
+        let mfs = formatted_inline(SlotSize::Bytes512);
+        now(load(&mfs, &mut &bytes[..]))
+    };
+    let (pag, addr, state) = (PagId(0), PagBlock(1), ExtentState::Written);
+    let at = |file: u64| Extent { file: FileBlock(file), len: 1, pag, addr, state };
+    taken(&stream(true, &[])).unwrap();
+    taken(&stream(true, &[at(1)])).unwrap();
+    let error = taken(&stream(true, &[at(0)])).unwrap_err();
+    assert!(matches!(error, LoadError::Contradiction(4, _)), "{error}");
+    let error = taken(&stream(false, &[])).unwrap_err();
+    assert!(matches!(error, LoadError::Stream(StreamError::Damaged(3, _))), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Blobs: long symlink targets, xattrs that outgrew their slot, what clients
+//! Blobs: long symlink targets, xattrs and content that outgrew their slot, what clients
 //! told at their hello. A chain of blocks.
 //!
 //! Invariants: a chain has no cycle, and its blocks are full except the last.

@@ -89,6 +89,12 @@ impl Run {
         self.start.0 != 0
     }
 
+    /// Do its blocks, if it has any, lie on a device of so many?
+    pub fn is_within(&self, blocks: u64) -> bool {
+        let end = self.start.0.checked_add(u64::from(self.len));
+        !self.is_present() || end.is_some_and(|end| end <= blocks)
+    }
+
     /// One past its last block.
     pub fn end(&self) -> u32 {
         self.first + self.len

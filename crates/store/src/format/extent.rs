@@ -92,6 +92,15 @@ pub fn decode_extent(key: &[u8; EXTENT_KEY], value: &[u8; EXTENT_VALUE]) -> Opti
     Some((Ino(ino), decode_segment(&segment)?))
 }
 
+/// What of a segment does not lie in block 0 of its file; `None` if nothing.
+pub(crate) fn behind_block_0(extent: &Extent) -> Option<Extent> {
+    if extent.file.0 > 0 {
+        return Some(*extent);
+    }
+    let (file, addr) = (FileBlock(1), PagBlock(extent.addr.0.saturating_add(1)));
+    (extent.len > 1).then(|| Extent { file, addr, len: extent.len - 1, ..*extent })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

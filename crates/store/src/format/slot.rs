@@ -9,7 +9,11 @@
 //! - `next_reuse` only grows: a number once issued for a slot never comes again;
 //!   at 256 the slot is retired and holds nothing until its chunk goes;
 //! - the tail holds, without gaps, the name, the inline xattrs, then either the
-//!   target of a short symlink or the file's *lowest* segments, sorted;
+//!   target of a short symlink, the file's *lowest* segments, sorted, or the content of its block 0;
+//! - block 0 of a file with content in its slot or in a blob is mapped by no segment; behind the content it is zero,
+//!   and the content is not empty, not longer than the file and not than 3,928 bytes, wherever it lies. Should both be
+//!   there, the content is what counts: it has a checksum;
+//! - other flags than those below, and those of content on a file system without the feature `inline-data`, mean nothing;
 //! - a slot carries no checksum of its own: it never travels without its block,
 //!   whose header has one.
 //!
@@ -19,11 +23,11 @@
 //! | 1 | 1 | kind | `FileKind` of the inode |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
 //! | 4 | 1 | name_len | 0: an inode without a name here (attic) |
-//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob |
+//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob |
 //! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
 //! | 8 | 8 | ino | number of the inode (or of the link's inode) |
 //! | 16 | 2 | mode | permission bits |
-//! | 18 | 2 | rest_len | bytes of segments or symlink target in the tail |
+//! | 18 | 2 | rest_len | bytes of segments, symlink target or content in the tail |
 //! | 20 | 4 | nlink | |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
@@ -36,10 +40,10 @@
 //! | 104 | 8 | version | |
 //! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
 //! | 120 | 8 | body | regular: segments in the extent tree; symlink: first block of the target's blob; directory: its first `DirNo` |
-//! | 128 | 8 | map | first `DirNo` of a directory's name map; 0 none |
-//! | 136 | 372 | tail | name, xattrs, segments or target; of larger slots 880, 1,896 or 3,928 bytes |
+//! | 128 | 8 | map | first `DirNo` of a directory's name map; of a regular file with that flag the first block of the blob with its content; 0 none |
+//! | 136 | 372 | tail | name, xattrs, segments, target or content; of larger slots 880, 1,896 or 3,928 bytes |
 
-use types::limits::BLOCK;
+use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Extent, FileKind, Ino, Timestamp};
 
 use super::extent::{SEGMENT, decode_segment, encode_segment};
@@ -62,6 +66,9 @@ const _: () = assert!(TAIL >= types::limits::NAME_MAX + 4 * SEGMENT);
 
 const FLAG_XATTR_BLOB: u8 = 1;
 const FLAG_TARGET_BLOB: u8 = 2;
+const FLAG_CONTENT: u8 = 4;
+const FLAG_CONTENT_BLOB: u8 = 8;
+const FLAGS: u8 = FLAG_XATTR_BLOB | FLAG_TARGET_BLOB | FLAG_CONTENT | FLAG_CONTENT_BLOB;
 
 /// How large the slots of a file system are: a share of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -247,20 +254,81 @@ impl Slot {
         if mapped && (self.0[0] != 1 || self.kind() != FileKind::Directory) {
             return Err("slot: a name map of what is no directory");
         }
-        if self.kind() == FileKind::Regular {
-            if !self.rest_len().is_multiple_of(SEGMENT) {
-                return Err("slot: segments are cut");
-            }
-            let mut end = 0;
-            for segment in self.rest().chunks_exact(SEGMENT) {
-                let extent = decode_segment(segment).ok_or("slot: a bad segment")?;
-                if extent.file.0 < end {
-                    return Err("slot: segments out of order");
-                }
-                end = extent.end();
-            }
+        if self.0[5] & !FLAGS != 0 {
+            return Err("slot: unknown flags");
+        }
+        let content = self.0[5] & (FLAG_CONTENT | FLAG_CONTENT_BLOB);
+        if content != 0 && (self.0[0] != 1 || self.kind() != FileKind::Regular) {
+            return Err("slot: content of what is no file");
+        }
+        if content == FLAG_CONTENT | FLAG_CONTENT_BLOB {
+            return Err("slot: content in two places");
+        }
+        if content == FLAG_CONTENT && !(1..=CONTENT_MAX).contains(&self.rest_len()) {
+            return Err("slot: content of an impossible length");
+        }
+        if self.kind() == FileKind::Regular && content != FLAG_CONTENT {
+            self.check_segments()?;
         }
         Ok(())
+    }
+
+    /// Are the bytes behind name and attributes sound segments?
+    fn check_segments(&self) -> Result<(), &'static str> {
+        if !self.rest_len().is_multiple_of(SEGMENT) {
+            return Err("slot: segments are cut");
+        }
+        let mut end = 0;
+        for segment in self.rest().chunks_exact(SEGMENT) {
+            let extent = decode_segment(segment).ok_or("slot: a bad segment")?;
+            if extent.file.0 < end {
+                return Err("slot: segments out of order");
+            }
+            end = extent.end();
+        }
+        Ok(())
+    }
+
+    /// Clears flags that mean nothing; `true` if there were any.
+    pub(crate) fn clear_unknown_flags(&mut self) -> bool {
+        let unknown = self.state() != SlotState::Empty && self.0[5] & !FLAGS != 0;
+        if unknown {
+            self.flag(!FLAGS, false);
+        }
+        unknown
+    }
+
+    /// Clears flags of content that cannot be, on a file system that knows content or not (`known`): segments stay
+    /// segments, and what is none is removed from the tail. Says what was wrong, and changes nothing else.
+    pub(crate) fn mend_content(&mut self, known: bool) -> Option<&'static str> {
+        let (tail, blob) = (self.0[5] & FLAG_CONTENT != 0, self.0[5] & FLAG_CONTENT_BLOB != 0);
+        let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
+        if self.state() == SlotState::Empty || !(tail || blob) || !fits {
+            return None;
+        }
+        let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
+        let segments = self.check_segments().is_ok();
+        let (keep, what) = match (file, known, tail, blob) {
+            (false, ..) => (0, "a flag of content on what is no file"),
+            (_, false, ..) if segments => (0, "a flag of content, which this file system has not"),
+            (_, false, ..) => (0, "content, which this file system has not"),
+            (.., true, true) if segments && get_u64(&self.0, 128) == 0 => {
+                (0, "flags of content, and no content")
+            }
+            (.., true, true) if segments => (FLAG_CONTENT_BLOB, "flags of content in two places"),
+            (.., true, true) => (FLAG_CONTENT, "flags of content in two places"),
+            (.., true, _) if self.rest_len() == 0 => (0, "a flag of content, and no content"),
+            _ => return None,
+        };
+        self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
+        self.flag(keep, true);
+        if file && keep == 0 && !segments {
+            self.set_rest(b"");
+        }
+        if blob && keep != FLAG_CONTENT_BLOB && self.kind() != FileKind::Directory {
+            self.set_map(0);
+        }
+        Some(what)
     }
 
     /// What it holds.
@@ -366,7 +434,7 @@ impl Slot {
         self.tail(self.name_len() + self.xattr_len(), self.rest_len())
     }
 
-    /// Room of the tail for segments or target beside a name of `name_len`
+    /// Room of the tail for segments, target or content beside a name of `name_len`
     /// bytes and the present xattrs.
     pub fn rest_room(&self, name_len: usize) -> usize {
         self.room().saturating_sub(name_len + self.xattr_len())
@@ -434,6 +502,46 @@ impl Slot {
         put_u64(&mut self.0, 120, block.unwrap_or(0));
     }
 
+    /// Does content lie with the inode, in the tail or in a blob?
+    pub fn has_content(&self) -> bool {
+        self.0[5] & (FLAG_CONTENT | FLAG_CONTENT_BLOB) != 0
+    }
+
+    /// The content of block 0, if it lies in the tail.
+    pub fn content(&self) -> Option<&[u8]> {
+        (self.0[5] & FLAG_CONTENT != 0).then(|| self.rest())
+    }
+
+    /// First block of the blob with the content of block 0, if there is one.
+    pub fn content_blob(&self) -> Option<u64> {
+        (self.0[5] & FLAG_CONTENT_BLOB != 0).then(|| get_u64(&self.0, 128))
+    }
+
+    /// Puts the content of block 0 into the tail, where it must fit and no segment is.
+    pub fn set_content(&mut self, content: &[u8]) {
+        self.clear_content();
+        self.flag(FLAG_CONTENT, true);
+        self.set_rest(content);
+    }
+
+    /// The content of block 0 is in the blob that begins here.
+    pub fn set_content_blob(&mut self, block: u64) {
+        self.clear_content();
+        self.flag(FLAG_CONTENT_BLOB, true);
+        put_u64(&mut self.0, 128, block);
+    }
+
+    /// It has no content any more.
+    pub fn clear_content(&mut self) {
+        if self.content().is_some() {
+            self.set_rest(b"");
+        }
+        if self.content_blob().is_some() {
+            put_u64(&mut self.0, 128, 0);
+        }
+        self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
+    }
+
     fn flag(&mut self, flag: u8, on: bool) {
         if on {
             self.0[5] |= flag;
@@ -455,6 +563,9 @@ impl Slot {
 
     /// First `DirNo` of a directory's name map; 0 without one.
     pub fn map(&self) -> u64 {
+        if self.content_blob().is_some() {
+            return 0;
+        }
         get_u64(&self.0, 128)
     }
 
@@ -475,7 +586,7 @@ impl Slot {
 
     /// The segments of the tail.
     pub fn segments(&self) -> Vec<Extent> {
-        if self.kind() != FileKind::Regular {
+        if self.kind() != FileKind::Regular || self.content().is_some() {
             return Vec::new();
         }
         self.rest().chunks_exact(SEGMENT).filter_map(decode_segment).collect()
@@ -484,6 +595,10 @@ impl Slot {
     /// Replaces the segments of the tail, which must fit.
     pub fn set_segments(&mut self, segments: &[Extent]) {
         let mut bytes = Vec::with_capacity(segments.len() * SEGMENT);
+        if self.content().is_some() {
+            assert!(segments.is_empty(), "segments where the content is");
+            return;
+        }
         for segment in segments {
             bytes.extend_from_slice(&encode_segment(segment));
         }
@@ -492,6 +607,9 @@ impl Slot {
 
     /// How many segments fit beside a name of `name_len` bytes.
     pub fn segment_room(&self, name_len: usize) -> usize {
+        if self.content().is_some() {
+            return 0;
+        }
         self.rest_room(name_len) / SEGMENT
     }
 

@@ -14,7 +14,7 @@
 //! | pools | client 8 · pag 2 · start 8 | length 8 |
 //! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |
 //! | quarantines | client 8 | reserved 8 |
-//! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩ |
+//! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩; ino 2^64 − 1: all files |
 
 use types::{ClientId, Ino, Lsn, PagBlock, PagId, Uuid};
 

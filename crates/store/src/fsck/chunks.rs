@@ -107,7 +107,7 @@ impl Check {
             bad = true;
         }
         let blocks = self.blocks.blocks;
-        for run in runs.iter().filter(|run| run.start.0 + u64::from(run.len) > blocks) {
+        for run in runs.iter().filter(|run| !run.is_within(blocks)) {
             let detail = "directory content";
             self.found(ProblemKind::OutsideMetaBlock, Subject::Block(run.start), detail);
             bad = true;
@@ -201,8 +201,11 @@ fn sound(chunk: &Chunk, blocks: u64) -> Chunk {
         if part.first > at {
             out.put(Run::gone(at, part.first - at, RETIRED));
         }
-        let inside = part.start.0 + u64::from(part.len) <= blocks;
-        out.put(if inside { part } else { Run::gone(part.first, part.len, RETIRED) });
+        out.put(if part.is_within(blocks) {
+            part
+        } else {
+            Run::gone(part.first, part.len, RETIRED)
+        });
         at = part.end();
     }
     out.descriptor.used = out.descriptor.used.min(at);

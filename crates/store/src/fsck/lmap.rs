@@ -10,10 +10,13 @@ use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, Entry, bucket_of};
+use crate::format::number::ATTIC;
 use crate::names::index::Chunk;
 
 /// Buckets read together.
 const BATCH: u32 = 64;
+/// Free blocks for each content block with which repair makes a map that is missing.
+const ROOM: u64 = 8;
 /// Blocks chained to one bucket at most.
 const CHAIN_MAX: usize = 1 << 16;
 
@@ -56,6 +59,21 @@ impl Check {
         self.plan.add(Fix::DropMap(dir));
     }
 
+    /// A directory without a map, which repair makes if it is large and there is room: a repair that was broken off
+    /// leaves such directories. It is no finding: one for whose map there was no room at the time is sound.
+    fn unmapped(&mut self, of: &Directory) {
+        let state = self.mfs.inner.state.borrow();
+        let least = state.limits.blocks;
+        let free = state.space.total_free();
+        // A bucket holds the names of more than one block; so much room is enough whatever the names are.
+        let room = free >= state.space.reserve + ROOM * of.blocks;
+        drop(state);
+        let featured = self.features.has(Feature::NAME_MAPS);
+        if featured && room && of.blocks >= least && of.ino != ATTIC {
+            self.mapless.push(of.ino);
+        }
+    }
+
     /// Compares the name map of a directory with the names that its content has.
     pub(super) async fn name_map(
         &mut self,
@@ -63,7 +81,11 @@ impl Check {
         chunks: &[Chunk],
         names: &mut Names,
     ) -> Result<(), StoreError> {
-        if of.map.0 == 0 || of.nlink == 0 {
+        if of.nlink == 0 {
+            return Ok(());
+        }
+        if of.map.0 == 0 {
+            self.unmapped(of);
             return Ok(());
         }
         let buckets: u32 = chunks.iter().map(|chunk| chunk.descriptor.used).sum();
@@ -221,6 +243,28 @@ mod tests {
             let found = now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(n))));
             assert!(found.unwrap().0.is_some(), "{what}: n{n} is lost");
         }
+    }
+
+    #[test]
+    fn a_large_directory_that_a_broken_off_repair_left_without_a_map_gets_one_by_the_next() {
+        let mfs = mapped();
+        let drop_map = |txn: &mut Txn<'_>| {
+            let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
+            slot.set_map(0);
+            slot.set_names(0);
+            txn.store(&spot, &slot)
+        };
+        now(mfs.run(Cost::STEP, drop_map)).unwrap();
+        mfs.forget_indexes();
+        let found = now(check(&mfs)).unwrap().problems;
+        use ProblemKind::{LostChunk, LostMetaBlock};
+        assert!(found.iter().all(|p| matches!(p.kind, LostChunk | LostMetaBlock)), "{found:?}");
+        let repaired = now(mend(&mfs, None)).unwrap();
+        assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
+        mfs.forget_indexes();
+        now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).unwrap();
+        let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0;
+        assert!(mapped.is_some(), "{:#?}", repaired.done);
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod tests;
 use std::collections::BTreeSet;
 
 use env::{Disk, Env};
-use types::{ClientId, MetaBlock};
+use types::{ClientId, Ino, MetaBlock};
 
 pub use problem::{Problem, ProblemKind, Severity, Subject};
 pub use repair::{Repaired, repair};
@@ -101,6 +101,8 @@ pub struct Report {
     pub omitted: u64,
     /// How much of everything there is.
     pub counts: Counts,
+    /// Features that the superblock names; `None` if no store could be opened.
+    pub features: Option<Features>,
 }
 
 impl Report {
@@ -205,6 +207,8 @@ struct Check {
     stranded: Vec<(MetaBlock, stranded::Said)>,
     /// Directories that lack content blocks at the end.
     short: Vec<stranded::Short>,
+    /// Large directories without a name map.
+    mapless: Vec<Ino>,
     /// What cannot be read, in words.
     lost: Vec<String>,
     plan: plan::Plan,
@@ -217,7 +221,7 @@ impl Check {
     fn new(mfs: &Mfs) -> Check {
         Check {
             mfs: mfs.clone(),
-            report: Report::default(),
+            report: Report { features: Some(mfs.superblock().features), ..Report::default() },
             blocks: blocks::Claims::new(&mfs.superblock()),
             features: mfs.superblock().features,
             clients: BTreeSet::new(),
@@ -227,6 +231,7 @@ impl Check {
             shared: BTreeSet::new(),
             stranded: Vec::new(),
             short: Vec::new(),
+            mapless: Vec::new(),
             lost: Vec::new(),
             plan: plan::Plan::default(),
             progress: None,

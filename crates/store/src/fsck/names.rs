@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use types::limits::BLOCK_U64;
+use types::limits::{BLOCK_U64, CONTENT_MAX};
 use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 
 use super::plan::{Fix, SlotAt};
@@ -16,12 +16,14 @@ use super::stranded::Short;
 use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
 use crate::error::StoreError;
+use crate::features::Feature;
 use crate::format::blob::decode_xattrs;
+use crate::format::extent::{behind_block_0, extent_key};
 use crate::format::lmap::{Entry, hash_of};
 use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::names::index::{Chunk, Position};
-use crate::trees::INODES;
+use crate::trees::{EXTENTS, INODES};
 
 /// Content blocks read together.
 const BATCH: u32 = 64;
@@ -38,6 +40,8 @@ pub(super) struct Tree {
     queue: VecDeque<Directory>,
     /// Content blocks whose slots are not of the size that the superblock says, by their type.
     pub(super) other_slots: BTreeMap<BlockType, u64>,
+    /// Files whose content counts, though the extent tree has a segment of their block 0.
+    pub(super) shadowed: BTreeSet<Ino>,
 }
 
 /// The ordinary inodes, two bytes for each slot of a chunk that has any: reuse number + 1 in the
@@ -82,7 +86,7 @@ pub(super) struct Directory {
     body: DirNo,
     pub(super) nlink: u32,
     size: u64,
-    blocks: u64,
+    pub(super) blocks: u64,
 }
 
 /// What was seen of one inode.
@@ -282,10 +286,20 @@ impl Check {
         &mut self,
         dir: Ino,
         at: SlotAt,
-        slot: Slot,
+        mut slot: Slot,
         names: &mut Names,
     ) -> Result<(), StoreError> {
         let subject = Subject::Block(at.home);
+        // What one bit says is not believed against the rest of the slot.
+        if slot.clear_unknown_flags() {
+            let detail = format!("slot {}: unknown flags", at.place.index());
+            self.found(ProblemKind::BadSlot, subject, detail);
+            self.plan.add(Fix::Flags(at));
+        }
+        if let Some(what) = slot.mend_content(self.features.has(Feature::INLINE_DATA)) {
+            self.found(ProblemKind::BadContent, Subject::Inode(slot.ino()), what);
+            self.plan.add(Fix::Flags(at));
+        }
         if let Err(what) = slot.check() {
             let detail = format!("slot {}: {what}", at.place.index());
             self.found(ProblemKind::BadSlot, subject, detail);
@@ -343,11 +357,15 @@ impl Check {
         match attr.kind {
             FileKind::Regular => {
                 seen.counted = slot.body();
+                let content = self.file_content(at, &slot).await?;
                 for extent in slot.segments() {
                     seen.mapped = seen.mapped.saturating_add(extent.len);
                     seen.end = extent.end();
                     self.report.counts.segments += 1;
-                    self.piece(Piece::of(&extent, Owner::File(ino)));
+                    let owned = if content { behind_block_0(&extent) } else { Some(extent) };
+                    if let Some(extent) = owned {
+                        self.piece(Piece::of(&extent, Owner::File(ino)));
+                    }
                 }
             }
             FileKind::Symlink => self.target(at, &slot).await?,
@@ -448,6 +466,48 @@ impl Check {
             self.plan.add(Fix::Target(at, len));
         }
         Ok(())
+    }
+
+    /// Checks the content that lies with an inode; says whether there is some that stays, which counts more than a
+    /// segment of its block.
+    async fn file_content(&mut self, at: SlotAt, slot: &Slot) -> Result<bool, StoreError> {
+        let (ino, size) = (slot.ino(), slot.attr().size);
+        let subject = Subject::Inode(ino);
+        let len = match (slot.content_blob(), slot.content()) {
+            (None, None) => return Ok(false),
+            (Some(block), _) => {
+                let blob = self.blob(block, "content of a file").await?;
+                if let Some((_, false)) = blob {
+                    self.plan.add(Fix::CopyContent(at));
+                }
+                blob.map_or(0, |(bytes, _)| bytes.len())
+            }
+            (_, Some(bytes)) => bytes.len(),
+        };
+        if len == 0 || size == 0 {
+            let unread = "none can be read".to_owned();
+            let what = if len == 0 { unread } else { format!("{len} bytes of an empty file") };
+            self.found(ProblemKind::BadContent, subject, what);
+            self.plan.add(Fix::Content(at, false));
+            return Ok(false);
+        }
+        if len as u64 > size || len > CONTENT_MAX {
+            let what = format!("{len} bytes, size {size}, at most {CONTENT_MAX}");
+            self.found(ProblemKind::BadContent, subject, what);
+            self.plan.add(Fix::Content(at, true));
+        }
+        // A tree that cannot be read is found where trees are checked.
+        let first = extent_key(ino, 0);
+        let in_tree = self.read(|txn| Ok(EXTENTS.get(txn, &first)?.is_some())).await?;
+        let in_slot = slot.segments().first().is_some_and(|extent| extent.file.0 == 0);
+        if in_tree == Some(true) {
+            self.tree.shadowed.insert(ino);
+        }
+        if in_slot || in_tree == Some(true) {
+            self.found(ProblemKind::BadContent, subject, "its block is mapped, too");
+            self.plan.add(Fix::Recount(ino));
+        }
+        Ok(true)
     }
 
     /// Where a slot of a chunk is.

@@ -101,6 +101,8 @@ pub(super) enum Fix {
     CopyXattrs(SlotAt),
     /// The same of the target of a symlink.
     CopyTarget(SlotAt),
+    /// The same of the content of a file.
+    CopyContent(SlotAt),
     /// Build the tree from what is left of it.
     Rebuild(TreeName),
     /// An unreadable content block becomes an empty one: ⟨address, chunk, index⟩.
@@ -127,6 +129,8 @@ pub(super) enum Fix {
     BreakCircle(DirNo),
     /// Make the root or the attic.
     SystemSlot(Ino),
+    /// Clear flags of the slot that cannot be.
+    Flags(SlotAt),
     /// Empty a slot for ever.
     ClearSlot(SlotAt),
     /// The slot has issued its inode's number.
@@ -155,6 +159,8 @@ pub(super) enum Fix {
     DropXattrs(SlotAt),
     /// The size of the symlink is this; `None`: it has no target.
     Target(SlotAt, Option<u64>),
+    /// Cut the content of the slot's file to what it may have, or remove all of it.
+    Content(SlotAt, bool),
     /// Remove a segment of the extent tree.
     DropExtent([u8; EXTENT_KEY]),
     /// Count segments and blocks of a file anew.
@@ -201,7 +207,9 @@ impl Fix {
             | Fix::FullBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,
             Fix::FromLog(_) => Stage::Blocks,
-            Fix::DropBlock(..) | Fix::CopyXattrs(_) | Fix::CopyTarget(_) => Stage::Shares,
+            Fix::DropBlock(..) | Fix::CopyXattrs(_) | Fix::CopyTarget(_) | Fix::CopyContent(_) => {
+                Stage::Shares
+            }
             Fix::Rebuild(_) | Fix::EmptyBlock(..) => Stage::Trees,
             Fix::DropChunkKey(_)
             | Fix::SetChunk(..)
@@ -214,7 +222,8 @@ impl Fix {
             Fix::SystemSlot(_) => Stage::System,
             Fix::AdoptChunk(_) => Stage::Lost,
             Fix::BreakCircle(_) => Stage::Circle,
-            Fix::ClearSlot(_)
+            Fix::Flags(_)
+            | Fix::ClearSlot(_)
             | Fix::IssueNumber(_)
             | Fix::Rename(..)
             | Fix::DropLink(_)
@@ -227,6 +236,7 @@ impl Fix {
             | Fix::Orphan(..)
             | Fix::DirectorySize(..)
             | Fix::DropXattrs(_)
+            | Fix::Content(..)
             | Fix::Target(..) => Stage::Inodes,
             Fix::Inodes(_) | Fix::FreeMeta(..) | Fix::PagCount(..) => Stage::Counts,
             _ => Stage::Data,

@@ -90,7 +90,7 @@ kinds! {
         "it is raised";
     /// A slot that makes no sense.
     BadSlot = Error, "a directory slot makes no sense",
-        "the slot is emptied and never used again; which inode it held is lost, and said";
+        "flags that mean nothing are cleared; else the slot is emptied and never used again; which inode it held is lost, and said";
     /// No legal name, or a name where none may be.
     BadName = Error, "a name is not legal",
         "the name becomes #NUMBER; an inode of the attic loses it";
@@ -133,6 +133,9 @@ kinds! {
     /// A symlink target that makes no sense.
     BadTarget = Error, "the target of a symlink makes no sense",
         "the size is set to that of the target; a symlink without a target is removed";
+    /// Content beside the inode that cannot be read, is too long, of a block that is mapped, or of a file system without it.
+    BadContent = Error, "the content that lies with a file's inode makes no sense",
+        "it is cut to the size of the file, and to 3,928 bytes; where it can be read, a segment of its block is removed, else the content; where the superblock lacks the feature, flags of content are cleared, segments stay, and content is removed";
     /// Segments out of order, of no file, or not as many as counted.
     BadLayout = Error, "a layout makes no sense",
         "segments that make no sense, overlap or belong to no file are removed, and the others counted";

@@ -49,12 +49,23 @@ pub struct Repaired {
 /// What one round leaves to those after it.
 #[derive(Default)]
 struct Memory {
-    /// Directories whose name maps were removed, and how many of them were looked at again.
+    /// Directories whose name maps are missing or were removed, and how many of them were looked at again.
     mapless: Vec<Ino>,
     tried: usize,
     /// A part of the bitmap was lost: free blocks there look like used ones of nobody.
     bitmap_lost: bool,
     salvaged: Salvaged,
+}
+
+impl Memory {
+    /// Notes directories that lack a name map.
+    fn miss(&mut self, dirs: &[Ino]) {
+        for dir in dirs {
+            if !self.mapless.contains(dir) {
+                self.mapless.push(*dir);
+            }
+        }
+    }
 }
 
 /// What cannot be told when content is sought while a part of the bitmap is lost.
@@ -114,7 +125,7 @@ impl Repaired {
     /// Notes what has a meaning beyond this round.
     fn remember(&mut self, fix: &Fix, memory: &mut Memory) {
         match fix {
-            Fix::DropMap(dir) if !memory.mapless.contains(dir) => memory.mapless.push(*dir),
+            Fix::DropMap(dir) => memory.miss(&[*dir]),
             Fix::FullBitmap(_) => memory.bitmap_lost = true,
             Fix::Rebuild(TreeName::Quarantines) => self.lose(vec![EVICTED.to_owned()]),
             Fix::Rebuild(TreeName::Frozen) => self.lose(vec![WRITABLE.to_owned()]),
@@ -125,7 +136,7 @@ impl Repaired {
         }
     }
 
-    /// Makes the name maps that were removed anew; says whether there was one to try. What finds no room is
+    /// Makes the name maps that are missing; says whether there was one to try. What finds no room is
     /// left: the directory is searched without a map.
     async fn make_maps(&mut self, mfs: &Mfs, memory: &mut Memory) -> Result<bool, StoreError> {
         let new = memory.mapless.split_off(memory.tried);
@@ -221,6 +232,7 @@ pub(super) async fn mend(
         let mut check = whole_check(mfs, progress).await?;
         out.rounds += 1;
         out.take(&mut check);
+        memory.miss(&check.mapless);
         let opened = out.note_opening(mfs);
         let stages = std::mem::take(&mut check.plan).into_stages();
         let report = std::mem::take(&mut check.report);

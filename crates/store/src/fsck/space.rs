@@ -7,7 +7,7 @@ use types::{ClientId, Extent, FileKind, Ino, PagBlock, PagId};
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::error::StoreError;
-use crate::format::extent::decode_extent;
+use crate::format::extent::{behind_block_0, decode_extent};
 use crate::format::space::{Freed, PagRecord, decode_pool_key, decode_run_key, run_key};
 use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
 
@@ -168,13 +168,18 @@ impl Check {
                 return;
             };
             let first = stray.replace(ino) != Some(ino);
+            // Its block 0 lies with the inode: that is told, and the block here belongs to nobody.
+            let shadowed = extent.file.0 == 0 && check.tree.shadowed.contains(&ino);
+            let owned = if shadowed { behind_block_0(&extent) } else { Some(extent) };
             if let Some(FileKind::Regular) = check.tree.ordinary.kind(ino) {
                 if first {
                     let detail = "0 segments counted, others found";
                     check.found(ProblemKind::BadLayout, Subject::Inode(ino), detail);
                     check.plan.add(Fix::Recount(ino));
                 }
-                check.piece(Piece::of(&extent, Owner::File(ino)));
+                if let Some(extent) = owned {
+                    check.piece(Piece::of(&extent, Owner::File(ino)));
+                }
                 return;
             }
             let seen = check.tree.inodes.get_mut(&ino);
@@ -194,7 +199,9 @@ impl Check {
                 check.plan.add(Fix::DropExtent(*key));
             }
             check.report.counts.segments += 1;
-            check.piece(Piece::of(&extent, Owner::File(ino)));
+            if let Some(extent) = owned {
+                check.piece(Piece::of(&extent, Owner::File(ino)));
+            }
         })
         .await
     }

@@ -3,7 +3,7 @@
 use types::{DirNo, FileKind, Ino, MetaBlock, Name};
 
 use super::repair::mend;
-use super::tests::{links, name, new, run};
+use super::tests::{links, name};
 use super::{ProblemKind, Repaired, Subject, check};
 use crate::block::BlockType;
 use crate::format::chunk::{chunk_key, decode_key};
@@ -11,19 +11,19 @@ use crate::format::number::{Place, ino_of};
 use crate::format::slot::Slot;
 use crate::mfs::Mfs;
 use crate::side::first_attr;
-use crate::testing::{formatted, now};
+use crate::testing::{formatted, new_inode, now, run};
 use crate::trees::{CHUNKS, INODES};
 
 /// A directory of three chunks with ten files in each, and its chunks.
 fn long_directory(mfs: &Mfs, text: &str) -> (Ino, Vec<DirNo>) {
     let dir = run(mfs, |txn| {
         links(txn, Ino::ROOT, 1)?;
-        txn.create(Ino::ROOT, &name(text), &new(FileKind::Directory), None)
+        txn.create(Ino::ROOT, &name(text), &new_inode(FileKind::Directory), None)
     });
     for round in 0..3 {
         for n in 0..10 {
             let file = name(&format!("f{round}-{n}"));
-            run(mfs, |txn| txn.create(dir, &file, &new(FileKind::Regular), None));
+            run(mfs, |txn| txn.create(dir, &file, &new_inode(FileKind::Regular), None));
         }
         run(mfs, |txn| {
             if round < 2 {

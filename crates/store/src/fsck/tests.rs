@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use types::limits::CONTENT_MAX;
 use types::{
     Attr, ClientId, DirNo, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
-    PagBlock, PagId, Timestamp,
+    PagBlock, PagId,
 };
 
 use super::repair::mend;
@@ -16,39 +17,18 @@ use crate::format::extent::{extent_key, extent_value};
 use crate::format::number::{Place, home_of, ino_of};
 use crate::format::slot::Slot;
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
-use crate::mfs::{Cost, Mfs};
+use crate::mfs::Mfs;
 use crate::names::NewInode;
 use crate::space::ALL_FILES;
-use crate::testing::{formatted, now};
+use crate::testing::{formatted, new_inode, now, run};
 use crate::trees::{
     CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
     QUARANTINES, REPLIES, SETTINGS,
 };
 use crate::txn::Txn;
 
-pub(super) fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
-    now(mfs.run(Cost::STEP, body)).unwrap().0
-}
-
 pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
-}
-
-pub(super) fn new(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp::default();
-    NewInode {
-        kind,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
 }
 
 pub(super) fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
@@ -74,17 +54,17 @@ fn world() -> World {
     let mfs = formatted();
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
-        let dir = txn.create(Ino::ROOT, &name("dir"), &new(FileKind::Directory), None)?;
+        let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
         links(txn, Ino::ROOT, 1)?;
-        let file = txn.create(dir, &name("file"), &new(FileKind::Regular), None)?;
+        let file = txn.create(dir, &name("file"), &new_inode(FileKind::Regular), None)?;
         txn.link(Ino::ROOT, &name("hard"), file)?;
         links(txn, file, 1)?;
         let target = vec![b't'; 1000];
-        let symlink = NewInode { symlink: Some(&target), ..new(FileKind::Symlink) };
+        let symlink = NewInode { symlink: Some(&target), ..new_inode(FileKind::Symlink) };
         let symlink = txn.create(dir, &name("symlink"), &symlink, None)?;
-        let moved = txn.create(dir, &name("moved"), &new(FileKind::Fifo), None)?;
+        let moved = txn.create(dir, &name("moved"), &new_inode(FileKind::Fifo), None)?;
         txn.rename(dir, &name("moved"), Ino::ROOT, &name("away"))?;
-        let orphan = txn.create_unnamed(&new(FileKind::Regular), None)?;
+        let orphan = txn.create_unnamed(&new_inode(FileKind::Regular), None)?;
         txn.set_xattr(file, XATTR, &[1; 6000])?;
         txn.set_reply(client, 7, 8, b"reply")?;
         txn.set_setting(3, b"setting")?;
@@ -132,7 +112,8 @@ fn contents(world: &World) -> BTreeMap<&'static str, String> {
             match attr.kind {
                 FileKind::Regular => {
                     let layout = txn.layout(ino, FileBlock(0), 99)?;
-                    let sum = types::crc32c(format!("{layout:?}").as_bytes());
+                    let data = (layout.clone(), txn.content(ino)?);
+                    let sum = types::crc32c(format!("{data:?}").as_bytes());
                     text += &format!(" {} segments {sum:x}", layout.len());
                     text += &format!(" {:?}", txn.xattr(ino, XATTR)?.map(|value| value.len()));
                 }
@@ -223,13 +204,13 @@ fn a_directory_freed_in_part_is_clean() {
     let [other, sister] = ["other", "sister"].map(|text| {
         run(&world.mfs, |txn| {
             links(txn, world.dir, 1)?;
-            txn.create(world.dir, &name(text), &new(FileKind::Directory), None)
+            txn.create(world.dir, &name(text), &new_inode(FileKind::Directory), None)
         })
     });
     for n in 0..1000 {
         for dir in [sister, other] {
             run(&world.mfs, |txn| {
-                txn.create(dir, &name(&format!("{n}")), &new(FileKind::Fifo), None)
+                txn.create(dir, &name(&format!("{n}")), &new_inode(FileKind::Fifo), None)
             });
         }
     }
@@ -273,12 +254,12 @@ fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() 
     });
     planted(ProblemKind::BadChunk, 1, |world, txn| {
         // A directory's block is given back; the files that were born there moved away.
-        let other = txn.create(Ino::ROOT, &name("other"), &new(FileKind::Directory), None)?;
+        let other = txn.create(Ino::ROOT, &name("other"), &new_inode(FileKind::Directory), None)?;
         links(txn, Ino::ROOT, 1)?;
-        let first = txn.create(other, &name("a"), &new(FileKind::Fifo), None)?;
+        let first = txn.create(other, &name("a"), &new_inode(FileKind::Fifo), None)?;
         let chunk = home_of(first).chunk;
         let fifth = ino_of(Place { chunk, slot: 1 }, 5);
-        txn.create(other, &name("b"), &new(FileKind::Fifo), Some(fifth))?;
+        txn.create(other, &name("b"), &new_inode(FileKind::Fifo), Some(fifth))?;
         for text in ["a", "b"] {
             txn.rename(other, &name(text), world.dir, &name(text))?;
         }
@@ -426,6 +407,180 @@ fn inodes_in_the_wrong_place_are_found() {
         Ok(())
     });
     planted(ProblemKind::WrongCount, 1, |_, txn| txn.set_root(INODES, 99));
+}
+
+#[test]
+fn content_that_makes_no_sense_is_found() {
+    use ProblemKind::{BadContent, BadLayout, LostDataBlock, SharedMetaBlock, WrongBlockCount};
+    let content = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
+        slot(txn, ino, |slot| {
+            slot.set_content(&numbers(len));
+            slot.set_size(size);
+        })
+    };
+    let blob = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
+        let (spot, _) = txn.locate_live(ino)?;
+        let blob = txn.write_blob(None, &numbers(len), spot.block)?;
+        slot(txn, ino, |slot| {
+            slot.set_content_blob(blob.0);
+            slot.set_size(size);
+        })
+    };
+    let orphan = |len: usize, plant: &dyn Fn(&World, &mut Txn<'_>) -> Result<(), Stop>| {
+        let (before, after) = planted_with(&[BadContent], plant);
+        assert_eq!((&after.orphan, after.file), (&numbers(len), before.file));
+    };
+    orphan(99, &|world, txn| content(txn, world.orphan, 100, 99));
+    orphan(0, &|world, txn| content(txn, world.orphan, 100, 0));
+    orphan(0, &|world, txn| content(txn, world.orphan, 0, 9));
+    orphan(2999, &|world, txn| blob(txn, world.orphan, 3000, 2999));
+    orphan(0, &|world, txn| blob(txn, world.orphan, 3000, 0));
+    // Longer than content may be, in one block and in two.
+    orphan(CONTENT_MAX, &|world, txn| blob(txn, world.orphan, 4000, 1 << 20));
+    orphan(CONTENT_MAX, &|world, txn| blob(txn, world.orphan, 6000, 1 << 20));
+    orphan(3000, &|world, txn| blob(txn, world.orphan, 6000, 3000));
+    // Two flags: the tail has segments, or none.
+    orphan(0, &|world, txn| bytes(txn, world.orphan, 5, &[12]));
+    orphan(7, &|world, txn| {
+        content(txn, world.orphan, 7, 100)?;
+        bytes(txn, world.orphan, 5, &[12])
+    });
+    // Block 0 is mapped, too: the content stays, the other segments do.
+    let (before, after) = planted_with(&[BadContent, LostDataBlock], |world, txn| {
+        blob(txn, world.file, 3000, 1 << 20)
+    });
+    assert_eq!((after.orphan, &after.file.0), (before.orphan, &numbers(3000)));
+    assert_eq!(after.file.1, before.file.1[1..]);
+    // The same where another file has the data block: that keeps it.
+    let (before, after) = planted_with(&[BadContent], |world, txn| {
+        let first = txn.layout(world.file, FileBlock(0), 1)?[0];
+        slot(txn, world.orphan, |slot| {
+            slot.set_segments(&[first]);
+            slot.set_blocks(1);
+        })?;
+        blob(txn, world.file, 3000, 1 << 20)
+    });
+    assert_eq!((&after.file.0, &after.file.1[..]), (&numbers(3000), &before.file.1[1..]));
+    assert_eq!(after.mapped, before.file.1[..1]);
+    // A segment of the tree that the slot does not count.
+    let stray = |txn: &mut Txn<'_>, world: &World, len: u64| {
+        let first = txn.layout(world.file, FileBlock(0), 1)?[0];
+        let extent = Extent { addr: PagBlock(first.addr.0 + 40), len, ..first };
+        EXTENTS.insert(txn, &extent_key(world.orphan, 0), &extent_value(&extent))?;
+        content(txn, world.orphan, 100, 1 << 20)
+    };
+    let (before, after) =
+        planted_with(&[BadContent, BadLayout, WrongBlockCount], |world, txn| stray(txn, world, 1));
+    assert_eq!((after.orphan, after.file), (numbers(100), before.file));
+    assert_eq!(after.mapped, []);
+    // Two files in one blob: each has one of its own then.
+    let (_, after) = planted_with(&[SharedMetaBlock], |world, txn| {
+        let (spot, _) = txn.locate_live(world.file)?;
+        txn.unmap(world.file, FileBlock(0), FileBlock(1))?;
+        let blob = txn.write_blob(None, &numbers(3000), spot.block)?;
+        for ino in [world.file, world.orphan] {
+            slot(txn, ino, |slot| {
+                slot.set_content_blob(blob.0);
+                slot.set_size(1 << 20);
+            })?;
+        }
+        Ok(())
+    });
+    assert_eq!((after.orphan, after.file.0), (numbers(3000), numbers(3000)));
+}
+
+/// Flags are one byte: what a wrong one says costs no data, and repair enters no feature.
+#[test]
+fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
+    for flags in [4, 8, 12] {
+        for victim in ["file", "dir", "symlink"] {
+            let (before, world) = (contents(&world()), world());
+            let features = world.mfs.superblock().features;
+            let ino = match victim {
+                "file" => world.file,
+                "dir" => world.dir,
+                _ => world.symlink,
+            };
+            run(&world.mfs, |txn| {
+                let (spot, _) = txn.locate_live(ino)?;
+                let at = 32 + 508 * spot.place.index() as usize + 5;
+                txn.write(spot.block)?[at] |= flags;
+                Ok(())
+            });
+            let found = report(&world).problems;
+            let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
+            assert_eq!(kinds, [ProblemKind::BadContent], "{victim}, {flags}: {found:?}");
+            let repaired = now(mend(&world.mfs, None)).unwrap();
+            assert_eq!(repaired.left.problems, [], "{victim}, {flags}: {:#?}", repaired.done);
+            assert_eq!(contents(&world), before, "{victim}, {flags}");
+            assert_eq!(world.mfs.superblock().features, features);
+        }
+    }
+    // What is no segment goes: nothing may be with the inode here.
+    let world = world();
+    let features = world.mfs.superblock().features;
+    run(&world.mfs, |txn| {
+        let (spot, mut slot) = txn.locate_live(world.orphan)?;
+        slot.set_content(b"content");
+        slot.set_size(7);
+        txn.store(&spot, &slot)
+    });
+    let found = report(&world).problems;
+    assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), [ProblemKind::BadContent]);
+    assert_eq!(now(mend(&world.mfs, None)).unwrap().left.problems, []);
+    assert_eq!(run(&world.mfs, |txn| txn.content(world.orphan)), b"");
+    assert_eq!(world.mfs.superblock().features, features);
+}
+
+#[test]
+fn unknown_flags_are_cleared_and_cost_nothing() {
+    planted(ProblemKind::BadSlot, 1, |world, txn| bytes(txn, world.orphan, 5, &[0x80]));
+}
+
+fn numbers(len: usize) -> Vec<u8> {
+    (0..len).map(|n| ((n * 7) >> 3) as u8).collect()
+}
+
+/// The data of the files of a world.
+#[derive(Clone, PartialEq, Debug)]
+struct Data {
+    /// Content of the orphan.
+    orphan: Vec<u8>,
+    /// What of it is mapped.
+    mapped: Vec<Extent>,
+    /// Content of the file, and what of it is mapped.
+    file: (Vec<u8>, Vec<Extent>),
+}
+
+fn data(world: &World) -> Data {
+    run(&world.mfs, |txn| {
+        Ok(Data {
+            orphan: txn.content(world.orphan)?,
+            mapped: txn.layout(world.orphan, FileBlock(0), 99)?,
+            file: (txn.content(world.file)?, txn.layout(world.file, FileBlock(0), 99)?),
+        })
+    })
+}
+
+/// Plants in content of the files, whose file system knows of it; gives their data before, and when it is repaired.
+fn planted_with(
+    kinds: &[ProblemKind],
+    plant: impl Fn(&World, &mut Txn<'_>) -> Result<(), Stop>,
+) -> (Data, Data) {
+    let world = world();
+    {
+        let features = &mut world.mfs.inner.state.borrow_mut().superblock.features;
+        *features = features.with(crate::features::Feature::INLINE_DATA);
+    }
+    let before = data(&world);
+    run(&world.mfs, |txn| plant(&world, txn));
+    let found = report(&world).problems;
+    assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), kinds, "{found:?}");
+    let repaired = now(mend(&world.mfs, None)).unwrap();
+    assert_eq!(repaired.left.problems, [], "{kinds:?}: {:#?}", repaired.done);
+    assert_eq!(report(&world).problems, [], "a second time");
+    REPAIRED.with(|all| all.borrow_mut().extend(kinds));
+    (before, data(&world))
 }
 
 #[test]
@@ -655,7 +810,7 @@ fn what_nothing_leads_to_is_found_in_lost_and_found() {
     planted_on(&["dir"], ProblemKind::LostChunk, 20, |world, txn| bytes(txn, world.dir, 0, &[0]));
     // A directory below itself.
     planted_on(&["dir"], ProblemKind::LostChunk, 20, |world, txn| {
-        let below = txn.create(world.dir, &name("below"), &new(FileKind::Directory), None)?;
+        let below = txn.create(world.dir, &name("below"), &new_inode(FileKind::Directory), None)?;
         links(txn, world.dir, 1)?;
         txn.rename(Ino::ROOT, &name("dir"), below, &name("circle"))?;
         links(txn, Ino::ROOT, -1)?;
@@ -674,6 +829,7 @@ fn every_kind_is_planted_found_and_repaired() {
     names_that_lead_wrong_are_found();
     inodes_in_the_wrong_place_are_found();
     damaged_xattrs_and_targets_are_found();
+    content_that_makes_no_sense_is_found();
     layouts_that_make_no_sense_are_found();
     data_blocks_with_two_owners_or_none_are_found();
     wrong_counts_and_unjoined_runs_are_found();

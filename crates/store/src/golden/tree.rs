@@ -171,6 +171,16 @@ async fn files(mfs: &Mfs) {
         })
         .await;
     }
+    if mfs.superblock().features.has(Feature::INLINE_DATA) {
+        run(mfs, |txn| {
+            for (text, len) in [("in the slot", 200), ("in a blob", 3000)] {
+                let ino = file(txn, dir, text, 3)?;
+                txn.set_content(ino, &vec![b'c'; len])?;
+            }
+            Ok(())
+        })
+        .await;
+    }
     let gone = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
     run(mfs, |txn| {
         txn.grant(gone, None, 50)?;

@@ -5,6 +5,8 @@
 //! exactly as after some operation not older than the newest durable one, and
 //! `fsck` must find nothing. The same is done to a store whose cache is as small as possible.
 
+mod faults;
+
 use std::fmt::Write;
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
@@ -12,18 +14,19 @@ use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{
     Attr, ClientId, DirNo, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock,
-    PagId, Timestamp, Transno, Uuid,
+    PagId, Transno, Uuid,
 };
 
 use super::{MapLimits, NewInode};
 use crate::block::{get_u64, put_u64};
 use crate::error::{Stop, StoreError};
-use crate::features::Features;
+use crate::features::{Feature, Features};
 use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::open::OpenOptions;
+use crate::testing::new_inode;
 use crate::trees::NEXT_CHUNK;
 use crate::txn::Txn;
 
@@ -55,17 +58,21 @@ fn slots(seed: u64) -> SlotSize {
 }
 
 fn formatted(size: SlotSize) -> SimDisk {
+    formatted_with(size, SIZE, LOG)
+}
+
+fn formatted_with(size: SlotSize, bytes: u64, log_bytes: u64) -> SimDisk {
     let world = SimWorld::new(1);
-    let disk = world.disk("meta", SIZE);
+    let disk = world.disk("meta", bytes);
     world.run(|env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();
         let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 500 };
         let options = FormatOptions {
             name: "home".to_owned(),
             uuid: Uuid([9; 16]),
-            log_bytes: LOG,
+            log_bytes,
             pags: vec![pag(3), pag(4)],
-            features: Features::USUAL.with_slots(size),
+            features: Features::USUAL.with(Feature::INLINE_DATA).with_slots(size),
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();
@@ -74,20 +81,8 @@ fn formatted(size: SlotSize) -> SimDisk {
 }
 
 fn new(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp { seconds: 1, nanos: 2 };
-    NewInode {
-        kind,
-        mode: 0o600,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: (kind == FileKind::Symlink).then_some(&[b't'; 700]),
-    }
+    let symlink = (kind == FileKind::Symlink).then_some(&[b't'; 700][..]);
+    NewInode { symlink, ..new_inode(kind) }
 }
 
 /// What an operation does, drawn before it runs so that it can run again.
@@ -239,6 +234,60 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
                 }
             }
         }
+        24..=25 => {
+            if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
+                let len = [0, 40, 300, 3928][e as usize % 4];
+                txn.set_content(ino, &vec![f as u8; len])?;
+            }
+        }
+        26 => {
+            if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
+                let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                txn.set_attr(&Attr { size: e % 500, ..attr })?;
+            }
+        }
+        27 => {
+            let Some(ino) = old.filter(|_| kind != Some(FileKind::Directory)) else {
+                return Ok(());
+            };
+            let Some(target) = txn.lookup(other, &second)?.filter(|target| *target != ino) else {
+                return Ok(());
+            };
+            if txn.attr(target)?.is_some_and(|attr| attr.kind != FileKind::Directory) {
+                txn.remove_name(other, &second)?;
+                links(txn, target, -1)?;
+                txn.rename(dir, &name, other, &second)?;
+            }
+        }
+        28 => {
+            if txn.quarantines()?.len() < 3 {
+                let evicted = txn.new_client(&vec![5; (f % 900) as usize])?;
+                match txn.grant(evicted, None, 1 + e % 20) {
+                    Err(Stop::Fault(Fault::NoSpace)) => {}
+                    other => drop(other?),
+                }
+                txn.freeze(evicted, old.unwrap_or(dir))?;
+                txn.quarantine(evicted)?;
+            }
+        }
+        29 => {
+            for evicted in txn.quarantines()? {
+                for ino in txn.frozen(evicted)? {
+                    txn.unfreeze(evicted, ino)?;
+                }
+                if txn.release_pool(evicted)? {
+                    txn.remove_client(evicted)?;
+                }
+            }
+        }
+        30 => {
+            if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
+                txn.unmap(ino, FileBlock(e % 50), FileBlock(u64::MAX))?;
+                let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                let size = e % 50 * BLOCK as u64;
+                txn.set_attr(&Attr { size, version: attr.version + 1, ..attr })?;
+            }
+        }
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -248,20 +297,31 @@ impl Work {
     fn draw(&mut self) -> Draw {
         let mut numbers = [0; 6];
         numbers.iter_mut().for_each(|number| *number = self.rng.below(1 << 20));
-        Draw { kind: self.rng.below(24), numbers }
+        Draw { kind: self.rng.below(31), numbers }
     }
 
     async fn step(&mut self, mfs: &Mfs, client: ClientId) -> Result<Transno, StoreError> {
         let draw = self.draw();
         let count = self.dumps.len() as u32;
-        let change = mfs.run(COST, |txn| {
-            operate(txn, client, &draw)?;
-            txn.set_setting(COUNT, &count.to_le_bytes())
-        });
-        let number = change.await?.1;
+        let number = attempt(mfs, COST, client, &draw, count).await?;
         self.dumps.push(dump(mfs).await);
         Ok(number)
     }
+}
+
+/// Runs one operation, which is the `count`-th.
+async fn attempt(
+    mfs: &Mfs,
+    cost: Cost,
+    client: ClientId,
+    draw: &Draw,
+    count: u32,
+) -> Result<Transno, StoreError> {
+    let change = mfs.run(cost, |txn| {
+        operate(txn, client, draw)?;
+        txn.set_setting(COUNT, &count.to_le_bytes())
+    });
+    Ok(change.await?.1)
 }
 
 /// Everything that can be read.
@@ -286,6 +346,9 @@ async fn dump(mfs: &Mfs) -> String {
                 writeln!(out, "{:?}", txn.reply(client, slot)?).unwrap();
             }
         }
+        for client in txn.quarantines()? {
+            writeln!(out, "{client} may write {:?}", txn.frozen(client)?).unwrap();
+        }
         writeln!(out, "{:?}", txn.pags()?).unwrap();
         Ok(out)
     });
@@ -300,6 +363,8 @@ fn dump_inode(txn: &mut Txn<'_>, ino: Ino, out: &mut String) -> Result<(), Stop>
         FileKind::Symlink => writeln!(out, "  {}", txn.symlink(ino)?.len()).unwrap(),
         FileKind::Regular => {
             writeln!(out, "  {:?}", txn.layout(ino, FileBlock(0), 1000)?).unwrap();
+            let content = txn.content(ino)?;
+            writeln!(out, "  {} {:x}", content.len(), types::crc32c(&content)).unwrap();
         }
         _ => {}
     }

@@ -183,7 +183,7 @@ impl Txn<'_> {
     }
 
     /// Makes room in the tail of `slot` for a name of `len` bytes: segments go to
-    /// the extent tree, then xattrs and target to blobs.
+    /// the extent tree, then content, target and xattrs to blobs.
     pub(crate) fn fit_name(
         &mut self,
         slot: &mut Slot,
@@ -194,6 +194,11 @@ impl Txn<'_> {
             return Ok(());
         }
         match slot.kind() {
+            FileKind::Regular if slot.content().is_some() => {
+                let content = slot.rest().to_vec();
+                let blob = self.write_blob(None, &content, near)?;
+                slot.set_content_blob(blob.0);
+            }
             FileKind::Regular => self.spill_segments(slot, slot.segment_room(len))?,
             FileKind::Symlink => {
                 let target = slot.rest().to_vec();

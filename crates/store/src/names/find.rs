@@ -130,6 +130,9 @@ impl Txn<'_> {
         let block = self.read_slots(spot.block)?;
         let slot = Slot::load(block, spot.place.index());
         slot.check().map_err(|what| Stop::Corrupt(spot.block, what))?;
+        if slot.has_content() && !self.has_content_feature() {
+            return Err(Stop::Corrupt(spot.block, "slot: content without the feature for it"));
+        }
         Ok(slot)
     }
 

@@ -34,7 +34,9 @@ impl Txn<'_> {
             _ => {}
         }
         let slot = self.load(&spot)?;
-        for blob in [slot.xattr_blob(), slot.target_blob()].into_iter().flatten() {
+        for blob in
+            [slot.xattr_blob(), slot.target_blob(), slot.content_blob()].into_iter().flatten()
+        {
             self.free_blob(MetaBlock(blob))?;
         }
         let name = slot.name().to_vec();

@@ -5,9 +5,8 @@
 
 use env::DiskOptions;
 use env::sim::SimWorld;
-use types::{Attr, DirNo, FileKind, Ino, Name, Timestamp, Uuid};
+use types::{Attr, DirNo, FileKind, Ino, Name, Uuid};
 
-use super::NewInode;
 use crate::error::Stop;
 use crate::features::Features;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
@@ -16,6 +15,7 @@ use crate::fsck::{FsckOptions, fsck};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::FormatOptions;
 use crate::open::OpenOptions;
+use crate::testing::new_inode;
 use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 
@@ -24,23 +24,6 @@ const ROOM: u64 = 100_000_000;
 const DEVICE: u64 = 64 << 30;
 const CHUNKS_OF_IT: u64 = ROOM.div_ceil(CHUNK_SLOTS as u64);
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
-
-fn new(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp { seconds: 1, nanos: 2 };
-    NewInode {
-        kind,
-        mode: 0o600,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
 
 fn name(n: u64) -> Name {
     Name::new(format!("file{n}").as_bytes()).unwrap()
@@ -55,7 +38,7 @@ async fn hollow(mfs: &Mfs) -> (Ino, DirNo) {
     let dir = run(mfs, |txn| {
         let attr = txn.attr(Ino::ROOT)?.unwrap();
         txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
-        txn.create(Ino::ROOT, &Name::new(b"huge").unwrap(), &new(FileKind::Directory), None)
+        txn.create(Ino::ROOT, &Name::new(b"huge").unwrap(), &new_inode(FileKind::Directory), None)
     })
     .await;
     let first = run(mfs, |txn| txn.root(NEXT_CHUNK)).await;
@@ -108,7 +91,7 @@ fn a_directory_with_room_for_a_hundred_million_files_works_to_its_last_slot() {
             for slot in [0, 77, CHUNK_SLOTS - 1] {
                 let ino = ino_of(Place { chunk: DirNo(first.0 + index), slot }, 3);
                 let number = index * u64::from(CHUNK_SLOTS) + u64::from(slot);
-                let file = new(FileKind::Regular);
+                let file = new_inode(FileKind::Regular);
                 let there = run(&mfs, |txn| txn.create(dir, &name(number), &file, Some(ino))).await;
                 assert_eq!(there, ino);
                 made.push((number, ino));
@@ -116,7 +99,8 @@ fn a_directory_with_room_for_a_hundred_million_files_works_to_its_last_slot() {
         }
         assert!(made.last().unwrap().0 >= ROOM - 1);
         // And one that takes its slot itself.
-        let taken = run(&mfs, |txn| txn.create(dir, &name(5), &new(FileKind::Regular), None)).await;
+        let taken =
+            run(&mfs, |txn| txn.create(dir, &name(5), &new_inode(FileKind::Regular), None)).await;
         mfs.close().await.unwrap();
         let mfs = open().await.unwrap();
         for &(number, ino) in &made {

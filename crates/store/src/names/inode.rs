@@ -76,7 +76,7 @@ impl Txn<'_> {
     }
 
     /// Sets the attributes of the inode `attr.ino`. Kind and blocks, and the size
-    /// of a directory, are the store's and stay. With no links it is an orphan.
+    /// of a directory, are the store's and stay. Content that lies with the inode and is longer is cut. With no links it is an orphan.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
@@ -86,6 +86,9 @@ impl Txn<'_> {
         let old = slot.attr();
         let size = if old.kind == FileKind::Directory { old.size } else { attr.size };
         slot.set_attr(&Attr { kind: old.kind, blocks: old.blocks, size, ..*attr });
+        if size < old.size {
+            self.cut_content(&mut slot)?;
+        }
         self.store(&spot, &slot)?;
         let key = attr.ino.0.to_be_bytes();
         if old.nlink > 0 && attr.nlink == 0 {

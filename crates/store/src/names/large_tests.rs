@@ -5,15 +5,16 @@
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
-use types::{Attr, FileKind, Ino, Name, Timestamp, Uuid};
+use types::{Attr, FileKind, Ino, Name, Uuid};
 
-use super::{MapLimits, NewInode};
+use super::MapLimits;
 use crate::features::Features;
 use crate::format::slot::SlotSize;
 use crate::fsck::check;
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::FormatOptions;
 use crate::open::OpenOptions;
+use crate::testing::new_inode;
 
 /// Names of the directory, if nothing else is asked for.
 const NAMES: u32 = 40_000;
@@ -56,25 +57,9 @@ fn name(n: u32) -> Name {
     Name::new(format!("file{n}").as_bytes()).unwrap()
 }
 
-fn new(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp { seconds: 1, nanos: 2 };
-    NewInode {
-        kind,
-        mode: 0o600,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
-
 async fn create(mfs: &Mfs, dir: Ino, n: u32) -> Ino {
-    let made = mfs.run(Cost::SMALL, |txn| txn.create(dir, &name(n), &new(FileKind::Regular), None));
+    let made =
+        mfs.run(Cost::SMALL, |txn| txn.create(dir, &name(n), &new_inode(FileKind::Regular), None));
     made.await.unwrap().0
 }
 
@@ -83,7 +68,7 @@ async fn mkdir(mfs: &Mfs) -> Ino {
         let attr = txn.attr(Ino::ROOT)?.unwrap();
         txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
         let name = Name::new(b"large").unwrap();
-        txn.create(Ino::ROOT, &name, &new(FileKind::Directory), None)
+        txn.create(Ino::ROOT, &name, &new_inode(FileKind::Directory), None)
     });
     made.await.unwrap().0
 }
@@ -146,7 +131,7 @@ fn the_log_takes_few_bytes_for_a_create_with_slots_of_any_size() {
                 let made = mfs.run(Cost::SMALL, |txn| {
                     let attr = txn.attr(Ino::ROOT)?.unwrap();
                     txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
-                    txn.create(Ino::ROOT, &name(n), &new(FileKind::Directory), None)
+                    txn.create(Ino::ROOT, &name(n), &new_inode(FileKind::Directory), None)
                 });
                 dirs.push(made.await.unwrap().0);
             }

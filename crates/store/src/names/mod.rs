@@ -27,6 +27,7 @@ pub mod xattr;
 
 pub use inode::{InodeCounts, NewInode};
 pub use lmap::Limits as MapLimits;
+pub use placement::DirPlacement;
 pub use readdir::DirEntry;
 
 #[cfg(test)]

@@ -41,46 +41,21 @@ impl Txn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use types::{Attr, FileKind, Ino, Name, Timestamp};
+    use types::{Attr, FileKind, Ino, Name};
 
-    use crate::error::Stop;
-    use crate::mfs::{Cost, Mfs};
-    use crate::names::NewInode;
-    use crate::testing::{formatted, now};
-    use crate::txn::Txn;
-
-    fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
-        now(mfs.run(Cost::STEP, body)).unwrap().0
-    }
+    use crate::testing::{formatted, new_inode, run};
 
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).unwrap()
-    }
-
-    fn new(kind: FileKind) -> NewInode<'static> {
-        let time = Timestamp::default();
-        NewInode {
-            kind,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            symlink: None,
-        }
     }
 
     #[test]
     fn a_number_leads_to_a_path_wherever_its_inode_went() {
         let mfs = formatted();
         let (tmp, out, deep) = run(&mfs, |txn| {
-            let tmp = txn.create(Ino::ROOT, &name("tmp"), &new(FileKind::Directory), None)?;
-            let out = txn.create(Ino::ROOT, &name("out"), &new(FileKind::Directory), None)?;
-            Ok((tmp, out, txn.create(out, &name("deep"), &new(FileKind::Directory), None)?))
+            let tmp = txn.create(Ino::ROOT, &name("tmp"), &new_inode(FileKind::Directory), None)?;
+            let out = txn.create(Ino::ROOT, &name("out"), &new_inode(FileKind::Directory), None)?;
+            Ok((tmp, out, txn.create(out, &name("deep"), &new_inode(FileKind::Directory), None)?))
         });
         let path = |ino: Ino| run(&mfs, |txn| txn.path(ino)).map(|p| String::from_utf8(p).unwrap());
         assert_eq!(path(Ino::ROOT).as_deref(), Some("/"));
@@ -88,7 +63,7 @@ mod tests {
         for n in 0..500 {
             let text = format!("f{n}");
             let ino = run(&mfs, |txn| {
-                let ino = txn.create(tmp, &name("new"), &new(FileKind::Regular), None)?;
+                let ino = txn.create(tmp, &name("new"), &new_inode(FileKind::Regular), None)?;
                 txn.rename(tmp, &name("new"), deep, &name(&text))?;
                 Ok(ino)
             });

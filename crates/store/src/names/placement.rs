@@ -2,11 +2,14 @@
 //!
 //! Invariants:
 //! - all of it is a matter of speed: whatever is chosen here, every block is found through its chunk;
-//! - a directory of the root, and one that belongs to somebody else than the directory it lies in, begins in
-//!   a region of its own, as long as there are unused ones, so that the trees of several users do not mix
-//!   (002 §3.2: directories that one stream makes lie together);
-//! - every other directory begins behind the last of its sisters (002 §3.2: subdirectories of one parent lie
-//!   together);
+//! - a directory of the root begins in a region of its own, as long as there are unused ones; so does the first
+//!   directory of each owner in a directory that belongs to somebody else, so that the trees of several users do not
+//!   mix (002 §3.2: directories that one stream makes lie together);
+//! - every other directory begins behind the last of its sisters of the same owner (002 §3.2: subdirectories
+//!   of one parent lie together, and then those that one stream made);
+//! - where the last sister lies is remembered, not stored: after a reopening, or when the memory was full and cleared,
+//!   the next directory of an owner counts as the first again;
+//! - [`DirPlacement`] chooses otherwise for comparison only, and leaves nothing on the device that says so;
 //! - content grows by as much as there is of it, at least [`FIRST`] blocks, while a quarter of the device is
 //!   free, and block by block then;
 //! - blocks that are allocated ahead keep no transaction from getting space: it takes them back ([`trim`]).
@@ -36,11 +39,31 @@ const TRIMMED: usize = 32;
 /// Blocks that trimming looks for before it is content.
 const ENOUGH: u64 = 256;
 
+/// Blocks of a group of directories that are spread out: what a block of bits counts, as in ext3.
+const GROUP: u64 = crate::metaspace::BITS;
+
+/// Where directories begin. Chosen when a store is opened; what lies somewhere stays there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum DirPlacement {
+    /// Beside their sisters, and trees of several users apart (002 §3.2).
+    #[default]
+    Together,
+    /// Each behind the one that was made before it, whoever made that; for comparison.
+    InOrder,
+    /// Each in the group after that of the one made before it, as 004 §V.A leaves it to ext3's
+    /// distribution ("rlow"); for comparison.
+    Spread,
+}
+
 /// What is remembered; hints.
 #[derive(Default, Debug)]
 pub struct Placement {
-    /// Behind the content of each directory's newest subdirectory.
-    behind: HashMap<Ino, MetaBlock>,
+    /// How directories are placed.
+    pub(crate) policy: DirPlacement,
+    /// Behind the content of the newest subdirectory of each directory that the user of this number owns.
+    behind: HashMap<(Ino, u32), MetaBlock>,
+    /// Behind the content of the newest directory of all.
+    newest: Option<MetaBlock>,
     /// Where the newest region ends.
     region: u64,
     /// The first chunk that trimming has not looked at.
@@ -50,11 +73,12 @@ pub struct Placement {
 }
 
 impl Placement {
-    fn note(&mut self, parent: Ino, behind: MetaBlock, region: Option<u64>) {
+    fn note(&mut self, sisters: (Ino, u32), behind: MetaBlock, region: Option<u64>) {
+        self.newest = Some(behind);
         if self.behind.len() >= PARENTS_MAX {
             self.behind.clear();
         }
-        self.behind.insert(parent, behind);
+        self.behind.insert(sisters, behind);
         self.region = region.unwrap_or(self.region);
     }
 
@@ -76,28 +100,51 @@ impl Txn<'_> {
 
     /// Where the content of the directory in `slot`, at `home`, should begin.
     pub(crate) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
-        let parent = home.dir;
-        let region = match self.begins_a_region(parent, slot)? {
-            true => self.free_region()?,
-            false => None,
+        let sisters = (home.dir, slot.attr().uid);
+        let Placement { policy, newest, .. } = &self.side().placement;
+        let (policy, newest) = (*policy, *newest);
+        let behind = self.side().placement.behind.get(&sisters).copied();
+        let region = match policy {
+            DirPlacement::Together if self.begins_a_region(home.dir, slot, behind)? => {
+                self.free_region()?
+            }
+            _ => None,
         };
-        let behind = self.side().placement.behind.get(&parent).copied();
-        let goal = region.or(behind).unwrap_or(home.block);
+        let goal = match policy {
+            DirPlacement::Together => region.or(behind).unwrap_or(home.block),
+            DirPlacement::InOrder => newest.unwrap_or(home.block),
+            DirPlacement::Spread => self.next_group(newest.unwrap_or(home.block)),
+        };
         let end = region.map(|start| start.0 + self.region_blocks());
         let next = MetaBlock(goal.0 + u64::from(FIRST));
-        self.on_commit(move |side, _| side.placement.note(parent, next, end));
+        self.on_commit(move |side, _| side.placement.note(sisters, next, end));
         Ok(goal)
     }
 
-    fn begins_a_region(&mut self, parent: Ino, slot: &Slot) -> Result<bool, Stop> {
+    /// Does a directory of `parent` begin a region, if its sisters of the same owner end at `behind`?
+    fn begins_a_region(
+        &mut self,
+        parent: Ino,
+        slot: &Slot,
+        behind: Option<MetaBlock>,
+    ) -> Result<bool, Stop> {
         if parent == Ino::ROOT || parent == Ino::NONE {
             // The root itself and the attic lie in the system's chunk: nobody's trees.
             return Ok(parent == Ino::ROOT);
+        }
+        if behind.is_some() {
+            return Ok(false);
         }
         match self.locate(parent)? {
             Some(spot) => Ok(self.load(&spot)?.attr().uid != slot.attr().uid),
             None => Ok(false),
         }
+    }
+
+    /// Where the group after that of `block` begins; after the last comes the first.
+    fn next_group(&self, block: MetaBlock) -> MetaBlock {
+        let next = (block.0 / GROUP + 1) * GROUP;
+        MetaBlock(if next < self.meta_space().0 { next } else { 0 })
     }
 
     fn region_blocks(&self) -> u64 {

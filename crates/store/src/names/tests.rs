@@ -3,37 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use types::{Attr, Fault, FileKind, Ino, Name, Timestamp};
+use types::{Attr, Fault, FileKind, Ino, Name};
 
 use super::NewInode;
 use crate::error::{Stop, StoreError};
 use crate::mfs::{Cost, Mfs};
-use crate::testing::{formatted, formatted_in, now, random};
+use crate::testing::{formatted, formatted_in, new_inode, now, random, run};
 use crate::txn::Txn;
 
 fn name(text: impl AsRef<[u8]>) -> Name {
     Name::new(text.as_ref()).unwrap()
-}
-
-fn new(kind: FileKind) -> NewInode<'static> {
-    let time = Timestamp { seconds: 5, nanos: 6 };
-    NewInode {
-        kind,
-        mode: 0o644,
-        uid: 1,
-        gid: 2,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
-
-fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
-    now(mfs.run(Cost::STEP, body)).unwrap().0
 }
 
 fn fault<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Fault {
@@ -45,7 +24,7 @@ fn fault<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Fau
 }
 
 fn create(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind) -> Ino {
-    run(mfs, |txn| txn.create(dir, &name(text), &new(kind), None))
+    run(mfs, |txn| txn.create(dir, &name(text), &new_inode(kind), None))
 }
 
 fn set_nlink(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
@@ -161,7 +140,7 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
                 [random(seed, 4) as usize];
             let target = vec![b't'; 1 + random(seed, 300) as usize];
             let symlink = (kind == FileKind::Symlink).then_some(&target[..]);
-            let what = NewInode { symlink, ..new(kind) };
+            let what = NewInode { symlink, ..new_inode(kind) };
             let done = now(mfs.run(Cost::STEP, |txn| txn.create(dir, &text, &what, None)));
             match (old, done) {
                 (Some(_), Err(StoreError::Fault(Fault::Exists))) => {}
@@ -291,7 +270,7 @@ fn a_fault_in_the_middle_of_a_transaction_leaves_the_index_as_it_was() {
     let mfs = formatted();
     create(&mfs, Ino::ROOT, "a", FileKind::Regular);
     let failed = fault(&mfs, |txn| {
-        txn.create(Ino::ROOT, &name("b"), &new(FileKind::Directory), None)?;
+        txn.create(Ino::ROOT, &name("b"), &new_inode(FileKind::Directory), None)?;
         txn.remove_name(Ino::ROOT, &name("a"))?;
         assert_eq!(txn.lookup(Ino::ROOT, &name("a"))?, None);
         assert!(txn.lookup(Ino::ROOT, &name("b"))?.is_some());
@@ -320,27 +299,69 @@ fn a_number_is_never_issued_twice_and_a_churning_directory_stays_small() {
     assert_eq!(list(&mfs, dir, 10).len(), 1);
 }
 
+/// Cycles of the next test, if nothing else is asked for.
+const CYCLES: u64 = 20_000;
+
+#[test]
+fn files_made_in_one_directory_and_renamed_into_another_leave_both_small_and_are_all_found() {
+    const LIVING: usize = 20;
+    let cycles = std::env::var("REDBUD_CYCLES").ok();
+    let cycles = cycles.map_or(CYCLES, |text| text.parse().expect("a number of cycles"));
+    let mfs = formatted();
+    let tmp = create(&mfs, Ino::ROOT, "tmp", FileKind::Directory);
+    let out = create(&mfs, Ino::ROOT, "out", FileKind::Directory);
+    let blocks = |dir| run(&mfs, |txn| txn.attr(dir)).unwrap().blocks;
+    let mut living = std::collections::VecDeque::new();
+    let mut first = (0, 0);
+    for n in 0..cycles {
+        let text = name(format!("f{n}"));
+        let made = create(&mfs, tmp, "new", FileKind::Regular);
+        run(&mfs, |txn| txn.rename(tmp, &name("new"), out, &text));
+        assert!(living.iter().all(|&(ino, _)| ino != made), "cycle {n}: a number came again");
+        living.push_back((made, text));
+        if living.len() > LIVING {
+            let (_, text) = living.pop_front().unwrap();
+            run(&mfs, |txn| unlink(txn, out, &text));
+        }
+        for (ino, text) in [living.front(), living.back()].into_iter().flatten() {
+            let found = run(&mfs, |txn| Ok((txn.entry_of(*ino)?, txn.lookup(out, text)?)));
+            assert_eq!(found, (Some((out, text.clone())), Some(*ino)), "cycle {n}");
+        }
+        if n == 99 {
+            first = (blocks(tmp), blocks(out));
+        }
+    }
+    let last = (blocks(tmp), blocks(out));
+    assert_eq!(last, first, "blocks of the directories after {cycles} cycles");
+    mfs.forget_indexes();
+    for (ino, text) in living {
+        assert_eq!(run(&mfs, |txn| txn.lookup(out, &text)), Some(ino));
+    }
+    assert!(run(&mfs, |txn| txn.is_empty(tmp)));
+}
+
 #[test]
 fn a_replayed_creation_gets_its_number_and_place_again() {
     let first = formatted();
     let dir = create(&first, Ino::ROOT, "dir", FileKind::Directory);
     let made: Vec<Ino> =
         (0..40).map(|n| create(&first, dir, &format!("f{n}"), FileKind::Regular)).collect();
-    let unnamed = run(&first, |txn| txn.create_unnamed(&new(FileKind::Regular), None));
+    let unnamed = run(&first, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), None));
 
     let second = formatted();
     let given = |dir, text: String, kind, ino| {
-        run(&second, |txn| txn.create(dir, &name(&text), &new(kind), Some(ino)))
+        run(&second, |txn| txn.create(dir, &name(&text), &new_inode(kind), Some(ino)))
     };
     assert_eq!(given(Ino::ROOT, "dir".into(), FileKind::Directory, dir), dir);
     for (n, &ino) in made.iter().enumerate().rev() {
         assert_eq!(given(dir, format!("f{n}"), FileKind::Regular, ino), ino);
     }
-    let again = run(&second, |txn| txn.create_unnamed(&new(FileKind::Regular), Some(unnamed)));
+    let again =
+        run(&second, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), Some(unnamed)));
     assert_eq!(again, unnamed);
     assert_eq!(list(&second, dir, 7), list(&first, dir, 7));
     let taken = fault(&second, |txn| {
-        txn.create(dir, &name("other"), &new(FileKind::Regular), Some(made[3]))
+        txn.create(dir, &name("other"), &new_inode(FileKind::Regular), Some(made[3]))
     });
     assert_eq!(taken, Fault::Stale);
     let fresh = create(&second, dir, "new", FileKind::Regular);
@@ -353,7 +374,7 @@ fn a_replayed_creation_gets_its_number_and_place_again() {
 #[test]
 fn an_orphan_lives_until_it_is_freed_and_can_be_named() {
     let mfs = formatted();
-    let ino = run(&mfs, |txn| txn.create_unnamed(&new(FileKind::Regular), None));
+    let ino = run(&mfs, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), None));
     assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), [ino]);
     assert_eq!(run(&mfs, |txn| txn.entry_of(ino)), None);
     run(&mfs, |txn| {
@@ -403,7 +424,7 @@ fn a_removed_directory_has_no_names_and_is_freed_in_steps() {
     });
     assert_eq!(run(&mfs, |txn| txn.parent(dir)), None);
     assert_eq!(fault(&mfs, |txn| txn.lookup(dir, &name("a"))), Fault::NotFound);
-    let refused = fault(&mfs, |txn| txn.create(dir, &name("a"), &new(FileKind::Fifo), None));
+    let refused = fault(&mfs, |txn| txn.create(dir, &name("a"), &new_inode(FileKind::Fifo), None));
     assert_eq!(refused, Fault::NotFound);
     let mut steps = 0;
     while !run(&mfs, |txn| txn.free_inode_step(dir, 2)) {
@@ -444,7 +465,7 @@ fn the_hidden_directory_is_nobodys() {
     assert_eq!(run(&mfs, |txn| txn.attr(attic)), None);
     assert_eq!(fault(&mfs, |txn| txn.lookup(attic, &name("a"))), Fault::NotFound);
     assert_eq!(fault(&mfs, |txn| txn.readdir(attic, 0, 9)), Fault::NotFound);
-    let what = new(FileKind::Regular);
+    let what = new_inode(FileKind::Regular);
     assert_eq!(fault(&mfs, |txn| txn.create(attic, &name("a"), &what, None)), Fault::NotFound);
     let file = create(&mfs, Ino::ROOT, "f", FileKind::Regular);
     assert_eq!(fault(&mfs, |txn| txn.lookup(file, &name("a"))), Fault::NotDirectory);
@@ -478,7 +499,7 @@ fn fill(mfs: &Mfs, dir: Ino, round: u32) -> u32 {
     for n in 0.. {
         let text = name(format!("{round}-{n}"));
         let made =
-            mfs.run(Cost::SMALL, |txn| txn.create(dir, &text, &new(FileKind::Regular), None));
+            mfs.run(Cost::SMALL, |txn| txn.create(dir, &text, &new_inode(FileKind::Regular), None));
         match now(made) {
             Ok(_) => {}
             Err(StoreError::Fault(Fault::NoSpace)) => return n,
@@ -604,7 +625,7 @@ fn a_replay_finds_its_place_in_blocks_that_were_given_back() {
     for (n, &ino) in made.iter().enumerate().rev() {
         let text = name(format!("{n}"));
         let kind = FileKind::Regular;
-        assert_eq!(run(&second, |txn| txn.create(dir, &text, &new(kind), Some(ino))), ino);
+        assert_eq!(run(&second, |txn| txn.create(dir, &text, &new_inode(kind), Some(ino))), ino);
         // Removed at once: nothing may go that another replay names.
         run(&second, |txn| unlink(txn, dir, &text));
     }

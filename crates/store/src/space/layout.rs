@@ -22,9 +22,9 @@ pub const EDIT_MAX: usize = 128;
 pub const UNMAP_STEP: usize = 64;
 
 /// A file opened for changing its layout.
-struct Layout {
-    spot: Spot,
-    slot: Slot,
+pub(super) struct Layout {
+    pub(super) spot: Spot,
+    pub(super) slot: Slot,
 }
 
 impl Txn<'_> {
@@ -56,6 +56,7 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::Invalid));
         }
         self.pool_take(client, extent.pag, extent.addr.0, extent.len)?;
+        self.drop_content(ino, extent.file.0)?;
         let freed = self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?;
         self.free_later(ino, &freed)
     }
@@ -64,7 +65,11 @@ impl Txn<'_> {
     pub(crate) fn map_taken(&mut self, ino: Ino, extent: Extent) -> Result<(), Stop> {
         let end = extent.file.0.checked_add(extent.len);
         let sound = extent.len <= SEGMENT_LEN_MAX && end.is_some_and(|end| end >> 52 == 0);
-        if !sound || !self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?.is_empty() {
+        let bare = extent.file.0 > 0 || self.content(ino)?.is_empty();
+        if !sound
+            || !bare
+            || !self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?.is_empty()
+        {
             return Err(Stop::Fault(Fault::Invalid));
         }
         Ok(())
@@ -96,6 +101,9 @@ impl Txn<'_> {
         to: u64,
         max: usize,
     ) -> Result<bool, Stop> {
+        if to > 0 {
+            self.drop_content(ino, from)?;
+        }
         let max = max.clamp(1, EDIT_MAX / 2);
         let mut found = self.layout(ino, FileBlock(from), max + 1)?;
         found.retain(|extent| extent.file.0 < to);
@@ -109,7 +117,7 @@ impl Txn<'_> {
         Ok(done)
     }
 
-    fn open_layout(&mut self, ino: Ino) -> Result<Layout, Stop> {
+    pub(super) fn open_layout(&mut self, ino: Ino) -> Result<Layout, Stop> {
         let (spot, slot) = self.locate_live(ino)?;
         if slot.kind() != FileKind::Regular {
             return Err(Stop::Fault(Fault::Invalid));

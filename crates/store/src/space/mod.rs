@@ -8,6 +8,7 @@
 //!   them, no lease holds them back and no evicted client could still write them;
 //! - the counts in the PAG table are the sums of the trees.
 
+pub mod content;
 pub mod freed;
 pub mod frozen;
 pub mod grant;
@@ -35,5 +36,7 @@ pub(crate) struct Hints {
     pub(crate) holds: HashMap<Ino, u32>,
 }
 
+#[cfg(test)]
+mod content_tests;
 #[cfg(test)]
 mod tests;

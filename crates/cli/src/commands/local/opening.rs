@@ -17,6 +17,8 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     let file = dir.join(LOCAL_CONFIG);
     if !file.is_file() {
         making::make(dir, args)?;
+    } else if args.slot.is_some() {
+        log::line(&format!("--slot has no effect: {} was made before", dir.display()));
     }
     let cluster = read(&file)?;
     tell_ignored(dir, args, &sizes(&cluster));

@@ -6,7 +6,7 @@ use types::{Extent, Fault, FileBlock, Ino, PagBlock, PagId};
 
 use super::{Done, Fixer};
 use crate::error::Stop;
-use crate::format::extent::decode_extent;
+use crate::format::extent::{behind_block_0, decode_extent};
 use crate::format::space::{Freed, PagRecord, decode_run_key, pag_key, pool_key, run_key};
 use crate::fsck::plan::Fix;
 use crate::fsck::space::{Owner, Piece};
@@ -148,7 +148,8 @@ fn cut(txn: &mut Txn<'_>, piece: &Piece, from: u64, to: u64) -> Result<(), Stop>
     }
 }
 
-/// Changes the segments of a file, and counts them anew. Those that overlap one before them go.
+/// Changes the segments of a file, and counts them anew. Those that overlap one before them go, and that of block 0
+/// if the file has content.
 fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -> Result<(), Stop> {
     let (spot, mut slot) = txn.locate_live(ino)?;
     let mut tree = Vec::new();
@@ -161,6 +162,9 @@ fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -
     })?;
     let mut list = slot.segments();
     list.extend_from_slice(&tree);
+    if slot.has_content() {
+        list = list.iter().filter_map(behind_block_0).collect();
+    }
     change(&mut list);
     list.sort_by_key(|extent| extent.file);
     let mut end = 0;

@@ -115,6 +115,8 @@ impl Fixer {
             | Fix::SystemSlot(_) => self.fix_chunk(fix).await,
             Fix::CopyXattrs(_)
             | Fix::CopyTarget(_)
+            | Fix::CopyContent(_)
+            | Fix::Flags(_)
             | Fix::ClearSlot(_)
             | Fix::IssueNumber(_)
             | Fix::Rename(..)
@@ -127,6 +129,7 @@ impl Fixer {
             | Fix::Orphan(..)
             | Fix::DirectorySize(..)
             | Fix::DropXattrs(_)
+            | Fix::Content(..)
             | Fix::Target(..) => self.fix_slot(fix).await,
             Fix::DropExtent(_)
             | Fix::Recount(_)

@@ -11,7 +11,7 @@ use crate::fsck::plan::{Fix, SlotAt};
 use crate::names::NewInode;
 use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
-use types::limits::BLOCK_U64;
+use types::limits::{BLOCK_U64, CONTENT_MAX};
 
 /// Where inodes go that nothing leads to; the second if the first is no directory.
 const LOST_AND_FOUND: [&[u8]; 2] = [b"lost+found", b"lost+found.redbud"];
@@ -108,6 +108,9 @@ impl Fixer {
             Fix::Rename(at, name) => self.telling(|txn| rename(txn, *at, name)).await,
             Fix::CopyXattrs(at) => self.telling(|txn| copy_xattrs(txn, *at)).await,
             Fix::CopyTarget(at) => self.telling(|txn| copy_target(txn, *at)).await,
+            Fix::Flags(at) => self.telling(|txn| flags(txn, *at)).await,
+            Fix::CopyContent(at) => self.telling(|txn| copy_content(txn, *at)).await,
+            Fix::Content(at, cut) => self.telling(|txn| content(txn, *at, *cut)).await,
             Fix::Target(at, len) => self.telling(|txn| target(txn, *at, *len)).await,
             Fix::IssueNumber(at) => {
                 self.telling(|txn| {
@@ -280,6 +283,43 @@ fn copy_target(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
         txn.put_slot(at, &slot)?;
     }
     Ok(format!("inode {} has a target of its own", slot.ino()))
+}
+
+fn copy_content(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    if let Some(block) = slot.content_blob() {
+        let bytes = txn.read_blob(MetaBlock(block), BLOB_MAX)?;
+        let copy = txn.write_blob(None, &bytes, at.home)?;
+        slot.set_content_blob(copy.0);
+        txn.put_slot(at, &slot)?;
+    }
+    Ok(format!("file {} has a content of its own", slot.ino()))
+}
+
+fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+    let known = txn.has_content_feature();
+    let mut slot = txn.slot_at(at)?;
+    let unknown = slot.clear_unknown_flags();
+    let content = slot.mend_content(known);
+    if unknown || content.is_some() {
+        txn.put_slot(at, &slot)?;
+    }
+    let what = content.unwrap_or("flags that mean nothing");
+    Ok(format!("inode {} had {what}: cleared", slot.ino()))
+}
+
+/// What a blob had that is removed becomes nobody's, and free at the end.
+fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    let (ino, size) = (slot.ino(), slot.attr().size);
+    if cut {
+        txn.cut_content(&mut slot)?;
+        txn.put_slot(at, &slot)?;
+        let most = size.min(CONTENT_MAX as u64);
+        return Ok(format!("the content of file {ino} has {most} bytes at most"));
+    }
+    txn.change_slot(at, Slot::clear_content)?;
+    Ok(format!("the content beside the inode of file {ino} was removed"))
 }
 
 fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<String, Stop> {

@@ -1,34 +1,18 @@
 //! Where content lies, and that what is ahead of needs comes back.
 
-use types::{FileKind, Name, Timestamp};
+use types::{FileKind, Name};
 
 use super::*;
 use crate::fsck::ProblemKind;
 use crate::names::NewInode;
-use crate::testing::{formatted_in, now};
+use crate::testing::{formatted_in, new_inode, now};
 use types::Fault;
-
-fn new(kind: FileKind, uid: u32) -> NewInode<'static> {
-    let time = Timestamp { seconds: 5, nanos: 6 };
-    NewInode {
-        kind,
-        mode: 0o755,
-        uid,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        symlink: None,
-    }
-}
 
 fn create(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind, uid: u32) -> Result<Ino, StoreError> {
     let name = Name::new(text.as_bytes()).unwrap();
-    now(mfs.run(Cost::SMALL, |txn| txn.create(dir, &name, &new(kind, uid), None)))
-        .map(|done| done.0)
+    now(mfs
+        .run(Cost::SMALL, |txn| txn.create(dir, &name, &NewInode { uid, ..new_inode(kind) }, None)))
+    .map(|done| done.0)
 }
 
 fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32) -> Ino {
@@ -75,6 +59,39 @@ fn trees_of_the_root_and_of_several_users_lie_apart_and_sisters_together() {
         assert!(subs.windows(2).all(|pair| pair[1] == pair[0] + u64::from(FIRST)), "{subs:?}");
         assert!((start..start + region).contains(&subs[19]), "{start}: {subs:?}");
     }
+}
+
+#[test]
+fn directories_of_several_users_in_one_lie_together_by_user() {
+    let mfs = formatted_in(100_000);
+    let shared = mkdir(&mfs, Ino::ROOT, "shared", 0);
+    let mut starts = [const { Vec::new() }; 4];
+    for n in 0..20 {
+        for (user, starts) in starts.iter_mut().enumerate() {
+            let dir = mkdir(&mfs, shared, &format!("user{user}-{n}"), user as u32 + 1);
+            starts.push(content(&mfs, dir).0);
+        }
+    }
+    for of_user in &starts {
+        let together = of_user.windows(2).all(|pair| pair[1] == pair[0] + u64::from(FIRST));
+        assert!(together, "{of_user:?}");
+    }
+}
+
+#[test]
+fn directories_are_in_order_or_spread_out_if_that_is_asked_for() {
+    let placed = |policy| {
+        let mfs = formatted_in(200_000);
+        mfs.inner.state.borrow_mut().side.placement.policy = policy;
+        let tops: Vec<Ino> = (0..4).map(|n| mkdir(&mfs, Ino::ROOT, &format!("t{n}"), n)).collect();
+        let all = (0..8).map(|n| mkdir(&mfs, tops[n % 4], &format!("d{n}"), n as u32 % 4));
+        all.map(|dir| content(&mfs, dir).0).collect::<Vec<u64>>()
+    };
+    let in_order = placed(DirPlacement::InOrder);
+    assert!(in_order.windows(2).all(|pair| pair[1] == pair[0] + u64::from(FIRST)), "{in_order:?}");
+    let groups: Vec<u64> = placed(DirPlacement::Spread).iter().map(|at| at / GROUP).collect();
+    let count = 200_000u64.div_ceil(GROUP);
+    assert!(groups.windows(2).all(|pair| pair[1] == (pair[0] + 1) % count), "{groups:?}");
 }
 
 #[test]

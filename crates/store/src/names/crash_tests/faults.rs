@@ -1,0 +1,308 @@
+//! A device that fails, and one that is full, at every call.
+//!
+//! - Whichever write, flush or read fails (once, or that one and all after it), an error names what failed; a store opened
+//!   on a device that works again holds exactly what it would after some operation, not before the newest durable one,
+//!   and is clean.
+//! - Wherever no metadata block is found, the operation fails as a whole, or does without; a full device lets everything be
+//!   removed.
+//!
+//! `REDBUD_FAULT_SEEDS` tries more than one workload. Not covered: two faults of different kinds in one run.
+
+use env::sim::{DiskAction, DiskFault};
+
+use super::*;
+
+/// Operations before the faults begin, which recovery redoes, and operations under faults.
+const BEFORE: usize = 30;
+const STEPS: usize = 110;
+const SMALL_LOG: u64 = 128 << 10;
+/// An operation of a client, in miniature: it may not take the reserve.
+const ORDINARY: Cost = Cost { reserve: false, ..COST };
+
+fn seeds() -> std::ops::Range<u64> {
+    let more = std::env::var("REDBUD_FAULT_SEEDS").ok();
+    1..1 + more.map_or(1, |text| text.parse().expect("a number of seeds"))
+}
+
+/// A device that was not closed, what is done on it, and what can be read after each operation.
+struct Course {
+    seed: u64,
+    disk: SimDisk,
+    client: ClientId,
+    draws: Vec<Draw>,
+    dumps: Vec<String>,
+}
+
+impl Course {
+    fn new(seed: u64) -> Course {
+        let disk = formatted_with(slots(seed), SIZE, SMALL_LOG);
+        let world = SimWorld::new(seed);
+        world.attach("meta", &disk);
+        let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
+        let draws: Vec<Draw> = (0..BEFORE + STEPS).map(|_| work.draw()).collect();
+        let (ops, start) = (draws.clone(), disk.clone());
+        let (client, dumps, image) = world.run(|env| async move {
+            let mfs = open_with(&env, maps(seed)).await;
+            let client = first(&mfs).await;
+            let mut dumps = vec![dump(&mfs).await];
+            let mut image = None;
+            for (n, draw) in ops.iter().enumerate() {
+                if n == BEFORE {
+                    mfs.sync().await.unwrap();
+                    image = Some(start.fork());
+                }
+                attempt(&mfs, COST, client, draw, n as u32 + 1).await.unwrap();
+                dumps.push(dump(&mfs).await);
+            }
+            (client, dumps, image.unwrap())
+        });
+        Course { seed, disk: image, client, draws, dumps }
+    }
+
+    /// Runs the operations while the device fails as planned. What is sure to be durable, and the error of the call
+    /// that failed. After a failed read everything goes on, as if nothing had been.
+    fn run(&self, disk: &SimDisk, plan: impl Fn(&SimDisk)) -> (usize, Option<StoreError>) {
+        let world = SimWorld::new(self.seed);
+        world.attach("meta", disk);
+        let (draws, client, maps) = (&self.draws, self.client, maps(self.seed));
+        plan(disk);
+        world.run(|env| async move {
+            let device = env.open_disk("meta", WRITE).await.unwrap();
+            let options = OpenOptions { cache_bytes: 0, maps, ..OpenOptions::default() };
+            let mfs = match Mfs::open(&env, &device, options).await {
+                Ok(mfs) => mfs,
+                Err(error) => return (BEFORE, Some(error)),
+            };
+            let (mut durable, mut failed) = (BEFORE, None);
+            for (n, draw) in draws.iter().enumerate().skip(BEFORE) {
+                let mut done = attempt(&mfs, COST, client, draw, n as u32 + 1).await;
+                if let Err(error @ StoreError::Io { .. }) = done {
+                    failed = Some(error);
+                    done = attempt(&mfs, COST, client, draw, n as u32 + 1).await;
+                }
+                let number = match done {
+                    Ok(number) => number,
+                    Err(error) => return (durable, Some(error)),
+                };
+                if n % 5 == 0 {
+                    match mfs.wait_durable(number).await {
+                        Ok(()) => durable = n + 1,
+                        Err(error) => return (durable, Some(error)),
+                    }
+                }
+            }
+            match mfs.close().await {
+                Ok(()) => (draws.len(), failed),
+                Err(error) => (durable, Some(error)),
+            }
+        })
+    }
+
+    /// A store on this device holds what an operation left that is not older than the `durable`-th, and is clean.
+    fn holds(&self, disk: &SimDisk, durable: usize, what: &str) {
+        let world = SimWorld::new(self.seed);
+        world.attach("meta", disk);
+        world.run(|env| async move {
+            let mfs = open_with(&env, maps(self.seed)).await;
+            let count = count_of(&mfs).await as usize;
+            assert!(count >= durable, "{what}: {durable} were durable, {count} are there");
+            assert_eq!(dump(&mfs).await, self.dumps[count], "{what}: operation {count}");
+            assert_eq!(check(&mfs).await.unwrap().problems, [], "{what}");
+        });
+    }
+}
+
+/// The error tells what failed, of which device.
+fn names_what_failed(error: &StoreError, action: DiskAction, what: &str) {
+    let text = error.to_string();
+    assert!(matches!(error, StoreError::Io { .. } | StoreError::Poisoned(_)), "{what}: {text}");
+    let verbs: &[&str] = match action {
+        DiskAction::Read => &["read"],
+        DiskAction::Write => &["writ"],
+        _ => &["flush"],
+    };
+    assert!(text.contains("meta"), "{what}: {text}");
+    assert!(verbs.iter().any(|verb| text.contains(verb)), "{what}: {text}");
+}
+
+#[test]
+fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
+    let plans = [
+        (DiskAction::Write, DiskFault::Io, false, 1),
+        (DiskAction::Write, DiskFault::NoSpace, true, 3),
+        (DiskAction::Flush, DiskFault::Io, false, 1),
+        (DiskAction::Flush, DiskFault::Io, true, 3),
+        (DiskAction::Read, DiskFault::Io, false, 1),
+    ];
+    for seed in seeds() {
+        let course = Course::new(seed);
+        for (action, fault, lasting, step) in plans {
+            let (mut points, mut healed) = (0, 0);
+            let whole = course.disk.fork();
+            assert!(course.run(&whole, |_| {}).1.is_none());
+            let counts = whole.counts();
+            let calls = match action {
+                DiskAction::Read => counts.reads,
+                DiskAction::Write => counts.writes,
+                _ => counts.flushes,
+            };
+            for nth in (1..=calls).step_by(step) {
+                let disk = course.disk.fork();
+                let (durable, error) = course.run(&disk, |disk| match lasting {
+                    true => disk.fail_from(action, nth, fault),
+                    false => disk.fail(action, nth, fault),
+                });
+                let what = format!("seed {seed}: {action:?} {nth} fails, {fault:?}");
+                points += 1;
+                match error {
+                    Some(error) => names_what_failed(&error, action, &what),
+                    // There was another copy of what could not be read.
+                    None if action == DiskAction::Read => healed += 1,
+                    None => panic!("{what}, and nobody is told"),
+                }
+                disk.heal();
+                course.holds(&disk.stable_only(), durable, &what);
+                course.holds(&disk, durable, &what);
+            }
+            println!(
+                "seed {seed}: {points} of {calls} points, {healed} without an error: {action:?} {fault:?}"
+            );
+            assert!(points > 15 && healed < 10, "{action:?}: {points}, {healed}");
+        }
+    }
+}
+
+/// Searches for metadata blocks fail from the `nth` on; 0: none does.
+fn fail_searches(mfs: &Mfs, nth: u64) {
+    mfs.inner.state.borrow().space.fails_in.set(nth);
+}
+
+#[test]
+fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
+    let (mut failed, mut without) = (0, 0);
+    for seed in seeds().start..seeds().end + 3 {
+        let disk = formatted_with(slots(seed), SIZE, LOG);
+        let world = SimWorld::new(seed);
+        world.attach("meta", &disk);
+        let (more_failed, more_without) = world.run(|env| async move {
+            let mfs = open_with(&env, maps(seed)).await;
+            let client = first(&mfs).await;
+            let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
+            let (mut failed, mut without) = (0, 0);
+            let mut before = dump(&mfs).await;
+            for count in 1..200 {
+                let draw = work.draw();
+                // Those that do without hide the searches behind them: every other run begins behind.
+                for nth in 1 + work.rng.below(3).. {
+                    fail_searches(&mfs, nth);
+                    let done = attempt(&mfs, COST, client, &draw, count).await;
+                    let unused = mfs.inner.state.borrow().space.fails_in.get() > 1;
+                    fail_searches(&mfs, 0);
+                    let what = format!("seed {seed}: {count}: {draw:?}, search {nth}");
+                    let after = dump(&mfs).await;
+                    match done {
+                        Ok(_) => {
+                            without += u32::from(!unused);
+                            before = after;
+                            break;
+                        }
+                        Err(StoreError::Fault(Fault::NoSpace)) => failed += 1,
+                        Err(error) => panic!("{what}: {error}"),
+                    }
+                    assert_eq!(after, before, "{what}");
+                    assert_eq!(check(&mfs).await.unwrap().problems, [], "{what}");
+                }
+            }
+            mfs.close().await.unwrap();
+            let mfs = open_with(&env, maps(seed)).await;
+            assert_eq!(dump(&mfs).await, before, "seed {seed}");
+            assert_eq!(check(&mfs).await.unwrap().problems, [], "seed {seed}");
+            (failed, without)
+        });
+        failed += more_failed;
+        without += more_without;
+    }
+    println!("{failed} operations failed, {without} did without");
+    assert!(failed > 100 && without > 10, "{failed}, {without}");
+}
+
+/// Removes every name, and frees what nothing leads to.
+async fn remove_everything(mfs: &Mfs, what: &str) {
+    loop {
+        let removed = mfs.run(Cost { reserve: true, ..COST }, |txn| {
+            let dirs = directories(txn)?;
+            for dir in dirs.into_iter().rev() {
+                let Some(entry) = txn.readdir(dir, 0, 1)?.into_iter().next() else { continue };
+                let directory = entry.kind == FileKind::Directory;
+                if directory && !txn.is_empty(entry.ino)? {
+                    continue;
+                }
+                txn.remove_name(dir, &entry.name)?;
+                links(txn, entry.ino, if directory { -2 } else { -1 })?;
+                if directory {
+                    links(txn, dir, -1)?;
+                }
+                return Ok(true);
+            }
+            Ok(false)
+        });
+        let removed = removed.await.unwrap_or_else(|error| panic!("{what}: {error}")).0;
+        let freed = mfs.run(COST, |txn| {
+            let orphans = txn.orphans(Ino(0), 1)?;
+            orphans.iter().try_for_each(|&ino| txn.free_inode_step(ino, 50).map(drop))?;
+            Ok(!orphans.is_empty())
+        });
+        let freed = freed.await.unwrap_or_else(|error| panic!("{what}: {error}")).0;
+        if !removed && !freed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_removed() {
+    let (mut sizes, mut failed) = (0, 0);
+    for blocks in (88..260).step_by(4).chain(110..130) {
+        let seed = blocks;
+        let disk = formatted_with(slots(seed), blocks * BLOCK as u64, 64 << 10);
+        let world = SimWorld::new(seed);
+        world.attach("meta", &disk);
+        sizes += 1;
+        failed += world.run(|env| async move {
+            let mfs = open_with(&env, maps(seed)).await;
+            let client = first(&mfs).await;
+            let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
+            let (mut failed, mut before) = (0, dump(&mfs).await);
+            for count in 1..150 {
+                let draw = work.draw();
+                let what = format!("{blocks} blocks: {count}: {draw:?}");
+                let small = Cost { journal: 10 << 10, ..ORDINARY };
+                let done = attempt(&mfs, small, client, &draw, count).await;
+                let after = dump(&mfs).await;
+                match done {
+                    Ok(_) => {}
+                    Err(StoreError::Fault(Fault::NoSpace)) => {
+                        failed += 1;
+                        assert_eq!(after, before, "{what}");
+                    }
+                    Err(error) => panic!("{what}: {error}"),
+                }
+                before = after;
+            }
+            let what = format!("{blocks} blocks");
+            assert_eq!(check(&mfs).await.unwrap().problems, [], "{what}");
+            remove_everything(&mfs, &what).await;
+            let counts = check(&mfs).await.unwrap();
+            assert_eq!(counts.problems, [], "{what}, emptied");
+            mfs.close().await.unwrap();
+            let report = {
+                let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
+                fsck(&env, &disk, FsckOptions { cache_bytes: 0, progress: None }).await.unwrap()
+            };
+            assert_eq!(report.problems, [], "{what}, closed");
+            failed
+        });
+    }
+    println!("{sizes} sizes, {failed} operations refused");
+    assert!(failed > 100, "{failed}");
+}
