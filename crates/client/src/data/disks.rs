@@ -117,10 +117,20 @@ pub(super) struct DataDisk {
     awaited: Cell<Awaited>,
     blocks: u64,
     writes: Semaphore,
-    /// Writes in flight: first block, one past the last.
-    in_flight: RefCell<BTreeMap<u64, u64>>,
+    /// Writes in flight, by their first block.
+    in_flight: RefCell<BTreeMap<u64, Flight>>,
+    landed: Notify,
     flushes: RefCell<Flushes>,
     flushed: Notify,
+}
+
+/// A write in flight.
+#[derive(Clone, Copy)]
+struct Flight {
+    /// One past its last block.
+    end: u64,
+    /// The client's session in which it was submitted.
+    session: u64,
 }
 
 impl DataDisk {
@@ -158,29 +168,56 @@ impl DataDisk {
         self.writes.acquire(1).await
     }
 
-    /// Writes whole blocks from block `addr` on; the stamp is that of its completion.
-    pub async fn write(&self, _slot: Permit, addr: u64, buf: IoBuf) -> Result<u64, Fault> {
+    /// Writes whole blocks from block `addr` on, in a session of the client; the stamp is that of its
+    /// completion. No write of an earlier session may be in flight there.
+    pub async fn write(
+        &self,
+        _slot: Permit,
+        session: u64,
+        addr: u64,
+        buf: IoBuf,
+    ) -> Result<u64, Fault> {
         if !self.holds(addr, buf.len()) {
             return Err(Fault::Corrupt);
         }
         let end = addr + (buf.len() / BLOCK) as u64;
-        self.begin_write(addr, end);
+        self.begin_write(session, addr, end);
         let _asked = self.ask();
         let (result, _buf) = self.disk.write(addr * BLOCK_U64, buf).await;
         self.in_flight.borrow_mut().remove(&addr);
+        self.landed.notify_all();
         result.map_err(|_| Fault::Io)?;
         Ok(self.flushes.borrow().started)
     }
 
+    /// Waits for writes of earlier sessions that are in flight in `[addr, end)`: a device that stood still may
+    /// hold one for longer than its session, and then its blocks' quarantine, last.
+    pub async fn earlier_landed(&self, session: u64, addr: u64, end: u64) {
+        loop {
+            let landed = self.landed.notified();
+            if !self.is_written_earlier(session, addr, end) {
+                return;
+            }
+            landed.await;
+        }
+    }
+
+    /// Is a write of an earlier session in flight in `[addr, end)`?
+    pub fn is_written_earlier(&self, session: u64, addr: u64, end: u64) -> bool {
+        let writes = self.in_flight.borrow();
+        let mut met = writes.range(..end).rev().take_while(|(_, flight)| flight.end > addr);
+        met.any(|(_, flight)| flight.session != session)
+    }
+
     /// Two writes to one block at a time would leave it to chance which of them stays.
-    fn begin_write(&self, addr: u64, end: u64) {
+    fn begin_write(&self, session: u64, addr: u64, end: u64) {
         let mut writes = self.in_flight.borrow_mut();
         let before = writes.range(..end).next_back();
         assert!(
-            before.is_none_or(|(_, &other)| other <= addr),
+            before.is_none_or(|(_, other)| other.end <= addr),
             "two writes of block {addr} at once"
         );
-        writes.insert(addr, end);
+        writes.insert(addr, Flight { end, session });
     }
 
     /// Is the range inside the zone, and not its label?
@@ -266,6 +303,7 @@ impl Disks {
                 blocks: pag.blocks,
                 writes: Semaphore::new(WRITES_MAX),
                 in_flight: RefCell::default(),
+                landed: Notify::new(),
                 flushes: RefCell::default(),
                 flushed: Notify::new(),
             };

@@ -265,14 +265,16 @@ impl DataContext {
         buf: IoBuf,
     ) -> Result<u64, Fault> {
         let disk = self.disks.get(pag)?;
+        let end = addr + (buf.len() / BLOCK) as u64;
         loop {
             self.lease().await?;
+            disk.earlier_landed(session, addr, end).await;
             let slot = disk.slot().await;
             if self.session.get() != session {
                 return Err(Fault::Evicted);
             }
-            if !self.expired() {
-                return disk.write(slot, addr, buf).await;
+            if !self.expired() && !disk.is_written_earlier(session, addr, end) {
+                return disk.write(slot, session, addr, buf).await;
             }
         }
     }

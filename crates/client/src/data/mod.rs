@@ -5,7 +5,7 @@
 //!   the writes it speaks of completed and a flush of their device that began
 //!   later succeeded;
 //! - two writes to one block of a file are never in flight at once, so two writes
-//!   to one block of a device are not either;
+//!   to one block of a device are not either: what an earlier session has in flight is waited for;
 //! - a block that leaves a file by truncation or punching has no read or write of
 //!   ours in flight when the edit is made;
 //! - accepted bytes have their blocks reserved in the pool: they cannot fail for

@@ -1,8 +1,10 @@
 //! Changes of size and layout that carry no bytes: truncation, fallocate.
 //!
-//! Invariants: blocks leave a file only when no read or write of them is in
-//! flight; bytes behind the size in the last block are zero before the size passes
-//! them; what is allocated ahead reads as zeros.
+//! Invariants:
+//! - blocks leave a file only when no read or write of them is in flight;
+//! - bytes behind the size in the last block are zero before the size passes them;
+//! - what is allocated ahead reads as zeros;
+//! - what waited while its session was lost changes nothing in the next one.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -32,12 +34,13 @@ impl File {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
+        let generation = self.state.borrow().generation;
         // Something else may change the size between the steps: then the step is chosen anew.
         loop {
             let done = if size < self.size() {
-                self.shrink(size).await?
+                self.shrink(size, generation).await?
             } else {
-                self.extend(size).await?;
+                self.extend(size, generation).await?;
                 true
             };
             if done {
@@ -50,7 +53,7 @@ impl File {
     }
 
     /// Makes the file shorter; `false` if it was not longer any more.
-    async fn shrink(self: &Rc<Self>, size: u64) -> Result<bool, Fault> {
+    async fn shrink(self: &Rc<Self>, size: u64, generation: u64) -> Result<bool, Fault> {
         let from = size.div_ceil(BLOCK_U64);
         loop {
             self.ensure_loaded(from).await?;
@@ -62,6 +65,7 @@ impl File {
             }
             self.settled(from, u64::MAX).await;
             let mut state = self.state.borrow_mut();
+            state.goes_on(generation)?;
             let busy = state.is_writing(from, u64::MAX) || state.is_reading(from, u64::MAX);
             if busy || changed.get() {
                 continue;
@@ -77,10 +81,11 @@ impl File {
         }
     }
 
-    async fn extend(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
+    async fn extend(self: &Rc<Self>, size: u64, generation: u64) -> Result<(), Fault> {
         loop {
             let tail = {
                 let mut state = self.state.borrow_mut();
+                state.goes_on(generation)?;
                 let old = state.size;
                 if size <= old {
                     return Ok(());
@@ -137,19 +142,20 @@ impl File {
             return Err(Fault::Invalid);
         }
         let keep = mode & KEEP_SIZE != 0;
+        let generation = self.state.borrow().generation;
         match mode & !KEEP_SIZE {
             0 => {
-                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64)).await?;
+                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64), generation).await?;
             }
-            PUNCH_HOLE if keep => self.punch(offset, end).await?,
+            PUNCH_HOLE if keep => self.punch(offset, end, generation).await?,
             ZERO_RANGE => {
-                self.punch(offset, end).await?;
-                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64)).await?;
+                self.punch(offset, end, generation).await?;
+                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64), generation).await?;
             }
             _ => return Err(Fault::NotSupported),
         }
         if !keep {
-            self.extend(end).await?;
+            self.extend(end, generation).await?;
         }
         self.state.borrow_mut().touch(self.stamp());
         self.enqueue();
@@ -157,13 +163,18 @@ impl File {
     }
 
     /// Bytes `[from, to)` read as zeros, and whole blocks among them are free.
-    async fn punch(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
-        while !self.try_punch(from, to).await? {}
+    async fn punch(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
+        while !self.try_punch(from, to, generation).await? {}
         Ok(())
     }
 
     /// As [`File::punch`]; `false`: the file grew meanwhile beyond what was taken for its end.
-    async fn try_punch(self: &Rc<Self>, from: u64, end: u64) -> Result<bool, Fault> {
+    async fn try_punch(
+        self: &Rc<Self>,
+        from: u64,
+        end: u64,
+        generation: u64,
+    ) -> Result<bool, Fault> {
         // Behind the size there are only zeros: the last block may go whole.
         let to = if end >= self.size() { end.next_multiple_of(BLOCK_U64) } else { end };
         let first = from.div_ceil(BLOCK_U64);
@@ -185,6 +196,7 @@ impl File {
         loop {
             self.settled(first, last).await;
             let mut state = self.state.borrow_mut();
+            state.goes_on(generation)?;
             if to > end && state.size > end {
                 return Ok(false);
             }
@@ -197,8 +209,7 @@ impl File {
 
     /// Gives the holes among blocks `[from, to)` unwritten blocks. What was allocated before
     /// space ran out stays.
-    async fn allocate(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
-        let generation = self.state.borrow().generation;
+    async fn allocate(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
         let mut at = from;
         let mut reserved = self.ctx.pool.nothing();
         while at < to {
@@ -206,7 +217,8 @@ impl File {
             self.ensure_loaded(step).await?;
             let lack = {
                 let mut state = self.state.borrow_mut();
-                if state.generation != generation || !reserved.is_valid() {
+                state.goes_on(generation)?;
+                if !reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
                 let holes = state.holes(at, step);
@@ -258,6 +270,11 @@ impl File {
 }
 
 impl State {
+    /// Is this the session in which it began?
+    fn goes_on(&self, generation: u64) -> Result<(), Fault> {
+        if self.generation == generation { Ok(()) } else { Err(Fault::Evicted) }
+    }
+
     /// The holes among `[from, to)` that no dirty run is about to fill.
     fn holes(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut out = Vec::new();

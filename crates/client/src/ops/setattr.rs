@@ -37,13 +37,13 @@ impl Client {
         core.writable()?;
         core.live().await?;
         let inode = core.inode(ino).await?;
+        // A descriptor of what is lost does not reach what has its number now.
+        if let Some(handle) = set.handle {
+            core.handles.ino(handle)?;
+        }
         if let Some(size) = set.size {
             match inode.kind() {
                 FileKind::Regular => {
-                    // A descriptor of what is lost does not reach what has its number now.
-                    if let Some(handle) = set.handle {
-                        core.handles.ino(handle)?;
-                    }
                     let by = set.handle.and_then(|handle| core.handles.file(handle).ok());
                     core.truncate(&inode, size, by.as_deref()).await?;
                 }

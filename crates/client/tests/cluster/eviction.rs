@@ -127,6 +127,33 @@ fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
 }
 
 #[test]
+fn a_descriptor_of_a_lost_file_changes_nothing_of_a_directory_that_gets_its_number() {
+    check(8, |cluster| async move {
+        let a = cluster.mount("a").await;
+        a.put("kept", b"x").await;
+        a.client.syncfs().await.unwrap();
+        let (lost, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        cluster.world.kill("mds");
+        cluster.world.isolate("a");
+        cluster.env.sleep(Duration::from_millis(20)).await;
+        cluster.start_server().await;
+        let b = cluster.mount("b").await;
+        let made = b.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+        assert_eq!(made, lost.attr.ino, "the number comes again");
+        cluster.world.heal();
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(a.find(Ino::ROOT, "d").await.map(|found| found.attr.ino), Some(made));
+        let by = SetAttrRequest { handle: Some(opened.handle), ..SetAttrRequest::default() };
+        let changes =
+            [SetAttrRequest { size: Some(0), ..by }, SetAttrRequest { mode: Some(0o700), ..by }];
+        for change in changes {
+            assert_eq!(a.client.setattr(&ROOT, made, change).await.err(), Some(Fault::Stale));
+        }
+        a.client.release(opened.handle, None).await;
+    });
+}
+
+#[test]
 fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number() {
     check(7, |cluster| async move {
         let a = cluster.mount("a").await;

@@ -290,6 +290,33 @@ fn an_eviction_drops_what_was_not_committed_and_reports_it() {
 }
 
 #[test]
+fn a_write_waits_for_what_a_lost_session_has_in_flight_in_its_blocks() {
+    // So few blocks that the second write meets those of the first.
+    run(421, one_disk(80), |rig| async move {
+        let (file, other) = (rig.file(1), rig.file(2));
+        rig.server.disks[0].stall(true);
+        rig.write(&file, 0, &[1; 256 << 10]).await.unwrap();
+        rig.env.sleep(Duration::from_millis(10)).await;
+        assert!(rig.ctx.writes_in_flight() > 0);
+        // The device stands still for longer than the quarantine lasts.
+        rig.ctx.evicted(ClientId(6));
+        rig.env.sleep(Duration::from_secs(20)).await;
+        {
+            let mut now = rig.server.now.borrow_mut();
+            let pool = std::mem::take(&mut now.pool);
+            now.free.extend(pool);
+        }
+        rig.acquire(&other);
+        rig.write(&other, 0, &[2; 256 << 10]).await.unwrap();
+        rig.env.sleep(Duration::from_secs(1)).await;
+        rig.server.disks[0].stall(false);
+        other.fsync(false).await.unwrap();
+        let now = rig.server.now.borrow();
+        assert!(Server::content(&now, &rig.server.disks, Ino(2)) == vec![2; 256 << 10]);
+    });
+}
+
+#[test]
 fn an_eviction_while_a_clean_file_is_synced_loses_nothing() {
     run(420, one_disk(512), |rig| async move {
         let file = rig.file(1);
