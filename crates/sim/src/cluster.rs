@@ -335,7 +335,10 @@ impl Cluster {
         let store = store.as_ref()?;
         let mut counted = pin!(store.run(Cost::READ, |txn| {
             let zones = txn.pags()?;
-            Ok(zones.iter().map(|zone| zone.free + zone.freed).sum())
+            // Of files that an evicted client could write nothing is free before its quarantine ends.
+            let held = !txn.quarantines()?.is_empty();
+            let freed = |zone: &store::PagState| if held { 0 } else { zone.freed };
+            Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
         }));
         match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((data, _))) => Some(Free { data, meta: store.usage().blocks_free }),

@@ -5,8 +5,10 @@
 //!   loses them; then every byte is one of those that the file had there since it was last
 //!   stable, and the size one of its sizes, until somebody sees which;
 //! - what was seen stays: a byte or size that was read once is that one from then on;
-//! - what is alike is held once: of a file that may be many things an edit copies the pieces that it meets.
+//! - what is alike is held once: of a file that may be many things an edit copies the pieces that it meets, and
+//!   the same edit of the same bytes gives the same bytes, not others that are equal.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -80,7 +82,7 @@ impl Default for Content {
 }
 
 /// An edit of a file's content.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Edit {
     /// Bytes of a pattern; at the end without an offset.
     Write {
@@ -133,7 +135,7 @@ impl Content {
     /// What it may be after an edit.
     pub fn edit(&self, edit: Edit) -> Vec<Content> {
         match self {
-            Content::Sure(bytes) => vec![Content::Sure(Rc::new(edited(bytes, edit)))],
+            Content::Sure(bytes) => vec![Content::Sure(shared(bytes, edit))],
             Content::Loose(loose) => loose.edit(edit),
         }
     }
@@ -225,6 +227,36 @@ impl Content {
         contents.into_iter().for_each(|content| content.join(&mut pieces));
         Loose { pieces: pieces.into_iter().map(Rc::new).collect(), sizes }.settled()
     }
+}
+
+/// Edits remembered: more than are tried at one moment.
+const REMEMBERED: usize = 32;
+
+struct Edited {
+    edit: Edit,
+    before: Rc<Vec<u8>>,
+    after: Rc<Vec<u8>>,
+}
+
+/// What an edit makes of bytes. Dozens of candidates take the same step, most of them with the same
+/// file: if each had a copy of its own, comparing them would take longer than all the rest.
+fn shared(bytes: &Rc<Vec<u8>>, edit: Edit) -> Rc<Vec<u8>> {
+    thread_local! {
+        static LAST: RefCell<Vec<Edited>> = const { RefCell::new(Vec::new()) };
+    }
+    LAST.with_borrow_mut(|last| {
+        // Equal is quick where it is the same.
+        let known = last.iter().find(|it| it.edit == edit && it.before == *bytes);
+        if let Some(known) = known {
+            return known.after.clone();
+        }
+        let after = Rc::new(edited(bytes, edit));
+        if last.len() == REMEMBERED {
+            last.remove(0);
+        }
+        last.push(Edited { edit, before: bytes.clone(), after: after.clone() });
+        after
+    })
 }
 
 fn edited(bytes: &[u8], edit: Edit) -> Vec<u8> {
@@ -515,6 +547,19 @@ mod tests {
         let bytes: Vec<u8> = (0..LEN).map(|at| (at / 100 % 2) as u8).collect();
         let seen = loose().read(0, LEN as u32 + 1, &bytes).expect("it may be");
         assert_eq!(seen, Some(Content::Sure(Rc::new(bytes))));
+    }
+
+    #[test]
+    fn the_same_edit_of_the_same_bytes_gives_the_same_bytes() {
+        let content = Content::Sure(Rc::new(vec![0; LEN]));
+        let edit = Edit::Write { offset: Some(5), len: 10, tag: 7 };
+        let [Content::Sure(one)] = &content.edit(edit)[..] else { panic!("sure") };
+        let equal = Content::Sure(Rc::new(vec![0; LEN]));
+        let [Content::Sure(other)] = &equal.edit(edit)[..] else { panic!("sure") };
+        assert!(Rc::ptr_eq(one, other));
+        let longer = Edit::Write { offset: Some(5), len: 11, tag: 7 };
+        let [Content::Sure(third)] = &content.edit(longer)[..] else { panic!("sure") };
+        assert_ne!(one, third);
     }
 
     #[test]

@@ -95,6 +95,15 @@ impl State {
         Step::Next(next)
     }
 
+    /// Every descriptor of a file that the client has may tell once of a loss.
+    pub(crate) fn perhaps_tells(&mut self, client: usize, ino: Ino) {
+        let opens = self.opens.get(&(client, ino)).map(|opens| opens.files.clone());
+        for file in opens.unwrap_or_default() {
+            let times = self.perhaps_owed.entry((client, file)).or_default();
+            *times = (*times).max(1);
+        }
+    }
+
     /// An open file has told once of what it perhaps tells.
     fn told_perhaps(&mut self, client: usize, file: FileNo) {
         if let Some(times) = self.perhaps_owed.get_mut(&(client, file)) {

@@ -70,10 +70,16 @@ struct Dead {
 }
 
 impl Member {
-    /// A fresh client mounts here.
+    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had done anything.
     fn put(&mut self, (mount, begun): (Mount, Instant)) {
-        let client = mount.client.status().client;
-        self.session = Session { client, ..Session::default() };
+        let status = mount.client.status();
+        let troubled = self.trouble.is_some_and(|(_, until)| until >= begun);
+        if status.evictions > 0 && !troubled {
+            let text = format!("c{} was evicted as it mounted, though it was heard", mount.index);
+            log::violation(&text);
+        }
+        let (client, evictions) = (status.client, status.evictions);
+        self.session = Session { client, evictions, ..Session::default() };
         self.replayed = begun;
         self.replayed_anew = None;
         self.mount = Some(mount);
@@ -415,10 +421,12 @@ impl Fleet {
         let member = &mut members[slot];
         if status.evictions > member.session.evictions {
             let troubled = member.trouble.is_some_and(|(_, until)| now <= until);
-            if !troubled && !member.session.excused {
+            // Out of reach it may lose also the session that it has just begun.
+            let excused = troubled || member.session.excused;
+            if !excused {
                 log::violation(&format!("c{} was evicted, though it was heard", mount.index));
             }
-            if status.evictions > member.session.evictions + 1 {
+            if status.evictions > member.session.evictions + 1 && !excused {
                 log::violation(&format!("c{} was evicted twice in a moment", mount.index));
             }
             let position = self.0.history.position();

@@ -112,7 +112,8 @@ impl History {
         let failed = inner.failing || inner.failed_until > begun;
         let mut seen = Vec::new();
         for (op, outcome) in steps {
-            let io = outcome == Outcome::Failed(Fault::Io);
+            // No data device is asked for names: what they fail with is the loss of a session.
+            let io = outcome == Outcome::Failed(Fault::Io) && op != Op::SyncNames;
             let told = io && inner.tells(waiting.client, begun, &op);
             let no_room = outcome == Outcome::Failed(Fault::NoSpace) && waiting.little.refuses(&op);
             let outcome = match outcome {

@@ -24,8 +24,9 @@ use crate::undo::{self, Link};
 
 /// Candidates kept; beyond it the search gives up, and says so.
 const CANDIDATES_MAX: usize = 2000;
-/// Steps tried for one end.
+/// Steps tried for one end from one candidate, and from all of them.
 const TRIES_MAX: usize = 20_000;
+const END_TRIES_MAX: usize = 200_000;
 
 /// A state that explains everything so far.
 #[derive(Clone)]
@@ -186,6 +187,8 @@ struct Search<'a> {
     found: Vec<Candidate>,
     seen: Vec<Candidate>,
     tries: usize,
+    /// After so many it gives up.
+    most: usize,
     expected: Option<String>,
 }
 
@@ -228,7 +231,7 @@ impl Judge {
         target: usize,
     ) -> Result<(), Unexplained> {
         let mut found: Vec<Candidate> = Vec::new();
-        let mut expected = None;
+        let (mut expected, mut tried) = (None, 0);
         let before = std::mem::take(&mut self.candidates);
         for candidate in &before {
             if let Ok(at) = candidate.done.binary_search(&target) {
@@ -246,6 +249,8 @@ impl Judge {
                 .copied()
                 .filter(|index| candidate.done.binary_search(index).is_err())
                 .collect();
+            // Every candidate has its first try, whatever the others took.
+            let most = TRIES_MAX.min(END_TRIES_MAX.saturating_sub(tried)).max(2);
             let mut search = Search {
                 calls,
                 whole,
@@ -254,13 +259,15 @@ impl Judge {
                 found,
                 seen: Vec::new(),
                 tries: 0,
+                most,
                 expected: None,
             };
             let mut candidate = candidate.clone();
             search.absorb(&mut candidate);
             search.explore(candidate);
+            tried += search.tries;
             self.tries += search.tries as u64;
-            if search.tries >= TRIES_MAX {
+            if search.tries >= most {
                 self.given_up += 1;
             }
             expected = expected.or(search.expected);
@@ -297,7 +304,7 @@ impl Search<'_> {
     /// Tries the target, then every step that may have to come before it.
     fn explore(&mut self, candidate: Candidate) {
         self.tries += 1;
-        if self.tries >= TRIES_MAX {
+        if self.tries >= self.most {
             return;
         }
         match self.follow(&candidate, self.target) {
@@ -421,14 +428,26 @@ impl Search<'_> {
     fn lost(&self, candidate: &Candidate, lost: &Call, kept: u32) -> Vec<Candidate> {
         let stays = |ino: Ino| self.whole.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
         let mut found = Vec::new();
+        let made = undo::last_made(candidate.past.as_ref(), lost.client, kept);
         for (state, past) in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
             let state = state.unwrap_or_else(|| candidate.state.clone());
             let past = past.or_else(|| candidate.past.clone());
             let past = Some(Link::new(&past, &state, &Rc::new(lost.clone())));
-            let Step::Next(state) = state.step(lost) else { continue };
-            let mut next = Candidate { state: Rc::new(state), done: candidate.done.clone(), past };
-            self.absorb(&mut next);
-            keep(&mut found, next);
+            let Step::Next(mut state) = state.step(lost) else { continue };
+            state.doubted.extend(made.iter().map(|ino| (lost.client, *ino)));
+            // Of what it made the client may take the newest for lost, though it is not.
+            let mut states = vec![state];
+            for newest in
+                (1..=made.len()).filter(|_| !matches!(lost.op, Op::Lost { dead: true, .. }))
+            {
+                states.extend(states[0].given_up(lost.client, &made[..newest]));
+            }
+            for state in states {
+                let (state, past) = (Rc::new(state), past.clone());
+                let mut next = Candidate { state, done: candidate.done.clone(), past };
+                self.absorb(&mut next);
+                keep(&mut found, next);
+            }
         }
         found
     }

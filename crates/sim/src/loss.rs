@@ -155,6 +155,8 @@ impl State {
             let through = matches!(&call.op, Op::Write { sync: true, offset: Some(_), .. });
             if through && !call.guessed {
                 dirty.wrote_through(edit);
+                // Nothing of it may be lost, whatever others lose beside it.
+                node.dirty.retain(|dirty| dirty.client != call.client || !dirty.is_stable());
             } else {
                 dirty.changes(edit.blocks());
                 dirty.add(&new, call.ended, matches!(edit, Edit::Write { .. }));
@@ -189,6 +191,36 @@ impl State {
     /// Did it begin before its client knew that its session is lost?
     pub(crate) fn is_unaware(&self, call: &Call) -> bool {
         self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
+    }
+
+    /// As it is when a client gives up the descriptors that it has of these inodes, if it has any.
+    pub(crate) fn given_up(&self, client: usize, inos: &[Ino]) -> Option<State> {
+        let open = |ino: &&Ino| self.opens.contains_key(&(client, **ino));
+        let inos: Vec<Ino> = inos.iter().filter(open).copied().collect();
+        let mut next = (!inos.is_empty()).then(|| self.clone())?;
+        for ino in inos {
+            let files =
+                next.opens.remove(&(client, ino)).map_or_else(Vec::new, |opens| opens.files);
+            for file in files {
+                next.owed.remove(&(client, file));
+                *next.perhaps_owed.entry((client, file)).or_default() += 1;
+                next.ghosts.entry((client, ino)).or_default().push(file);
+            }
+        }
+        next.perhaps_gone();
+        Some(next)
+    }
+
+    /// Did it begin in a directory whose making its client has to take for lost, before it knew of the loss? A
+    /// replay that broke off may have made it durable: the client cannot know, and meant the lost one.
+    pub(crate) fn is_doubted(&self, call: &Call) -> bool {
+        let dir = match &call.op {
+            Op::Lookup(at) | Op::Make(at, _) | Op::Create { at, .. } => at.dir,
+            Op::Unlink(at) | Op::Rmdir(at) => at.dir,
+            Op::GetAttr(ino) => *ino,
+            _ => return false,
+        };
+        self.doubted.contains(&(call.client, dir)) && self.is_unaware(call)
     }
 
     /// The first operation by an open file that has to tell of a loss. `None`: it is as any other.
@@ -249,7 +281,7 @@ impl State {
                     .collect()
             }
             // Who waits for being stable has a part of it there, perhaps, before it ends.
-            Op::Write { offset: Some(offset), len, sync: true, .. } => {
+            Op::Write { offset: Some(offset), len, sync, .. } => {
                 // Through pages it goes out in several requests, and only the first may have gone.
                 let (first, end) = (*offset, offset + u64::from(*len));
                 let pages =
@@ -261,7 +293,8 @@ impl State {
                     }
                     Rc::new(call)
                 };
-                pages.chain([end]).map(part).chain([with(Outcome::DeviceFailed)]).collect()
+                let failed = sync.then(|| with(Outcome::DeviceFailed));
+                pages.chain([end]).map(part).chain(failed).collect()
             }
             Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
             _ => vec![with(Outcome::Done)],

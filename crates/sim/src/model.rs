@@ -145,6 +145,8 @@ pub struct State {
     pub perhaps_owed: BTreeMap<(usize, FileNo), u8>,
     /// Open files of clients that live whose making was lost, by the number that the file had.
     pub ghosts: BTreeMap<(usize, Ino), Vec<FileNo>>,
+    /// Inodes that clients made with what may have been lost with their sessions.
+    pub doubted: BTreeSet<(usize, Ino)>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
     /// Clients may lose what they did.
@@ -169,6 +171,7 @@ impl Default for State {
             owed: BTreeSet::new(),
             perhaps_owed: BTreeMap::new(),
             ghosts: BTreeMap::new(),
+            doubted: BTreeSet::new(),
             learned: BTreeMap::new(),
             mortal: false,
         }
@@ -290,6 +293,22 @@ impl State {
     /// May `call` have had its outcome here, and what follows?
     pub fn step(&self, call: &Call) -> Step {
         let Some(outcome) = &call.outcome else { return impossible("an answer") };
+        let refused = matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
+        let edited = call.op.edited().filter(|_| refused && self.is_unaware(call));
+        let Some(ino) = edited else { return self.step_answered(call, outcome) };
+        match self.step_answered(call, outcome) {
+            // It was refused because its session was lost under way, and had perhaps been done until then:
+            // whoever has the file open may be told.
+            Step::Same => {
+                let mut next = self.clone();
+                next.perhaps_tells(call.client, ino);
+                Step::Next(next)
+            }
+            step => step,
+        }
+    }
+
+    fn step_answered(&self, call: &Call, outcome: &Outcome) -> Step {
         if *outcome == Outcome::DeviceFailed || self.tells_late(call) {
             return self.device_failed(call);
         }
@@ -304,6 +323,9 @@ impl State {
         }
         if let Some(step) = self.of_a_ghost(call, outcome) {
             return step;
+        }
+        if *outcome == Outcome::Failed(Fault::Stale) && self.is_doubted(call) {
+            return Step::Same;
         }
         match &call.op {
             Op::Lookup(at) => self.lookup(*at, outcome),
@@ -608,6 +630,12 @@ impl State {
                 same_if(nameless, || format!("inode {ino} has a name and can be opened"))
             }
             Outcome::Failed(Fault::IsDirectory) if self.is_dir(ino) => Step::Same,
+            // Its number was that of a file that is lost, when the name was looked up.
+            Outcome::Failed(Fault::NotSupported)
+                if node.is_some_and(|node| node.kind() == FileKind::Symlink) =>
+            {
+                Step::Same
+            }
             Outcome::Found(Some(_)) if node.is_some() => {
                 let mut next = self.clone();
                 next.open(client, ino, file);

@@ -118,7 +118,13 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
         };
     }
     // A dead client keeps its pool until somebody lacks space, and then for its quarantine.
-    let _ = fill(first, sizes.data).await;
+    let file = unnamed(first).await?;
+    let taken = take(first, file, sizes.data).await;
+    first.close(file, 0).await;
+    match taken {
+        Ok(()) | Err((_, Fault::NoSpace)) => {}
+        Err((had, fault)) => return Err(format!("after {had} blocks a write fails: {fault}")),
+    }
     cluster.env.sleep(QUIET).await;
     for mount in [first, last] {
         let room = (sizes.data - 1).saturating_sub(held(mount).await);
@@ -148,19 +154,29 @@ async fn held(mount: &Mount) -> u64 {
 
 /// A file without a name takes `room` blocks, and not one more.
 async fn fill(mount: &Mount, room: u64) -> Result<(), String> {
-    let flags = OpenFlags::READ_WRITE;
-    let file = mount.tmpfile(Ino::ROOT, flags).await;
-    let file = file.map_err(|fault| format!("a file could not be made: {fault}"))?;
+    let file = unnamed(mount).await?;
     let filled = fill_file(mount, file, room).await;
     mount.close(file, 0).await;
     filled
 }
 
-async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), String> {
+async fn unnamed(mount: &Mount) -> Result<OpenFile, String> {
+    let file = mount.tmpfile(Ino::ROOT, OpenFlags::READ_WRITE).await;
+    file.map_err(|fault| format!("a file could not be made: {fault}"))
+}
+
+/// Writes so many blocks; else how many there were, and why not more.
+async fn take(mount: &Mount, file: OpenFile, room: u64) -> Result<(), (u64, Fault)> {
     for block in 0..room {
-        if let Err(fault) = mount.write(file, Some(block * 4096), 4096).await {
-            return Err(format!("of {room} blocks that no file holds {block} were had: {fault}"));
-        }
+        let written = mount.write(file, Some(block * 4096), 4096).await;
+        written.map_err(|fault| (block, fault))?;
+    }
+    Ok(())
+}
+
+async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), String> {
+    if let Err((had, fault)) = take(mount, file, room).await {
+        return Err(format!("of {room} blocks that no file holds {had} were had: {fault}"));
     }
     match mount.write(file, Some(room * 4096), 4096).await {
         Err(Fault::NoSpace) => {}

@@ -89,6 +89,19 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
     found
 }
 
+/// Inodes that a client made with changes that may be among its last `most`.
+pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> {
+    let changes = last_changes(past, client, most);
+    let made = changes
+        .iter()
+        .filter(|link| matches!(link.call.op, Op::Make(..) | Op::Create { .. } | Op::TmpFile(..)));
+    made.filter_map(|link| match link.call.outcome {
+        Some(Outcome::Found(ino)) => ino,
+        _ => None,
+    })
+    .collect()
+}
+
 /// A state that there may have been, with its past; `None`: as it was.
 pub type Other = (Option<Rc<State>>, Option<Rc<Link>>);
 
@@ -144,18 +157,24 @@ fn again(
     let mut left = lost.len();
     let mut tail = Vec::new();
     let mut start = None;
+    let modes = lost.iter().filter(|lost| matches!(lost.call.op, Op::SetMode(..)));
+    let floor = modes.map(|lost| lost.call.begun).min().unwrap_or(u64::MAX);
     for link in links(past) {
-        if lost.iter().any(|lost| Rc::ptr_eq(lost, link)) {
+        let is_lost = lost.iter().any(|lost| Rc::ptr_eq(lost, link));
+        if is_lost {
             left -= 1;
         } else {
             tail.push(link);
         }
-        if left == 0 {
-            start = Some(link);
+        if is_lost || told_mode(link, lost, client) {
+            start = Some((link, tail.len()));
+        }
+        if left == 0 && link.call.ended.saturating_add(BACK) < floor {
             break;
         }
     }
-    let start = start?;
+    let (start, others) = start.filter(|_| left == 0)?;
+    tail.truncate(others);
     let (mut state, mut past) = (start.state.clone(), start.before.clone());
     let mut orphans: Vec<(Ino, FileNo)> =
         lost.iter().filter_map(|link| opened(&link.call)).collect();
@@ -224,4 +243,16 @@ fn opened(call: &Call) -> Option<(Ino, FileNo)> {
 fn saw_mode(call: &Call, lost: &[&Rc<Link>]) -> bool {
     let Op::GetAttr(seen) = call.op else { return false };
     lost.iter().any(|link| matches!(link.call.op, Op::SetMode(ino, _) if ino == seen))
+}
+
+/// Did it tell the model a mode not known before, which it may have had from a lost step that ran beside it?
+fn told_mode(link: &Link, lost: &[&Rc<Link>], client: usize) -> bool {
+    let Op::GetAttr(seen) = link.call.op else { return false };
+    let beside = |lost: &Link| {
+        matches!(lost.call.op, Op::SetMode(ino, _) if ino == seen)
+            && lost.call.begun < link.call.ended
+    };
+    link.call.client == client
+        && link.state.nodes.get(&seen).is_some_and(|node| node.mode.is_none())
+        && lost.iter().any(|lost| beside(lost))
 }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use redbud_sim::call::{At, Call, Op, Outcome, pattern};
+use redbud_sim::call::{At, Call, Op, Outcome, Seen, pattern};
 use redbud_sim::judge::Judge;
 use redbud_sim::model::State;
 use types::{Fault, Ino};
@@ -211,6 +211,72 @@ fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
     assert!(!find(find(beside(), 3, None), 2, None).holds());
     let after = || Story(vec![make(2, 8, (1, 2)), make(3, 9, (3, 4))]).lost(true, 1);
     assert!(!find(find(after(), 3, Some(9)), 2, None).holds());
+}
+
+#[test]
+fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() {
+    let seen = |mode| {
+        let kind = types::FileKind::Regular;
+        Outcome::Attr(Seen { kind, mode, nlink: 1, size: 0 })
+    };
+    let story = |set: (u64, u64), look: (u64, u64)| {
+        let call = |op, outcome, (begun, ended)| Call {
+            client: 0,
+            op,
+            outcome: Some(outcome),
+            guessed: false,
+            begun,
+            ended,
+        };
+        let create = Op::Create { at: AT, exclusive: true, file: 1 };
+        let created = Outcome::Found(Some(FILE));
+        Story(vec![
+            Call { client: 2, ..call(create, created, (1, 2)) },
+            call(Op::GetAttr(FILE), seen(0o600), look),
+            call(Op::SetMode(FILE, 0o600), Outcome::Done, set),
+        ])
+        .lost(true, 1)
+        .then(1, Op::GetAttr(FILE), seen(0o644))
+    };
+    assert!(story((3, 6), (4, 5)).holds());
+    assert!(!story((5, 6), (3, 4)).holds());
+}
+
+#[test]
+fn what_a_client_has_to_take_for_lost_is_refused_as_long_as_it_does_not_know_better() {
+    let story = |kept, late: bool| {
+        let made = Outcome::Found(Some(Ino(8)));
+        let make = Op::Make(At { name: 2, ..AT }, types::FileKind::Directory);
+        let mut story = Story::default().then(0, make, made);
+        let inside = At { dir: Ino(8), name: 3 };
+        let stale = Outcome::Failed(Fault::Stale);
+        story = story.lost(false, kept).then(0, Op::Lookup(inside), stale);
+        if !late && let [.., lost, look] = &mut story.0[..] {
+            look.begun = lost.begun;
+        }
+        story.then(0, Op::Lookup(At { name: 2, ..AT }), Outcome::Found(Some(Ino(8))))
+    };
+    assert!(story(1, false).holds());
+    assert!(!story(0, false).holds());
+    assert!(!story(1, true).holds());
+}
+
+#[test]
+fn descriptors_of_what_a_client_has_to_take_for_lost_may_be_refused_for_good() {
+    let story = |kept, refused: bool| {
+        let create = Op::Create { at: AT, exclusive: true, file: 1 };
+        let stale = Outcome::Failed(Fault::Stale);
+        Story::default()
+            .then(0, create, Outcome::Found(Some(FILE)))
+            .lost(false, kept)
+            .then(1, Op::SyncNames, Outcome::Done)
+            .then(0, Op::Fsync(FILE, 1), if refused { stale.clone() } else { Outcome::Done })
+            .then(0, Op::Truncate(FILE, 0), stale)
+            .then(1, Op::Lookup(AT), Outcome::Found(Some(FILE)))
+    };
+    assert!(story(1, true).holds());
+    assert!(!story(0, true).holds());
+    assert!(!story(1, false).holds());
 }
 
 #[test]
