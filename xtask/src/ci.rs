@@ -1,6 +1,7 @@
 //! The gate, step by step. Every step runs even if an earlier one failed (a
 //! build that fails makes the later ones fail at once), so one run tells all.
 
+use std::cell::Cell;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,13 @@ pub fn run() -> ExitCode {
     let mut failed: Vec<(&str, Outcome)> = Vec::new();
     for (name, arguments, environment) in STEPS {
         println!("== {name}: cargo {}", arguments.join(" "));
-        let outcome = step::cargo(arguments, environment, LIMIT, finding);
+        let panicked = Cell::new(false);
+        let watch = |line: &str| {
+            // What a panic says is in the line after the place where it did.
+            let says = panicked.replace(is_panic(line)).then(|| line.to_owned());
+            finding(line).or(says)
+        };
+        let outcome = step::cargo(arguments, environment, LIMIT, watch);
         let word = if outcome.passed { "passed" } else { "FAILED" };
         println!("== {name}: {word} in {:.0} s", outcome.time.as_secs_f64());
         if !outcome.passed {
@@ -75,7 +82,8 @@ pub fn run() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Lines worth repeating at the end: failing tests, the first line of errors.
+/// Lines worth repeating at the end: failing tests and where they panicked, test programs that a
+/// signal ended, the first line of errors.
 fn finding(line: &str) -> Option<String> {
     let test = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"));
     if let Some(name) = test {
@@ -83,7 +91,15 @@ fn finding(line: &str) -> Option<String> {
     }
     let slow = line.contains(" has been running for over ");
     let error = line.starts_with("error") || line.starts_with("Diff in ");
-    (slow || error).then(|| line.to_owned())
+    // A test program that ends so tells of no test that failed.
+    let ended = line.contains("process didn't exit successfully")
+        || line.starts_with("fatal runtime error")
+        || is_panic(line);
+    (slow || error || ended).then(|| line.to_owned())
+}
+
+fn is_panic(line: &str) -> bool {
+    line.starts_with("thread ") && line.contains(" panicked at ")
 }
 
 /// What git sees of the tree; empty outside a repository.
@@ -101,5 +117,7 @@ mod tests {
         assert_eq!(finding("test a::b ... FAILED").as_deref(), Some("test failed: a::b"));
         assert_eq!(finding("test a::b ... ok"), None);
         assert!(finding("error[E0308]: mismatched types").is_some());
+        assert!(finding("thread 'a::b' (17) panicked at crates/a/src/b.rs:1:2:").is_some());
+        assert!(finding("  process didn't exit successfully: `x` (signal: 6, SIGABRT)").is_some());
     }
 }
