@@ -164,7 +164,7 @@ impl FuseChannel {
         self.0.uring.borrow().taken
     }
 
-    /// The next request; `None` when the file system was unmounted. `head` holds the first
+    /// The next request; `None` when the file system was unmounted, also by force. `head` holds the first
     /// 80 bytes (fuse_in_header and fuse_write_in of a WRITE), `body` the rest, page-aligned, so that write
     /// data needs no copy. One task at a time may wait here.
     ///
@@ -200,7 +200,7 @@ impl FuseChannel {
                             inner.ready.set(true);
                             continue;
                         }
-                        Some(libc::ENODEV) => return Ok(None),
+                        _ if fuse_dev::is_end(&error) => return Ok(None),
                         _ => return Err(error),
                     },
                 }

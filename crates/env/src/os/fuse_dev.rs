@@ -34,6 +34,12 @@ pub(crate) fn clone(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(new)
 }
 
+/// Does the channel fail so because the file system was unmounted (ENODEV), or that by force
+/// (ECONNABORTED too)?
+pub(crate) fn is_end(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ECONNABORTED))
+}
+
 /// Reads one request into the two buffers; gives its length.
 pub(crate) fn read(fd: &OwnedFd, head: &mut [u8], body: &mut [u8]) -> io::Result<usize> {
     let parts = [
@@ -60,7 +66,7 @@ pub(crate) fn reply(fd: &OwnedFd, head: &[u8], body: &[u8]) -> io::Result<()> {
         let written = away(|| unsafe { libc::writev(fd, parts.as_ptr(), count) });
         match sys::check_len(written) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) || is_end(&error) => {
                 return Ok(());
             }
             result => return result.map(drop),
@@ -76,7 +82,7 @@ fn notify(fd: &OwnedFd, message: &[u8]) -> io::Result<bool> {
             unsafe { libc::write(fd.as_raw_fd(), message.as_ptr().cast(), message.len()) };
         match sys::check_len(written) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) || is_end(&error) => {
                 return Ok(false);
             }
             result => return result.map(|_| true),

@@ -176,6 +176,20 @@ fn no_executor_takes_a_request_when_serving_was_dropped() {
 }
 
 #[test]
+fn serving_ends_well_when_the_mount_is_taken_away_by_force() {
+    let mount = TestMount::new("forced", Duration::ZERO);
+    let look = |caller: u8, _| {
+        let found = fs::metadata(mount.path(&format!("{caller}")));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    while_busy(look, |answered| {
+        wait_for("requests", || answered.load(Ordering::SeqCst) > 1000);
+        abort(&mount.dir);
+    });
+    mount.wait_for_end();
+}
+
+#[test]
 fn a_long_directory_is_listed_whole_and_every_reference_comes_back() {
     let mount = TestMount::new("listing", LONG);
     let wanted: Vec<String> =

@@ -5,6 +5,7 @@ pub mod memory;
 use std::collections::VecDeque;
 use std::fs;
 use std::future::poll_fn;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -127,6 +128,13 @@ impl TestMount {
         mount
     }
 
+    /// Waits until serving has ended because the file system was unmounted.
+    pub fn wait_for_end(&self) {
+        wait_for("the server's thread to end", || {
+            self.server.as_ref().is_some_and(thread::JoinHandle::is_finished)
+        });
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -177,8 +185,15 @@ impl Drop for TestMount {
         self.control.park_reads.store(false, Ordering::SeqCst);
         self.control.park_setattrs.store(false, Ordering::SeqCst);
         self.control.leave.store(true, Ordering::SeqCst);
-        if thread::panicking() || unmount(&self.dir, false).is_err() {
+        // For the moment between fork and exec, a process that another test starts has the
+        // descriptors of all tests.
+        let busy = |unmounted: &io::Result<()>| {
+            unmounted.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+        };
+        if thread::panicking() {
             abort(&self.dir);
+        } else {
+            wait_for("nobody to use the mount", || !busy(&unmount(&self.dir, false)));
         }
         let ended = self.server.take().map(thread::JoinHandle::join);
         self.control.over.store(true, Ordering::SeqCst);
