@@ -341,6 +341,10 @@ pub struct ClientStatus {
     pub handles: usize,
     /// Dirty bytes.
     pub dirty_bytes: u64,
+    /// Blocks that it keeps for what it will write: the server has given them to it, and no file has them.
+    pub pool_blocks: u64,
+    /// Blocks that it gives back when no write is under way that may still reach them.
+    pub tainted_blocks: u64,
     /// Recalls answered.
     pub recalls: u64,
     /// Sessions lost by eviction.

@@ -210,6 +210,8 @@ impl Client {
             names: core.inodes.names(),
             handles: core.handles.len(),
             dirty_bytes: core.data().dirty_bytes(),
+            pool_blocks: core.data().kept_blocks().0,
+            tainted_blocks: core.data().kept_blocks().1,
             recalls: core.recalls.get(),
             ..ClientStatus::default()
         };

@@ -296,7 +296,23 @@ impl Core {
             return (inode, false);
         }
         let news = inode.told(leased, self.absorbing.get());
+        if news && leased.rights.contains(Rights::OPEN) && is_unused(&inode) {
+            self.came_late(&inode);
+        }
         (inode, news)
+    }
+
+    /// `OPEN` came for a file without a name that nobody here has open: it was closed, or removed, before
+    /// the answer was here, and nobody else gives it back.
+    fn came_late(&self, inode: &Rc<Inode>) {
+        let Some(me) = self.me.upgrade() else { return };
+        let inode = inode.clone();
+        self.env.spawn(async move {
+            // What has just been made without a name is open by now.
+            if is_unused(&inode) && inode.holds(Rights::OPEN) {
+                me.last_close(&inode).await;
+            }
+        });
     }
 
     /// What a reply says about the directory. Whether names found along with it may be kept.
@@ -590,6 +606,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Has it no name, and is it not open here?
+fn is_unused(inode: &Inode) -> bool {
+    inode.opens() == 0 && inode.server_attr().nlink == 0 && inode.kind() != FileKind::Directory
 }
 
 /// The inodes that an operation changed, by its result.

@@ -14,7 +14,7 @@ use store::fsck::FsckOptions;
 use store::{Cost, FormatOptions, MapLimits, Mfs, OpenOptions, PagFormat, StoreError};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
-use types::{Duration, Epoch, Instant, PagId, Uuid};
+use types::{Duration, Epoch, Ino, Instant, PagId, Uuid};
 
 use crate::log;
 
@@ -343,6 +343,30 @@ impl Cluster {
         match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((data, _))) => Some(Free { data, meta: store.usage().blocks_free }),
             _ => None,
+        }
+    }
+
+    /// Who has the blocks of the data zone, as the server knows it, for people.
+    pub fn space(&self) -> String {
+        let store = self.store.borrow();
+        let Some(store) = store.as_ref() else { return "\n  no server runs".to_owned() };
+        let mut looked = pin!(store.run(Cost::READ, |txn| {
+            let mut text = String::new();
+            for zone in txn.pags()? {
+                text +=
+                    &format!("\n  {} blocks are free, {} are being freed", zone.free, zone.freed);
+            }
+            for (client, _) in txn.clients()? {
+                let blocks: u64 = txn.pool(client)?.iter().map(|(.., len)| len).sum();
+                text += &format!("\n  the pool of client {client} has {blocks}");
+            }
+            text += &format!("\n  quarantines {:?}", txn.quarantines()?);
+            text += &format!("\n  without a name {:?}", txn.orphans(Ino(0), 100)?);
+            Ok(text)
+        }));
+        match looked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok((text, _))) => text,
+            _ => "\n  the server cannot tell".to_owned(),
         }
     }
 

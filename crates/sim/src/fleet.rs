@@ -54,6 +54,8 @@ struct Session {
     since: Option<u64>,
     /// Its client was in trouble when the server began to evict it.
     excused: bool,
+    /// A server had died, when that began, of which its client might still replay what it had done.
+    restarted: bool,
     /// The history says that it is lost.
     told: bool,
     /// Evictions that its client has heard of.
@@ -400,16 +402,21 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         let troubled = members[slot].trouble.is_some_and(|(_, until)| now <= until);
         members[slot].session.excused |= troubled;
+        // That it is out is durable after all that it did before, also if the server dies meanwhile.
+        if !out || members[slot].session.since.is_none() {
+            members[slot].session.restarted = self.was_restarted_since(members[slot].replayed);
+        }
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
             members[slot].session.told = true;
-            self.lost(&mount, since, members[slot].replayed);
+            self.lost(&mount, since, members[slot].session.restarted);
         }
     }
 
-    /// The session of a living client is lost, which had replayed everything when it was `replayed`.
-    fn lost(&self, mount: &Mount, since: u64, replayed: Instant) {
-        let kept = if self.was_restarted_since(replayed) { KEPT_MAX } else { 0 };
+    /// The session of a living client is lost; `restarted`: with it perhaps what a server had not made
+    /// durable that died.
+    fn lost(&self, mount: &Mount, since: u64, restarted: bool) {
+        let kept = if restarted { KEPT_MAX } else { 0 };
         self.0.history.lost(mount.index, since, false, kept);
     }
 
@@ -432,7 +439,8 @@ impl Fleet {
             let position = self.0.history.position();
             let since = member.trouble.map_or(position, |(since, _)| since);
             if !member.session.told {
-                self.lost(mount, member.session.since.unwrap_or(since), member.replayed);
+                let restarted = self.was_restarted_since(member.replayed);
+                self.lost(mount, member.session.since.unwrap_or(since), restarted);
             }
             member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);

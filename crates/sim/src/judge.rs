@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use types::{FileKind, Ino};
 
-use crate::call::{At, Call, Op, Outcome};
+use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::footprint::Footprint;
 use crate::model::{State, Step};
 use crate::undo::{self, Link};
@@ -429,22 +429,26 @@ impl Search<'_> {
         let stays = |ino: Ino| self.whole.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
         let mut found = Vec::new();
         let made = undo::last_made(candidate.past.as_ref(), lost.client, kept);
-        for (state, past) in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
-            let state = state.unwrap_or_else(|| candidate.state.clone());
-            let past = past.or_else(|| candidate.past.clone());
-            let past = Some(Link::new(&past, &state, &Rc::new(lost.clone())));
-            let Step::Next(mut state) = state.step(lost) else { continue };
-            state.doubted.extend(made.iter().map(|ino| (lost.client, *ino)));
+        let call = Rc::new(lost.clone());
+        let dead = matches!(lost.op, Op::Lost { dead: true, .. });
+        for other in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
+            let before = other.state.unwrap_or_else(|| candidate.state.clone());
+            let past = other.past.or_else(|| candidate.past.clone());
             // Of what it made the client may take the newest for lost, though it is not.
-            let mut states = vec![state];
-            for newest in
-                (1..=made.len()).filter(|_| !matches!(lost.op, Op::Lost { dead: true, .. }))
-            {
-                states.extend(states[0].given_up(lost.client, &made[..newest]));
-            }
-            for state in states {
-                let (state, past) = (Rc::new(state), past.clone());
-                let mut next = Candidate { state, done: candidate.done.clone(), past };
+            let newest = (1..=made.len()).filter(|_| !dead);
+            let mut gone: Vec<Vec<(Ino, FileNo)>> = vec![Vec::new()];
+            gone.extend(newest.map(|newest| before.open_of(lost.client, &made[..newest])));
+            gone.dedup();
+            for more in gone {
+                let files = other.files.iter().copied().chain(more).collect();
+                let what = undo::Lost { files, doubted: made.clone() };
+                let mut state = State::clone(&before);
+                state.give_up(lost.client, &what.files);
+                let Step::Next(mut state) = state.step(lost) else { continue };
+                state.doubt(lost.client, &made);
+                let past = Some(Link::of_loss(&past, &before, &call, what));
+                let (state, done) = (Rc::new(state), candidate.done.clone());
+                let mut next = Candidate { state, done, past };
                 self.absorb(&mut next);
                 keep(&mut found, next);
             }

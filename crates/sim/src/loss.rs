@@ -193,22 +193,27 @@ impl State {
         self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
     }
 
-    /// As it is when a client gives up the descriptors that it has of these inodes, if it has any.
-    pub(crate) fn given_up(&self, client: usize, inos: &[Ino]) -> Option<State> {
-        let open = |ino: &&Ino| self.opens.contains_key(&(client, **ino));
-        let inos: Vec<Ino> = inos.iter().filter(open).copied().collect();
-        let mut next = (!inos.is_empty()).then(|| self.clone())?;
-        for ino in inos {
-            let files =
-                next.opens.remove(&(client, ino)).map_or_else(Vec::new, |opens| opens.files);
-            for file in files {
-                next.owed.remove(&(client, file));
-                *next.perhaps_owed.entry((client, file)).or_default() += 1;
-                next.ghosts.entry((client, ino)).or_default().push(file);
-            }
+    /// The descriptors that a client has of these inodes.
+    pub(crate) fn open_of(&self, client: usize, inos: &[Ino]) -> Vec<(Ino, FileNo)> {
+        let of = |ino: &Ino| self.opens.get(&(client, *ino)).map(|opens| (*ino, &opens.files));
+        let open = inos.iter().filter_map(of);
+        open.flat_map(|(ino, files)| files.iter().map(move |file| (ino, *file))).collect()
+    }
+
+    /// A client gives up these descriptors: the making of their files was lost, or it takes it for lost.
+    pub(crate) fn give_up(&mut self, client: usize, files: &[(Ino, FileNo)]) {
+        for &(ino, file) in files {
+            let owed = self.perhaps_owed.get(&(client, file)).copied().unwrap_or(0);
+            self.closed(client, file, ino);
+            // What was written to a file that is lost itself is told by who has it open.
+            self.perhaps_owed.insert((client, file), owed.saturating_add(1));
+            self.ghosts.entry((client, ino)).or_default().push(file);
         }
-        next.perhaps_gone();
-        Some(next)
+    }
+
+    /// A client may take these inodes for lost.
+    pub(crate) fn doubt(&mut self, client: usize, inos: &[Ino]) {
+        self.doubted.extend(inos.iter().map(|ino| (client, *ino)));
     }
 
     /// Did it begin in a directory whose making its client has to take for lost, before it knew of the loss? A

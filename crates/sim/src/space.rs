@@ -128,9 +128,28 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     cluster.env.sleep(QUIET).await;
     for mount in [first, last] {
         let room = (sizes.data - 1).saturating_sub(held(mount).await);
-        fill(mount, room).await?;
+        if let Err(text) = fill(mount, room).await {
+            return Err(text + &kept(cluster, &mounts));
+        }
     }
     Ok(())
+}
+
+/// Who keeps blocks, for people.
+fn kept(cluster: &Cluster, mounts: &[Mount]) -> String {
+    let mut text = cluster.space();
+    for mount in mounts {
+        let status = mount.client.status();
+        text += &format!(
+            "\n  c{} keeps {} and {} tainted blocks, {} handles, {} dirty bytes",
+            mount.index,
+            status.pool_blocks,
+            status.tainted_blocks,
+            status.handles,
+            status.dirty_bytes
+        );
+    }
+    text
 }
 
 /// Blocks that files hold.

@@ -24,13 +24,35 @@ pub struct Link {
     pub state: Rc<State>,
     /// The step, with its answer or what was guessed.
     pub call: Rc<Call>,
+    /// Of the loss of a session: what its client takes for lost with it.
+    lost: Lost,
     before: Option<Rc<Link>>,
+}
+
+/// What a client that lives takes for lost with its session.
+#[derive(Clone, Default)]
+pub struct Lost {
+    /// Files whose making was lost, and its descriptors of them.
+    pub files: Vec<(Ino, FileNo)>,
+    /// Inodes whose making may have been lost.
+    pub doubted: Vec<Ino>,
 }
 
 impl Link {
     /// A step after others.
     pub fn new(before: &Option<Rc<Link>>, state: &Rc<State>, call: &Rc<Call>) -> Rc<Link> {
-        Rc::new(Link { state: state.clone(), call: call.clone(), before: before.clone() })
+        Link::of_loss(before, state, call, Lost::default())
+    }
+
+    /// The loss of a session after others.
+    pub fn of_loss(
+        before: &Option<Rc<Link>>,
+        state: &Rc<State>,
+        call: &Rc<Call>,
+        lost: Lost,
+    ) -> Rc<Link> {
+        let (state, call, before) = (state.clone(), call.clone(), before.clone());
+        Rc::new(Link { state, call, lost, before })
     }
 }
 
@@ -102,8 +124,15 @@ pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> 
     .collect()
 }
 
-/// A state that there may have been, with its past; `None`: as it was.
-pub type Other = (Option<Rc<State>>, Option<Rc<Link>>);
+/// What there may have been when a client lost some of its changes.
+pub struct Other {
+    /// The state; `None`: as it was.
+    pub state: Option<Rc<State>>,
+    /// What led to it; `None`: as it was.
+    pub past: Option<Rc<Link>>,
+    /// Descriptors of files whose making was among the lost.
+    pub files: Vec<(Ino, FileNo)>,
+}
 
 /// Every state that there may be when a client loses some of its last changes, first none;
 /// inodes of which `stays` is true were seen later.
@@ -114,7 +143,7 @@ pub fn without(
     stays: &dyn Fn(Ino) -> bool,
 ) -> Vec<Other> {
     let changes = last_changes(past, client, most);
-    let mut all: Vec<Other> = vec![(None, None)];
+    let mut all = vec![Other { state: None, past: None, files: Vec::new() }];
     for &first in &changes {
         // Lost with the one of the lost that ended first: those that began later, and any of those
         // that ran when it ended.
@@ -140,20 +169,14 @@ pub fn without(
             if lost.iter().any(seen) {
                 continue;
             }
-            if let Some((state, past)) = again(past, &lost, client) {
-                all.push((Some(state), past));
-            }
+            all.extend(again(past, &lost, client));
         }
     }
     all
 }
 
 /// What would have been without the lost steps, if all others can have had their answers.
-fn again(
-    past: Option<&Rc<Link>>,
-    lost: &[&Rc<Link>],
-    client: usize,
-) -> Option<(Rc<State>, Option<Rc<Link>>)> {
+fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<Other> {
     let mut left = lost.len();
     let mut tail = Vec::new();
     let mut start = None;
@@ -198,6 +221,9 @@ fn again(
         if link.call.client == client && saw_mode(&link.call, lost) {
             continue;
         }
+        if !link.lost.files.is_empty() {
+            Rc::make_mut(&mut state).give_up(link.call.client, &link.lost.files);
+        }
         let next = match state.step(&link.call) {
             Step::Same => state.clone(),
             Step::Next(next) => Rc::new(next),
@@ -210,16 +236,13 @@ fn again(
             }
             Step::Impossible(_) => return None,
         };
-        past = Some(Link::new(&past, &state, &link.call));
+        past = Some(Link::of_loss(&past, &state, &link.call, link.lost.clone()));
         state = next;
+        if !link.lost.doubted.is_empty() {
+            Rc::make_mut(&mut state).doubt(link.call.client, &link.lost.doubted);
+        }
     }
-    // What was written to a file that is lost itself is told by who has it open.
-    let left = Rc::make_mut(&mut state);
-    for (ino, file) in orphans {
-        *left.perhaps_owed.entry((client, file)).or_default() += 1;
-        left.ghosts.entry((client, ino)).or_default().push(file);
-    }
-    Some((state, past))
+    Some(Other { state: Some(state), past, files: orphans })
 }
 
 /// Was it a rename between two names of one inode? The server does nothing then.

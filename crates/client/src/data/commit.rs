@@ -185,6 +185,11 @@ impl DataContext {
         self.budget.used()
     }
 
+    /// Blocks of the pool, and of those tainted ones that are to go back.
+    pub fn kept_blocks(&self) -> (u64, u64) {
+        (self.pool.blocks(), self.pool.tainted())
+    }
+
     /// Files of which something is dirty, in flight or uncommitted.
     pub fn unsaved(&self) -> Vec<Ino> {
         let active = self.active.borrow();

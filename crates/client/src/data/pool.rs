@@ -108,9 +108,13 @@ impl Pool {
     }
 
     /// Blocks in all.
-    #[cfg(test)]
     pub fn blocks(&self) -> u64 {
         self.inner.borrow().blocks
+    }
+
+    /// Blocks that are tainted.
+    pub fn tainted(&self) -> u64 {
+        self.inner.borrow().tainted.iter().map(|run| run.len).sum()
     }
 
     /// A reservation of nothing.

@@ -3,10 +3,10 @@
 //! Invariants:
 //! - blocks leave a file only when no read or write of them is in flight;
 //! - bytes behind the size in the last block are zero before the size passes them;
+//! - a file is cut off and zeroed behind its new end in one step, which no reader sees in part;
 //! - what is allocated ahead reads as zeros;
 //! - what waited while its session was lost changes nothing in the next one.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use proto::mds::Edit;
@@ -15,6 +15,7 @@ use types::{Bug, Fault, FileBlock, planted};
 
 use super::extents::{Mapped, to_extent};
 use super::file::{File, State};
+use super::write::Lack;
 
 /// `FALLOC_FL_KEEP_SIZE`.
 const KEEP_SIZE: u32 = 1;
@@ -52,32 +53,43 @@ impl File {
         Ok(())
     }
 
-    /// Makes the file shorter; `false` if it was not longer any more.
+    /// Makes the file shorter; `false` if it was not longer any more. Its last block is zeroed behind the
+    /// new size in the same step, so that nobody sees the one without the other.
     async fn shrink(self: &Rc<Self>, size: u64, generation: u64) -> Result<bool, Fault> {
         let from = size.div_ceil(BLOCK_U64);
+        let cut = !size.is_multiple_of(BLOCK_U64) && !planted(Bug::TailNotZeroed);
+        let mut means = self.no_means();
         loop {
             self.ensure_loaded(from).await?;
-            let changed = Rc::new(Cell::new(false));
-            if !size.is_multiple_of(BLOCK_U64) && !planted(Bug::TailNotZeroed) {
-                self.zero_in_block(size, from * BLOCK_U64).await?;
-                let watched = (from - 1, Rc::downgrade(&changed));
-                self.state.borrow_mut().fetched.push(watched);
-            }
             self.settled(from, u64::MAX).await;
-            let mut state = self.state.borrow_mut();
-            state.goes_on(generation)?;
-            let busy = state.is_writing(from, u64::MAX) || state.is_reading(from, u64::MAX);
-            if busy || changed.get() {
-                continue;
-            }
-            if size >= state.size {
-                return Ok(false);
-            }
-            state.size = size;
-            state.disk_size = state.disk_size.min(size);
-            state.tail_zero = true;
-            self.unmap(&mut state, from, u64::MAX);
-            return Ok(true);
+            let lack = {
+                let mut state = self.state.borrow_mut();
+                state.goes_on(generation)?;
+                if !means.reserved.is_valid() {
+                    return Err(Fault::Evicted);
+                }
+                if state.is_writing(from, u64::MAX) || state.is_reading(from, u64::MAX) {
+                    continue;
+                }
+                if size >= state.size {
+                    return Ok(false);
+                }
+                let last = from.checked_sub(1).filter(|&last| cut && state.has_content(last));
+                let lack = last.map_or(Lack::Nothing, |last| state.lacks_block(&means, last));
+                if matches!(lack, Lack::Nothing) {
+                    state.size = size;
+                    state.disk_size = state.disk_size.min(size);
+                    state.tail_zero = true;
+                    if let Some(last) = last {
+                        let base = last * BLOCK_U64;
+                        self.put_zeros(&mut state, means, base, size, base + BLOCK_U64);
+                    }
+                    self.unmap(&mut state, from, u64::MAX);
+                    return Ok(true);
+                }
+                lack
+            };
+            self.fill(&mut means, lack).await?;
         }
     }
 

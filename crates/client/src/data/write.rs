@@ -37,7 +37,7 @@ enum Old {
 }
 
 /// What a write needs before it can be put in.
-enum Lack {
+pub(super) enum Lack {
     Nothing,
     Space(u64),
     Content(u64),
@@ -179,7 +179,7 @@ impl File {
     }
 
     /// Gets what is lacking.
-    async fn fill(self: &Rc<Self>, means: &mut Means, lack: Lack) -> Result<(), Fault> {
+    pub(super) async fn fill(self: &Rc<Self>, means: &mut Means, lack: Lack) -> Result<(), Fault> {
         match lack {
             Lack::Nothing => {}
             Lack::Space(blocks) => {
@@ -490,7 +490,7 @@ impl State {
         Lack::Nothing
     }
 
-    fn lacks_block(&self, means: &Means, block: u64) -> Lack {
+    pub(super) fn lacks_block(&self, means: &Means, block: u64) -> Lack {
         let need = self.unreserved(block, block + 1);
         if need > means.reserved.blocks() {
             Lack::Space(need - means.reserved.blocks())

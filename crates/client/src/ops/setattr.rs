@@ -67,8 +67,18 @@ impl Client {
         if explicit || kill_setid {
             core.set_attr(caller, &inode, change).await?;
         }
-        let attr =
-            if core.attr_counts(&inode) { inode.attr() } else { core.ask_attr(ino).await?.1 };
+        let changed = set.size.is_some() || explicit || kill_setid;
+        let attr = if core.attr_counts(&inode) {
+            inode.attr()
+        } else {
+            match core.ask_attr(ino).await {
+                Ok((_, attr)) => attr,
+                // It was changed, and then removed: who changed it by its name must not try that again
+                // with what has the name now.
+                Err(Fault::Stale | Fault::NotFound) if changed => Attr { nlink: 0, ..inode.attr() },
+                Err(fault) => return Err(fault),
+            }
+        };
         core.tell_attr(&inode);
         Ok((attr, TAKEN_IN_WITHOUT_QUESTION))
     }

@@ -457,3 +457,37 @@ fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
         });
     }
 }
+
+#[test]
+fn a_removed_file_that_is_closed_while_it_is_opened_anew_after_an_eviction_is_freed() {
+    let mut anew = 0;
+    for step in 0..60u64 {
+        check(9, |cluster| {
+            let anew = &mut anew;
+            async move {
+                let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+                let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+                a.client.fsync(opened.handle, false).await.unwrap();
+                cluster.world.isolate("a");
+                let other = b.open(b.ino("f").await, RDWR).await;
+                b.write(other, 0, b"x").await;
+                b.unlink(Ino::ROOT, "f").await.unwrap();
+                cluster.world.heal();
+                while a.client.status().evictions == 0 {
+                    cluster.env.sleep(Duration::from_micros(10)).await;
+                }
+                let before = a.requests();
+                cluster.env.sleep(Duration::from_micros(25 * step)).await;
+                *anew += usize::from(a.requests() > before);
+                a.close(opened.handle).await;
+                cluster.env.sleep(LEASE).await;
+                b.close(other).await;
+                cluster.env.sleep(Duration::from_secs(5)).await;
+                let c = cluster.mount("c").await;
+                let left = c.client.getattr(entry.attr.ino).await;
+                assert_eq!(left, Err(Fault::Stale), "{step}");
+            }
+        });
+    }
+    assert!(anew > 4, "it was opened anew before {anew} of the closes");
+}

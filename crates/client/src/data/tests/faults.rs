@@ -122,6 +122,34 @@ fn bytes_behind_the_size_that_a_failed_write_should_have_zeroed_do_not_come_back
 }
 
 #[test]
+fn a_reader_sees_nothing_of_a_truncation_that_waits_for_a_write() {
+    run(409, one_disk(512), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 8192]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.server.disks[0].stall(true);
+        rig.write(&file, 4096, &[2; 4096]).await.unwrap();
+        file.launch_all();
+        rig.write(&file, 0, &[3; 4096]).await.unwrap();
+        let cut = {
+            let file = file.clone();
+            rig.env.spawn_join(async move { file.set_size(1830).await })
+        };
+        rig.env.sleep(Duration::from_millis(10)).await;
+        assert_eq!(file.size(), 8192, "it waits");
+        assert!(file.read(0, 4096).await.unwrap().to_vec().iter().all(|&byte| byte == 3));
+        rig.server.disks[0].stall(false);
+        cut.await.unwrap();
+        rig.write(&file, 4000, &[4; 96]).await.unwrap();
+        let got = file.read(0, 8192).await.unwrap().to_vec();
+        assert!(got[..1830].iter().all(|&byte| byte == 3));
+        assert!(got[1830..4000].iter().all(|&byte| byte == 0));
+        assert_eq!(got[4000..], [4; 96]);
+        rig.finish(512).await;
+    });
+}
+
+#[test]
 fn a_failed_flush_keeps_what_it_should_have_covered_out_of_the_layout() {
     run(401, one_disk(512), |rig| async move {
         let file = rig.file(1);
