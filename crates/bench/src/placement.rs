@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - all placements get the same calls in the same order, on the papers' disk in virtual time;
+//! - where the server starts anew in the middle, the first half of each user's directories was made before, and the rest after;
 //! - a walk opens every directory of one user's tree by name, in the order in which they were made, and
 //!   lists it with attributes; the trees are walked one after the other, each on a store just opened.
 
@@ -46,6 +47,8 @@ pub struct Row {
     pub trees: Where,
     /// The placement.
     pub placement: &'static str,
+    /// The store was opened anew when half of the directories were there.
+    pub restarted: bool,
     /// Making all trees.
     pub make: Measured,
     /// Walking all of them; operations are entries.
@@ -67,7 +70,8 @@ pub struct Found {
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    Make,
+    /// The directories of these numbers, and those in them.
+    Make(u64, u64),
     /// The tree of one user.
     Walk(u64),
 }
@@ -103,7 +107,11 @@ impl Workload for Trees {
             }
             let top = caller.lookup(Ino::ROOT, &top).await?;
             let mut ops = 0;
-            for n in 0..shape.dirs {
+            let (from, to) = match stage {
+                Stage::Make(from, to) => (from, to),
+                Stage::Walk(_) => (0, shape.dirs),
+            };
+            for n in from..to {
                 let name = format!("user{user}-{n}");
                 let (dir, done) = step(stage, &caller, top, &name, shape.files).await?;
                 ops += done;
@@ -151,18 +159,24 @@ const PLACEMENTS: [(DirPlacement, &str); 3] = [
 pub fn measure(shape: Shape, settings: Settings, progress: &mut dyn FnMut(&str)) -> Res<Found> {
     let mut rows = Vec::new();
     for trees in [Where::Own, Where::Shared] {
-        for (placement, name) in PLACEMENTS {
+        for (restarted, (placement, name)) in
+            [false, true].into_iter().flat_map(|restarted| PLACEMENTS.map(|p| (restarted, p)))
+        {
             let settings = Settings { placement, ..settings };
             let disk = Virtual::new(Contender::Embedded, settings, shape.users)?;
             let work = Trees { shape, trees };
-            let make = disk.stage(&work, Stage::Make)?;
+            let half = if restarted { shape.dirs / 2 } else { shape.dirs };
+            let mut make = disk.stage(&work, Stage::Make(0, half))?;
+            if restarted {
+                make.add(&disk.stage(&work, Stage::Make(half, shape.dirs))?);
+            }
             let mut walk = Measured::default();
             for user in 0..shape.users {
                 walk.add(&disk.stage(&work, Stage::Walk(user))?);
             }
             let (seeks, distance) = (walk.counts.seeks, walk.counts.distance);
-            progress(&format!("{trees:?}, {name}: {} seeks", seeks));
-            rows.push(Row { trees, placement: name, make, walk, seeks, distance });
+            progress(&format!("{trees:?}, {name}, restarted {restarted}: {seeks} seeks"));
+            rows.push(Row { trees, placement: name, restarted, make, walk, seeks, distance });
         }
     }
     Ok(Found { shape, rows })
@@ -177,8 +191,17 @@ impl Found {
     /// For people.
     pub fn text(&self) -> String {
         let Shape { users, dirs, files } = self.shape;
-        let head =
-            ["trees", "directories", "make s", "walk s", "reads", "seeks", "GiB between", "MiB"];
+        let head = [
+            "trees",
+            "directories",
+            "restart",
+            "make s",
+            "walk s",
+            "reads",
+            "seeks",
+            "GiB between",
+            "MiB",
+        ];
         let mut table = Columns::new(&head);
         for row in &self.rows {
             let trees = match row.trees {
@@ -189,6 +212,7 @@ impl Found {
             table.row(vec![
                 trees.into(),
                 row.placement.into(),
+                if row.restarted { "in the middle" } else { "no" }.into(),
                 seconds(row.make.settled),
                 seconds(row.walk.answered),
                 row.walk.counts.reads.to_string(),

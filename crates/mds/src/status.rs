@@ -97,6 +97,10 @@ pub struct Status {
     pub features: String,
     /// Dirty metadata blocks.
     pub dirty_blocks: u64,
+    /// Searches in the namespace index since the start.
+    pub index_searches: u64,
+    /// Nodes that they read.
+    pub index_nodes: u64,
     /// Clients.
     pub clients: Vec<ClientStatus>,
     /// Data zones.
@@ -168,6 +172,8 @@ pub async fn collect(server: &Server) -> Status {
         slot_bytes: features.slots().share() as u64,
         features: features.names(),
         dirty_blocks: usage.dirty as u64,
+        index_searches: usage.index.searches,
+        index_nodes: usage.index.nodes,
         clients,
         pags,
     }
@@ -230,6 +236,8 @@ impl Status {
         out.number("slot_bytes", self.slot_bytes);
         out.text("features", &self.features);
         out.number("dirty_blocks", self.dirty_blocks);
+        out.number("index_searches", self.index_searches);
+        out.number("index_nodes", self.index_nodes);
         out.key("clients");
         out.open('[');
         for client in &self.clients {

@@ -65,6 +65,51 @@ pub enum Inside<const K: usize, const V: usize> {
     Inner(u8, Vec<Expected<K>>),
 }
 
+/// A way from the root to a leaf, from which a search for a key near it starts. It holds until a node of the tree
+/// is split, joined or freed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finger<const K: usize> {
+    way: Vec<Stand<K>>,
+}
+
+/// A node on the way, and the keys that belong below it: from `low` on, below `high`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stand<const K: usize> {
+    block: MetaBlock,
+    level: Option<u8>,
+    low: Option<[u8; K]>,
+    high: Option<[u8; K]>,
+}
+
+impl<const K: usize> Default for Finger<K> {
+    fn default() -> Finger<K> {
+        Finger { way: Vec::new() }
+    }
+}
+
+impl<const K: usize> Finger<K> {
+    /// The leaf, if it leads to one.
+    fn leaf(&self) -> Option<MetaBlock> {
+        self.way.last().map(|stand| stand.block)
+    }
+
+    /// The first key that belongs behind its leaf; `None` behind the last one.
+    pub fn behind(&self) -> Option<[u8; K]> {
+        self.way.last()?.high
+    }
+
+    /// The least key that belongs in its leaf; `None` in the first one.
+    pub fn least(&self) -> Option<[u8; K]> {
+        self.way.last()?.low
+    }
+}
+
+impl<const K: usize> Stand<K> {
+    fn covers(&self, key: &[u8; K]) -> bool {
+        self.low.is_none_or(|low| low <= *key) && self.high.is_none_or(|high| *key < high)
+    }
+}
+
 /// A handle on the tree at a place; it holds no state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree<const K: usize, const V: usize> {
@@ -273,6 +318,122 @@ impl<const K: usize, const V: usize> Tree<K, V> {
             })?;
         }
         Ok(out)
+    }
+
+    /// Leads `finger` to the leaf where `key` belongs: up from where it is as far as it must, then down. Gives the
+    /// number of nodes that it read; of an empty tree none.
+    ///
+    /// # Errors
+    /// `Stop::Miss`, `Stop::Corrupt`.
+    pub fn approach(
+        &self,
+        txn: &Txn<'_>,
+        finger: &mut Finger<K>,
+        key: &[u8; K],
+    ) -> Result<u64, Stop> {
+        let way = &mut finger.way;
+        let Some(root) = self.root(txn)? else {
+            way.clear();
+            return Ok(0);
+        };
+        if way.first().is_none_or(|top| top.block != root) {
+            way.clear();
+            way.push(Stand { block: root, level: None, low: None, high: None });
+        }
+        while way.len() > 1 && way.last().is_some_and(|stand| !stand.covers(key)) {
+            way.pop();
+        }
+        let mut read = 0;
+        while let Some(&Stand { block, level, low, high }) = way.last() {
+            let node = self.node(txn, block, level)?;
+            read += 1;
+            if node.level == 0 {
+                break;
+            }
+            let at = node.child_of(key);
+            way.push(Stand {
+                block: node.child(at),
+                level: Some(node.level - 1),
+                low: if at == 0 { low } else { Some(node.key(at)) },
+                high: if at + 1 < node.count { Some(node.key(at + 1)) } else { high },
+            });
+        }
+        Ok(read)
+    }
+
+    /// Entries of the leaf that `finger` leads to, from the key `from` on, at most `max`.
+    ///
+    /// # Errors
+    /// `Stop::Miss`, `Stop::Corrupt`.
+    pub fn here(
+        &self,
+        txn: &Txn<'_>,
+        finger: &Finger<K>,
+        from: &[u8; K],
+        max: usize,
+    ) -> Result<Vec<Entry<K, V>>, Stop> {
+        let Some(leaf) = finger.leaf() else { return Ok(Vec::new()) };
+        let node = self.node(txn, leaf, None)?;
+        let start = node.find(from).unwrap_or_else(|at| at);
+        let end = node.count.min(start.saturating_add(max));
+        Ok((start..end).map(|at| (node.key(at), node.value(at))).collect())
+    }
+
+    /// The last entry below the key `below` in the leaf that `finger` leads to.
+    ///
+    /// # Errors
+    /// `Stop::Miss`, `Stop::Corrupt`.
+    pub fn before(
+        &self,
+        txn: &Txn<'_>,
+        finger: &Finger<K>,
+        below: &[u8; K],
+    ) -> Result<Option<Entry<K, V>>, Stop> {
+        let Some(leaf) = finger.leaf() else { return Ok(None) };
+        let node = self.node(txn, leaf, None)?;
+        let at = node.find(below).unwrap_or_else(|at| at);
+        Ok(at.checked_sub(1).map(|at| (node.key(at), node.value(at))))
+    }
+
+    /// As [`Tree::insert`], in the leaf that `finger` leads to, where `key` belongs; `false` if no entry
+    /// fits there any more.
+    ///
+    /// # Errors
+    /// `Stop::Miss`, `Stop::Corrupt`.
+    pub fn insert_here(
+        &self,
+        txn: &mut Txn<'_>,
+        finger: &Finger<K>,
+        key: &[u8; K],
+        value: &[u8; V],
+    ) -> Result<bool, Stop> {
+        let Some(leaf) = finger.leaf() else { return Ok(false) };
+        let node = self.node(txn, leaf, None)?;
+        if node.level > 0 || node.count >= Self::LEAF {
+            return Ok(false);
+        }
+        self.put(txn, leaf, key, value)?;
+        Ok(true)
+    }
+
+    /// As [`Tree::remove`], from the leaf that `finger` leads to, where `key` belongs; `false` if too few
+    /// entries would be left in it.
+    ///
+    /// # Errors
+    /// `Stop::Miss`, `Stop::Corrupt`.
+    pub fn remove_here(
+        &self,
+        txn: &mut Txn<'_>,
+        finger: &Finger<K>,
+        key: &[u8; K],
+    ) -> Result<bool, Stop> {
+        let Some(leaf) = finger.leaf() else { return Ok(false) };
+        let node = self.node(txn, leaf, None)?;
+        if node.level > 0 || node.count <= Self::LEAF / 4 {
+            return Ok(false);
+        }
+        self.take(txn, leaf, key, false)?;
+        Ok(true)
     }
 
     /// Calls `each` with every node's address and level, the root first; checks the order of keys and

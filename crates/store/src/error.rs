@@ -19,6 +19,9 @@ pub enum Stop {
     /// As `Miss`, but the blocks are read once: they may leave the cache when the
     /// body asks for others, so that a scan of any length needs little memory.
     Scan(MetaBlock, u32),
+    /// As `Miss`; and so many blocks behind them, the last number, are likely to be wanted next: they are read with them, and
+    /// what cannot be read of these is passed over.
+    Ahead(MetaBlock, u32, u32),
     /// The operation fails in the words of the file system.
     Fault(Fault),
     /// The block's content makes no sense.

@@ -12,6 +12,7 @@
 //! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none is made |
 //! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | how large directory slots are (7.2), at most one of them; without any 512 bytes |
 //! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none is made |
+//! | needed | 6 | `namespace-index` | all directories are in the namespace index (7.4), and their slots say who made them (7.2) |
 //! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
 //!
 //! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
@@ -45,6 +46,9 @@ impl Feature {
     /// Files may have their block 0 with the inode.
     pub const INLINE_DATA: Feature = Feature(5);
 
+    /// All directories are in the namespace index.
+    pub const NAMESPACE_INDEX: Feature = Feature(6);
+
     /// All that this release knows, with their names.
     pub const KNOWN: &'static [(Feature, &'static str)] = &[
         (Feature::NAME_MAPS, "name-maps"),
@@ -53,6 +57,7 @@ impl Feature {
         (Feature::SLOTS_2048, "slots-2048"),
         (Feature::SLOTS_4096, "slots-4096"),
         (Feature::INLINE_DATA, "inline-data"),
+        (Feature::NAMESPACE_INDEX, "namespace-index"),
     ];
 
     /// Its name, if this release knows it.
@@ -74,7 +79,8 @@ impl Features {
     /// None: the format as it was first.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
     /// What a new file system gets.
-    pub const USUAL: Features = Features::NONE.with(Feature::NAME_MAPS);
+    pub const USUAL: Features =
+        Features::NONE.with(Feature::NAME_MAPS).with(Feature::NAMESPACE_INDEX);
 
     /// Has it this feature?
     pub const fn has(&self, feature: Feature) -> bool {

@@ -4,6 +4,8 @@
 //! - a block is read at most once at a time; others that miss it wait;
 //! - what was read enters the cache only if no transaction gave the block a new
 //!   content meanwhile, so the cache never goes back in time;
+//! - blocks beyond those that were asked for are read with them if they are likely to be wanted next; they need not be sound,
+//!   nor readable, and may leave the cache again at once;
 //! - fetched blocks stay cached until the operation that asked for them has ended.
 
 use std::collections::VecDeque;
@@ -81,7 +83,8 @@ impl Drop for Claim<'_> {
 }
 
 impl Inner {
-    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is dropped.
+    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is dropped. The `ahead` blocks
+    /// behind them come along if they can be read by the same request.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -89,6 +92,7 @@ impl Inner {
         &self,
         first: MetaBlock,
         count: u32,
+        ahead: u32,
         pins: &mut Pins<'_>,
     ) -> Result<(), StoreError> {
         let blocks = self.state.borrow().space.blocks;
@@ -99,28 +103,27 @@ impl Inner {
         }
         let Some(background) = &self.background else { return Err(corrupt("never written")) };
         pins.add(first, end - first.0);
+        let limit = end.saturating_add(u64::from(ahead)).min(blocks);
         let mut at = first.0;
         let mut reads = VecDeque::new();
         while at < end || !reads.is_empty() {
             while at < end && reads.len() < READS_MAX {
-                let Some(claim) = self.claim(background, &mut at, end) else { break };
+                let Some(claim) = self.claim(background, &mut at, limit) else { break };
                 let device = background.device.clone();
                 let (first, count) = (claim.first, claim.count);
                 let only = reads.is_empty() && at >= end;
+                let reading = read(device, first, count, end);
                 if only {
-                    let buf = read(device, first, count).await?;
-                    self.enter(claim, &buf, pins)?;
+                    let buf = reading.await?;
+                    self.enter(claim, &buf, end, pins)?;
                 } else {
-                    reads.push_back((
-                        claim,
-                        background.device.env.spawn_join(read(device, first, count)),
-                    ));
+                    reads.push_back((claim, background.device.env.spawn_join(reading)));
                 }
             }
             match reads.pop_front() {
                 Some((claim, join)) => {
                     let buf = join.await?;
-                    self.enter(claim, &buf, pins)?;
+                    self.enter(claim, &buf, end, pins)?;
                 }
                 None if at < end => self.wait_for(background, at).await?,
                 None => {}
@@ -169,7 +172,14 @@ impl Inner {
         }
     }
 
-    fn enter(&self, claim: Claim<'_>, buf: &IoBuf, pins: &mut Pins<'_>) -> Result<(), StoreError> {
+    /// Puts what was read into the cache; from block `end` on it was not asked for.
+    fn enter(
+        &self,
+        claim: Claim<'_>,
+        buf: &IoBuf,
+        end: u64,
+        pins: &mut Pins<'_>,
+    ) -> Result<(), StoreError> {
         let mut damage = None;
         let mut state = self.state.borrow_mut();
         for (index, bytes) in buf.chunks_exact(BLOCK).enumerate() {
@@ -184,9 +194,12 @@ impl Inner {
                     let mut data = state.cache.buffer();
                     data.copy_from_slice(bytes);
                     state.cache.insert(block, data);
-                    state.cache.pin(block);
-                    pins.blocks.push(block);
+                    if block.0 < end {
+                        state.cache.pin(block);
+                        pins.blocks.push(block);
+                    }
                 }
+                Err(_) if block.0 >= end => {}
                 Err(what) => damage = damage.or(Some(StoreError::Corrupt { block, what })),
             }
         }
@@ -195,6 +208,16 @@ impl Inner {
     }
 }
 
-async fn read(device: Device, first: MetaBlock, count: usize) -> Result<IoBuf, StoreError> {
-    device.read(first, count).await
+/// Reads `count` blocks; only those before `end` must be readable.
+async fn read(
+    device: Device,
+    first: MetaBlock,
+    count: usize,
+    end: u64,
+) -> Result<IoBuf, StoreError> {
+    let asked = end.saturating_sub(first.0).min(count as u64) as usize;
+    match device.read(first, count).await {
+        Err(_) if asked < count => device.read(first, asked).await,
+        read => read,
+    }
 }

@@ -42,6 +42,7 @@ const GOLDENS: &[(&str, Features)] = &[
     ("v1", Features::NONE),
     ("v1-name-maps", USUAL),
     ("v1-inline-data", USUAL.with(Feature::INLINE_DATA)),
+    ("v1-namespace-index", USUAL.with(Feature::NAMESPACE_INDEX)),
     ("v1-slots-1024", USUAL.with_slots(SlotSize::Bytes1024)),
     ("v1-slots-2048", USUAL.with_slots(SlotSize::Bytes2048)),
     ("v1-slots-4096", USUAL.with_slots(SlotSize::Bytes4096)),
@@ -379,7 +380,7 @@ fn repair_writes_a_feature_that_the_superblock_lacks() {
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
     let left = repaired(&disk).left.problems;
     assert_eq!((left, checked(&disk).problems), (vec![], vec![]));
-    assert!(copies(&disk).iter().all(|copy| copy.features == Features::USUAL));
+    assert!(copies(&disk).iter().all(|copy| copy.features == USUAL));
 }
 
 #[test]

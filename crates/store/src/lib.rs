@@ -51,7 +51,9 @@ pub use features::{Feature, Features};
 pub use format::slot::SlotSize;
 pub use mfs::{Cost, Identity, Mfs, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
-pub use names::{DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode};
+pub use names::{
+    Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, SearchCounts, Subdirectory,
+};
 pub use open::OpenOptions;
 pub use roots::RootId;
 pub use side::SideState;

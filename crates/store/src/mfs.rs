@@ -20,7 +20,7 @@ use crate::features::Features;
 use crate::fetch::Pins;
 use crate::journal::Log;
 use crate::metaspace;
-use crate::names::placement;
+use crate::names::{SearchCounts, placement};
 use crate::roots::ROOTS_BLOCK;
 use crate::state::State;
 use crate::superblock::{FIRST_LSN, Superblock};
@@ -112,6 +112,8 @@ pub struct Usage {
     pub blocks: u64,
     /// Free blocks of the metadata device.
     pub blocks_free: u64,
+    /// Searches in the namespace index since the opening.
+    pub index: SearchCounts,
 }
 
 impl Mfs {
@@ -163,10 +165,15 @@ impl Mfs {
                 }
                 Err(Stop::Fault(fault)) => return Err(StoreError::Fault(fault)),
                 Err(Stop::Corrupt(block, what)) => return Err(StoreError::Corrupt { block, what }),
-                Err(Stop::Miss(first, count)) => self.inner.fetch(first, count, &mut pins).await?,
+                Err(Stop::Miss(first, count)) => {
+                    self.inner.fetch(first, count, 0, &mut pins).await?;
+                }
+                Err(Stop::Ahead(first, count, ahead)) => {
+                    self.inner.fetch(first, count, ahead, &mut pins).await?;
+                }
                 Err(Stop::Scan(first, count)) => {
                     scanned.clear();
-                    self.inner.fetch(first, count, &mut scanned).await?;
+                    self.inner.fetch(first, count, 0, &mut scanned).await?;
                 }
             }
         }
@@ -236,6 +243,7 @@ impl Mfs {
             log_bytes: state.log.bytes,
             blocks: state.space.blocks,
             blocks_free: state.space.total_free(),
+            index: state.side.namespace.counts,
         }
     }
 

@@ -16,7 +16,9 @@ use crate::format::number::{ATTIC, SYSTEM_CHUNK, home_of};
 use crate::format::slot::Slot;
 use crate::mkfs::FormatOptions;
 use crate::names::index::{self, Names};
+use crate::names::namespace::{self, Searches};
 use crate::names::placement::Placement;
+use crate::names::readdir::Listed;
 use crate::space::Hints;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, plant};
 use crate::txn::Txn;
@@ -27,18 +29,22 @@ pub struct SideState {
     pub(crate) names: Names,
     pub(crate) space: Hints,
     pub(crate) placement: Placement,
+    pub(crate) namespace: Searches,
+    pub(crate) listed: Listed,
 }
 
 /// What the running transaction changes in it.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) names: index::Pending,
+    pub(crate) namespace: namespace::Pending,
 }
 
 impl SideState {
     /// A transaction succeeded.
     pub(crate) fn apply(&mut self, pending: Pending, number: Transno) {
         self.names.apply(pending.names, number);
+        self.namespace.apply(pending.namespace);
     }
 }
 
@@ -90,7 +96,9 @@ pub(crate) fn first_attr(ino: Ino) -> Attr {
 impl crate::mfs::Mfs {
     /// Drops every name index and chunk map: the blocks were changed without them, or memory is short.
     pub(crate) fn forget_indexes(&self) {
-        self.inner.state.borrow_mut().side.names = Names::default();
+        let side = &mut self.inner.state.borrow_mut().side;
+        side.names = Names::default();
+        side.namespace.forget();
     }
 }
 

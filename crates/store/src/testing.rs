@@ -68,6 +68,7 @@ pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
         mtime: time,
         ctime: time,
         btime: time,
+        client: types::ClientId::NONE,
         symlink: None,
     }
 }

@@ -8,7 +8,8 @@
 
 use crate::btree::Tree;
 use crate::error::Stop;
-use crate::format::{chunk, extent, reply, space};
+use crate::features::Feature;
+use crate::format::{chunk, extent, namespace, reply, space};
 use crate::roots::RootId;
 use crate::txn::Txn;
 
@@ -45,6 +46,10 @@ pub const NEXT_CLIENT: RootId = RootId(15);
 /// Number of inodes, the root and the attic included.
 pub const INODES: RootId = RootId(16);
 
+/// All directories, sisters beside each other.
+pub const NAMESPACE: Tree<{ namespace::NAMESPACE_KEY }, { namespace::NAMESPACE_VALUE }> =
+    Tree::at(RootId(17));
+
 /// Root of a tree that repair builds, until it takes the place of a damaged one.
 pub const SCRATCH: RootId = RootId(63);
 
@@ -55,5 +60,9 @@ pub(crate) fn plant(txn: &mut Txn<'_>) -> Result<(), Stop> {
     EXTENTS.insert(txn, &[0; extent::EXTENT_KEY], &[0; extent::EXTENT_VALUE])?;
     POOLS.insert(txn, &[0; space::POOL_KEY], &[0; 8])?;
     FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
+    if txn.has_feature(Feature::NAMESPACE_INDEX) {
+        let (key, value) = ([0; namespace::NAMESPACE_KEY], [0; namespace::NAMESPACE_VALUE]);
+        NAMESPACE.insert(txn, &key, &value)?;
+    }
     Ok(())
 }

@@ -85,6 +85,7 @@ fn new(kind: FileKind, second: i64) -> NewInode<'static> {
         mtime: time,
         ctime: time,
         btime: time,
+        client: ClientId::NONE,
         symlink: None,
     }
 }

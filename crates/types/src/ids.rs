@@ -76,6 +76,11 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
+impl ClientId {
+    /// No client.
+    pub const NONE: ClientId = ClientId(0);
+}
+
 /// Transaction number: position of an operation's record in its epoch's log.
 /// Ordered by epoch, then by LSN. `Transno::ZERO` precedes every operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

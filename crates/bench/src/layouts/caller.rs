@@ -72,6 +72,7 @@ pub(crate) fn new_inode(kind: FileKind, time: Timestamp) -> NewInode<'static> {
         mtime: time,
         ctime: time,
         btime: time,
+        client: ClientId::NONE,
         symlink: None,
     }
 }
@@ -83,7 +84,11 @@ pub(super) fn user(number: u64) -> u32 {
 
 impl Caller {
     fn new_inode(&self, kind: FileKind) -> NewInode<'static> {
-        NewInode { uid: user(self.number), ..new_inode(kind, self.env.wall()) }
+        NewInode {
+            uid: user(self.number),
+            client: self.client(),
+            ..new_inode(kind, self.env.wall())
+        }
     }
 
     /// The way of a request to the server and of its answer; others get their turn meanwhile. It varies,

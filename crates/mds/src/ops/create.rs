@@ -136,6 +136,7 @@ impl Plan {
             mtime: cx.now,
             ctime: cx.now,
             btime: cx.now,
+            client: cx.client,
             symlink: (node.kind == FileKind::Symlink).then_some(&node.symlink.0[..]),
         }
     }

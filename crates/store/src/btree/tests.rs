@@ -84,6 +84,54 @@ fn a_tree_agrees_with_a_map_under_random_changes() {
 }
 
 #[test]
+fn a_finger_finds_and_changes_what_a_search_from_the_root_does() {
+    let mfs = Mfs::volatile(4000);
+    let mut random = Random(4711);
+    let mut model: BTreeMap<u64, [u8; 24]> = BTreeMap::new();
+    let mut finger = Finger::default();
+    let (mut here, mut near, mut all) = (0, 0, 0);
+    for round in 0..20_000 {
+        let around = if round % 8 == 0 { random.below(60_000) } else { round % 1000 * 60 };
+        let key = around + random.below(60);
+        let bytes = key.to_be_bytes();
+        all += change(&mfs, |txn| TREE.approach(txn, &mut finger, &bytes));
+        near += 1;
+        change(&mfs, |txn| {
+            let next = TREE.here(txn, &finger, &bytes, 1)?.first().copied();
+            let expected = model.range(key..).next().map(|(k, v)| (k.to_be_bytes(), *v));
+            let within = |k: &[u8; 8]| finger.behind().is_none_or(|behind| *k < behind);
+            assert_eq!(next, expected.filter(|(k, _)| within(k)));
+            let before = TREE.before(txn, &finger, &bytes)?;
+            let expected = model.range(..key).next_back().map(|(k, v)| (k.to_be_bytes(), *v));
+            let within = |k: &[u8; 8]| finger.least().is_none_or(|least| *k >= least);
+            assert_eq!(before, expected.filter(|(k, _)| within(k)));
+            Ok(())
+        });
+        if random.below(10) < if (round / 5000) % 2 == 0 { 8 } else { 2 } {
+            let value = value(key, round);
+            if change(&mfs, |txn| TREE.insert_here(txn, &finger, &bytes, &value)) {
+                here += 1;
+            } else {
+                finger = Finger::default();
+                change(&mfs, |txn| TREE.insert(txn, &bytes, &value));
+            }
+            model.insert(key, value);
+        } else if model.contains_key(&key) {
+            if !change(&mfs, |txn| TREE.remove_here(txn, &finger, &bytes)) {
+                finger = Finger::default();
+                change(&mfs, |txn| TREE.remove(txn, &bytes));
+            }
+            model.remove(&key);
+        }
+        if round % 2500 == 2499 {
+            check_all(&mfs, &model);
+        }
+    }
+    assert!(here > 5000, "{here} were put into the leaf that was found");
+    assert!(all < near * 3 / 2, "{all} nodes read in {near} searches");
+}
+
+#[test]
 fn keys_in_order_fill_their_nodes() {
     let mfs = Mfs::volatile(4000);
     let mut model = BTreeMap::new();

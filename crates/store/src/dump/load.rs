@@ -10,7 +10,7 @@ use std::io::Read;
 
 use env::{Disk, Env};
 use types::limits::CONTENT_MAX;
-use types::{Attr, Extent, Fault, FileBlock, FileKind, Ino, Name};
+use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name};
 
 use super::stream::{Inode, Reader, Record, StreamError, Zone};
 use crate::error::{Stop, StoreError};
@@ -323,6 +323,7 @@ fn new(inode: &Inode) -> NewInode<'_> {
         mtime: attr.mtime,
         ctime: attr.ctime,
         btime: attr.btime,
+        client: ClientId::NONE,
         symlink: (attr.kind == FileKind::Symlink).then_some(&inode.target),
     }
 }

@@ -3,7 +3,8 @@
 use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
 use types::{
-    Attr, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Timestamp, Uuid,
+    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Timestamp, Uuid,
 };
 
 use super::dump;
@@ -69,6 +70,7 @@ fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
             mtime: time(),
             ctime: time(),
             btime: time(),
+            client: ClientId::NONE,
             symlink: (kind == FileKind::Symlink).then_some(&target),
         };
         let values: Vec<usize> = (0..rng.below(3)).map(|n| 7000 * n as usize).collect();

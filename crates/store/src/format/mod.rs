@@ -5,6 +5,7 @@ pub mod blob;
 pub mod chunk;
 pub mod extent;
 pub mod lmap;
+pub mod namespace;
 pub mod number;
 pub mod reply;
 pub mod slot;

@@ -31,7 +31,7 @@
 //! | 20 | 4 | nlink | |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
-//! | 32 | 4 | rdev | |
+//! | 32 | 4 | rdev | of a directory: its stream (7.4), 0 without the feature `namespace-index` |
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
 //! | 52 | 4 | names | of a directory with a name map: names in it; else 0 |
 //! | 56 | 8 | size | bytes |
@@ -47,6 +47,7 @@ use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Extent, FileKind, Ino, Timestamp};
 
 use super::extent::{SEGMENT, decode_segment, encode_segment};
+use super::namespace::Stream;
 use super::number::DIRNO_MAX;
 use crate::block::{BlockType, HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 
@@ -574,6 +575,16 @@ impl Slot {
         put_u64(&mut self.0, 128, value);
     }
 
+    /// Who made the directory.
+    pub fn stream(&self) -> Stream {
+        Stream::from_number(get_u32(&self.0, 32))
+    }
+
+    /// Sets it.
+    pub fn set_stream(&mut self, stream: Stream) {
+        put_u32(&mut self.0, 32, stream.number());
+    }
+
     /// Names in the directory's name map.
     pub fn names(&self) -> u32 {
         get_u32(&self.0, 52)
@@ -646,7 +657,7 @@ impl Slot {
             nlink: self.nlink(),
             uid: get_u32(&self.0, 24),
             gid: get_u32(&self.0, 28),
-            rdev: get_u32(&self.0, 32),
+            rdev: if self.kind() == FileKind::Directory { 0 } else { get_u32(&self.0, 32) },
             size: get_u64(&self.0, 56),
             blocks: self.blocks(),
             atime: time(0),
@@ -665,7 +676,9 @@ impl Slot {
         put_u32(&mut self.0, 20, attr.nlink);
         put_u32(&mut self.0, 24, attr.uid);
         put_u32(&mut self.0, 28, attr.gid);
-        put_u32(&mut self.0, 32, attr.rdev);
+        if attr.kind != FileKind::Directory {
+            put_u32(&mut self.0, 32, attr.rdev);
+        }
         put_u64(&mut self.0, 56, attr.size);
         put_u64(&mut self.0, 64, attr.blocks);
         for (index, time) in [attr.atime, attr.mtime, attr.ctime, attr.btime].iter().enumerate() {

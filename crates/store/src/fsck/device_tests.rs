@@ -71,6 +71,7 @@ fn new(kind: FileKind) -> NewInode<'static> {
         mtime: time,
         ctime: time,
         btime: time,
+        client: ClientId::NONE,
         symlink: (kind == FileKind::Symlink).then_some(&[b't'; 3000]),
     }
 }

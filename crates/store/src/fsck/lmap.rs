@@ -166,12 +166,12 @@ impl Check {
 
 #[cfg(test)]
 mod tests {
-    use types::{FileKind, Name, Timestamp};
+    use types::{ClientId, FileKind, Name, Timestamp};
 
     use super::*;
     use crate::block::put_u64;
     use crate::error::Stop;
-    use crate::features::Features;
+    use crate::features::{Feature, Features};
     use crate::fsck::check;
     use crate::fsck::repair::mend;
     use crate::mfs::{Cost, Mfs};
@@ -206,6 +206,7 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: time,
+            client: ClientId::NONE,
             symlink: None,
         };
         for n in 0..NAMES {
@@ -276,7 +277,8 @@ mod tests {
     #[test]
     fn a_map_that_the_superblock_does_not_tell_of_is_found() {
         let mfs = mapped();
-        mfs.inner.state.borrow_mut().superblock.features = Features::NONE;
+        mfs.inner.state.borrow_mut().superblock.features =
+            Features::USUAL.without(Feature::NAME_MAPS);
         let found = now(check(&mfs)).unwrap().problems;
         let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
         assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
@@ -287,7 +289,8 @@ mod tests {
     #[test]
     fn without_the_feature_no_map_is_made() {
         let mfs = formatted();
-        mfs.inner.state.borrow_mut().superblock.features = Features::NONE;
+        mfs.inner.state.borrow_mut().superblock.features =
+            Features::USUAL.without(Feature::NAME_MAPS);
         fill(&mfs);
         assert_eq!(now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0, None);
         assert_eq!(now(check(&mfs)).unwrap().problems, []);

@@ -23,6 +23,7 @@ mod fix;
 mod links;
 mod lmap;
 mod names;
+mod namespace;
 mod plan;
 mod problem;
 mod repair;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::limits::{BLOCK_U64, CONTENT_MAX};
 use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 
+use super::namespace::Met;
 use super::plan::{Fix, SlotAt};
 use super::space::{Owner, Piece};
 use super::stranded::Short;
@@ -19,7 +20,8 @@ use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::blob::decode_xattrs;
 use crate::format::extent::{behind_block_0, extent_key};
-use crate::format::lmap::{Entry, hash_of};
+use crate::format::lmap::{self, hash_of};
+use crate::format::namespace::Entry;
 use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::names::index::{Chunk, Position};
@@ -38,6 +40,8 @@ pub(super) struct Tree {
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
+    /// Directories that the namespace index should have.
+    pub(super) directories: Vec<Met>,
     /// Content blocks whose slots are not of the size that the superblock says, by their type.
     pub(super) other_slots: BTreeMap<BlockType, u64>,
     /// Files whose content counts, though the extent tree has a segment of their block 0.
@@ -107,9 +111,11 @@ pub(super) struct Seen {
 /// The names of one directory: hashes with where they are, 16 bytes each.
 #[derive(Default)]
 pub(super) struct Names {
-    pub(super) list: Vec<Entry>,
+    pub(super) list: Vec<lmap::Entry>,
     /// The chunks that were read, by their index in the directory.
     chunks: BTreeMap<usize, DirNo>,
+    /// First chunk of the directory.
+    first: DirNo,
     /// Index of the chunk that is being read.
     index: u32,
 }
@@ -122,7 +128,7 @@ impl Names {
 
     fn add(&mut self, name: &[u8], slot: u32) {
         let at = Position::new(self.index, slot).0;
-        self.list.push(Entry { hash: hash_of(name), at });
+        self.list.push(lmap::Entry { hash: hash_of(name), at });
     }
 }
 
@@ -157,7 +163,8 @@ impl Check {
         }
         self.report_other_slots();
         self.compare_links().await?;
-        self.compare_lists().await
+        self.compare_lists().await?;
+        self.namespace().await
     }
 
     /// Content whose slots are of another size is whole, and read as it is: nothing is done about it.
@@ -176,7 +183,7 @@ impl Check {
         let (mut number, mut last) = (of.body, None);
         let (mut index, mut blocks) = (None, 0);
         let map = self.map_chunks(&of);
-        let mut names = Names::default();
+        let mut names = Names { first: of.body, ..Names::default() };
         while number.0 != 0 {
             let subject = Subject::Chunk(number);
             let Some((chunk, reached)) = self.tree.chunks.get_mut(&number) else {
@@ -328,10 +335,16 @@ impl Check {
             self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
             return Ok(());
         }
-        self.inode(dir, at, slot).await
+        self.inode((dir, names.first), at, slot).await
     }
 
-    async fn inode(&mut self, dir: Ino, at: SlotAt, slot: Slot) -> Result<(), StoreError> {
+    /// An inode in a directory, whose first chunk is given.
+    async fn inode(
+        &mut self,
+        (dir, first): (Ino, DirNo),
+        at: SlotAt,
+        slot: Slot,
+    ) -> Result<(), StoreError> {
         let ino = slot.ino();
         if self.kind_of(ino).is_some() {
             let detail = format!("again in directory {dir}");
@@ -377,6 +390,13 @@ impl Check {
                 let (nlink, size, blocks) = (attr.nlink, attr.size, attr.blocks);
                 let body = DirNo(slot.body());
                 let (map, mapped) = (DirNo(slot.map()), slot.names());
+                if dir != ATTIC && dir != Ino::NONE {
+                    let entry = Entry { parent: first, stream: slot.stream(), dir: ino };
+                    let chunk = self.tree.chunks.get(&body).map(|(chunk, _)| chunk);
+                    let run = chunk.and_then(|chunk| chunk.runs.first());
+                    let start = run.filter(|run| run.is_present()).map(|run| run.start);
+                    self.tree.directories.push((entry, start));
+                }
                 let directory = Directory { ino, map, mapped, body, nlink, size, blocks };
                 self.tree.queue.push_back(directory);
             }

@@ -15,6 +15,7 @@ use super::space::{Owner, Piece};
 use crate::features::Feature;
 use crate::format::chunk::CHUNK_KEY;
 use crate::format::extent::EXTENT_KEY;
+use crate::format::namespace::Entry;
 use crate::format::number::Place;
 use crate::format::reply::REPLY_KEY;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
@@ -37,6 +38,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Circle` | all chunks that can be | directories that are below themselves |
 /// | `Slots` | chunks | every slot, every name, every place of an inode |
 /// | `Inodes` | slots | links, lost+found, sizes, attributes |
+/// | `Index` | inodes | the namespace index has exactly the directories |
 /// | `Data` | inodes | layouts, pools and free space do not overlap; records of clients |
 /// | `Counts` | all of it | free metadata space, and sums |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,6 +53,7 @@ pub(super) enum Stage {
     Circle,
     Slots,
     Inodes,
+    Index,
     Data,
     Counts,
 }
@@ -71,6 +74,7 @@ pub(super) enum TreeName {
     Clients,
     Replies,
     Settings,
+    Namespace,
 }
 
 /// A slot, by its block's address: places cannot be trusted while slots are mended.
@@ -161,6 +165,8 @@ pub(super) enum Fix {
     Target(SlotAt, Option<u64>),
     /// Cut the content of the slot's file to what it may have, or remove all of it.
     Content(SlotAt, bool),
+    /// The namespace index is to have this entry, with where the directory begins, or not to have it.
+    IndexEntry(Entry, Option<Option<MetaBlock>>),
     /// Remove a segment of the extent tree.
     DropExtent([u8; EXTENT_KEY]),
     /// Count segments and blocks of a file anew.
@@ -238,6 +244,7 @@ impl Fix {
             | Fix::DropXattrs(_)
             | Fix::Content(..)
             | Fix::Target(..) => Stage::Inodes,
+            Fix::IndexEntry(..) => Stage::Index,
             Fix::Inodes(_) | Fix::FreeMeta(..) | Fix::PagCount(..) => Stage::Counts,
             _ => Stage::Data,
         }
@@ -293,6 +300,11 @@ impl Plan {
     pub(super) fn are_chunks_found(&self) -> bool {
         let leading = [Stage::Trees, Stage::System, Stage::Chunks, Stage::Lost, Stage::Circle];
         leading.iter().all(|stage| !self.stages.contains_key(stage))
+    }
+
+    /// Is there nothing to do before `stage`?
+    pub(super) fn is_sound_before(&self, stage: Stage) -> bool {
+        self.stages.range(..stage).next().is_none()
     }
 
     /// Its fixes, stage by stage.

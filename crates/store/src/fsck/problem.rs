@@ -79,6 +79,15 @@ kinds! {
     /// The name map of a large directory and its names disagree.
     BadNameMap = Error, "the name map of a directory is wrong",
         "the map is removed, and made anew from the names when nothing else is wrong";
+    /// A directory without an entry in the namespace index.
+    UnindexedDirectory = Warning, "a directory is missing in the namespace index",
+        "it is entered, with where its content begins";
+    /// An entry of the namespace index of no directory, or of one that lies elsewhere.
+    StaleIndexEntry = Warning, "the namespace index has a directory where there is none",
+        "the entry is removed";
+    /// An entry whose place is outside the device.
+    BadIndexEntry = Warning, "the namespace index says that a directory begins outside the device",
+        "it says where the content begins";
     /// The superblock lacks a feature that is in use.
     MissingFeature = Warning, "the superblock does not name a feature that is in use",
         "it is entered there, so that releases that do not know it leave the device alone";

@@ -12,8 +12,10 @@ use super::repair::mend;
 use super::{Problem, ProblemKind, Report, check};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
+use crate::features::Feature;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
 use crate::format::extent::{extent_key, extent_value};
+use crate::format::namespace::{Entry, Stream};
 use crate::format::number::{Place, home_of, ino_of};
 use crate::format::slot::Slot;
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
@@ -22,8 +24,8 @@ use crate::names::NewInode;
 use crate::space::ALL_FILES;
 use crate::testing::{formatted, new_inode, now, run};
 use crate::trees::{
-    CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
-    QUARANTINES, REPLIES, SETTINGS,
+    CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS,
+    PAGS, POOLS, QUARANTINES, REPLIES, SETTINGS,
 };
 use crate::txn::Txn;
 
@@ -819,7 +821,47 @@ fn what_nothing_leads_to_is_found_in_lost_and_found() {
 }
 
 #[test]
+fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
+    let entry = |txn: &mut Txn<'_>, dir: Ino| -> Result<Entry, Stop> {
+        let parent = DirNo(txn.locate_live(Ino::ROOT)?.1.body());
+        Ok(Entry { parent, stream: txn.locate_live(dir)?.1.stream(), dir })
+    };
+    planted(ProblemKind::UnindexedDirectory, 1, |world, txn| {
+        let key = entry(txn, world.dir)?.key();
+        assert!(NAMESPACE.remove(txn, &key)?.is_some());
+        Ok(())
+    });
+    planted(ProblemKind::StaleIndexEntry, 1, |world, txn| {
+        let key = Entry { dir: Ino(world.dir.0 + 1), ..entry(txn, world.dir)? }.key();
+        NAMESPACE.insert(txn, &key, &[0; 8]).map(drop)
+    });
+    // Of another stream than its slot says: there is one too many, and one is missing.
+    planted(ProblemKind::UnindexedDirectory, 2, |world, txn| {
+        slot(txn, world.dir, |slot| slot.set_stream(Stream::from_number(77)))
+    });
+    planted(ProblemKind::BadIndexEntry, 1, |world, txn| {
+        let key = entry(txn, world.dir)?.key();
+        NAMESPACE.insert(txn, &key, &u64::MAX.to_le_bytes()).map(drop)
+    });
+    // A node that cannot be read.
+    planted(ProblemKind::DamagedBlock, 2, |_, txn| {
+        let node = NAMESPACE.top(txn)?.unwrap();
+        txn.init(node.block, BlockType::Blob).map(drop)
+    });
+    // The superblock does not say that there is one.
+    let world = world();
+    let features = world.mfs.superblock().features;
+    let without = features.without(Feature::NAMESPACE_INDEX);
+    world.mfs.inner.state.borrow_mut().superblock.features = without;
+    let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, [ProblemKind::MissingFeature]);
+    assert_eq!(now(mend(&world.mfs, None)).unwrap().left.problems, []);
+    assert_eq!(world.mfs.superblock().features, features);
+}
+
+#[test]
 fn every_kind_is_planted_found_and_repaired() {
+    a_namespace_index_that_disagrees_with_the_directories_is_found();
     a_block_of_the_wrong_type_is_found();
     a_metadata_block_used_twice_is_found();
     an_address_outside_the_device_is_found();

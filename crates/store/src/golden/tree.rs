@@ -2,7 +2,8 @@
 
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::{
-    Attr, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Timestamp, Uuid,
+    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Timestamp, Uuid,
 };
 
 use super::{WRITE, options};
@@ -34,6 +35,7 @@ pub(super) fn new(kind: FileKind, n: u64) -> NewInode<'static> {
         mtime: time(n + 1),
         ctime: time(n + 2),
         btime: time(n + 3),
+        client: ClientId::NONE,
         symlink: None,
     }
 }

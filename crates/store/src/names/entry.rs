@@ -5,6 +5,8 @@ use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name};
 use super::find::Spot;
 use super::inode::NewInode;
 use crate::error::Stop;
+use crate::features::Feature;
+use crate::format::namespace::Stream;
 use crate::format::number::{ATTIC, home_of};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{MOVED, ORPHANS};
@@ -79,11 +81,15 @@ impl Txn<'_> {
         if let Some(target) = new.symlink {
             self.put_target(&mut slot, target, spot.block)?;
         }
+        if new.kind == FileKind::Directory {
+            if self.has_feature(Feature::NAMESPACE_INDEX) {
+                slot.set_stream(Stream::of(new.uid, new.client));
+            }
+            self.pending.names.new_dir(ino);
+            self.index_new(dir, &slot, spot.block)?;
+        }
         self.store(&spot, &slot)?;
         self.count_inode(1)?;
-        if new.kind == FileKind::Directory {
-            self.pending.names.new_dir(ino);
-        }
         Ok((spot, ino))
     }
 
@@ -146,6 +152,10 @@ impl Txn<'_> {
         let mut slot = self.load(&to)?;
         slot.adopt(&body);
         self.store(&to, &slot)?;
+        if from.dir != dir {
+            let start = self.index_out(from.dir, &slot)?;
+            self.index_in(dir, &slot, start)?;
+        }
         if !old_name.is_empty() {
             self.remove_name_at(from.dir, &old_name, from.at)?;
         }

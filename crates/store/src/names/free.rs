@@ -42,6 +42,7 @@ impl Txn<'_> {
         let name = slot.name().to_vec();
         if !name.is_empty() {
             self.ensure_index(spot.dir)?;
+            self.index_out(spot.dir, &slot)?;
             self.remove_name_at(spot.dir, &name, spot.at)?;
         }
         self.release_slot(&spot)?;

@@ -1,7 +1,7 @@
 //! Inodes: attributes, parents, orphans, symlink targets.
 
 use types::limits::SYMLINK_MAX;
-use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
+use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::entry::hide_attic;
 use crate::error::Stop;
@@ -33,6 +33,8 @@ pub struct NewInode<'a> {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
+    /// Client that asks for it, 0 where none does: with the owner the stream of a new directory.
+    pub client: ClientId,
     /// Target of a symlink, at most `SYMLINK_MAX` bytes.
     pub symlink: Option<&'a [u8]>,
 }

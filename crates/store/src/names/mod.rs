@@ -19,6 +19,7 @@ pub mod idle;
 pub mod index;
 pub mod inode;
 pub mod lmap;
+pub(crate) mod namespace;
 pub mod path;
 pub(crate) mod placement;
 pub mod readdir;
@@ -27,6 +28,7 @@ pub mod xattr;
 
 pub use inode::{InodeCounts, NewInode};
 pub use lmap::Limits as MapLimits;
+pub use namespace::{Cursor, SearchCounts, Subdirectory};
 pub use placement::DirPlacement;
 pub use readdir::DirEntry;
 

@@ -5,10 +5,12 @@
 //! - a directory of the root begins in a region of its own, as long as there are unused ones; so does the first
 //!   directory of each owner in a directory that belongs to somebody else, so that the trees of several users do not
 //!   mix (002 §3.2: directories that one stream makes lie together);
-//! - every other directory begins behind the last of its sisters of the same owner (002 §3.2: subdirectories
-//!   of one parent lie together, and then those that one stream made);
-//! - where the last sister lies is remembered, not stored: after a reopening, or when the memory was full and cleared,
-//!   the next directory of an owner counts as the first again;
+//! - every other directory begins behind the sister beside it in the namespace index: one of the same stream, else of
+//!   the same user, else any (002 §3.2: subdirectories of one parent lie together, and then those that one stream made);
+//!   where it begins is settled by mkdir, before it has content, and the index keeps that;
+//! - without the namespace index (a file system without the feature) where the last sister of an owner lies is remembered,
+//!   not stored: after a reopening, or when the memory was full and cleared, the next directory of an owner counts as
+//!   the first again;
 //! - [`DirPlacement`] chooses otherwise for comparison only, and leaves nothing on the device that says so;
 //! - content grows by as much as there is of it, at least [`FIRST`] blocks, while a quarter of the device is
 //!   free, and block by block then;
@@ -20,6 +22,7 @@ use super::content::{LARGE_PARTS, RUN_LARGE, RUN_MAX};
 use super::find::Spot;
 use crate::error::{Stop, StoreError};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
+use crate::format::namespace::Entry;
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::Slot;
 use crate::mfs::{Cost, Mfs};
@@ -60,7 +63,7 @@ pub enum DirPlacement {
 pub struct Placement {
     /// How directories are placed.
     pub(crate) policy: DirPlacement,
-    /// Behind the content of the newest subdirectory of each directory that the user of this number owns.
+    /// Behind the content of the newest subdirectory of each directory that the user of this number owns; without index.
     behind: HashMap<(Ino, u32), MetaBlock>,
     /// Behind the content of the newest directory of all.
     newest: Option<MetaBlock>,
@@ -103,6 +106,11 @@ impl Txn<'_> {
         let sisters = (home.dir, slot.attr().uid);
         let Placement { policy, newest, .. } = &self.side().placement;
         let (policy, newest) = (*policy, *newest);
+        if policy == DirPlacement::Together
+            && let Some(start) = self.indexed_start(home.dir, slot)?
+        {
+            return Ok(start);
+        }
         let behind = self.side().placement.behind.get(&sisters).copied();
         let region = match policy {
             DirPlacement::Together if self.begins_a_region(home.dir, slot, behind)? => {
@@ -119,6 +127,29 @@ impl Txn<'_> {
         let next = MetaBlock(goal.0 + u64::from(FIRST));
         self.on_commit(move |side, _| side.placement.note(sisters, next, end));
         Ok(goal)
+    }
+
+    /// Where the new directory in `slot`, whose entry is to be `entry`, is to begin; it lies in `parent`, in the block `home`.
+    pub(crate) fn choose_start(
+        &mut self,
+        parent: Ino,
+        entry: Entry,
+        slot: &Slot,
+        home: MetaBlock,
+    ) -> Result<Option<MetaBlock>, Stop> {
+        if self.side().placement.policy != DirPlacement::Together {
+            return Ok(None);
+        }
+        let sisters = self.sisters(entry)?;
+        if self.begins_a_region(parent, slot, sisters.of_user)?
+            && let Some(region) = self.free_region()?
+        {
+            let end = region.0 + self.region_blocks();
+            self.on_commit(move |side, _| side.placement.region = end);
+            return Ok(Some(region));
+        }
+        let sister = sisters.of_user.or(sisters.any);
+        Ok(Some(sister.map_or(home, |sister| MetaBlock(sister.0 + u64::from(FIRST)))))
     }
 
     /// Does a directory of `parent` begin a region, if its sisters of the same owner end at `behind`?
@@ -156,8 +187,13 @@ impl Txn<'_> {
         if self.meta_is_short() {
             return Ok(None);
         }
-        let region = MetaBlock(self.side().placement.region);
-        self.find_meta(self.region_blocks() as u32, region)
+        let (region, len) = (MetaBlock(self.side().placement.region), self.region_blocks());
+        // One that begins at a multiple of its length, if it can be had: else it could be the unused rest of another one,
+        // which shall grow there.
+        if let Some(found) = self.find_meta(2 * len as u32 - 1, region)? {
+            return Ok(Some(MetaBlock(found.0.next_multiple_of(len))));
+        }
+        self.find_meta(len as u32, region)
     }
 
     /// Gives back what some chunks from `from` on have ahead. The blocks, and where to go on.

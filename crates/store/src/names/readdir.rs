@@ -14,6 +14,31 @@ use crate::txn::Txn;
 /// Blocks that are read together at most; twice what was asked for, as the listing will go on.
 const PIECE_MAX: usize = 256;
 
+/// Blocks that are read on behind a small directory, at first and at most, and how far behind the last listing the next may
+/// begin that goes on from it.
+const ON_FIRST: u32 = 8;
+const ON_MAX: u32 = 64;
+const ON_GAP: u64 = 8;
+
+/// What was read last for a listing.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Listed {
+    /// The block behind it.
+    end: u64,
+    /// How far was read on.
+    len: u32,
+}
+
+impl Listed {
+    /// How many blocks to read on behind `first..end`.
+    fn wanted(&mut self, first: u64, end: u64) -> u32 {
+        let follows = (self.end..=self.end + ON_GAP).contains(&first);
+        let small = end - first < u64::from(ON_MAX);
+        self.len = if follows && small { (2 * self.len).clamp(ON_FIRST, ON_MAX) } else { 0 };
+        self.len
+    }
+}
+
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
@@ -71,7 +96,8 @@ impl Txn<'_> {
                 if let Err(Stop::Miss(..)) = self.read(start) {
                     // In pieces: a window that slides would fetch its last block alone each time.
                     let piece = (max - out.len()).div_ceil(4).min(PIECE_MAX) as u32;
-                    self.want(start, (end - block).min(piece))?;
+                    let piece = self.want(start, (end - block).min(piece));
+                    piece.map_err(|stop| self.read_on(stop))?;
                 }
                 self.list_block(start, &mut from, max, (&mut out, &mut illegal))?;
             } else {
@@ -117,6 +143,18 @@ impl Txn<'_> {
             out.push(DirEntry { cookie, name, ino: slot.ino(), kind: slot.kind(), attr });
         }
         Ok(())
+    }
+
+    /// Reads on behind the blocks that `stop` misses, if they follow what was listed last: whoever walks a tree goes on
+    /// to the sisters of a directory, which lie behind it.
+    fn read_on(&mut self, stop: Stop) -> Stop {
+        let Stop::Miss(first, count) = stop else { return stop };
+        let end = first.0 + u64::from(count);
+        let most = self.side_mut().listed.wanted(first.0, end);
+        let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
+        let ahead = (end..end + u64::from(most)).take_while(allocated).count() as u32;
+        self.side_mut().listed.end = end + u64::from(ahead);
+        Stop::Ahead(first, count, ahead)
     }
 
     fn attr_in_memory(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {

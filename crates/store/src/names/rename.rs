@@ -58,6 +58,9 @@ impl Txn<'_> {
         let (mut new_a, mut new_b) = (slot_a.clone(), slot_b.clone());
         new_a.adopt(&slot_b);
         new_b.adopt(&slot_a);
+        let starts = (self.index_out(a.0, &new_b)?, self.index_out(b.0, &new_a)?);
+        self.index_in(a.0, &new_a, starts.1)?;
+        self.index_in(b.0, &new_b, starts.0)?;
         self.store(&spot_a, &new_a)?;
         self.store(&spot_b, &new_b)?;
         for (spot, slot) in [(spot_a, new_a), (spot_b, new_b)] {

@@ -35,6 +35,7 @@ fn file(mfs: &Mfs) -> Ino {
         mtime: time,
         ctime: time,
         btime: time,
+        client: ClientId::NONE,
         symlink: None,
     };
     run(mfs, |txn| txn.create_unnamed(&new, None))

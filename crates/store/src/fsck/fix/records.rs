@@ -1,11 +1,12 @@
 //! Clients, replies, settings, frozen files.
 
-use types::ClientId;
+use types::{ClientId, MetaBlock};
 
 use super::{Done, Fixer};
 use crate::block::BlockType;
+use crate::format::namespace::{Entry, encode_start};
 use crate::fsck::plan::Fix;
-use crate::trees::{CLIENTS, FROZEN, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
+use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
 
 /// A client's number from here on was never issued, nor will be.
 const CLIENT_END: u64 = 1 << 48;
@@ -39,8 +40,21 @@ impl Fixer {
                 let done = self.change(|txn| txn.freeze(*client, *ino)).await?;
                 Ok(done.then(|| format!("inode {ino} is frozen for client {client}")))
             }
+            Fix::IndexEntry(entry, start) => self.index_entry(*entry, *start).await,
             _ => Ok(None),
         }
+    }
+
+    async fn index_entry(&mut self, entry: Entry, start: Option<Option<MetaBlock>>) -> Done {
+        let (key, dir) = (entry.key(), entry.dir);
+        let done = self.change(|txn| match start {
+            Some(start) => NAMESPACE.insert(txn, &key, &encode_start(start)).map(drop),
+            None => NAMESPACE.remove(txn, &key).map(drop),
+        });
+        Ok(done.await?.then(|| match start {
+            Some(_) => format!("directory {dir} is in the namespace index"),
+            None => format!("an entry of directory {dir} in the namespace index was removed"),
+        }))
     }
 
     /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that it could write.

@@ -1,6 +1,6 @@
 //! Slots, names, places of inodes, attributes.
 
-use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
+use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::{Done, Fixer};
 use crate::error::Stop;
@@ -96,6 +96,7 @@ pub(super) fn private_directory() -> NewInode<'static> {
         mtime: time,
         ctime: time,
         btime: time,
+        client: ClientId::NONE,
         symlink: None,
     }
 }

@@ -23,8 +23,8 @@ use crate::fsck::plan::TreeName;
 use crate::mfs::Cost;
 use crate::space::ALL_FILES;
 use crate::trees::{
-    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, ORPHANS, POOLS, QUARANTINES, REPLIES,
-    SCRATCH, SETTINGS,
+    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, POOLS, QUARANTINES,
+    REPLIES, SCRATCH, SETTINGS,
 };
 
 /// Entries put into the new tree by one transaction.
@@ -57,6 +57,7 @@ impl Fixer {
             }
             TreeName::Clients => self.build(CLIENTS, false, "table of clients").await,
             TreeName::Replies => self.build(REPLIES, true, "table of replies").await,
+            TreeName::Namespace => self.build(NAMESPACE, true, "namespace index").await,
             TreeName::Settings => self.build(SETTINGS, true, "table of settings").await,
         }
     }
