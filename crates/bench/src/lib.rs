@@ -17,6 +17,7 @@ pub mod aging;
 pub mod contender;
 mod crowd;
 mod disk;
+pub mod inline;
 pub mod layouts;
 pub mod memory;
 pub mod metarates;

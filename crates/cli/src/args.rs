@@ -125,6 +125,9 @@ pub struct LocalArgs {
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
     #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
     pub slot: Option<store::SlotSize>,
+    /// Whether small files lie with their inodes, at the first start [default: off]
+    #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
+    pub inline_data: Option<bool>,
     /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
     #[arg(long, value_parser = crate::units::parse_duration)]
     pub lease: Option<types::Duration>,
@@ -169,6 +172,15 @@ pub struct MkfsArgs {
     /// Size of directory slots: 512, 1K, 2K or 4K. Larger ones hold more segments and attributes beside the inode
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
     pub slot: store::SlotSize,
+    /// Whether a file that fits in its slot lies there, beside its inode, and takes no data block
+    #[arg(
+        long,
+        value_name = "on|off",
+        default_value = "off",
+        value_parser = parse_switch,
+        action = clap::ArgAction::Set
+    )]
+    pub inline_data: bool,
     /// How to print the result
     #[command(flatten)]
     pub output: Output,
@@ -413,6 +425,9 @@ pub struct SimArgs {
     /// Another course of network and disks with the same operations and faults
     #[arg(long, default_value_t = 0)]
     pub timing: u64,
+    /// Format the file system as usual, with the smallest slots and no inline data, instead of as the seed has it
+    #[arg(long)]
+    pub usual_format: bool,
     /// Metadata servers; there is one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
     pub mds: u16,
@@ -452,6 +467,8 @@ pub enum Bench {
     Metarates(BenchMetaratesArgs),
     /// Where directories lie: trees of several users, made at once and walked, by seeks and by time
     Placement(BenchPlacementArgs),
+    /// Small files beside their inodes or in data blocks, in every size of slots: made, read and listed
+    Inline(BenchInlineArgs),
     /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
     Mfs(BenchMfsArgs),
     /// Small files: a pool of them with transactions on it, on both layouts, and on a mount
@@ -593,6 +610,38 @@ fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
     let bytes = parse_size(text)?;
     let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
     found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
+}
+
+/// `on` or `off`.
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("it is on or off".to_owned()),
+    }
+}
+
+/// Arguments of `bench inline`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Metadata and data have a virtual hard disk each, in virtual time: the same figures on every machine.
+docs/BENCHMARKS.md says how to read them.")]
+pub struct BenchInlineArgs {
+    /// Directories
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub dirs: u64,
+    /// Files of each
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub files: u64,
+    /// Bytes of the smallest file
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub smallest: u64,
+    /// Bytes of the largest file
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub largest: u64,
+    /// Write what was measured as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Arguments of `bench mfs`.

@@ -395,11 +395,11 @@ impl Core {
             (Op::ReadDir { cookie, .. }, OpReply::Entries { entries, end, dir }) => {
                 self.absorb_listing(*cookie, entries, *end, dir);
             }
-            (Op::Create { name, node, want, .. }, OpReply::Made { leased, dir }) => {
+            (Op::Create { name, node, want, .. }, OpReply::Made { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
                 let ino = leased.attr.ino;
                 self.changed_dir(dir, |names| names.add(name, ino));
-                self.made(&inode, news, *want);
+                self.made(&inode, news, *want, *inline_max);
                 if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
                     inode.names(|names| names.begin_empty());
                 }
@@ -407,10 +407,10 @@ impl Core {
                     inode.names(|names| names.parent = Some(dir.attr.ino));
                 }
             }
-            (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir }) => {
+            (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
                 self.changed_dir(dir, |_| ());
-                self.made(&inode, news, *want);
+                self.made(&inode, news, *want, *inline_max);
             }
             (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
                 self.told(leased);
@@ -489,15 +489,14 @@ impl Core {
         }
     }
 
-    fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights) {
+    fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights, inline_max: u32) {
         if want.contains(WANT_NEW) {
             // Open from here on: a recall may come before who made it goes on.
             inode.count_open(1);
         }
         inode.set_xattrs(Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
-            let empty =
-                LayoutPart { from: FileBlock(0), to: u64::MAX, extents: Vec::new(), frozen: false };
+            let empty = LayoutPart { to: u64::MAX, inline_max, ..LayoutPart::default() };
             self.acquired(inode, news, empty);
             if inode.holds(Rights::DATA_X)
                 && let Some(content) = inode.content()
@@ -618,7 +617,7 @@ fn told_of(result: &OpReply) -> Vec<Ino> {
     let of = |leased: &Leased| leased.attr.ino;
     match result {
         OpReply::Attr { leased } => vec![of(leased)],
-        OpReply::Made { leased, dir } | OpReply::Linked { leased, dir } => {
+        OpReply::Made { leased, dir, .. } | OpReply::Linked { leased, dir } => {
             vec![of(leased), of(dir)]
         }
         OpReply::Removed { attr, dir, .. } => vec![attr.ino, of(dir)],

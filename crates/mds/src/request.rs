@@ -108,7 +108,7 @@ fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
             entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut *f);
             f(dir);
         }
-        OpReply::Made { leased, dir } | OpReply::Linked { leased, dir } => {
+        OpReply::Made { leased, dir, .. } | OpReply::Linked { leased, dir } => {
             f(leased);
             f(dir);
         }

@@ -48,8 +48,6 @@ pub enum ServeError {
     Listen(String),
     /// A data device is not what the configuration says.
     Device(String),
-    /// The file system has what this server cannot serve.
-    Feature(String),
     /// The metadata store failed.
     Store(StoreError),
 }
@@ -57,9 +55,7 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServeError::Listen(text) | ServeError::Device(text) | ServeError::Feature(text) => {
-                f.write_str(text)
-            }
+            ServeError::Listen(text) | ServeError::Device(text) => f.write_str(text),
             ServeError::Store(error) => write!(f, "{error}"),
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use env::{DiskOptions, Env, Listener};
 use proto::mds::PagInfo;
-use store::{Cost, Feature, Mfs};
+use store::{Cost, Mfs};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK;
 use types::{ClientId, Duration};
@@ -22,19 +22,6 @@ use crate::{connection, evict, freer, grace};
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Clients are not told of content that lies with its inode: to them such files would hold zeros.
-fn refuse_inline_data(mfs: &Mfs) -> Result<(), ServeError> {
-    let features = mfs.superblock().features;
-    if !features.has(Feature::INLINE_DATA) {
-        return Ok(());
-    }
-    Err(ServeError::Feature(format!(
-        "{}: the file system has the feature `inline-data`, which this release checks and dumps, but does not \
-         serve; use a newer release of redbud",
-        mfs.identity().name
-    )))
-}
-
 /// A server that listens.
 pub struct Mds {
     server: Rc<Server>,
@@ -47,7 +34,6 @@ impl Mds {
     /// # Errors
     /// The address or a data device cannot be used; the store failed.
     pub async fn start(env: Env, mfs: Mfs, config: Config) -> Result<Mds, ServeError> {
-        refuse_inline_data(&mfs)?;
         let server = Rc::new(Server::new(env.clone(), mfs, config));
         learn_pags(&server).await?;
         let (known, _) = server.mfs.run(READ, |txn| txn.clients()).await?;

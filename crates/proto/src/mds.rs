@@ -17,7 +17,7 @@ use crate::wire::Bytes;
 use crate::{wire_enum, wire_struct};
 
 /// Version of the protocol that this code speaks.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 wire_struct! {
     /// The first frame of a connection.
@@ -157,6 +157,7 @@ wire_struct! {
     }
 
     /// A stretch of a layout.
+    #[derive(Default)]
     pub struct LayoutPart {
         /// First block it speaks of.
         pub from: FileBlock,
@@ -166,6 +167,10 @@ wire_struct! {
         pub extents: Vec<Extent>,
         /// Blocks of this file may still be written by an evicted client: writes go to fresh blocks.
         pub frozen: bool,
+        /// What block 0 holds, if that lies with the inode and is spoken of: zeros follow it. Empty: it does not.
+        pub content: Bytes,
+        /// So many bytes of content would lie in the inode's slot if no other block were mapped; 0: none may be sent.
+        pub inline_max: u32,
     }
 
     /// An entry of a directory.
@@ -317,6 +322,10 @@ wire_enum! {
         Unmap = 2 { from: FileBlock, to: u64, },
         /// Unwritten blocks of the file now hold data.
         Written = 3 { from: FileBlock, len: u64, },
+        /// Block 0 holds these bytes and zeros behind them, and lies with the inode; what was mapped or lay there goes. The size
+        /// is at least their number then. At most `CONTENT_MAX` of them, on a file system with the feature `inline-data`, and
+        /// not under `DATA_P`: else `Invalid`.
+        Content = 4 { bytes: Bytes, },
     }
 }
 
@@ -416,8 +425,8 @@ wire_enum! {
         Attr = 3 { leased: Leased, },
         /// Entries; `end`: there are no more.
         Entries = 4 { entries: Vec<DirEntry>, end: bool, dir: Leased, },
-        /// A new inode; a `DATA` right comes with its (empty) layout implied.
-        Made = 5 { leased: Leased, dir: Leased, },
+        /// A new inode; a `DATA` right comes with its (empty) layout implied, and `inline_max` as in [`LayoutPart`].
+        Made = 5 { leased: Leased, dir: Leased, inline_max: u32, },
         /// The inode and the directory.
         Linked = 6 { leased: Leased, dir: Leased, },
         /// The inode that lost the name: its attributes (nlink 0: its last name went), the directory.

@@ -11,7 +11,10 @@ use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use store::fsck::FsckOptions;
-use store::{Cost, FormatOptions, MapLimits, Mfs, OpenOptions, PagFormat, StoreError};
+use store::{
+    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, OpenOptions, PagFormat, SlotSize,
+    StoreError,
+};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
 use types::{Duration, Epoch, Ino, Instant, PagId, Uuid};
@@ -103,6 +106,31 @@ impl Default for Sizes {
     }
 }
 
+/// How the file system is formatted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Format {
+    /// Size of slots.
+    pub slots: SlotSize,
+    /// Small files lie with their inodes.
+    pub inline_data: bool,
+}
+
+impl Format {
+    /// That of a seed: inline data for half of them, and the usual slots for half.
+    pub fn of(seed: u64) -> Format {
+        let mut rng = SimRng::new(seed ^ 0x0f0a_4a75);
+        let inline_data = rng.one_in(2);
+        let slots =
+            if rng.one_in(2) { SlotSize::default() } else { SlotSize::ALL[rng.below(4) as usize] };
+        Format { slots, inline_data }
+    }
+
+    fn features(self) -> Features {
+        let usual = Features::USUAL.with_slots(self.slots);
+        if self.inline_data { usual.with(Feature::INLINE_DATA) } else { usual }
+    }
+}
+
 /// The disks as they are attached now.
 pub struct Disks {
     /// The metadata zone.
@@ -111,11 +139,11 @@ pub struct Disks {
     pub data: SimDisk,
 }
 
-/// A freshly formatted metadata zone: made once for each size, since it is the same for all.
-fn formatted(sizes: Sizes) -> SimDisk {
-    static FORMATTED: Mutex<BTreeMap<Sizes, SimDisk>> = Mutex::new(BTreeMap::new());
+/// A freshly formatted metadata zone: made once for each size and format, since it is the same for all.
+fn formatted(sizes: Sizes, made: Format) -> SimDisk {
+    static FORMATTED: Mutex<BTreeMap<(Sizes, Format), SimDisk>> = Mutex::new(BTreeMap::new());
     let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let disk = all.entry(sizes).or_insert_with(|| {
+    let disk = all.entry((sizes, made)).or_insert_with(|| {
         let world = SimWorld::new(1);
         let disk = world.disk(META, sizes.meta * BLOCK_U64);
         world.run(|env| async move {
@@ -127,7 +155,7 @@ fn formatted(sizes: Sizes) -> SimDisk {
                 uuid: fs_uuid(),
                 log_bytes: LOG_BYTES,
                 pags: vec![pag],
-                features: store::Features::USUAL,
+                features: made.features(),
                 force: false,
             };
             Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");
@@ -167,11 +195,11 @@ fn labelled(sizes: Sizes) -> SimDisk {
 
 /// A world with fresh disks.
 pub fn world(seed: u64) -> (SimWorld, Disks) {
-    world_of(seed, false, Sizes::default())
+    world_of(seed, false, (Sizes::default(), Format::default()))
 }
 
-/// A world with fresh disks of these sizes, in which connections may be `uneven`.
-pub fn world_of(seed: u64, uneven: bool, sizes: Sizes) -> (SimWorld, Disks) {
+/// A world with fresh disks of these sizes and this format, in which connections may be `uneven`.
+pub fn world_of(seed: u64, uneven: bool, (sizes, format): (Sizes, Format)) -> (SimWorld, Disks) {
     let options = SimOptions {
         net_detour: if uneven { DETOUR } else { Duration::ZERO },
         net_bandwidth: uneven.then_some(BANDWIDTH),
@@ -180,7 +208,7 @@ pub fn world_of(seed: u64, uneven: bool, sizes: Sizes) -> (SimWorld, Disks) {
         ..SimOptions::default()
     };
     let world = SimWorld::with_options(seed, options);
-    let disks = Disks { meta: formatted(sizes), data: labelled(sizes) };
+    let disks = Disks { meta: formatted(sizes, format), data: labelled(sizes) };
     world.attach(META, &disks.meta);
     world.attach(DATA, &disks.data);
     (world, disks)

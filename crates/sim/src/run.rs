@@ -8,7 +8,7 @@ use env::sim::SimRng;
 use types::{Duration, Ino};
 
 use crate::call::{At, Call, MAPPED, Op, Outcome};
-use crate::cluster::{self, Cluster, Sizes};
+use crate::cluster::{self, Cluster, Format, Sizes};
 use crate::faults::{Fault, Injector, Made};
 use crate::fleet::{Fleet, node_name};
 use crate::history::{History, NOBODY};
@@ -57,6 +57,8 @@ pub struct Plan {
     pub time: Option<Duration>,
     /// Which course the network and the disks take; 0: the usual one of the seed.
     pub timing: u64,
+    /// The file system has the usual format, not that of the seed.
+    pub usual_format: bool,
 }
 
 impl Plan {
@@ -74,6 +76,7 @@ impl Plan {
             workload: Workload::Mixed,
             time: None,
             timing: 0,
+            usual_format: false,
         }
     }
 
@@ -88,6 +91,13 @@ impl Plan {
             true => space::scarce(self.seed),
             false => Sizes::default(),
         }
+    }
+
+    /// How the file system is formatted. Where metadata is short, slots are the usual ones.
+    fn format(&self) -> Format {
+        let format = if self.usual_format { Format::default() } else { Format::of(self.seed) };
+        let usual = self.sizes().meta == Sizes::default().meta;
+        Format { slots: if usual { format.slots } else { Default::default() }, ..format }
     }
 
     /// Operations of each process.
@@ -133,6 +143,9 @@ impl Plan {
         }
         if self.timing != 0 {
             text += &format!(" --timing {}", self.timing);
+        }
+        if self.usual_format {
+            text += " --usual-format";
         }
         text
     }
@@ -187,7 +200,8 @@ struct Ended {
 pub fn run(plan: &Plan) -> Report {
     log::clear();
     let uneven = plan.has(Fault::Uneven, 3);
-    let (world, disks) = cluster::world_of(plan.world_seed(), uneven, plan.sizes());
+    let (world, disks) =
+        cluster::world_of(plan.world_seed(), uneven, (plan.sizes(), plan.format()));
     let begun = world.now();
     let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
     let mut unjudged = 0;

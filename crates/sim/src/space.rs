@@ -163,6 +163,12 @@ async fn held(mount: &Mount) -> u64 {
                 FileKind::Regular if seen.insert(target.ino) => {
                     let attr = mount.client.getattr(target.ino).await;
                     blocks += attr.map_or(0, |(attr, _)| attr.blocks);
+                    // What lies with the inode counts there, and takes nothing of the zone.
+                    let layout = mount.client.getxattr(target.ino, b"user.redbud.layout").await;
+                    let inline = br#""inline""#;
+                    let is_inline =
+                        |text: Vec<u8>| text.windows(inline.len()).any(|at| at == inline);
+                    blocks -= u64::from(layout.is_ok_and(is_inline)).min(blocks);
                 }
                 _ => {}
             }

@@ -64,7 +64,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::KernelPagesKept, 12, MODEL),
 ];
 
-/// The run of a seed, with the faults that the table was made with.
+/// The run of a seed, with the faults and the format that the table was made with.
 fn plan(bug: Bug, seed: u64) -> Plan {
     let faults = vec![
         Fault::Cut,
@@ -90,7 +90,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::StaleWriteBack => Workload::Content,
         _ => Workload::Mixed,
     };
-    Plan { faults, workload, ..Plan::new(seed) }
+    Plan { faults, workload, usual_format: true, ..Plan::new(seed) }
 }
 
 /// What no seed has shown so far; a test of its own does (`a_durable_request_whose_answer_was_lost…`

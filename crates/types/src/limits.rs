@@ -26,6 +26,8 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 pub const IO_MAX: usize = 1 << 20;
 /// Bytes of a file that may lie with its inode: the tail of the largest slot.
 pub const CONTENT_MAX: usize = 3928;
+/// Edits of one commit that carry content.
+pub const CONTENTS_MAX: usize = 4;
 /// Largest frame of the wire protocol, header included.
 pub const FRAME_MAX: usize = 4 << 20;
 /// Operations in one compound request.
@@ -75,6 +77,8 @@ const _: () = assert!(BLOCK == 1 << BLOCK_SHIFT);
 const _: () = assert!(IO_MAX + 65_536 <= FRAME_MAX, "a frame holds the largest request");
 const _: () = assert!(XATTR_VALUE_MAX <= XATTR_TOTAL_MAX);
 const _: () = assert!(COMMIT_EDITS_MAX * 64 <= FRAME_MAX / 2);
+const _: () = assert!(COMPOUND_OPS_MAX * CONTENTS_MAX * (CONTENT_MAX + 64) <= FRAME_MAX / 4);
+const _: () = assert!(CONTENT_MAX < BLOCK);
 const _: () = assert!(PARTS_MAX <= RECLAIM_PARTS_MAX && RECLAIM_PARTS_MAX * 2 * 17 <= FRAME_MAX);
 const _: () = assert!(PART_BLOCKS_MAX < REPLY_EXTENTS_MAX as u64, "a part's layout fits a reply");
 const _: () = assert!(IO_MAX as u64 / BLOCK_U64 < PART_BLOCKS_MAX);

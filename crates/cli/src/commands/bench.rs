@@ -9,13 +9,13 @@ use bench::report::Report;
 use bench::reproduce::F5;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, memory, metarates, mfs, null, placement, small, worker};
+use bench::{BenchError, inline, memory, metarates, mfs, null, placement, small, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{
-    Bench, BenchArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs, BenchPlacementArgs,
-    BenchPolygraphArgs, BenchPostmarkArgs, BenchSmallArgs, BenchTableArgs,
+    Bench, BenchArgs, BenchInlineArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs,
+    BenchPlacementArgs, BenchPolygraphArgs, BenchPostmarkArgs, BenchSmallArgs, BenchTableArgs,
 };
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
@@ -39,6 +39,7 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Metarates(args) => metarates_of(args),
         Bench::Placement(args) => placement_of(args),
         Bench::Mfs(args) => mfs_of(args),
+        Bench::Inline(args) => inline_of(args),
         Bench::Postmark(args) => postmark(args),
         Bench::Polygraph(args) => polygraph(args),
         Bench::Null { mount, uring } => {
@@ -193,6 +194,15 @@ fn mfs_of(args: &BenchMfsArgs) -> Ended {
         slots: args.slot,
     };
     let found = mfs::measure(&plan, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
+fn inline_of(args: &BenchInlineArgs) -> Ended {
+    let sizes = (args.smallest, args.largest.max(args.smallest));
+    let shape = inline::Shape { dirs: args.dirs, files: args.files, sizes };
+    let found = inline::measure(shape, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
     Ok(0)

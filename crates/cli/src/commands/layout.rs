@@ -20,13 +20,16 @@ struct FileLayout {
     segments: Vec<Segment>,
 }
 
-/// A contiguous run, as the mount tells it. Everything is in bytes.
+/// A contiguous run, as the mount tells it. Everything is in bytes. What lies with the inode (`inline`) has no place
+/// in a data zone.
 #[derive(Serialize, Deserialize)]
 struct Segment {
     offset: u64,
     length: u64,
-    pag: u16,
-    address: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pag: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<u64>,
     state: String,
 }
 
@@ -94,16 +97,21 @@ fn attribute(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
 
 fn describe(file: &FileLayout) -> String {
     let mut table = Columns::new(&["offset", "length", "pag", "address", "state"]);
+    let (mut count, mut inline) = (0, String::new());
     for segment in &file.segments {
+        let (Some(pag), Some(address)) = (segment.pag, segment.address) else {
+            inline = format!(", inline {} bytes", segment.length);
+            continue;
+        };
+        count += 1;
         table.row(vec![
             segment.offset.to_string(),
             segment.length.to_string(),
-            segment.pag.to_string(),
-            segment.address.to_string(),
+            pag.to_string(),
+            address.to_string(),
             segment.state.clone(),
         ]);
     }
-    let count = file.segments.len();
-    let head = format!("{}: {} bytes, {count} segments\n", file.path, file.size);
+    let head = format!("{}: {} bytes{inline}, {count} segments\n", file.path, file.size);
     if count == 0 { head } else { head + &table.text() }
 }

@@ -11,7 +11,7 @@ use env::{Disk, DriverKind, Env, IoBuf};
 use serde::Serialize;
 use store::superblock::Superblock;
 use store::{
-    Cost, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
+    Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Attr, Epoch, Fault, Ino, Label, LabelKind, PagId, Uuid};
@@ -39,6 +39,7 @@ pub struct Formatted {
     metadata: FormattedZone,
     log_bytes: u64,
     slot_bytes: u64,
+    inline_data: bool,
     data: Vec<FormattedZone>,
 }
 
@@ -53,7 +54,7 @@ struct FormattedZone {
 /// Formats what a cluster's file names.
 pub fn run(args: &MkfsArgs) -> Ended {
     let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
-    let made = format(&cluster, args.force, args.slot)?;
+    let made = format(&cluster, args.force, features(args.slot, args.inline_data))?;
     output::print_report(args.output, &made, describe)?;
     Ok(0)
 }
@@ -66,12 +67,19 @@ fn describe(made: &Formatted) -> String {
         text += &format!("  {what}: {}, {}\n", zone.path, human_size(zone.bytes));
     }
     let sizes = (human_size(made.log_bytes), made.slot_bytes);
-    text + &format!("  log: {}, slots of {} bytes\n", sizes.0, sizes.1)
+    let inline = if made.inline_data { ", with inline data" } else { "" };
+    text + &format!("  log: {}, slots of {} bytes{inline}\n", sizes.0, sizes.1)
+}
+
+/// What a new file system has, with slots of this size, and with content beside inodes or without.
+pub fn features(slots: SlotSize, inline_data: bool) -> Features {
+    let usual = Features::USUAL.with_slots(slots);
+    if inline_data { usual.with(Feature::INLINE_DATA) } else { usual }
 }
 
 /// Formats the zones of `cluster`; over what they hold only with `force`.
-pub fn format(cluster: &Cluster, force: bool, slots: SlotSize) -> Result<Formatted, Failure> {
-    env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force, slots).await })
+pub fn format(cluster: &Cluster, force: bool, features: Features) -> Result<Formatted, Failure> {
+    env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force, features).await })
         .map_err(|error| failed(format!("cannot do input and output: {error}")))
         .flatten()
 }
@@ -86,7 +94,7 @@ async fn make(
     env: &Env,
     cluster: &Cluster,
     force: bool,
-    slots: SlotSize,
+    features: Features,
 ) -> Result<Formatted, Failure> {
     refuse_twice(cluster)?;
     // All are open and checked before the first is written.
@@ -104,14 +112,8 @@ async fn make(
         (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
     });
     // What it holds was looked at above; the store need not refuse it again.
-    let options = FormatOptions {
-        name: cluster.name.clone(),
-        uuid,
-        log_bytes,
-        pags,
-        features: Features::USUAL.with_slots(slots),
-        force: true,
-    };
+    let options =
+        FormatOptions { name: cluster.name.clone(), uuid, log_bytes, pags, features, force: true };
     Mfs::format(env, &metadata.disk, &options).await.map_err(|error| failed(error.to_string()))?;
     own_root(env, &metadata.disk).await.map_err(|error| failed(error.to_string()))?;
     Ok(Formatted {
@@ -120,7 +122,8 @@ async fn make(
         uuid: uuid.to_string(),
         metadata: zone(&metadata, None),
         log_bytes,
-        slot_bytes: slots.share() as u64,
+        slot_bytes: features.slots().share() as u64,
+        inline_data: features.has(Feature::INLINE_DATA),
         data: data.iter().map(|opened| zone(opened, Some(opened.pag.0))).collect(),
     })
 }

@@ -42,6 +42,8 @@ pub struct Spec {
     pub data_path: Option<PathBuf>,
     /// Where metadata lies, if not in a file of the cluster's.
     pub metadata_path: Option<PathBuf>,
+    /// Small files lie with their inodes, in slots of 1 KiB.
+    pub inline_data: bool,
     /// When the test is stuck.
     pub limit: Duration,
 }
@@ -55,6 +57,7 @@ impl Default for Spec {
             host: "127.0.0.1".to_owned(),
             data_path: None,
             metadata_path: None,
+            inline_data: false,
             limit: TEST_LIMIT,
         }
     }
@@ -118,7 +121,12 @@ impl Cluster {
             text += &format!("[[data]]\n{}", zone(device, &format!("data{index}.img"), *size));
         }
         std::fs::write(&config, text).unwrap();
-        success(redbud().arg("mkfs").arg(&config));
+        let mut mkfs = redbud();
+        mkfs.arg("mkfs").arg(&config);
+        if spec.inline_data {
+            mkfs.args(["--slot", "1K", "--inline-data", "on"]);
+        }
+        success(&mut mkfs);
         let pids = SharedPids::default();
         Cluster {
             source: format!("{}:{port}:/test", spec.host),

@@ -19,6 +19,7 @@ mod compare;
 mod damage;
 mod deadlock;
 mod harness;
+mod inline;
 mod kill;
 mod locks;
 mod namespaces;

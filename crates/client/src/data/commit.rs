@@ -27,6 +27,7 @@ use types::{
 use super::budget::Budget;
 use super::disks::{DataConfig, Disks, Stable};
 use super::file::{File, Logged};
+use super::inline::thin_contents;
 use super::pool::Pool;
 use super::space::Space;
 use super::sync::{Devices, Syncs};
@@ -198,6 +199,8 @@ impl DataContext {
 
     /// A writer waits for room: what is dirty is launched, unless writes are under way that will make room.
     pub(super) fn press(&self) {
+        // What lies with inodes leaves room when it is committed.
+        self.wake.notify_all();
         if self.flights.get() > 0 {
             return;
         }
@@ -549,7 +552,7 @@ fn speaks_of_data(edit: &Edit) -> bool {
     match edit {
         Edit::Map { extent } => extent.state == ExtentState::Written,
         Edit::Written { .. } => true,
-        Edit::Unmap { .. } => false,
+        Edit::Unmap { .. } | Edit::Content { .. } => false,
     }
 }
 
@@ -668,7 +671,9 @@ impl File {
                     state.sealed = state.next_edit;
                     state.sealed_flights = state.next_flight;
                     state.disk_size = state.launched_size();
-                    let changed = state.disk_size != state.server_size;
+                    // Content raises the size where it is not said.
+                    let changed =
+                        state.disk_size != state.server_size || state.has_logged_content();
                     return Some(Sealed {
                         edits_below: state.next_edit,
                         size: changed.then_some(state.disk_size),
@@ -730,7 +735,14 @@ impl File {
         // a longer one with the last, when all its blocks are there.
         let at = if sealed.shrinks { 0 } else { parts.len() - 1 };
         parts[at].size = sealed.size;
+        let content =
+            |part: &Commit| part.edits.iter().any(|edit| matches!(edit, Edit::Content { .. }));
+        // The size ends what content has raised it to, too.
+        let contents = parts.iter().any(content);
         let last = parts.last_mut().expect("at least one");
+        if contents {
+            last.size = sealed.size;
+        }
         // Times that were set explicitly since count.
         last.mtime = sealed.mtime.filter(|_| state.mtime.is_some());
         last.ctime = sealed.ctime;
@@ -748,7 +760,9 @@ impl File {
         if state.log.is_empty() {
             // The server knows every place.
             state.replaced.clear();
+            state.inline.settle();
         }
+        state.content_committed();
         if let Some(size) = sealed.size {
             let least = if state.in_parts() { state.server_size } else { 0 };
             state.server_size = size.max(least);
@@ -784,6 +798,8 @@ impl File {
             for edit in edits.into_iter().rev() {
                 state.log.push_front(Logged { seq, edit });
             }
+            // Nothing of it is under way now.
+            thin_contents(&mut state.log, 0);
             return;
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {

@@ -26,6 +26,7 @@ use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, Instant, PagId, Ri
 use super::budget::Claim;
 use super::commit::DataContext;
 use super::extents::{ExtentMap, from_extent};
+use super::inline::{Inline, thin_contents};
 use super::pool::{Reserved, Run as PoolRun};
 
 /// Accepted bytes not yet given to a device: whole blocks.
@@ -82,6 +83,8 @@ pub(super) struct State {
     pub layout: ExtentMap,
     /// Frozen blocks that a place in `layout` which the server does not know has replaced.
     pub replaced: ExtentMap,
+    /// What of block 0 lies with the inode.
+    pub inline: Inline,
     /// Blocks below it are in `layout`.
     pub loaded_to: u64,
     /// Under `DATA_P`: blocks whose mapping is in `layout`.
@@ -203,8 +206,16 @@ impl State {
         {
             return;
         }
+        let whole = match &edit {
+            Edit::Content { .. } => true,
+            Edit::Unmap { from, .. } => from.0 == 0,
+            Edit::Map { .. } | Edit::Written { .. } => false,
+        };
         self.log.push_back(Logged { seq: self.next_edit, edit });
         self.next_edit += 1;
+        if whole {
+            thin_contents(&mut self.log, self.sealed);
+        }
     }
 
     /// Nothing dirty, in flight or uncommitted?
@@ -323,6 +334,7 @@ impl File {
                 ctime: None,
                 layout: ExtentMap::default(),
                 replaced: ExtentMap::default(),
+                inline: Inline::default(),
                 loaded_to: 0,
                 known: Parts::default(),
                 touched: Parts::default(),
@@ -376,6 +388,7 @@ impl File {
         if let Some(part) = layout {
             if !before.contains(Rights::DATA_X) {
                 state.layout.clear();
+                state.inline.clear();
                 state.loaded_to = 0;
             }
             state.load(&part);
@@ -402,6 +415,7 @@ impl File {
             state.generation += 1;
             state.layout.clear();
             state.replaced.clear();
+            state.inline.clear();
             state.loaded_to = 0;
             state.known.clear();
             state.touched.clear();
@@ -733,6 +747,9 @@ impl File {
                     state.layout.insert(at, old);
                     state.blocks += old.len;
                 }
+                if piece.from == 0 {
+                    state.restore_inline();
+                }
             }
         }
     }
@@ -746,6 +763,7 @@ impl State {
         self.log.clear();
         self.layout.clear();
         self.replaced.clear();
+        self.inline.clear();
         self.loaded_to = 0;
         self.known.clear();
         self.touched.clear();
@@ -767,11 +785,18 @@ impl State {
 
     /// Blocks in use, those of accepted bytes without a place included.
     fn allocated(&self) -> u64 {
-        self.blocks + self.dirty.values().map(|run| run.reserved.blocks()).sum::<u64>()
+        let twice = if self.dirty_at(0).is_some() { self.inline_blocks() } else { 0 };
+        self.blocks - twice.min(self.blocks)
+            + self.dirty.values().map(|run| run.reserved.blocks()).sum::<u64>()
     }
 
     /// Takes a stretch of the layout in.
     fn load(&mut self, part: &LayoutPart) {
+        if self.loaded_to == 0 && part.from.0 == 0 && part.to > 0 {
+            self.inline.load(part);
+            // Nothing lies behind it on a device.
+            self.tail_zero |= self.is_inline(0) && self.size <= BLOCK_U64;
+        }
         for extent in &part.extents {
             if let Some(extent) = extent.slice(self.loaded_to.max(part.from.0), part.to) {
                 self.layout.insert(extent.file.0, from_extent(&extent, part.frozen));

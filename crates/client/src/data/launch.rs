@@ -97,6 +97,9 @@ impl File {
         if state.is_reading(start, end) && state.layout.pieces(start, end).iter().any(frozen) {
             return false;
         }
+        if self.launch_inline(state, start, end) {
+            return true;
+        }
         let mut run = state.dirty.remove(&start).expect("given");
         let placed = self.place(state, start, end, &mut run);
         state.disk_size = state.disk_size.max(state.size.min(end * BLOCK_U64));
@@ -143,6 +146,9 @@ impl File {
                     }
                 }
                 before => {
+                    if piece.from == 0 {
+                        state.replace_inline();
+                    }
                     let after = state.layout.end_before(piece.from);
                     let runs = self.ctx.pool.allocate(self.ino, len, after, &mut run.reserved);
                     let mut at = piece.from;

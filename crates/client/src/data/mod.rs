@@ -20,6 +20,7 @@ mod commit;
 mod disks;
 mod extents;
 mod file;
+mod inline;
 mod launch;
 mod parts;
 mod pool;

@@ -41,6 +41,9 @@ impl State {
                     self.layout.insert(extent.file.0, from_extent(&extent, part.frozen));
                 }
             }
+            if new.from.0 == 0 {
+                self.set_inline_part(&part.content);
+            }
             self.known.insert(Part { range: new, exclusive: true });
         }
     }
@@ -67,6 +70,7 @@ impl File {
         if !state.in_parts() {
             state.rights = Rights::DATA_P;
             state.layout.clear();
+            state.inline.clear();
             state.loaded_to = 0;
             state.known.clear();
             state.take_attr(attr);
@@ -83,6 +87,9 @@ impl File {
         let mut state = self.state.borrow_mut();
         state.mark_stale(range.from.0, range.to.0);
         state.layout.remove(range.from.0, range.to.0);
+        if range.from.0 == 0 {
+            state.inline.clear();
+        }
         state.known.remove(range);
         state.touched.remove(range);
     }

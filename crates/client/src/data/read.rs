@@ -105,6 +105,11 @@ impl File {
                 at = to;
                 continue;
             }
+            if state.is_inline(at) {
+                parts.push(Part::Memory(state.inline_block(env)));
+                at += 1;
+                continue;
+            }
             let to = state.dirty_from(at, last).map_or(last, |(start, _)| start);
             if state.is_writing(at, to) {
                 return None;
@@ -190,6 +195,9 @@ impl State {
     fn data_at(&self, block: u64, to: u64) -> (bool, u64) {
         if let Some((start, run)) = self.dirty_at(block) {
             return (true, (start + run.blocks()).min(to));
+        }
+        if self.is_inline(block) {
+            return (true, 1);
         }
         let to = self.dirty_from(block, to).map_or(to, |(start, _)| start);
         let piece = self.layout.piece_at(block, to);

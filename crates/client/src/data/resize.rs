@@ -74,7 +74,9 @@ impl File {
                 if size >= state.size {
                     return Ok(false);
                 }
-                let last = from.checked_sub(1).filter(|&last| cut && state.has_content(last));
+                let zero =
+                    |last| !state.has_content(last) || state.ends_inline(last, size % BLOCK_U64);
+                let last = from.checked_sub(1).filter(|&last| cut && !zero(last));
                 let lack = last.map_or(Lack::Nothing, |last| state.lacks_block(&means, last));
                 if matches!(lack, Lack::Nothing) {
                     state.size = size;
@@ -132,8 +134,9 @@ impl File {
         drop(state.cut_dirty(from, to));
         let removed = state.layout.remove(from, to);
         state.replaced.remove(from, to);
+        let content = from == 0 && state.drop_inline();
         let all_known = state.loaded_to >= to;
-        if removed.is_empty() && all_known {
+        if removed.is_empty() && !content && all_known {
             return;
         }
         let blocks: u64 = removed.iter().map(|(_, mapped)| mapped.len).sum();
@@ -141,7 +144,7 @@ impl File {
         state.push_edit(Edit::Unmap { from: FileBlock(from), to });
         if to == u64::MAX && state.loaded_to >= from {
             state.loaded_to = u64::MAX;
-            state.blocks = state.layout.blocks();
+            state.blocks = state.layout.blocks() + state.inline_blocks();
         }
     }
 
@@ -224,6 +227,9 @@ impl File {
     async fn allocate(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
         let mut at = from;
         let mut reserved = self.ctx.pool.nothing();
+        if from == 0 && to > 0 {
+            self.move_out().await?;
+        }
         while at < to {
             let step = to.min(at + STEP);
             self.ensure_loaded(step).await?;
@@ -294,6 +300,10 @@ impl State {
         while at < to {
             if let Some((start, run)) = self.dirty_at(at) {
                 at = start + run.blocks();
+                continue;
+            }
+            if self.is_inline(at) {
+                at += 1;
                 continue;
             }
             let end = self.dirty_from(at, to).map_or(to, |(start, _)| start);

@@ -32,6 +32,8 @@ enum Old {
     Dirty,
     /// There is none: zeros.
     Zero,
+    /// With the inode: it is known.
+    Inline,
     /// On the device.
     Fetch,
 }
@@ -149,7 +151,8 @@ impl File {
             self.ensure_loaded(block + 1).await?;
             let lack = {
                 let mut state = self.state.borrow_mut();
-                if !state.has_content(block) || !holds(&state) {
+                let zero = !state.has_content(block) || state.ends_inline(block, from % BLOCK_U64);
+                if zero || !holds(&state) {
                     return Ok(());
                 }
                 if !means.reserved.is_valid() {
@@ -203,6 +206,11 @@ impl File {
             let changed = self.changed.notified();
             {
                 let mut state = self.state.borrow_mut();
+                if state.dirty_at(block).is_some() {
+                    // Another write came meanwhile: what is on the device is not what the block holds.
+                    stale.set(true);
+                    return Ok(Fetched { block, buf: self.ctx.env.buffer(0), stale });
+                }
                 if !state.is_writing(block, block + 1) {
                     state.fetched.push((block, Rc::downgrade(&stale)));
                     let mapped = state.layout.at(block);
@@ -409,6 +417,7 @@ impl State {
     pub(super) fn has_content(&self, block: u64) -> bool {
         self.dirty_at(block).is_some()
             || self.is_writing(block, block + 1)
+            || self.is_inline(block)
             || self.layout.at(block).is_some_and(|mapped| mapped.written)
     }
 
@@ -418,6 +427,9 @@ impl State {
         }
         if block * BLOCK_U64 >= self.size {
             return Old::Zero;
+        }
+        if self.is_inline(block) {
+            return Old::Inline;
         }
         match self.layout.at(block) {
             Some(mapped) if mapped.written => Old::Fetch,
@@ -435,6 +447,7 @@ impl State {
                 out.copy_from_slice(&run.buf[at..at + BLOCK]);
             }
             Old::Zero => {}
+            Old::Inline => out = self.inline_block(env),
             Old::Fetch => {
                 if let Some(content) = means.content(block) {
                     out.copy_from_slice(content);

@@ -113,8 +113,9 @@ impl Client {
             return Err(Fault::NoAttribute);
         }
         let in_use = self.core.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        let inline = in_use.file().inline_len().await?;
         let extents = in_use.file().layout().await?;
-        Ok(layout_json(&extents).into_bytes())
+        Ok(layout_json(inline, &extents).into_bytes())
     }
 }
 
@@ -126,16 +127,19 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
     known.lack(name)
 }
 
-/// The segments of a layout: file offset, length and device offset in bytes.
-fn layout_json(extents: &[Extent]) -> String {
+/// The segments of a layout: file offset, length and device offset in bytes; before them what lies with the inode.
+fn layout_json(inline: usize, extents: &[Extent]) -> String {
     let mut text = String::from("[");
-    for (index, extent) in extents.iter().enumerate() {
+    if inline > 0 {
+        // Writing to a String cannot fail.
+        let _ = write!(text, r#"{{"offset":0,"length":{inline},"state":"inline"}}"#);
+    }
+    for extent in extents {
         let state = match extent.state {
             ExtentState::Written => "written",
             ExtentState::Unwritten => "unwritten",
         };
-        let comma = if index == 0 { "" } else { "," };
-        // Writing to a String cannot fail.
+        let comma = if text.len() == 1 { "" } else { "," };
         let _ = write!(
             text,
             r#"{comma}{{"offset":{},"length":{},"pag":{},"address":{},"state":"{state}"}}"#,
@@ -164,8 +168,10 @@ mod tests {
             state: ExtentState::Unwritten,
         };
         let one = r#"{"offset":4096,"length":8192,"pag":3,"address":16384,"state":"unwritten"}"#;
-        assert_eq!(layout_json(&[extent, extent]), format!("[{one},{one}]"));
-        assert_eq!(layout_json(&[]), "[]");
+        assert_eq!(layout_json(0, &[extent, extent]), format!("[{one},{one}]"));
+        assert_eq!(layout_json(0, &[]), "[]");
+        let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
+        assert_eq!(layout_json(70, &[extent]), format!("[{inline},{one}]"));
     }
 
     #[test]

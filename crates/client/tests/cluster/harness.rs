@@ -59,6 +59,15 @@ fn pag_uuid() -> Uuid {
 
 /// Runs `test` on a fresh, formatted cluster whose server runs.
 pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F) {
+    check_with(seed, store::Features::USUAL, test);
+}
+
+/// As [`check`], of a file system with these features.
+pub fn check_with<F: Future<Output = ()>>(
+    seed: u64,
+    features: store::Features,
+    test: impl FnOnce(Cluster) -> F,
+) {
     LOG.with(|log| log.borrow_mut().clear());
     let options = SimOptions { shuffle_tasks: seed % 2 == 1, ..SimOptions::default() };
     let world = SimWorld::with_options(seed, options);
@@ -78,7 +87,7 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         world.run(|env| async move {
             let cluster = Cluster { world: inner, env, meta, data, leases_max: Rc::default() };
-            cluster.format().await;
+            cluster.format(features).await;
             cluster.start_server().await;
             test(cluster).await;
         });
@@ -94,7 +103,7 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
 }
 
 impl Cluster {
-    async fn format(&self) {
+    async fn format(&self, features: store::Features) {
         let options = DiskOptions { write: true, exclusive: true };
         let disk = self.env.open_disk("meta", options).await.expect("the disk is there");
         let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: DATA_BYTES / BLOCK_U64 };
@@ -103,7 +112,7 @@ impl Cluster {
             uuid: fs_uuid(),
             log_bytes: 16 * MIB,
             pags: vec![pag],
-            features: store::Features::USUAL,
+            features,
             force: false,
         };
         Mfs::format(&self.env, &disk, &format).await.expect("an empty disk can be formatted");

@@ -9,6 +9,7 @@ extern crate redbud_client as client;
 mod coherence;
 mod eviction;
 mod harness;
+mod inline;
 mod listing;
 mod locks;
 mod model;

@@ -5,6 +5,8 @@
 //! - edits take effect in their order; a commit too large for one transaction is
 //!   several, and each leaves a file that a crash may show: a growing size is set
 //!   first (holes read as zeros), a shrinking one and the times last;
+//! - content that is to lie with the inode raises the size to its end in the same transaction; a mapping of block 0 takes
+//!   it away in the same transaction;
 //! - how far it came is kept with each transaction, so a commit sent again after a
 //!   restart goes on where it was; and the client is told, if it can go no further.
 
@@ -61,6 +63,7 @@ fn blocks(edit: &Edit) -> BlockRange {
         Edit::Map { extent } => BlockRange::new(extent.file.0, extent.end()),
         Edit::Unmap { from, to } => BlockRange::new(from.0, *to),
         Edit::Written { from, len } => BlockRange::new(from.0, from.0.saturating_add(*len)),
+        Edit::Content { .. } => BlockRange::new(0, 1),
     }
 }
 
@@ -80,6 +83,7 @@ pub fn step(
         return Err(Fault::NotHeld.into());
     }
     let (edits, mut at, mut work) = (commit.edits, range.start, EDITS);
+    let mut content_end = 0;
     while at < range.end && work > 0 {
         work -= 1;
         match &edits[at] {
@@ -102,12 +106,21 @@ pub fn step(
                 work = work.saturating_sub(EDITS / 4);
             }
             Edit::Written { from, len } => mark(txn, ino, *from, *len)?,
+            Edit::Content { bytes } => {
+                if commit.merge {
+                    return Err(Fault::Invalid.into());
+                }
+                txn.set_content(ino, &bytes.0)?;
+                content_end = content_end.max(bytes.0.len() as u64);
+                work = work.saturating_sub(EDITS / 4);
+            }
         }
         at += 1;
     }
     let last = at == edits.len();
-    let size = commit.size(attr.size);
-    attr.size = if last { size } else { attr.size.max(size) };
+    // What lies with the inode is not beyond the size, unless the commit says where that ends.
+    let size = commit.size(attr.size.max(content_end));
+    attr.size = if last { size } else { attr.size.max(size).max(content_end) };
     if last {
         // A time that was set ahead is no write's.
         let merge = commit.merge && attr.mtime <= cx.now;

@@ -77,7 +77,8 @@ fn finish(
     self::want(cx, &attr, want);
     cx.effects.changes.push(Unit::Attr(ino));
     cx.effects.outcome = Some(Outcome::Inode(ino));
-    Ok(OpReply::Made { leased: cx.leased(attr), dir: cx.leased(dir) })
+    let inline_max = inline_max(txn, &attr)?;
+    Ok(OpReply::Made { leased: cx.leased(attr), dir: cx.leased(dir), inline_max })
 }
 
 /// The maker's rights: what it wants, if that can be granted; and what it counts as open from the answer
@@ -87,6 +88,11 @@ pub fn want(cx: &mut Cx<'_>, attr: &Attr, want: Rights) {
     if want.contains(Rights::OPEN | Rights::DATA_X) {
         cx.effects.grants.push((attr.ino, Rights::OPEN));
     }
+}
+
+/// So many bytes of content the maker may put beside the new inode.
+pub fn inline_max(txn: &mut Txn<'_>, attr: &Attr) -> Result<u32, Stop> {
+    if attr.kind == FileKind::Regular { Ok(txn.content_room(attr.ino)? as u32) } else { Ok(0) }
 }
 
 /// What the directory hands down.

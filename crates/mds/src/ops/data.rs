@@ -1,6 +1,7 @@
 //! Rights on content, and layouts.
 
 use proto::mds::{InoRef, LayoutPart, OpReply};
+use proto::wire::Bytes;
 use store::{Stop, Txn};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, PARTS_AHEAD_MAX, REPLY_EXTENTS_MAX};
 use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights};
@@ -83,11 +84,15 @@ fn some_parts(
     cx.ready()?;
     let mut ranges = vec![widened(cx, ino, asked, window)];
     ranges.extend(free_ahead(cx, ino, asked, ahead));
-    let mut layout = LayoutPart { from: ranges[0].from, to: 0, extents: Vec::new(), frozen: false };
+    let mut layout = LayoutPart { from: ranges[0].from, ..LayoutPart::default() };
     for &range in &ranges {
         let here = part(cx, txn, ino, range.from, Some(range))?;
         layout.to = here.to;
         layout.frozen = here.frozen;
+        layout.inline_max = here.inline_max;
+        if !here.content.0.is_empty() {
+            layout.content = here.content;
+        }
         layout.extents.extend(here.extents);
     }
     let parts: Vec<Part> = ranges.into_iter().map(|range| Part { range, exclusive }).collect();
@@ -203,5 +208,7 @@ fn part(
         extents = extents.iter().filter_map(|extent| extent.slice(from.0, to)).collect();
     }
     let frozen = cx.server.quarantine.is_all_frozen() || txn.is_frozen(ino)?;
-    Ok(LayoutPart { from, to, extents, frozen })
+    let inline_max = txn.content_room(ino)? as u32;
+    let content = if from.0 == 0 && to > 0 { txn.content(ino)? } else { Vec::new() };
+    Ok(LayoutPart { from, to, extents, frozen, content: Bytes(content), inline_max })
 }

@@ -27,7 +27,8 @@ pub fn reply(
         Op::Create { dir, want, .. } | Op::CreateUnnamed { dir, want, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
             super::create::want(cx, &attr, *want);
-            OpReply::Made { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?) }
+            let inline_max = super::create::inline_max(txn, &attr)?;
+            OpReply::Made { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?), inline_max }
         }
         Op::Link { dir, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);

@@ -43,7 +43,22 @@ pub fn with_seed<F: Future<Output = ()>>(seed: u64, blocks: u64, test: impl FnOn
 /// As [`with_seed`], with so many bytes of metadata.
 pub fn with_sizes<F: Future<Output = ()>>(
     seed: u64,
+    sizes: (u64, u64),
+    test: impl FnOnce(Bed) -> F,
+) {
+    with_features(seed, sizes, store::Features::USUAL, test);
+}
+
+/// As [`run`], of a file system where small files lie with their inodes.
+pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
+    let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
+    with_features(7, (META, 1 << 20), features, test);
+}
+
+fn with_features<F: Future<Output = ()>>(
+    seed: u64,
     (bytes, blocks): (u64, u64),
+    features: store::Features,
     test: impl FnOnce(Bed) -> F,
 ) {
     let world = SimWorld::new(seed);
@@ -57,7 +72,7 @@ pub fn with_sizes<F: Future<Output = ()>>(
             uuid: Uuid([9; 16]),
             log_bytes: 8 << 20,
             pags: vec![PagFormat { id: PagId(0), uuid: Uuid([1; 16]), blocks }],
-            features: store::Features::USUAL,
+            features,
             force: false,
         };
         store::Mfs::format(&env, &disk, &options).await.unwrap();

@@ -270,29 +270,3 @@ fn who_comes_to_a_full_metadata_zone_may_mount_and_remove() {
         d.file(ROOT, "again").await;
     });
 }
-
-#[test]
-fn a_file_system_with_content_beside_inodes_is_not_served() {
-    let world = env::sim::SimWorld::new(1);
-    world.disk("meta", 64 << 20);
-    world.run(|env| async move {
-        let writing = env::DiskOptions { write: true, exclusive: false };
-        let disk = env.open_disk("meta", writing).await.unwrap();
-        let options = store::FormatOptions {
-            name: "home".into(),
-            uuid: types::Uuid([9; 16]),
-            log_bytes: 8 << 20,
-            pags: Vec::new(),
-            features: store::Features::USUAL.with(store::Feature::INLINE_DATA),
-            force: false,
-        };
-        store::Mfs::format(&env, &disk, &options).await.unwrap();
-        let mfs = store::Mfs::open(&env, &disk, store::OpenOptions::default()).await.unwrap();
-        let refused = redbud_mds::Mds::start(env, mfs, redbud_mds::Config::new("home", "home:1"))
-            .await
-            .err()
-            .unwrap();
-        let text = refused.to_string();
-        assert!(text.contains("`inline-data`") && text.contains("newer release"), "{text}");
-    });
-}

@@ -72,7 +72,7 @@ impl Txn<'_> {
             return Ok(None);
         }
         match self.locate(ino)? {
-            Some(spot) => Ok(Some(self.load(&spot)?.attr())),
+            Some(spot) => Ok(Some(self.load(&spot)?.told_attr())),
             None => Ok(None),
         }
     }

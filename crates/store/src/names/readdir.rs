@@ -136,7 +136,7 @@ impl Txn<'_> {
                 continue;
             };
             let attr = match slot.state() {
-                SlotState::Inode => Some(slot.attr()),
+                SlotState::Inode => Some(slot.told_attr()),
                 _ => self.attr_in_memory(slot.ino())?,
             };
             let cookie = u64::from(here.0) + 1;

@@ -20,8 +20,8 @@ use crate::format::slot::Slot;
 use crate::txn::Txn;
 
 impl Txn<'_> {
-    /// How many bytes of content would lie in the slot of the file; 0 if its segments are there, or the file system
-    /// knows no such content.
+    /// How many bytes of content would lie in the slot of the file if nothing but block 0 of it were mapped; 0 if the
+    /// file system knows no such content.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
@@ -30,10 +30,6 @@ impl Txn<'_> {
             return Ok(0);
         }
         let Layout { slot, .. } = self.open_layout(ino)?;
-        // A segment of block 0 alone makes way for the content.
-        if slot.segments().iter().any(|extent| extent.end() > 1) {
-            return Ok(0);
-        }
         Ok(slot.rest_room(slot.name().len()).min(CONTENT_MAX))
     }
 

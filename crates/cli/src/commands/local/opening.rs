@@ -17,8 +17,12 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     let file = dir.join(LOCAL_CONFIG);
     if !file.is_file() {
         making::make(dir, args)?;
-    } else if args.slot.is_some() {
-        log::line(&format!("--slot has no effect: {} was made before", dir.display()));
+    } else {
+        let given =
+            [("--slot", args.slot.is_some()), ("--inline-data", args.inline_data.is_some())];
+        for (option, _) in given.into_iter().filter(|(_, given)| *given) {
+            log::line(&format!("{option} has no effect: {} was made before", dir.display()));
+        }
     }
     let cluster = read(&file)?;
     tell_ignored(dir, args, &sizes(&cluster));

@@ -61,6 +61,7 @@ impl Options {
             workload: self.workload,
             time: self.time,
             timing: args.timing,
+            usual_format: args.usual_format,
             ..usual
         }
     }

@@ -21,8 +21,9 @@ fn check_after_cut(player: &mut Player) {
 
 #[test]
 fn a_power_cut_leaves_what_was_promised_and_nothing_foreign() {
-    for seed in 200..225 {
-        run(seed, Setup::default(), |rig| async move {
+    for seed in 200..240 {
+        let inline_max = if seed < 225 { 0 } else { 3000 };
+        run(seed, Setup { inline_max, ..Setup::default() }, |rig| async move {
             let mut player = Player::new(rig, seed, 2);
             for _ in 0..120 {
                 player.step().await;

@@ -3,6 +3,7 @@
 
 mod crash;
 mod faults;
+mod inline;
 mod model;
 mod parallel;
 mod units;
@@ -14,6 +15,7 @@ use std::rc::Rc;
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use proto::mds::{Edit, LayoutPart, Leased, PagInfo, PagRun};
+use proto::wire::Bytes;
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
@@ -32,6 +34,8 @@ pub const FS: Uuid = Uuid([7; 16]);
 #[derive(Clone, Default)]
 pub struct ServerFile {
     pub layout: ExtentMap,
+    /// Block 0, if it lies with the inode.
+    pub content: Vec<u8>,
     pub size: u64,
     pub mtime: Timestamp,
 }
@@ -59,6 +63,8 @@ pub struct Server {
     /// The client has handles of its files.
     pub open: Cell<bool>,
     pub frozen: Cell<bool>,
+    /// So many bytes lie with inodes.
+    pub inline_max: Cell<u32>,
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
     pub commits: Cell<u64>,
@@ -92,7 +98,7 @@ impl Server {
             gid: 0,
             rdev: 0,
             size: file.size,
-            blocks: file.layout.blocks(),
+            blocks: file.layout.blocks() + u64::from(!file.content.is_empty()),
             atime: Timestamp::default(),
             mtime: file.mtime,
             ctime: file.mtime,
@@ -133,11 +139,17 @@ impl Server {
                     }
                     let removed = file.layout.remove(extent.file.0, extent.end());
                     Self::free_all(state, removed);
+                    if extent.file.0 == 0 {
+                        file.content.clear();
+                    }
                     file.layout.insert(extent.file.0, from_extent(extent, false));
                 }
                 Edit::Unmap { from, to } => {
                     let removed = file.layout.remove(from.0, *to);
                     Self::free_all(state, removed);
+                    if from.0 == 0 {
+                        file.content.clear();
+                    }
                 }
                 Edit::Written { from, len } => {
                     for piece in file.layout.pieces(from.0, from.0 + len) {
@@ -146,9 +158,18 @@ impl Server {
                     }
                     file.layout.set_written(from.0, from.0 + len, true);
                 }
+                Edit::Content { bytes } => {
+                    let most = self.inline_max.get() as usize;
+                    assert!(!commit.merge && (1..=most).contains(&bytes.0.len()), "{bytes:?}");
+                    let removed = file.layout.remove(0, 1);
+                    Self::free_all(state, removed);
+                    file.content = bytes.0.clone();
+                    file.size = file.size.max(bytes.0.len() as u64);
+                }
             }
         }
         file.size = commit.size.unwrap_or(file.size);
+        file.content.truncate(file.size as usize);
         file.mtime = commit.mtime.unwrap_or(file.mtime);
         state.files.insert(commit.ino, file);
     }
@@ -276,13 +297,17 @@ impl Server {
         let page = self.page.get();
         let to = if rest.len() > page { rest[page].file.0 } else { u64::MAX };
         let extents = rest.into_iter().take(page).collect();
-        LayoutPart { from, to, extents, frozen: self.frozen.get() }
+        let content = now.files.get(&ino).map(|file| file.content.clone()).unwrap_or_default();
+        let content = Bytes(if from.0 == 0 { content } else { Vec::new() });
+        let inline_max = self.inline_max.get();
+        LayoutPart { from, to, extents, frozen: self.frozen.get(), content, inline_max }
     }
 
     /// The bytes of a file as a fresh client would read them.
     pub fn content(state: &ServerState, disks: &[SimDisk], ino: Ino) -> Vec<u8> {
         let file = state.files.get(&ino).cloned().unwrap_or_default();
         let mut out = vec![0u8; file.size as usize];
+        out[..file.content.len()].copy_from_slice(&file.content);
         for extent in file.layout.to_extents() {
             if extent.state != ExtentState::Written {
                 continue;
@@ -337,11 +362,12 @@ pub struct Setup {
     pub blocks: u64,
     pub dirty_max: usize,
     pub grant_max: u64,
+    pub inline_max: u32,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { disks: 2, blocks: 2048, dirty_max: 8 << 20, grant_max: 512 }
+        Setup { disks: 2, blocks: 2048, dirty_max: 8 << 20, grant_max: 512, inline_max: 0 }
     }
 }
 
@@ -385,6 +411,7 @@ impl Rig {
             refusals: RefCell::default(),
             open: Cell::new(true),
             frozen: Cell::new(false),
+            inline_max: Cell::new(setup.inline_max),
             page: Cell::new(3),
             lease: Cell::new(Instant::FAR),
             commits: Cell::new(0),

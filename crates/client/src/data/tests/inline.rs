@@ -1,0 +1,232 @@
+//! Small files that lie with their inodes.
+
+use env::sim::{DiskAction, DiskFault};
+
+use super::*;
+use crate::api::Whence;
+
+fn setup() -> Setup {
+    Setup { disks: 1, inline_max: 3000, ..Setup::default() }
+}
+
+/// Reads, writes and flushes of the data device so far.
+fn accesses(rig: &Rig) -> (u64, u64, u64) {
+    let counts = rig.server.disks[0].counts();
+    (counts.reads, counts.writes, counts.flushes)
+}
+
+/// The file as another client finds it that asks for it next.
+async fn cold(rig: &Rig, ino: u64) -> Vec<u8> {
+    let file = rig.file(ino);
+    let bytes = file.read(0, 1 << 20).await.expect("reads").to_vec();
+    file.lost(Rights::empty());
+    bytes
+}
+
+fn content(rig: &Rig, ino: u64) -> (Vec<u8>, u64) {
+    let now = rig.server.now.borrow();
+    let file = &now.files[&Ino(ino)];
+    (file.content.clone(), file.layout.blocks())
+}
+
+#[test]
+fn a_small_file_is_written_synced_and_read_without_its_device() {
+    for seed in 0..4 {
+        run(seed, setup(), |rig| async move {
+            let before = accesses(&rig);
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 2000]).await.unwrap();
+            rig.write(&file, 2000, &[8; 1000]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            assert_eq!(file.data_attr().blocks, 1, "a file without blocks would pass for a hole");
+            assert_eq!(file.read(1999, 2).await.unwrap().to_vec(), [7, 8]);
+            let want = [vec![7; 2000], vec![8; 1000]].concat();
+            assert_eq!(content(&rig, 1), (want.clone(), 0));
+            assert!(cold(&rig, 1).await == want);
+            assert_eq!(accesses(&rig), before);
+            rig.finish(2048).await;
+        });
+    }
+}
+
+#[test]
+fn a_file_that_grows_out_of_its_slot_gets_a_block_and_one_that_is_emptied_loses_it() {
+    for seed in 0..4 {
+        run(seed, setup(), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 2999]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            rig.write(&file, 2999, &[8; 2]).await.unwrap();
+            assert_eq!(content(&rig, 1).0.len(), 2999, "it stays until the mapping is there");
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1), (Vec::new(), 1));
+            let want = [vec![7; 2999], vec![8; 2]].concat();
+            assert!(cold(&rig, 1).await == want);
+            file.set_size(0).await.unwrap();
+            rig.write(&file, 10, &[9; 3]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1).1, 0);
+            assert_eq!(cold(&rig, 1).await, [vec![0; 10], vec![9; 3]].concat());
+            rig.finish(2048).await;
+        });
+    }
+}
+
+#[test]
+fn what_a_shorter_file_lost_does_not_come_back_when_it_grows() {
+    run(3, setup(), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[7; 100]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        file.set_size(40).await.unwrap();
+        file.set_size(100).await.unwrap();
+        file.fsync(false).await.unwrap();
+        assert_eq!(cold(&rig, 1).await, [vec![7; 40], vec![0; 60]].concat());
+        // Written and emptied before the server hears of either.
+        rig.write(&file, 0, &[9; 2000]).await.unwrap();
+        file.set_size(0).await.unwrap();
+        file.set_size(100).await.unwrap();
+        file.fsync(false).await.unwrap();
+        assert_eq!(cold(&rig, 1).await, vec![0; 100]);
+        assert_eq!(content(&rig, 1), (Vec::new(), 0));
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn content_comes_back_if_its_device_does_not_take_the_block_that_was_to_replace_it() {
+    for flush in [false, true] {
+        run(4, setup(), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 100]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            let what = if flush { DiskAction::Flush } else { DiskAction::Write };
+            rig.server.disks[0].fail(what, 1, DiskFault::Io);
+            rig.write(&file, 100, &[8; 5000]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Err(Fault::Io));
+            let got = file.read(0, 100).await.unwrap().to_vec();
+            assert_eq!(got, [7; 100]);
+            assert_eq!(file.data_attr().blocks, 1);
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1), (vec![7; 100], 0));
+            // And it can still go.
+            rig.write(&file, 0, &[5; 4000]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1), (Vec::new(), 1));
+            assert_eq!(cold(&rig, 1).await[..4000], [5; 4000]);
+            rig.finish(2048).await;
+        });
+    }
+}
+
+#[test]
+fn allocated_space_is_on_a_device() {
+    for dirty in [false, true] {
+        run(5, setup(), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 100]).await.unwrap();
+            if !dirty {
+                file.fsync(false).await.unwrap();
+            }
+            file.fallocate(0, 0, 8000).await.unwrap();
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1), (Vec::new(), 2));
+            assert_eq!(cold(&rig, 1).await, [vec![7; 100], vec![0; 7900]].concat());
+            rig.finish(2048).await;
+        });
+    }
+}
+
+#[test]
+fn data_and_holes_are_told_where_they_are() {
+    run(6, setup(), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[7; 100]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        file.set_size(9000).await.unwrap();
+        assert_eq!(file.seek(0, Whence::Data).await, Ok(0));
+        assert_eq!(file.seek(0, Whence::Hole).await, Ok(4096));
+        file.fallocate(3, 0, 4096).await.unwrap();
+        assert_eq!(file.seek(0, Whence::Data).await, Err(Fault::NoData));
+        file.fsync(false).await.unwrap();
+        assert_eq!(content(&rig, 1), (Vec::new(), 0));
+        assert_eq!(cold(&rig, 1).await, vec![0; 9000]);
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn many_small_files_go_through_a_small_budget() {
+    run(7, Setup { dirty_max: 64 << 10, ..setup() }, |rig| async move {
+        let files: Vec<_> = (1..=200).map(|ino| rig.file(ino)).collect();
+        for (index, file) in files.iter().enumerate() {
+            rig.write(file, 0, &vec![index as u8 + 1; 500]).await.unwrap();
+            assert!(rig.ctx.dirty_bytes() <= (64 << 10) + BLOCK_U64);
+        }
+        rig.finish(2048).await;
+        for ino in 1..=200 {
+            assert_eq!(content(&rig, ino), (vec![ino as u8; 500], 0));
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_written_and_emptied_again_and_again_leaves_a_short_commit() {
+    run(8, setup(), |rig| async move {
+        let file = rig.file(1);
+        for round in 0..100 {
+            file.set_size(0).await.unwrap();
+            rig.write(&file, 0, &[round; 1000]).await.unwrap();
+            file.launch_all();
+        }
+        let contents = |file: &File| {
+            let state = file.state.borrow();
+            state.log.iter().filter(|logged| matches!(logged.edit, Edit::Content { .. })).count()
+        };
+        assert_eq!(contents(&file), 1);
+        // Nor does it grow while the server has no room.
+        for round in 0..10 {
+            rig.server.refusals.borrow_mut().push_back(Fault::NoSpace.into());
+            rig.write(&file, 0, &[100 + round; 1000]).await.unwrap();
+            let _ = file.fsync(false).await;
+            assert!(contents(&file) <= 1);
+        }
+        file.fsync(false).await.unwrap();
+        assert_eq!(content(&rig, 1), (vec![109; 1000], 0));
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn a_write_that_waited_for_the_old_block_sees_what_came_meanwhile() {
+    for seed in (11..51).step_by(2) {
+        run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+            let rig = Rc::new(rig);
+            let file = rig.file(1);
+            rig.write(&file, 0, &[1; 8192]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            // A write of the block is on its way and does not end; the next two come meanwhile.
+            rig.server.disks[0].stall(true);
+            rig.write(&file, 0, &[2; 4096]).await.unwrap();
+            file.launch_all();
+            let (this, to, done) = (rig.clone(), file.clone(), Rc::new(Cell::new(false)));
+            let told = done.clone();
+            let waits = rig.env.spawn_join(async move {
+                this.write(&to, 10, &[3; 10]).await.unwrap();
+                told.set(true);
+            });
+            rig.env.sleep(Duration::from_millis(1)).await;
+            rig.write(&file, 0, &[4; 4096]).await.unwrap();
+            rig.server.disks[0].stall(false);
+            // If the one that waited reads the block, the other is written at the same time, and may be there first.
+            while !done.get() && file.state.borrow().reading.is_empty() {
+                rig.env.sleep(Duration::from_micros(5)).await;
+            }
+            file.launch_all();
+            waits.await;
+            let want = [vec![4; 10], vec![3; 10], vec![4; 4076]].concat();
+            assert!(file.read(0, 4096).await.unwrap().to_vec() == want);
+            rig.finish(2048).await;
+        });
+    }
+}

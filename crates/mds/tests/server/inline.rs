@@ -1,0 +1,118 @@
+//! Content that lies with inodes.
+
+use proto::mds::*;
+use proto::wire::Bytes;
+use types::*;
+
+use crate::bed::*;
+
+const ROOT: Ino = Ino::ROOT;
+
+fn content(bytes: &[u8]) -> Edit {
+    Edit::Content { bytes: Bytes(bytes.to_vec()) }
+}
+
+fn map(run: &PagRun) -> Edit {
+    let state = ExtentState::Written;
+    Edit::Map { extent: Extent { file: FileBlock(0), len: 1, pag: run.pag, addr: run.addr, state } }
+}
+
+/// What a client is told of block 0: its content, and how many blocks are mapped.
+async fn told(c: &Client, ino: Ino) -> (Vec<u8>, usize) {
+    let (_, layout) = c.acquire(ino, Rights::DATA_S | Rights::DATA_X).await.unwrap();
+    let layout = layout.unwrap();
+    (layout.content.0, layout.extents.len())
+}
+
+async fn made(c: &Client, text: &str) -> (Ino, u32) {
+    let node = node(FileKind::Regular, 0o666);
+    let op = Op::Create { dir: at(ROOT), name: name(text), node, want: Rights::DATA_X };
+    match c.call(op).await {
+        Ok(OpReply::Made { leased, inline_max, .. }) => (leased.attr.ino, inline_max),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn content_comes_with_the_layout_and_goes_with_the_mapping_of_its_block() {
+    with_inline_data(|bed| async move {
+        let c = bed.client("c").await;
+        let (ino, max) = made(&c, "f").await;
+        assert!((300..400).contains(&max), "{max}");
+        let attr = c.commit(ino, vec![content(b"hello")], None).await.unwrap();
+        assert_eq!((attr.size, attr.blocks), (5, 1), "it raises the size, and counts as a block");
+        assert_eq!(told(&c, ino).await, (b"hello".to_vec(), 0));
+        assert_eq!(c.lookup(ROOT, "f").await.unwrap().blocks, 1);
+        c.call(Op::Sync {}).await.unwrap();
+        bed.restart().await;
+        let d = bed.client("d").await;
+        assert_eq!(told(&d, ino).await, (b"hello".to_vec(), 0), "it is durable");
+        let run = d.space(1).await.unwrap().remove(0);
+        let attr = d.commit(ino, vec![map(&run)], None).await.unwrap();
+        assert_eq!((attr.size, attr.blocks), (5, 1));
+        assert_eq!(told(&d, ino).await, (Vec::new(), 1));
+        let attr = d.commit(ino, vec![content(b"again")], None).await.unwrap();
+        assert_eq!((attr.size, attr.blocks), (5, 1), "what was mapped is free");
+        assert_eq!(told(&d, ino).await, (b"again".to_vec(), 0));
+    });
+}
+
+#[test]
+fn the_size_that_a_commit_says_ends_what_its_content_has_raised_it_to() {
+    with_inline_data(|bed| async move {
+        let c = bed.client("c").await;
+        let (ino, _) = made(&c, "f").await;
+        let emptied = vec![content(&[7; 100]), Edit::Unmap { from: FileBlock(0), to: 1 << 40 }];
+        assert_eq!(c.commit(ino, emptied, Some(0)).await.unwrap().size, 0);
+        assert_eq!(told(&c, ino).await, (Vec::new(), 0));
+        assert_eq!(c.commit(ino, vec![content(&[8; 100])], Some(40)).await.unwrap().size, 40);
+        assert_eq!(told(&c, ino).await, (vec![8; 40], 0));
+        assert_eq!(c.commit(ino, Vec::new(), Some(10)).await.unwrap().size, 10);
+        assert_eq!(c.commit(ino, Vec::new(), Some(20)).await.unwrap().size, 20);
+        assert_eq!(told(&c, ino).await, (vec![8; 10], 0), "what was cut does not come back");
+        // More edits than one transaction takes, with the content among the first.
+        let mut many = vec![content(&[9; 70])];
+        many.extend((0..100).map(|at| Edit::Unmap { from: FileBlock(1 + at), to: 2 + at }));
+        assert_eq!(c.commit(ino, many, None).await.unwrap().size, 70);
+        assert_eq!(told(&c, ino).await, (vec![9; 70], 0));
+    });
+}
+
+#[test]
+fn content_that_no_slot_has_room_for_lies_apart_and_content_that_is_too_long_is_refused() {
+    with_inline_data(|bed| async move {
+        let c = bed.client("c").await;
+        let (ino, max) = made(&c, "f").await;
+        let long = vec![5; max as usize + 1];
+        c.commit(ino, vec![content(&long)], None).await.unwrap();
+        assert_eq!(told(&c, ino).await, (long.clone(), 0));
+        let more = content(&[5; limits::CONTENT_MAX + 1]);
+        assert_eq!(c.commit(ino, vec![more], None).await, Err(Fault::Invalid));
+        assert_eq!(told(&c, ino).await, (long, 0), "as it was");
+        let dir = c.dir(ROOT, "d").await;
+        assert_eq!(c.commit(dir, vec![content(b"x")], None).await, Err(Fault::Invalid));
+        let merged = Op::Commit {
+            ino,
+            edits: vec![content(b"x")],
+            size: None,
+            mtime: None,
+            ctime: None,
+            merge: true,
+            tail_zero: false,
+        };
+        assert_eq!(c.call(merged).await.err(), Some(Fault::Invalid), "no part has content");
+        let d = bed.client("d").await;
+        assert_eq!(d.commit(ino, vec![content(b"x")], None).await, Err(Fault::NotHeld));
+    });
+}
+
+#[test]
+fn a_file_system_without_the_feature_takes_no_content() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let (ino, max) = made(&c, "f").await;
+        assert_eq!(max, 0);
+        assert_eq!(c.commit(ino, vec![content(b"x")], None).await, Err(Fault::Invalid));
+        assert_eq!(told(&c, ino).await, (Vec::new(), 0));
+    });
+}
