@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::{Hello, Message, Op, OpReply, Principal, Request, VERSION};
+use serde_json::Value;
 use types::{ClientId, Transno};
 
 use crate::exit::{Failure, Status};
@@ -28,6 +29,19 @@ pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
     let text =
         format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
     Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
+}
+
+/// What the server of `source` says of itself.
+pub fn status(source: &Source) -> Result<Value, Failure> {
+    match ask(source, Op::Status {})? {
+        OpReply::Text { text } => serde_json::from_str(&text).map_err(|error| {
+            Failure::failed(
+                "RB-MDS-REFUSED",
+                format!("{source}: the server told nonsense: {error}"),
+            )
+        }),
+        _ => Err(Failure::failed("RB-MDS-REFUSED", format!("{source}: an unexpected answer"))),
+    }
 }
 
 fn connect(server: &str) -> std::io::Result<TcpStream> {

@@ -78,6 +78,8 @@ pub enum Command {
     /// Where a file lies: its segments with file offset, length, PAG, offset and state
     #[command(alias = "getstripe")]
     Layout(LayoutArgs),
+    /// Have the running server read and check its whole metadata device
+    Scrub(ScrubArgs),
     /// Check a file system whose server is stopped, and repair it if told to
     Fsck(FsckArgs),
     /// Write names, attributes and layouts as a stream to standard output; the server is stopped
@@ -267,6 +269,37 @@ pub struct StatusArgs {
     /// How to print it
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Arguments of `scrub`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Everything goes on meanwhile. Every metadata block in use is read where it lies and verified, with what leads
+to it and what it leads to; a damaged one is written anew if the server's cache or log has its newest version.
+Link counts, blocks with two owners and counts are checked by `redbud fsck` only, with the server stopped.
+The server does this by itself, too: `scrub_interval` and `scrub_rate` in the cluster's file.
+
+TARGET as for `redbud status`. Exit status: 0 nothing is left damaged, 1 something is.")]
+pub struct ScrubArgs {
+    /// Whose server
+    pub target: String,
+    /// Bytes to be read in a second at most; 0: as many as the device gives
+    #[arg(long, default_value = "0", value_parser = parse_rate)]
+    pub rate: u64,
+    /// Do not wait for its end
+    #[arg(long)]
+    pub background: bool,
+    /// Break off the one that runs
+    #[arg(long, conflicts_with_all = ["rate", "background"])]
+    pub stop: bool,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A size, or 0.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_size(text) }
 }
 
 /// Arguments of `df`.

@@ -12,6 +12,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod path;
 pub mod reproduce;
+pub mod scrub;
 pub mod sim;
 pub mod status;
 pub mod umount;

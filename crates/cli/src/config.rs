@@ -29,6 +29,12 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 pub const LEASE_RANGE: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(3601);
 /// The metadata server's buffer cache, unless the file says otherwise.
 pub const DEFAULT_CACHE: u64 = 256 << 20;
+/// Pause between two scrubs, unless the file says otherwise.
+const DEFAULT_SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Shortest pause between two scrubs.
+const SCRUB_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Slowest scrub.
+const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Smallest buffer cache.
 pub const CACHE_MIN: u64 = 8 << 20;
 
@@ -45,6 +51,10 @@ pub struct Cluster {
     pub lease: Duration,
     /// Bytes of the metadata server's buffer cache.
     pub cache: u64,
+    /// Pause between two scrubs of the metadata zone; zero: none but those asked for.
+    pub scrub_interval: Duration,
+    /// Bytes that such a scrub reads in a second at most; 0: no bound.
+    pub scrub_rate: u64,
     /// The metadata zone.
     pub metadata: Zone,
     /// Bytes of its log; by default a share of the zone.
@@ -102,6 +112,8 @@ struct RawServer {
     listen: Option<Spanned<String>>,
     lease: Option<Spanned<String>>,
     cache: Option<Spanned<String>>,
+    scrub_interval: Option<Spanned<String>>,
+    scrub_rate: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -153,6 +165,8 @@ impl Cluster {
             name,
             listen: reader.listen(raw.server.listen)?,
             lease: reader.lease(raw.server.lease)?,
+            scrub_interval: reader.scrub_interval(raw.server.scrub_interval)?,
+            scrub_rate: reader.scrub_rate(raw.server.scrub_rate)?,
             cache: reader
                 .size("server.cache", raw.server.cache, CACHE_MIN)?
                 .unwrap_or(DEFAULT_CACHE),
@@ -229,6 +243,29 @@ impl Reader<'_> {
             return Ok(lease);
         }
         Err(self.at(value.span(), "key `server.lease`: write a time from 1s to 1h"))
+    }
+
+    fn scrub_interval(&self, value: Option<Spanned<String>>) -> Result<Duration, ConfigError> {
+        let Some(value) = value else { return Ok(DEFAULT_SCRUB_INTERVAL) };
+        if value.get_ref() == "never" {
+            return Ok(Duration::ZERO);
+        }
+        let interval = parse_duration(value.get_ref()).map_err(|text| {
+            self.at(value.span(), format!("key `server.scrub_interval`: {text}"))
+        })?;
+        if interval >= SCRUB_INTERVAL_MIN {
+            return Ok(interval);
+        }
+        let text = "key `server.scrub_interval`: write a time from 1s on, or never";
+        Err(self.at(value.span(), text))
+    }
+
+    fn scrub_rate(&self, value: Option<Spanned<String>>) -> Result<u64, ConfigError> {
+        let is_zero = value.as_ref().is_some_and(|value| value.get_ref() == "0");
+        if is_zero {
+            return Ok(0);
+        }
+        Ok(self.size("server.scrub_rate", value, SCRUB_RATE_MIN)?.unwrap_or(mds::SCRUB_RATE))
     }
 
     fn zones(&self, raw: Vec<RawData>, metadata: &Path) -> Result<Vec<(PagId, Zone)>, ConfigError> {

@@ -66,6 +66,7 @@ fn run(command: Command) -> Ended {
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Status(args) => commands::status::run(&args),
+        Command::Scrub(args) => commands::scrub::run(&args),
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),

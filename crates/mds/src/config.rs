@@ -5,6 +5,9 @@ use std::rc::Rc;
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
+/// Bytes that a scrub reads in a second if nobody says: a disk hardly notices it.
+pub const SCRUB_RATE: u64 = 16 << 20;
+
 /// A data zone and where clients and the server find its device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagPlace {
@@ -32,12 +35,16 @@ pub struct Config {
     pub pags: Vec<PagPlace>,
     /// Leases kept; beyond them the coldest are recalled.
     pub leases_max: usize,
+    /// Pause between two scrubs of the metadata device; zero: only when one is asked for.
+    pub scrub_interval: Duration,
+    /// Bytes that such a scrub reads in a second at most; 0: no bound.
+    pub scrub_rate: u64,
     /// Where log lines go.
     pub log: Log,
 }
 
 impl Config {
-    /// A configuration with the default lease of 30 s and no log.
+    /// A configuration with the default lease of 30 s, no log, and no scrub but those asked for.
     pub fn new(fs_name: &str, listen: &str) -> Config {
         Config {
             fs_name: fs_name.to_owned(),
@@ -45,6 +52,8 @@ impl Config {
             lease: Duration::from_secs(30),
             pags: Vec::new(),
             leases_max: LEASES_MAX,
+            scrub_interval: Duration::ZERO,
+            scrub_rate: SCRUB_RATE,
             log: Rc::new(|_| {}),
         }
     }

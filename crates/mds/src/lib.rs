@@ -29,6 +29,7 @@ mod recall;
 mod recent;
 mod record;
 mod request;
+mod scrub;
 mod server;
 mod session;
 mod spare;
@@ -37,7 +38,7 @@ pub mod status;
 mod turns;
 mod unheard;
 
-pub use config::{Config, Log, PagPlace};
+pub use config::{Config, Log, PagPlace, SCRUB_RATE};
 pub use server::ServeError;
 pub use start::{Mds, serve};
 pub use status::Status;

@@ -294,6 +294,13 @@ impl Work {
                 evict::evict(&self.server, *client, "by the administrator").await;
                 return Ok(OpReply::Done {});
             }
+            Op::Scrub { rate } if administrator => {
+                match rate {
+                    Some(rate) => self.server.scrubber.ask(*rate),
+                    None => self.server.scrubber.break_off(),
+                }
+                return Ok(OpReply::Done {});
+            }
             _ if administrator => return Err(Fault::NotPermitted),
             _ => {}
         }
@@ -357,7 +364,7 @@ impl Work {
                 self.leave = true;
                 Ok(OpReply::Done {})
             }
-            Op::Evict { .. } => Err(Fault::NotPermitted),
+            Op::Evict { .. } | Op::Scrub { .. } => Err(Fault::NotPermitted),
             _ => Err(Fault::Unsupported),
         }
     }

@@ -28,6 +28,7 @@ use crate::gate::Gates;
 use crate::grace::Grace;
 use crate::recall;
 use crate::recent::Recent;
+use crate::scrub::Scrubber;
 use crate::session::{Session, State};
 use crate::turns::Turns;
 use crate::unheard::Unheard;
@@ -103,6 +104,8 @@ pub struct Server {
     pub connections: RefCell<Vec<Weak<Connection>>>,
     /// Inodes without names.
     pub freer: Freer,
+    /// Scrubs of the metadata device.
+    pub scrubber: Scrubber,
     /// Evicted clients.
     pub quarantine: Quarantine,
     /// Recovery of clients.
@@ -152,6 +155,7 @@ impl Server {
             sessions: RefCell::default(),
             connections: RefCell::default(),
             freer: Freer::default(),
+            scrubber: Scrubber::default(),
             quarantine: Quarantine::default(),
             grace: Grace::default(),
             unheard: Unheard::default(),
@@ -288,6 +292,7 @@ impl Server {
         }
         self.grace.progress();
         self.freer.stop();
+        self.scrubber.stop();
         self.stop.notify_all();
     }
 

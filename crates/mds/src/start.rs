@@ -17,7 +17,7 @@ use crate::hello::Info;
 use crate::ops::READ;
 use crate::server::{ServeError, Server, beat, upkeep};
 use crate::status::{self, Status};
-use crate::{connection, evict, freer, grace};
+use crate::{connection, evict, freer, grace, scrub};
 
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -77,6 +77,7 @@ impl Mds {
         let env = server.env.clone();
         let failed = server.stop.notified();
         env.spawn(freer::run(server.clone()));
+        env.spawn(scrub::run(server.clone()));
         env.spawn(upkeep(server.clone()));
         env.spawn(beat(server.clone()));
         env.spawn(grace::run(server.clone()));

@@ -2,10 +2,15 @@
 
 use std::fmt::Write;
 
+use store::scrub::Scrubbed;
+
 use crate::devices;
 use crate::ops::READ;
 use crate::server::Server;
 use crate::session::State;
+
+/// Findings of a scrub that are told by name; the log has more.
+const PROBLEMS_TOLD: usize = 20;
 
 /// A client as the server sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +55,21 @@ pub struct PagStatus {
     /// "sound"; "suspect": an eviction went on without its flush, and it has not answered since;
     /// "not open": this host does not have it.
     pub device: &'static str,
+}
+
+/// Scrubs of the metadata device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScrubStatus {
+    /// "running"; else how the last one ended: "whole", "broken off"; "never" since the start.
+    pub state: &'static str,
+    /// How long the one that runs has, or the last one took.
+    pub took_ms: u64,
+    /// Since the last one ended; 0 while one runs.
+    pub ended_ms: u64,
+    /// Bytes that the one that runs reads in a second at most; 0: no bound.
+    pub rate: u64,
+    /// How far it is, or what the last one found.
+    pub found: Scrubbed,
 }
 
 /// The server's state.
@@ -105,6 +125,8 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// Data zones.
     pub pags: Vec<PagStatus>,
+    /// Scrubs.
+    pub scrub: ScrubStatus,
 }
 
 /// The state now.
@@ -176,6 +198,26 @@ pub async fn collect(server: &Server) -> Status {
         index_nodes: usage.index.nodes,
         clients,
         pags,
+        scrub: scrub(server),
+    }
+}
+
+fn scrub(server: &Server) -> ScrubStatus {
+    let now = server.env.now();
+    if let Some((options, since, found)) = server.scrubber.running() {
+        let took_ms = since.map_or(0, |since| now.since(since).as_millis() as u64);
+        return ScrubStatus { state: "running", took_ms, ended_ms: 0, rate: options.rate, found };
+    }
+    let Some(last) = server.scrubber.last() else {
+        let found = Scrubbed::default();
+        return ScrubStatus { state: "never", took_ms: 0, ended_ms: 0, rate: 0, found };
+    };
+    ScrubStatus {
+        state: if last.whole { "whole" } else { "broken off" },
+        took_ms: last.took.as_millis() as u64,
+        ended_ms: now.since(last.at).as_millis() as u64,
+        rate: 0,
+        found: last.found,
     }
 }
 
@@ -272,8 +314,34 @@ impl Status {
             out.close('}');
         }
         out.close(']');
+        out.key("scrub");
+        self.scrub.add_to(&mut out);
         out.close('}');
         out.0
+    }
+}
+
+impl ScrubStatus {
+    fn add_to(&self, out: &mut Json) {
+        let found = &self.found;
+        out.open('{');
+        out.text("state", self.state);
+        out.number("took_ms", self.took_ms);
+        out.number("ended_ms", self.ended_ms);
+        out.number("rate", self.rate);
+        out.number("blocks", found.blocks);
+        out.number("newer", found.newer);
+        out.number("inodes", found.inodes);
+        out.number("written_anew", found.mended.len() as u64);
+        out.number("findings", found.problems.len() as u64 + found.omitted);
+        out.key("problems");
+        out.open('[');
+        for problem in found.problems.iter().take(PROBLEMS_TOLD) {
+            out.item();
+            out.string(&problem.to_string());
+        }
+        out.close(']');
+        out.close('}');
     }
 }
 

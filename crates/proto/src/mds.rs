@@ -411,6 +411,9 @@ wire_enum! {
         Status = 32 {},
         /// Evicts a client (administrator). Reply `Done`.
         Evict = 33 { client: ClientId, },
+        /// Begins a scrub of the metadata device that reads at most `rate` bytes a second (0: no bound), unless
+        /// one runs; `None` breaks off the one that runs (administrator). [`Op::Status`] tells how far it is. Reply `Done`.
+        Scrub = 34 { rate: Option<u64>, },
     }
 }
 

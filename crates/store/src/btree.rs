@@ -110,6 +110,17 @@ impl<const K: usize> Stand<K> {
     }
 }
 
+/// The nodes on the way to a key, and the leaf where it ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Descent<const K: usize, const V: usize> {
+    /// From the root to the leaf.
+    pub nodes: Vec<MetaBlock>,
+    /// What is in the leaf, in order.
+    pub entries: Vec<Entry<K, V>>,
+    /// The first key that the next leaf may have; `None`: there is no further leaf.
+    pub next: Option<[u8; K]>,
+}
+
 /// A handle on the tree at a place; it holds no state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree<const K: usize, const V: usize> {
@@ -504,6 +515,29 @@ impl<const K: usize, const V: usize> Tree<K, V> {
             high: if at + 1 < node.count { Some(node.key(at + 1)) } else { high },
         });
         Ok(Inside::Inner(node.level, children.collect()))
+    }
+
+    /// Checks the nodes from the root to the leaf where `key` belongs; `None` for an empty tree.
+    ///
+    /// # Errors
+    /// As [`Tree::inspect`].
+    pub fn descend(&self, txn: &Txn<'_>, key: &[u8; K]) -> Result<Option<Descent<K, V>>, Stop> {
+        let mut nodes = Vec::new();
+        let mut next = self.top(txn)?;
+        while let Some(node) = next {
+            nodes.push(node.block);
+            match self.inspect(txn, &node)? {
+                Inside::Leaf(entries) => {
+                    return Ok(Some(Descent { nodes, entries, next: node.high }));
+                }
+                Inside::Inner(_, children) => {
+                    let at =
+                        children.partition_point(|child| child.low.is_none_or(|low| low <= *key));
+                    next = children.get(at.saturating_sub(1)).copied();
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn walk(

@@ -34,6 +34,7 @@ pub mod names;
 pub mod open;
 mod recovery;
 pub mod roots;
+pub mod scrub;
 pub mod side;
 pub mod space;
 mod state;

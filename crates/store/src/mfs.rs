@@ -185,7 +185,8 @@ impl Mfs {
         space.total_free() < space.reserve + u64::from(cost.dirty)
     }
 
-    fn attempt<T>(
+    /// Runs `body` once, as far as it comes with what is cached.
+    pub(crate) fn attempt<T>(
         &self,
         cost: Cost,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,

@@ -79,6 +79,8 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let config = Config {
         lease: cluster.lease,
         pags: places(&mfs, &path, cluster).await?,
+        scrub_interval: cluster.scrub_interval,
+        scrub_rate: cluster.scrub_rate,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };

@@ -1,6 +1,5 @@
 //! `redbud status`: what the servers say of themselves, and the mounts of this host.
 
-use proto::mds::{Op, OpReply};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -55,24 +54,12 @@ pub fn run(args: &StatusArgs) -> Ended {
     let mounts: Vec<Mount> =
         mounts.iter().filter(is_asked).map(|mount| describe_mount(mount, &running)).collect();
     let asked: Vec<(Source, Result<Value, Failure>)> =
-        sources.into_iter().map(|source| (source.clone(), server(&source))).collect();
+        sources.into_iter().map(|source| (source.clone(), admin::status(&source))).collect();
     let worst = asked.iter().filter_map(|(_, answer)| answer.as_ref().err()).map(|f| f.code).max();
     let report =
         Report { version: 1, filesystems: asked.into_iter().map(file_system).collect(), mounts };
     output::print_report(args.output, &report, describe)?;
     Ok(worst.unwrap_or(0))
-}
-
-fn server(source: &Source) -> Result<Value, Failure> {
-    match admin::ask(source, Op::Status {})? {
-        OpReply::Text { text } => serde_json::from_str(&text).map_err(|error| {
-            Failure::failed(
-                "RB-MDS-REFUSED",
-                format!("{source}: the server told nonsense: {error}"),
-            )
-        }),
-        _ => Err(Failure::failed("RB-MDS-REFUSED", format!("{source}: an unexpected answer"))),
-    }
 }
 
 fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem {

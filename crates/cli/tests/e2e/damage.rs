@@ -47,6 +47,43 @@ fn either_copy_of_the_superblock_suffices_and_none_is_refused() {
 }
 
 #[test]
+fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
+    let mut cluster = Cluster::formatted(&Spec::default());
+    cluster.start_server();
+    cluster.mount();
+    for n in 0..300 {
+        fs::write(cluster.root().join(format!("f{n}")), b"works").unwrap();
+    }
+    cluster.unmount(0);
+    cluster.stop_server();
+    cluster.start_server();
+    cluster.remount(0, &[]);
+    // Cached, so that the server knows what should be there.
+    assert_eq!(fs::read_dir(cluster.root()).unwrap().count(), 300);
+    let scrub = |arguments: &[&str]| {
+        let output = run(redbud().arg("scrub").arg(cluster.root()).args(arguments));
+        (output.status.code(), describe(&output))
+    };
+    let (code, said) = scrub(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("0 damaged blocks written anew, 0 findings"), "{said}");
+    let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
+    // The log lies in front: the last place is the block's home.
+    let name = image.windows(4).rposition(|bytes| bytes == b"f123").unwrap() as u64;
+    overwrite(&cluster, "metadata.img", name, b"x");
+    let (code, said) = scrub(&["--rate", "64M", "--json"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("\"written_anew\":1"), "{said}");
+    assert_eq!(fs::read(cluster.root().join("f123")).unwrap(), b"works");
+    let (code, said) = scrub(&["--rate", "5"]);
+    assert_eq!(code, Some(0), "{said}");
+    cluster.unmount(0);
+    cluster.stop_server();
+    assert!(cluster.server_log().contains("has been written anew"));
+    cluster.assert_clean();
+}
+
+#[test]
 fn a_metadata_device_without_its_label_is_refused() {
     let cluster = Cluster::formatted(&Spec::default());
     overwrite(&cluster, "metadata.img", 0, &[0; 4096]);

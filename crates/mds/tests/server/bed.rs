@@ -28,6 +28,7 @@ pub struct Bed {
     meta: env::sim::SimDisk,
     error: Rc<Cell<bool>>,
     leases_max: Rc<Cell<usize>>,
+    scrub_interval: Rc<Cell<Duration>>,
 }
 
 /// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the file system.
@@ -78,8 +79,8 @@ fn with_features<F: Future<Output = ()>>(
         store::Mfs::format(&env, &disk, &options).await.unwrap();
         drop(disk);
         let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
-        let (log, error) = (Rc::default(), Rc::default());
-        let bed = Bed { world: inner, env, log, meta, error, leases_max };
+        let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
+        let bed = Bed { world: inner, env, log, meta, error, leases_max, scrub_interval };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -99,7 +100,7 @@ impl Bed {
     pub async fn start(&self) {
         let env = self.world.node("mds");
         let (log, error) = (self.log.clone(), self.error.clone());
-        let leases_max = self.leases_max.get();
+        let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env).await;
@@ -109,6 +110,7 @@ impl Bed {
             let mut config = Config::new("home", ADDRESS);
             config.lease = LEASE;
             config.leases_max = leases_max;
+            config.scrub_interval = scrub_interval;
             let (id, uuid) = (PagId(0), Uuid([1; 16]));
             config.pags = vec![redbud_mds::PagPlace { id, uuid, path: "data".into() }];
             config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
@@ -122,6 +124,11 @@ impl Bed {
     /// From its next start on the server keeps so many leases.
     pub fn keep_leases(&self, max: usize) {
         self.leases_max.set(max);
+    }
+
+    /// From its next start on the server scrubs so often.
+    pub fn scrub_every(&self, interval: Duration) {
+        self.scrub_interval.set(interval);
     }
 
     /// Kills the server as SIGKILL does, and starts it again.

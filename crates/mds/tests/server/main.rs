@@ -8,4 +8,5 @@ mod coherence;
 mod inline;
 mod names;
 mod recovery;
+mod scrub;
 mod space;

@@ -366,6 +366,7 @@ fn strangers_and_nonsense_are_refused_with_a_reason() {
         };
         assert_eq!(admin.call(make).await, Err(Fault::NotPermitted));
         assert_eq!(c.call(Op::Evict { client: c.id() }).await, Err(Fault::NotPermitted));
+        assert_eq!(c.call(Op::Scrub { rate: Some(0) }).await, Err(Fault::NotPermitted));
         assert_eq!(admin.call(Op::Evict { client: c.id() }).await, Ok(OpReply::Done {}));
         c.push(|push| matches!(push, Push::Evicted { .. })).await;
     });

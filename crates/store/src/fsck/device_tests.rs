@@ -25,17 +25,17 @@ use crate::trees::QUARANTINES;
 use crate::txn::Txn;
 
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
-const SIZE: u64 = 8 << 20;
+pub(crate) const SIZE: u64 = 8 << 20;
 const LOG: u64 = 1 << 20;
 const SMALL: FsckOptions = FsckOptions { cache_bytes: 0, progress: None };
 
-fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOnce(Env) -> F) -> T {
+pub(crate) fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOnce(Env) -> F) -> T {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
     world.run(main)
 }
 
-fn run_fsck(disk: &SimDisk) -> Report {
+pub(crate) fn run_fsck(disk: &SimDisk) -> Report {
     in_world(disk, |env| async move {
         let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
         fsck(&env, &disk, SMALL).await.unwrap()
@@ -49,16 +49,16 @@ fn run_repair(disk: &SimDisk) -> Repaired {
     })
 }
 
-async fn open(env: &Env) -> Mfs {
+pub(crate) async fn open(env: &Env) -> Mfs {
     let disk = env.open_disk("meta", WRITE).await.unwrap();
     Mfs::open(env, &disk, OpenOptions { cache_bytes: 0, ..OpenOptions::default() }).await.unwrap()
 }
 
-fn name(text: String) -> Name {
+pub(crate) fn name(text: String) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn new(kind: FileKind) -> NewInode<'static> {
+pub(crate) fn new(kind: FileKind) -> NewInode<'static> {
     let time = Timestamp { seconds: 1, nanos: 2 };
     NewInode {
         kind,
@@ -76,23 +76,23 @@ fn new(kind: FileKind) -> NewInode<'static> {
     }
 }
 
-fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
+pub(crate) fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
     let attr = txn.attr(ino)?.unwrap();
     txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
 }
 
-async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+pub(crate) async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
     mfs.run(Cost::DELETE, body).await.unwrap().0
 }
 
-fn directory(txn: &mut Txn<'_>, parent: Ino, text: String) -> Result<Ino, Stop> {
+pub(crate) fn directory(txn: &mut Txn<'_>, parent: Ino, text: String) -> Result<Ino, Stop> {
     let dir = txn.create(parent, &name(text), &new(FileKind::Directory), None)?;
     links(txn, parent, 1)?;
     Ok(dir)
 }
 
 /// A closed device with something in every tree, most of them of several nodes.
-fn populated() -> SimDisk {
+pub(crate) fn populated() -> SimDisk {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
@@ -170,7 +170,7 @@ async fn populate(mfs: &Mfs) {
 }
 
 /// Everything that can be read, by path.
-fn contents(disk: &SimDisk) -> BTreeMap<String, String> {
+pub(crate) fn contents(disk: &SimDisk) -> BTreeMap<String, String> {
     in_world(&disk.fork(), |env| async move {
         let mfs = open(&env).await;
         let mut out = BTreeMap::new();
@@ -205,7 +205,7 @@ fn describe(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
 }
 
 /// Blocks in use that are not the log's, with their types.
-fn blocks_in_use(disk: &SimDisk) -> Vec<(u64, BlockType)> {
+pub(crate) fn blocks_in_use(disk: &SimDisk) -> Vec<(u64, BlockType)> {
     let tag = block::tag_of(Uuid([9; 16]));
     let whole = |at: u64| {
         let data = disk.peek(at * BLOCK as u64, BLOCK);
@@ -215,13 +215,13 @@ fn blocks_in_use(disk: &SimDisk) -> Vec<(u64, BlockType)> {
 }
 
 /// Is a block read by a check? Blocks that were given back are not, nor is one copy of two.
-fn is_read(disk: &SimDisk, at: u64) -> bool {
+pub(crate) fn is_read(disk: &SimDisk, at: u64) -> bool {
     let broken = disk.fork();
     broken.poke(at * BLOCK as u64, &[0xa5; BLOCK]);
     !run_fsck(&broken).is_clean()
 }
 
-fn flip(disk: &SimDisk, at: u64, rng: &mut SimRng) -> String {
+pub(crate) fn flip(disk: &SimDisk, at: u64, rng: &mut SimRng) -> String {
     let bits = 1 + rng.below(8);
     let mut chosen = std::collections::BTreeSet::new();
     while (chosen.len() as u64) < bits {
@@ -233,7 +233,7 @@ fn flip(disk: &SimDisk, at: u64, rng: &mut SimRng) -> String {
     format!("block {at}, bits {chosen:?}")
 }
 
-fn wipe_log(disk: &SimDisk) {
+pub(crate) fn wipe_log(disk: &SimDisk) {
     let first = crate::roots::ROOTS_BLOCK.0 + 1;
     disk.poke(first * BLOCK as u64, &vec![0; LOG as usize]);
 }

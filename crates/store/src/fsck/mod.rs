@@ -18,7 +18,7 @@ mod blocks;
 mod chunks;
 mod clients;
 #[cfg(test)]
-mod device_tests;
+pub(crate) mod device_tests;
 mod fix;
 mod links;
 mod lmap;

@@ -36,8 +36,15 @@ impl Txn<'_> {
         if let Some(found) = self.side().names.chunk(&self.pending.names, number) {
             return Ok(found.is_some());
         }
+        let Some(chunk) = self.read_chunk(number)? else { return Ok(false) };
+        self.side_mut().names.put_chunk(number, chunk);
+        Ok(true)
+    }
+
+    /// The map of a chunk as the directory table has it.
+    pub(crate) fn read_chunk(&self, number: DirNo) -> Result<Option<Chunk>, Stop> {
         let Some(value) = CHUNKS.get(self, &chunk_key(number, DESCRIPTOR))? else {
-            return Ok(false);
+            return Ok(None);
         };
         let descriptor = Descriptor::decode(&value)
             .ok_or_else(|| CHUNKS.corrupt(self, "a chunk's descriptor makes no sense"))?;
@@ -60,8 +67,7 @@ impl Txn<'_> {
         if descriptor.used > next {
             return Err(CHUNKS.corrupt(self, "a chunk uses blocks that it does not have"));
         }
-        self.side_mut().names.put_chunk(number, Chunk { descriptor, runs });
-        Ok(true)
+        Ok(Some(Chunk { descriptor, runs }))
     }
 
     /// The map of a chunk that [`Txn::ensure_chunk`] found.

@@ -1,0 +1,73 @@
+//! `redbud scrub`: has the running server read and check its whole metadata device.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use proto::mds::Op;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::ScrubArgs;
+use crate::exit::{Ended, Failure};
+use crate::source::Source;
+use crate::{admin, output, target};
+
+/// Pause between two questions how far it is.
+const ASK: Duration = Duration::from_millis(200);
+
+#[derive(Serialize)]
+struct Report {
+    version: u32,
+    source: String,
+    scrub: Value,
+}
+
+/// Begins a scrub and waits for its end; or breaks one off.
+pub fn run(args: &ScrubArgs) -> Ended {
+    let source = target::source(&args.target)?;
+    let rate = (!args.stop).then_some(args.rate);
+    admin::ask(&source, Op::Scrub { rate })?;
+    let mut state = state(&source)?;
+    let terminal = std::io::stderr().is_terminal();
+    while !args.background && state["state"] == "running" {
+        std::thread::sleep(ASK);
+        state = self::state(&source)?;
+        if terminal {
+            let line = format!("\r{} blocks, {} inodes", state["blocks"], state["inodes"]);
+            drop(std::io::stderr().write_all(line.as_bytes()));
+        }
+    }
+    if terminal && !args.background {
+        drop(std::io::stderr().write_all(b"\r\x1b[K"));
+    }
+    let sound = state["findings"] == 0;
+    let report = Report { version: 1, source: source.to_string(), scrub: state };
+    output::print_report(args.output, &report, describe)?;
+    Ok(u8::from(!sound))
+}
+
+fn state(source: &Source) -> Result<Value, Failure> {
+    let mut server = admin::status(source)?;
+    Ok(server["scrub"].take())
+}
+
+fn describe(report: &Report) -> String {
+    let scrub = &report.scrub;
+    let mut text = match scrub["state"].as_str() {
+        Some("running") => "a scrub runs: redbud status tells how far it is\n".to_owned(),
+        Some("whole") => format!("read to the end in {} ms\n", scrub["took_ms"]),
+        Some("never") => return "no scrub has run since the server started\n".to_owned(),
+        _ => "broken off\n".to_owned(),
+    };
+    text += &format!(
+        "{} blocks and {} inodes are whole, {} damaged blocks written anew, {} findings\n",
+        scrub["blocks"], scrub["inodes"], scrub["written_anew"], scrub["findings"]
+    );
+    for problem in scrub["problems"].as_array().into_iter().flatten() {
+        text += &format!("  {}\n", problem.as_str().unwrap_or_default());
+    }
+    if scrub["findings"] != 0 {
+        text += "stop the server and run: redbud fsck --repair\n";
+    }
+    text
+}

@@ -1,0 +1,236 @@
+//! Reading blocks where they lie, and writing damaged ones anew.
+
+use std::collections::BTreeSet;
+
+use types::limits::BLOCK;
+use types::{Lsn, MetaBlock};
+
+use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, TRIES, Txn};
+use crate::block::{self, Block, HEADER, lsn_of, type_of};
+use crate::format::blob::BLOB_MAX;
+use crate::mfs::Cost;
+
+/// What memory knows of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// Nothing: what the device has is the newest version.
+    Away,
+    /// It is cached, and at home: this is who changed it last.
+    Home(Lsn),
+    /// It has changed and is to go home, or on its way.
+    Newer,
+}
+
+/// Said of what the device fails to read.
+const UNREADABLE: &str = "cannot be read";
+
+/// Is a block still what it was read as?
+type Still<'a> = &'a dyn Fn(&mut Txn<'_>, MetaBlock) -> Result<bool, Stop>;
+
+impl Scrub<'_> {
+    /// Reads `count` blocks of type `kind` from `first` on where they lie. Gives those that are whole
+    /// and of which nothing newer is on its way; damaged ones are mended or told, if they are in use `still`.
+    pub(super) async fn read(
+        &self,
+        first: MetaBlock,
+        count: usize,
+        kind: BlockType,
+        still: Still<'_>,
+    ) -> Result<Vec<Option<Box<Block>>>, StoreError> {
+        self.rest(count as u64).await;
+        let inside =
+            first.0.checked_add(count as u64).is_some_and(|end| end <= self.device.blocks());
+        let read = if inside { self.device.read(first, count).await.ok() } else { None };
+        let mut out = Vec::with_capacity(count);
+        for at in 0..count {
+            let block = MetaBlock(first.0 + at as u64);
+            let bytes = read.as_ref().map(|read| &read[at * BLOCK..(at + 1) * BLOCK]);
+            let standing = self.standing(block);
+            let whole = bytes.filter(|bytes| self.fault(block, kind, bytes, standing).is_none());
+            out.push(whole.filter(|_| standing != Standing::Newer).map(|bytes| {
+                let mut image = Box::new([0; BLOCK]);
+                image.copy_from_slice(bytes);
+                image
+            }));
+            let mut told = self.told.borrow_mut();
+            match standing {
+                Standing::Newer => told.newer += 1,
+                _ if whole.is_some() => told.blocks += 1,
+                _ => {
+                    drop(told);
+                    self.suspect(block, kind, still).await?;
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// The blocks of the blob that begins at `first`, if it is still `named`; gives its bytes.
+    pub(super) async fn blob(
+        &self,
+        first: MetaBlock,
+        named: &dyn Fn(&mut Txn<'_>) -> Result<bool, Stop>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self
+            .ask(|txn| {
+                if !named(txn)? {
+                    return Ok(None);
+                }
+                Ok(Some((txn.blob_blocks(first)?, txn.read_blob(first, BLOB_MAX)?)))
+            })
+            .await?;
+        let Some(Some((blocks, bytes))) = read else { return Ok(None) };
+        let still =
+            |txn: &mut Txn<'_>, block| Ok(named(txn)? && txn.blob_blocks(first)?.contains(&block));
+        for block in blocks {
+            self.read(block, 1, BlockType::Blob, &still).await?;
+        }
+        Ok(Some(bytes))
+    }
+
+    fn standing(&self, block: MetaBlock) -> Standing {
+        let cache = &mut self.mfs.inner.state.borrow_mut().cache;
+        match cache.frame_mut(block) {
+            None => Standing::Away,
+            Some(frame) if frame.dirty || frame.leaving => Standing::Newer,
+            Some(frame) => Standing::Home(lsn_of(&frame.data)),
+        }
+    }
+
+    /// What is wrong with the bytes of a block that stands so.
+    fn fault(
+        &self,
+        block: MetaBlock,
+        kind: BlockType,
+        bytes: &[u8],
+        standing: Standing,
+    ) -> Option<&'static str> {
+        let bytes: &Block = bytes.try_into().expect("one block");
+        match block::verify(bytes, block, self.mfs.inner.state.borrow().tag) {
+            Err(what) => Some(what),
+            Ok(found) if found != kind && !(found.is_content() && kind.is_content()) => {
+                Some("of another type than what leads to it")
+            }
+            Ok(_) => match standing {
+                Standing::Home(lsn) if lsn_of(bytes) < lsn => Some("the device lost a write of it"),
+                _ => None,
+            },
+        }
+    }
+
+    /// Looks closer at a block that is not what it should be: was it changing, is it in use at all?
+    async fn suspect(
+        &self,
+        block: MetaBlock,
+        kind: BlockType,
+        still: Still<'_>,
+    ) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            let before = self.standing(block);
+            if before == Standing::Newer {
+                return Ok(());
+            }
+            let what = match self.device.read(block, 1).await {
+                Ok(bytes) => self.fault(block, kind, &bytes, before),
+                Err(_) => Some(UNREADABLE),
+            };
+            if self.standing(block) != before {
+                continue;
+            }
+            let Some(what) = what else {
+                self.told.borrow_mut().blocks += 1;
+                return Ok(());
+            };
+            // What cannot be told for damage counts as in use.
+            let used = match self.mfs.run(Cost::READ, |txn| still(txn, block)).await {
+                Ok((used, _)) => used,
+                Err(StoreError::Corrupt { .. } | StoreError::Fault(_) | StoreError::Io { .. }) => {
+                    true
+                }
+                Err(error) => return Err(error),
+            };
+            if !used {
+                return Ok(());
+            }
+            if self.standing(block) != before && self.standing(block) == Standing::Newer {
+                return Ok(());
+            }
+            if !self.mend(block).await? {
+                self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Writes a block that is damaged where it lies anew, if cache or log have its newest version;
+    /// says whether that was done.
+    pub(super) async fn mend(&self, block: MetaBlock) -> Result<bool, StoreError> {
+        if self.standing(block) == Standing::Away && !self.fetch_from_log(block).await? {
+            return Ok(false);
+        }
+        let put = self.mfs.run(Cost::STEP, |txn| {
+            let data = match txn.read(block) {
+                Ok(data) => Box::new(*data),
+                // It left the cache meanwhile: the next scrub tries again.
+                Err(Stop::Miss(..)) => return Ok(false),
+                Err(stop) => return Err(stop),
+            };
+            let Some(kind) = type_of(&data) else { return Ok(false) };
+            txn.init(block, kind)?[HEADER..].copy_from_slice(&data[HEADER..]);
+            Ok(true)
+        });
+        let (put, _) = put.await?;
+        if put {
+            self.mfs.sync().await?;
+            self.told.borrow_mut().mended.push(block);
+        }
+        Ok(put)
+    }
+
+    /// Mends the blocks that a body lacks and that cannot be read; those of which nothing newer is known
+    /// become findings. Says whether the body may be tried again.
+    pub(super) async fn mend_missing<T>(
+        &self,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<bool, StoreError> {
+        let (first, count) = match self.mfs.attempt(Cost::READ, body)? {
+            Err(Stop::Miss(first, count) | Stop::Scan(first, count)) => (first.0, count.max(1)),
+            _ => return Ok(true),
+        };
+        let mut again = true;
+        for block in (first..first.saturating_add(count.into())).map(MetaBlock) {
+            let read = self.device.read(block, 1).await;
+            if read.is_err() && !self.mend(block).await? {
+                self.found(ProblemKind::DamagedBlock, Subject::Block(block), UNREADABLE);
+                again = false;
+            }
+        }
+        Ok(again)
+    }
+
+    /// Brings the log's newest version of a damaged block that is not cached into the cache.
+    async fn fetch_from_log(&self, block: MetaBlock) -> Result<bool, StoreError> {
+        let mut found = match self.mfs.salvage(&BTreeSet::from([block])).await {
+            Ok(found) => found,
+            Err(StoreError::Io { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let Some(data) = found.remove(&block) else { return Ok(false) };
+        // If it is still damaged and not cached, nobody has changed it since: who had, would have made it anew.
+        let read = self.device.read(block, 1).await;
+        let mut state = self.mfs.inner.state.borrow_mut();
+        let tag = state.tag;
+        let whole = |bytes: &[u8]| {
+            bytes.try_into().is_ok_and(|bytes: &Block| block::verify(bytes, block, tag).is_ok())
+        };
+        if state.cache.contains(block) {
+            return Ok(true);
+        }
+        if read.is_ok_and(|bytes| whole(&bytes)) {
+            return Ok(false);
+        }
+        state.cache.insert(block, data);
+        Ok(true)
+    }
+}

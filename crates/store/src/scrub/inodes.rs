@@ -1,0 +1,251 @@
+//! Slots, and what leads to and from the inodes in them.
+
+use types::limits::{CONTENT_MAX, XATTR_TOTAL_MAX};
+use types::{DirNo, FileKind, Ino, MetaBlock, Name};
+
+use super::{ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
+use crate::format::blob::decode_xattrs;
+use crate::format::extent::{decode_extent, extent_key};
+use crate::format::number::{ATTIC, Place, home_of, reuse_of};
+use crate::format::slot::{Slot, SlotState};
+use crate::trees::{EXTENTS, MOVED, ORPHANS};
+
+/// Segments of one file in the extent tree that are counted; longer lists are not.
+const COUNTED_MAX: u64 = 4096;
+
+/// What is wrong with a slot.
+type Wrong = (ProblemKind, String);
+
+/// What is in a slot, as it was at one moment.
+struct Look {
+    slot: Slot,
+    wrong: Vec<Wrong>,
+    /// First blocks of its blobs.
+    blobs: Vec<u64>,
+}
+
+impl Scrub<'_> {
+    /// Is a slot that was read all right, and does nothing more have to be asked for that? Of most it is so.
+    pub(super) fn is_plain(&self, place: Place, slot: &Slot) -> bool {
+        if slot.check().is_err() {
+            return false;
+        }
+        match slot.state() {
+            SlotState::Empty => true,
+            SlotState::Link => false,
+            SlotState::Inode => {
+                let kind = slot.kind();
+                let plain = home_of(slot.ino()) == place
+                    && u16::from(reuse_of(slot.ino())) < slot.next_reuse()
+                    && Name::new(slot.name()).is_ok()
+                    && slot.nlink() == 1
+                    && kind != FileKind::Directory
+                    && blobs_of(slot).is_empty()
+                    && (slot.xattrs().is_empty() || decode_xattrs(slot.xattrs()).is_some())
+                    && own_faults(slot).is_empty()
+                    && (kind != FileKind::Regular || slot.body() == 0);
+                if plain {
+                    self.told.borrow_mut().inodes += 1;
+                    slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
+                }
+                plain
+            }
+        }
+    }
+
+    /// Looks at the slot at `place` with all that it rests on, at one moment.
+    pub(super) async fn inode(&self, place: Place) -> Result<(), StoreError> {
+        let look = self.ask(|txn| look(txn, place)).await?;
+        let Some(Some(look)) = look else { return Ok(()) };
+        let Look { slot, wrong, blobs } = look;
+        let subject = match slot.state() {
+            SlotState::Empty => Subject::Chunk(place.chunk),
+            _ => Subject::Inode(slot.ino()),
+        };
+        for (kind, detail) in wrong {
+            self.found(kind, subject, detail);
+        }
+        if slot.state() != SlotState::Inode {
+            return Ok(());
+        }
+        self.told.borrow_mut().inodes += 1;
+        slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
+        for first in blobs {
+            let named = |txn: &mut Txn<'_>| {
+                let Some(spot) = txn.spot(place)? else { return Ok(false) };
+                let now = txn.load(&spot)?;
+                Ok(now.state() == SlotState::Inode && blobs_of(&now).contains(&first))
+            };
+            self.blob(MetaBlock(first), &named).await?;
+        }
+        Ok(())
+    }
+}
+
+/// First blocks of the blobs of an inode.
+fn blobs_of(slot: &Slot) -> Vec<u64> {
+    [slot.xattr_blob(), slot.target_blob(), slot.content_blob()].into_iter().flatten().collect()
+}
+
+/// What an inode's slot alone shows to be wrong.
+fn own_faults(slot: &Slot) -> Vec<Wrong> {
+    let mut wrong = Vec::new();
+    let attr = slot.attr();
+    match attr.kind {
+        FileKind::Regular if slot.body() == 0 => {
+            let mapped: u64 = slot.segments().iter().map(|extent| extent.len).sum();
+            if mapped != attr.blocks {
+                let detail = format!("{} blocks counted, {mapped} mapped", attr.blocks);
+                wrong.push((ProblemKind::WrongBlockCount, detail));
+            }
+        }
+        FileKind::Symlink if slot.target_blob().is_none() => {
+            let len = slot.rest().len() as u64;
+            if len == 0 || len != attr.size {
+                let detail = format!("{len} bytes, size {}", attr.size);
+                wrong.push((ProblemKind::BadTarget, detail));
+            }
+        }
+        _ => {}
+    }
+    if let Some(content) = slot.content()
+        && (content.len() as u64 > attr.size || content.len() > CONTENT_MAX)
+    {
+        let detail = format!("{} bytes, size {}", content.len(), attr.size);
+        wrong.push((ProblemKind::BadContent, detail));
+    }
+    wrong
+}
+
+/// The slot at `place` and what is wrong with it; `None`: there is none any more.
+fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
+    let Some(chunk) = txn.read_chunk(place.chunk)? else { return Ok(None) };
+    let dir = chunk.descriptor.owner;
+    let run = chunk.run_of(place.block()).filter(|run| run.is_present());
+    let Some(run) = run.filter(|_| place.block() < chunk.descriptor.used) else { return Ok(None) };
+    let block = txn.read_slots(run.home(place.block()))?;
+    let slot = Slot::load(block, place.index());
+    let mut wrong = Vec::new();
+    if let Err(what) = slot.check() {
+        wrong.push((ProblemKind::BadSlot, format!("slot {}: {what}", place.slot)));
+        return Ok(Some(Look { slot: Slot::default(), wrong, blobs: Vec::new() }));
+    }
+    if slot.state() != SlotState::Empty {
+        let hidden = dir == ATTIC || dir == Ino::NONE;
+        let legal = if hidden { slot.name().is_empty() } else { Name::new(slot.name()).is_ok() };
+        if !legal {
+            wrong.push((ProblemKind::BadName, format!("{:?}", slot.name())));
+        }
+    }
+    match slot.state() {
+        SlotState::Empty => {}
+        SlotState::Link => match txn.locate(slot.ino())? {
+            None => wrong.push((ProblemKind::DanglingName, format!("in directory {dir}"))),
+            Some(spot) => {
+                let kind = txn.load(&spot)?.kind();
+                if kind != slot.kind() {
+                    wrong.push((ProblemKind::WrongKind, format!("in directory {dir}: {kind:?}")));
+                }
+            }
+        },
+        SlotState::Inode => {
+            wrong.extend(own_faults(&slot));
+            look_at_inode(txn, place, &slot, &mut wrong)?;
+        }
+    }
+    let blobs = if slot.state() == SlotState::Inode { blobs_of(&slot) } else { Vec::new() };
+    Ok(Some(Look { slot, wrong, blobs }))
+}
+
+fn look_at_inode(
+    txn: &mut Txn<'_>,
+    place: Place,
+    slot: &Slot,
+    wrong: &mut Vec<Wrong>,
+) -> Result<(), Stop> {
+    let ino = slot.ino();
+    let key = ino.0.to_be_bytes();
+    let moved = MOVED.get(txn, &key)?.map(|value| Place::unpack(u64::from_le_bytes(value)));
+    if home_of(ino) == place {
+        if u16::from(reuse_of(ino)) >= slot.next_reuse() {
+            wrong.push((ProblemKind::BadSlot, "its number was not issued".into()));
+        }
+        if moved.is_some() {
+            wrong.push((ProblemKind::StaleMove, "it is at home".into()));
+        }
+    } else if moved != Some(place) {
+        let detail = format!("chunk {}, slot {}", place.chunk, place.slot);
+        wrong.push((ProblemKind::MisplacedInode, detail));
+    } else if txn.locate(ino)?.is_some_and(|spot| spot.place != place) {
+        wrong.push((ProblemKind::DuplicateInode, "it is at home, too".into()));
+    }
+    let is_orphan = ORPHANS.get(txn, &key)?.is_some();
+    if is_orphan != (slot.nlink() == 0) && ino != ATTIC {
+        wrong.push((ProblemKind::WrongOrphan, format!("{} links", slot.nlink())));
+    }
+    let xattrs = match slot.xattr_blob() {
+        Some(first) => txn.read_blob(MetaBlock(first), XATTR_TOTAL_MAX * 6)?,
+        None => slot.xattrs().to_vec(),
+    };
+    if !xattrs.is_empty() && decode_xattrs(&xattrs).is_none() {
+        wrong.push((ProblemKind::BadXattrs, String::new()));
+    }
+    match slot.kind() {
+        FileKind::Regular => look_at_segments(txn, slot, wrong),
+        FileKind::Directory => look_at_content(txn, slot, wrong),
+        _ => Ok(()),
+    }
+}
+
+/// The segments in the extent tree are as many as the slot says.
+fn look_at_segments(txn: &Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result<(), Stop> {
+    let ino = slot.ino();
+    let counted = slot.body();
+    if !(1..=COUNTED_MAX).contains(&counted) {
+        return Ok(());
+    }
+    let in_slot: u64 = slot.segments().iter().map(|extent| extent.len).sum();
+    let (mut found, mut mapped, mut end) = (0, in_slot, 0);
+    let mut overlap = false;
+    EXTENTS.for_each(txn, &extent_key(ino, 0), |key, value| {
+        match decode_extent(key, value) {
+            Some((of, extent)) if of == ino => {
+                found += 1;
+                mapped += extent.len;
+                overlap |= extent.file.0 < end;
+                end = extent.file.0 + extent.len;
+                found <= counted
+            }
+            // One that makes no sense is told where the tree is read.
+            _ => false,
+        }
+    })?;
+    if overlap || found != counted {
+        let detail = format!("{counted} segments counted, {found} found");
+        wrong.push((ProblemKind::BadLayout, detail));
+    } else if mapped != slot.blocks() {
+        let detail = format!("{} blocks counted, {mapped} mapped", slot.blocks());
+        wrong.push((ProblemKind::WrongBlockCount, detail));
+    }
+    Ok(())
+}
+
+/// The first chunks of a directory's content and of its name map are its own.
+fn look_at_content(txn: &Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result<(), Stop> {
+    for (first, map) in [(slot.body(), false), (slot.map(), true)] {
+        if first == 0 {
+            continue;
+        }
+        let chunk = txn.read_chunk(DirNo(first))?.map(|chunk| chunk.descriptor);
+        let fits = chunk.is_some_and(|chunk| {
+            // One that is being freed has lost its first chunks.
+            let begins = map || chunk.index == 0 || slot.nlink() == 0;
+            chunk.owner == slot.ino() && chunk.is_map() == map && begins
+        });
+        if !fits {
+            let kind = if map { ProblemKind::BadNameMap } else { ProblemKind::BadChunk };
+            wrong.push((kind, format!("its first chunk is {first}")));
+        }
+    }
+    Ok(())
+}

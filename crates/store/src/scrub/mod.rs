@@ -1,0 +1,507 @@
+//! Reading the whole metadata device and checking it while it is in use.
+//!
+//! Invariants:
+//! - nothing waits for a scrub but for the disk; it reads at a bounded rate, and does not fill the cache
+//!   with directory content;
+//! - what is told was true at one moment: a suspicion from what was read is decided by one
+//!   transaction that reads all it rests on, and a block counts as damaged only if nothing
+//!   touched it while it was read, and if it is still in use;
+//! - a damaged block of which cache or log have the newest version is written anew through the log,
+//!   with nothing but that version.
+//!
+//! Checked: the checksum, address and type of every block in use, where it lies and not only in the
+//! cache; the shape of every tree; chunks against their directories, neighbours and the bitmap; slots,
+//! attributes, targets and content of inodes; where each inode is and what leads to it; further names against
+//! their inodes; layouts against the data zones. Not checked, because no single
+//! moment decides it: link counts, blocks with two owners, blocks of nobody, counts, names that a
+//! directory has twice, name maps against names. `redbud fsck` does that, offline ([`mod@crate::fsck`]).
+
+mod blocks;
+mod inodes;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use types::limits::BLOCK_U64;
+use types::{DirNo, Duration, FileKind, Ino, MetaBlock, PagId};
+
+use crate::block::BlockType;
+use crate::btree::Tree;
+use crate::device::Device;
+use crate::error::{Stop, StoreError};
+use crate::format::chunk::decode_key;
+use crate::format::extent::decode_extent;
+use crate::format::namespace;
+use crate::format::number::{Place, SYSTEM_CHUNK};
+use crate::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply};
+use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
+use crate::format::space::PagRecord;
+use crate::fsck::{Problem, ProblemKind, Subject};
+use crate::metaspace::bitmap_blocks;
+use crate::mfs::{Cost, Mfs};
+use crate::open::{Condition, label};
+use crate::roots::ROOTS_BLOCK;
+use crate::superblock::{SuperError, Superblock};
+use crate::trees::{
+    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS,
+    QUARANTINES, REPLIES, SETTINGS,
+};
+use crate::txn::Txn;
+
+/// Findings that are kept; more are only counted.
+pub const PROBLEMS_MAX: usize = 1000;
+/// Content blocks read together.
+const BATCH: u32 = 64;
+/// How often something that changes while it is read is read again.
+const TRIES: usize = 8;
+
+/// How to scrub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScrubOptions {
+    /// Bytes that are read in a second at most; 0: as many as the device gives.
+    pub rate: u64,
+}
+
+/// How far a scrub is, and what it found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Scrubbed {
+    /// Blocks read from the device and found whole.
+    pub blocks: u64,
+    /// Blocks left out because the cache has a newer version, which goes home soon.
+    pub newer: u64,
+    /// Inodes that were looked at.
+    pub inodes: u64,
+    /// Damaged blocks that were written anew, from cache or log.
+    pub mended: Vec<MetaBlock>,
+    /// What was found and not mended; `redbud fsck --repair` does that.
+    pub problems: Vec<Problem>,
+    /// Findings beyond [`PROBLEMS_MAX`].
+    pub omitted: u64,
+}
+
+impl Scrubbed {
+    fn add(&mut self, problem: Problem) {
+        if self.problems.contains(&problem) {
+            return;
+        }
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        } else {
+            self.omitted += 1;
+        }
+    }
+}
+
+impl Mfs {
+    /// Reads and checks the whole device while others use the store. How far it is stands in `told`
+    /// at any moment, and in the end what was found. To be broken off, drop it.
+    ///
+    /// # Errors
+    /// `Poisoned`; `ReadOnly` where something is to be mended. A device that cannot be read is a finding.
+    pub async fn scrub(
+        &self,
+        options: ScrubOptions,
+        told: &RefCell<Scrubbed>,
+    ) -> Result<(), StoreError> {
+        *told.borrow_mut() = Scrubbed::default();
+        // A store in memory has nothing that could be damaged.
+        let Some(device) = self.device() else { return Ok(()) };
+        let scrub = Scrub { mfs: self, device, rate: options.rate, told, pags: BTreeMap::new() };
+        scrub.run().await
+    }
+}
+
+/// A running scrub.
+struct Scrub<'a> {
+    mfs: &'a Mfs,
+    device: Device,
+    rate: u64,
+    told: &'a RefCell<Scrubbed>,
+    /// Blocks of the data zones, which never change.
+    pags: BTreeMap<PagId, u64>,
+}
+
+impl Scrub<'_> {
+    async fn run(mut self) -> Result<(), StoreError> {
+        self.fixed().await?;
+        let mut pags = Vec::new();
+        self.tree(PAGS, |key, value| pags.push((*key, *value))).await?;
+        self.pags = pags
+            .into_iter()
+            .map(|(key, value)| (PagId(u16::from_be_bytes(key)), PagRecord::decode(&value).blocks))
+            .collect();
+        self.tree(FREE, |_, _| {}).await?;
+        self.tree(POOLS, |_, _| {}).await?;
+        self.tree(FREED, |_, _| {}).await?;
+        self.tree(QUARANTINES, |_, _| {}).await?;
+        self.tree(FROZEN, |_, _| {}).await?;
+        self.clients().await?;
+        self.extents().await?;
+        self.lists().await?;
+        self.namespace().await?;
+        self.chunks().await
+    }
+
+    fn found(&self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
+        self.told.borrow_mut().add(Problem { kind, subject, detail: detail.into() });
+    }
+
+    /// Lets the device rest for as long as `blocks` blocks take at the rate that was asked for.
+    async fn rest(&self, blocks: u64) {
+        if let Some(nanos) = (blocks * BLOCK_U64 * 1_000_000_000).checked_div(self.rate) {
+            self.device.env.sleep(Duration::from_nanos(nanos)).await;
+        }
+    }
+
+    /// Runs a body that only reads. A damaged block that it meets is mended, or becomes a finding and `None`.
+    async fn ask<T>(
+        &self,
+        mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Option<T>, StoreError> {
+        for _ in 0..TRIES {
+            match self.mfs.run(Cost::READ, &mut body).await {
+                Ok((value, _)) => return Ok(Some(value)),
+                Err(StoreError::Corrupt { block, what }) => {
+                    if !self.mend(block).await? {
+                        self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+                        return Ok(None);
+                    }
+                }
+                Err(StoreError::Io { .. }) => {
+                    if !self.mend_missing(&mut body).await? {
+                        return Ok(None);
+                    }
+                }
+                Err(StoreError::Fault(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// What has its place from the beginning on.
+    async fn fixed(&self) -> Result<(), StoreError> {
+        if label::check(&self.device).await.is_ok_and(|label| label == Condition::Damaged) {
+            self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), "");
+        }
+        let superblock = self.mfs.superblock();
+        for copy in 0..2 {
+            self.copy_of(&superblock, copy).await?;
+        }
+        let always = |_: &mut Txn<'_>, _| Ok(true);
+        self.read(ROOTS_BLOCK, 1, BlockType::Roots, &always).await?;
+        let (first, count) = (superblock.bitmap_first.0, bitmap_blocks(superblock.blocks));
+        for at in (0..count).step_by(BATCH as usize) {
+            let len = (count - at).min(BATCH.into()) as usize;
+            self.read(MetaBlock(first + at), len, BlockType::Bitmap, &always).await?;
+        }
+        Ok(())
+    }
+
+    /// A copy of the superblock; it is written now and then, perhaps just now.
+    async fn copy_of(&self, superblock: &Superblock, copy: usize) -> Result<(), StoreError> {
+        let place = Superblock::place(copy, superblock.blocks);
+        let mut last = String::new();
+        for _ in 0..TRIES {
+            self.rest(1).await;
+            match self.device.read(place, 1).await {
+                Ok(bytes) => match Superblock::decode(&bytes, copy, superblock.blocks) {
+                    Ok(_) => {
+                        self.told.borrow_mut().blocks += 1;
+                        return Ok(());
+                    }
+                    Err(SuperError::Damaged(what)) => last = what.to_owned(),
+                    Err(_) => last = "not the superblock of this release".to_owned(),
+                },
+                Err(error) => last = error.to_string(),
+            }
+        }
+        self.found(ProblemKind::DamagedBlock, Subject::Block(place), last);
+        Ok(())
+    }
+
+    /// Every node and every entry of a tree, leaf by leaf: each leaf and the way to it as they are at one moment.
+    async fn tree<const K: usize, const V: usize>(
+        &self,
+        tree: Tree<K, V>,
+        mut each: impl FnMut(&[u8; K], &[u8; V]),
+    ) -> Result<(), StoreError> {
+        let mut key = [0; K];
+        let mut before = Vec::new();
+        while let Some(Some(descent)) = self.ask(|txn| tree.descend(txn, &key)).await? {
+            let still = |txn: &mut Txn<'_>, block| {
+                let descent = tree.descend(txn, &key)?;
+                Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
+            };
+            for &node in descent.nodes.iter().filter(|node| !before.contains(*node)) {
+                self.read(node, 1, BlockType::Tree, &still).await?;
+            }
+            descent.entries.iter().filter(|(at, _)| *at >= key).for_each(|(at, v)| each(at, v));
+            before = descent.nodes;
+            match descent.next {
+                Some(next) => key = next,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients, what is kept for them, and settings.
+    async fn clients(&self) -> Result<(), StoreError> {
+        let mut blobs = Vec::new();
+        self.tree(CLIENTS, |key, value| {
+            let blob = u64::from_le_bytes(*value);
+            blobs.extend((blob != 0).then_some((*key, MetaBlock(blob))));
+        })
+        .await?;
+        for (key, first) in blobs {
+            let named = |txn: &mut Txn<'_>| {
+                Ok(CLIENTS.get(txn, &key)?.is_some_and(|v| u64::from_le_bytes(v) == first.0))
+            };
+            self.blob(first, &named).await?;
+        }
+        let mut replies = Vec::new();
+        self.tree(REPLIES, |key, value| {
+            replies.push((*key, MetaBlock(u64::from_le_bytes(*value))));
+        })
+        .await?;
+        for (key, block) in replies {
+            let named = |txn: &mut Txn<'_>, block: MetaBlock| {
+                Ok(REPLIES.get(txn, &key)?.is_some_and(|v| u64::from_le_bytes(v) == block.0))
+            };
+            self.read(block, 1, BlockType::Reply, &named).await?;
+            let sound = self
+                .ask(|txn| {
+                    if !named(txn, block)? {
+                        return Ok(true);
+                    }
+                    let data = txn.read_as(block, BlockType::Reply)?;
+                    Ok((0..REPLIES_PER_BLOCK).all(|slot| get_reply(data, slot).is_ok()))
+                })
+                .await?;
+            if sound == Some(false) {
+                self.found(ProblemKind::BadRecord, Subject::Block(block), "kept reply");
+            }
+        }
+        self.tree(SETTINGS, |key, value| {
+            if decode_setting(value).is_none() {
+                let subject = Subject::Setting(u32::from_be_bytes(*key));
+                self.found(ProblemKind::BadRecord, subject, "");
+            }
+        })
+        .await
+    }
+
+    /// Segments that do not lie in slots.
+    async fn extents(&self) -> Result<(), StoreError> {
+        self.tree(EXTENTS, |key, value| {
+            if *key == [0; _] {
+                return;
+            }
+            match decode_extent(key, value) {
+                Some((ino, extent)) => self.extent(ino, &extent),
+                None => {
+                    let detail = "a segment makes no sense";
+                    self.found(ProblemKind::BadLayout, Subject::Whole, detail);
+                }
+            }
+        })
+        .await
+    }
+
+    /// A segment lies in a data zone.
+    fn extent(&self, ino: Ino, extent: &types::Extent) {
+        let end = extent.addr.0.saturating_add(extent.len);
+        if self.pags.get(&extent.pag).is_none_or(|&blocks| end > blocks) {
+            let subject = Subject::Data(extent.pag, extent.addr);
+            let detail = format!("{} blocks of inode {ino}", extent.len);
+            self.found(ProblemKind::OutsideDataBlock, subject, detail);
+        }
+    }
+
+    /// Inodes away from home, and those without links.
+    async fn lists(&self) -> Result<(), StoreError> {
+        let mut moved = Vec::new();
+        self.tree(MOVED, |key, _| moved.push(*key)).await?;
+        for key in moved.into_iter().filter(|key| *key != [0; 8]) {
+            let ino = Ino(u64::from_be_bytes(key));
+            let sound = self
+                .ask(|txn| {
+                    let Some(value) = MOVED.get(txn, &key)? else { return Ok(true) };
+                    let place = Place::unpack(u64::from_le_bytes(value));
+                    let Some(spot) = txn.spot(place)? else { return Ok(false) };
+                    Ok(Slot::holds_at(txn.read_slots(spot.block)?, place.index(), ino))
+                })
+                .await?;
+            if sound == Some(false) {
+                self.found(ProblemKind::StaleMove, Subject::Inode(ino), "it is not there");
+            }
+        }
+        let mut orphans = Vec::new();
+        self.tree(ORPHANS, |key, _| orphans.push(*key)).await?;
+        for key in orphans.into_iter().filter(|key| *key != [0; 8]) {
+            let ino = Ino(u64::from_be_bytes(key));
+            let sound = self
+                .ask(|txn| {
+                    if ORPHANS.get(txn, &key)?.is_none() {
+                        return Ok(true);
+                    }
+                    let Some(spot) = txn.locate(ino)? else { return Ok(false) };
+                    Ok(txn.load(&spot)?.nlink() == 0)
+                })
+                .await?;
+            if sound == Some(false) {
+                self.found(
+                    ProblemKind::WrongOrphan,
+                    Subject::Inode(ino),
+                    "it has links, or is gone",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespace index: what it has is there.
+    async fn namespace(&self) -> Result<(), StoreError> {
+        let mut keys = Vec::new();
+        self.tree(NAMESPACE, |key, _| keys.push(*key)).await?;
+        for key in keys.into_iter().filter(|key| *key != [0; _]) {
+            let dir = namespace::Entry::of(&key).dir;
+            let sound = self
+                .ask(|txn| {
+                    if NAMESPACE.get(txn, &key)?.is_none() {
+                        return Ok(true);
+                    }
+                    let Some(spot) = txn.locate(dir)? else { return Ok(false) };
+                    Ok(txn.load(&spot)?.kind() == FileKind::Directory)
+                })
+                .await?;
+            if sound == Some(false) {
+                self.found(ProblemKind::StaleIndexEntry, Subject::Inode(dir), "");
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory table, and with each of its leaves the content that it leads to.
+    async fn chunks(&self) -> Result<(), StoreError> {
+        let mut key = [0; _];
+        let mut before = Vec::new();
+        let mut last = None;
+        while let Some(Some(descent)) = self.ask(|txn| CHUNKS.descend(txn, &key)).await? {
+            let still = |txn: &mut Txn<'_>, block| {
+                let descent = CHUNKS.descend(txn, &key)?;
+                Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
+            };
+            for &node in descent.nodes.iter().filter(|node| !before.contains(*node)) {
+                self.read(node, 1, BlockType::Tree, &still).await?;
+            }
+            before = descent.nodes;
+            for (at, _) in descent.entries.iter().filter(|(at, _)| *at >= key) {
+                match decode_key(at) {
+                    Some((number, _)) if last != Some(number) => {
+                        last = Some(number);
+                        self.chunk(number).await?;
+                    }
+                    Some(_) => {}
+                    None => {
+                        self.found(ProblemKind::BadChunk, Subject::Whole, "a key makes no sense");
+                    }
+                }
+            }
+            match descent.next {
+                Some(next) => key = next,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// One chunk: against its directory and its neighbours, then its content.
+    async fn chunk(&self, number: DirNo) -> Result<(), StoreError> {
+        let looked = self.ask(|txn| look_at(txn, number)).await?;
+        let Some(Some((chunk, wrong))) = looked else { return Ok(()) };
+        for (kind, what) in wrong {
+            self.found(kind, Subject::Chunk(number), what);
+        }
+        let used = chunk.descriptor.used;
+        let map = chunk.descriptor.is_map();
+        let still = |txn: &mut Txn<'_>, block: MetaBlock| {
+            let Some(chunk) = txn.read_chunk(number)? else { return Ok(false) };
+            let used = chunk.descriptor.used;
+            Ok(chunk.runs.iter().filter(|run| run.is_present()).any(|run| {
+                let len = run.len.min(used.saturating_sub(run.first));
+                (run.start.0..run.start.0 + u64::from(len)).contains(&block.0)
+            }))
+        };
+        let kind = if map {
+            BlockType::NameMap
+        } else {
+            let kind = self.ask(|txn| Ok(txn.content_of(number))).await?;
+            kind.unwrap_or(BlockType::Directory)
+        };
+        for run in chunk.runs.iter().filter(|run| run.is_present()) {
+            let len = run.len.min(used.saturating_sub(run.first));
+            for at in (0..len).step_by(BATCH as usize) {
+                let count = BATCH.min(len - at);
+                let start = MetaBlock(run.start.0 + u64::from(at));
+                let images = self.read(start, count as usize, kind, &still).await?;
+                if map {
+                    continue;
+                }
+                for (n, image) in (0..).zip(images) {
+                    let index = run.first + at + n;
+                    for slot in 0..SLOTS_PER_BLOCK {
+                        let place = Place { chunk: number, slot: index * SLOTS_PER_BLOCK + slot };
+                        let plain = image
+                            .as_ref()
+                            .is_some_and(|image| self.is_plain(place, &Slot::load(image, slot)));
+                        if !plain {
+                            self.inode(place).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A chunk of which something does not fit, and what.
+type Looked = (crate::names::index::Chunk, Vec<(ProblemKind, String)>);
+
+/// Compares a chunk with its directory, its neighbours and the bitmap; `None`: it is gone.
+fn look_at(txn: &mut Txn<'_>, number: DirNo) -> Result<Option<Looked>, Stop> {
+    let Some(chunk) = txn.read_chunk(number)? else { return Ok(None) };
+    let descriptor = chunk.descriptor;
+    let mut wrong = Vec::new();
+    if number != SYSTEM_CHUNK {
+        let owner = match txn.locate(descriptor.owner)? {
+            Some(spot) => Some(txn.load(&spot)?.kind()),
+            None => None,
+        };
+        if owner != Some(FileKind::Directory) {
+            let detail = format!("of inode {}, which is no directory", descriptor.owner);
+            wrong.push((ProblemKind::LostChunk, detail));
+        }
+    }
+    if descriptor.next.0 != 0 {
+        let next = txn.read_chunk(descriptor.next)?.map(|next| next.descriptor);
+        let fits = |next: crate::format::chunk::Descriptor| {
+            next.owner == descriptor.owner && next.index == descriptor.index + 1
+        };
+        if !next.is_some_and(fits) {
+            wrong.push((ProblemKind::BadChunk, format!("its next is {}", descriptor.next)));
+        }
+    }
+    for run in chunk.runs.iter().filter(|run| run.is_present()) {
+        for block in run.start.0..run.start.0 + u64::from(run.len) {
+            if !txn.meta_allocated(MetaBlock(block))? {
+                wrong.push((ProblemKind::FreeMetaBlock, format!("metadata block {block}")));
+            }
+        }
+    }
+    Ok(Some((chunk, wrong)))
+}
