@@ -75,8 +75,10 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("\"written_anew\":1"), "{said}");
     assert_eq!(fs::read(cluster.root().join("f123")).unwrap(), b"works");
-    let (code, said) = scrub(&["--rate", "5"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = scrub(&["--rate", "1K", "--background"]);
+    assert!(code == Some(0) && said.contains("a scrub runs"), "{said}");
+    let (code, said) = scrub(&["--stop"]);
+    assert!(code == Some(0) && said.contains("broken off"), "{said}");
     cluster.unmount(0);
     cluster.stop_server();
     assert!(cluster.server_log().contains("has been written anew"));

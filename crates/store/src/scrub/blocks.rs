@@ -88,6 +88,11 @@ impl Scrub<'_> {
         Ok(Some(bytes))
     }
 
+    /// Is nothing known of a block but what the device has?
+    pub(super) fn is_away(&self, block: MetaBlock) -> bool {
+        self.standing(block) == Standing::Away
+    }
+
     fn standing(&self, block: MetaBlock) -> Standing {
         let cache = &mut self.mfs.inner.state.borrow_mut().cache;
         match cache.frame_mut(block) {

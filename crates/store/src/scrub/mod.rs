@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use types::limits::BLOCK_U64;
-use types::{DirNo, Duration, FileKind, Ino, MetaBlock, PagId};
+use types::{DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
 use crate::block::BlockType;
 use crate::btree::Tree;
@@ -164,7 +164,8 @@ impl Scrub<'_> {
             match self.mfs.run(Cost::READ, &mut body).await {
                 Ok((value, _)) => return Ok(Some(value)),
                 Err(StoreError::Corrupt { block, what }) => {
-                    if !self.mend(block).await? {
+                    // What is cached is what was written: nothing better is known of it.
+                    if !self.is_away(block) || !self.mend(block).await? {
                         self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
                         return Ok(None);
                     }
@@ -173,6 +174,10 @@ impl Scrub<'_> {
                     if !self.mend_missing(&mut body).await? {
                         return Ok(None);
                     }
+                }
+                Err(StoreError::Fault(Fault::Corrupt)) => {
+                    self.found(ProblemKind::DamagedBlock, Subject::Whole, "unreadable");
+                    return Ok(None);
                 }
                 Err(StoreError::Fault(_)) => return Ok(None),
                 Err(error) => return Err(error),

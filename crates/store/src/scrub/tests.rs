@@ -334,6 +334,12 @@ const PLANTS: &[Plant] = &[
     (ProblemKind::BadXattrs, |txn, known| {
         set_slot(txn, known.file, |slot| slot.set_xattrs(&[9; 5]))
     }),
+    // Its checksum will be right.
+    (ProblemKind::DamagedBlock, |txn, _| {
+        let leaf = *EXTENTS.descend(txn, &[0; _])?.unwrap().nodes.last().unwrap();
+        txn.write(leaf)?[48..52].fill(0xff);
+        Ok(())
+    }),
     (ProblemKind::StaleIndexEntry, |txn, known| {
         let (key, value) = NAMESPACE.last(txn)?.unwrap();
         let entry = Entry { dir: known.file, ..Entry::of(&key) };
