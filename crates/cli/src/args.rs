@@ -279,7 +279,8 @@ to it and what it leads to; a damaged one is written anew if the server's cache 
 Link counts, blocks with two owners and counts are checked by `redbud fsck` only, with the server stopped.
 The server does this by itself, too: `scrub_interval` and `scrub_rate` in the cluster's file.
 
-TARGET as for `redbud status`. Exit status: 0 nothing is left damaged, 1 something is.")]
+TARGET as for `redbud status`. If one runs already, it is waited for. Exit status: 0 nothing is left damaged, 1 something
+is, or it did not come to its end.")]
 pub struct ScrubArgs {
     /// Whose server
     pub target: String,

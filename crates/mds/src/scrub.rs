@@ -53,7 +53,7 @@ impl Scrubber {
     /// Begins a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
     pub fn ask(&self, rate: u64) {
         if self.running.get().is_none() {
-            self.wanted.set(Some(ScrubOptions { rate }));
+            self.wanted.set(Some(ScrubOptions { rate, unreadable: true }));
             self.wake.notify_all();
         }
     }
@@ -119,7 +119,7 @@ async fn next(server: &Server) -> Option<ScrubOptions> {
             return Some(options);
         }
         if interval > Duration::ZERO && server.env.now().since(since) >= interval {
-            return Some(ScrubOptions { rate: server.config.scrub_rate });
+            return Some(ScrubOptions { rate: server.config.scrub_rate, unreadable: false });
         }
         let mut wake = pin!(wake);
         let mut nap = pin!(server.env.sleep(NAP));

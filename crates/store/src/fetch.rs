@@ -132,6 +132,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Claims one block that is not cached: nobody reads it until the claim is dropped, and `fetching` tells
+    /// whether somebody gave it a new content meanwhile. `None` if it is cached or being read.
+    pub(crate) fn claim_one(&self, block: MetaBlock) -> Option<impl Drop + '_> {
+        let background = self.background.as_ref()?;
+        let mut at = block.0;
+        self.claim(background, &mut at, block.0 + 1).filter(|claim| claim.first == block)
+    }
+
     /// Claims the next run of blocks that are not cached, from `at` on; moves `at` behind it.
     /// `None` if the end is reached or the block at `at` is being read by another.
     fn claim<'a>(

@@ -40,7 +40,8 @@ pub fn run(args: &ScrubArgs) -> Ended {
     if terminal && !args.background {
         drop(std::io::stderr().write_all(b"\r\x1b[K"));
     }
-    let sound = state["findings"] == 0;
+    let ended = args.background || args.stop || state["state"] == "whole";
+    let sound = ended && state["findings"] == 0;
     let report = Report { version: 1, source: source.to_string(), scrub: state };
     output::print_report(args.output, &report, describe)?;
     Ok(u8::from(!sound))

@@ -284,7 +284,9 @@ impl DataContext {
     /// devices. Too many of them under way: these files wait in the queue, and no others. What cannot be
     /// launched yet may go to any device: its file waits in no company, one commit for each file whose
     /// data waits for room on its device.
-    fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) {
+    /// Says whether none was put off.
+    fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) -> bool {
+        let mut all = true;
         let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
         for file in files {
             file.launch_all();
@@ -300,6 +302,7 @@ impl DataContext {
             if running >= BATCHES {
                 files.iter().for_each(|file| file.unclaim_commit());
                 self.put_off(files, now);
+                all = false;
                 continue;
             }
             self.batches.borrow_mut().insert(devices.clone(), running + 1);
@@ -313,6 +316,7 @@ impl DataContext {
                 this.batch_ended(&devices);
             });
         }
+        all
     }
 
     fn begin_alone(self: &Rc<Self>, file: Rc<File>) {
@@ -581,7 +585,11 @@ async fn drain_queue(env: Env, weak: Weak<DataContext>) {
             env.timeout(wait, wake).await;
             continue;
         }
-        ctx.begin_batches(batch, now);
+        if !ctx.begin_batches(batch, now) {
+            // Those that were put off would be taken at once again, and nothing else have its turn.
+            drop(ctx);
+            env.timeout(RETRY, wake).await;
+        }
     }
 }
 

@@ -119,11 +119,14 @@ impl State {
         self.inline.replaced = content;
     }
 
-    /// The place that block 0 got is not one: what was there before holds.
+    /// The place that block 0 got is not one: what was there before holds, up to the size that the file has now.
     pub fn restore_inline(&mut self) {
-        if let Some(content) = self.inline.replaced.take() {
-            self.inline.content = Some(content);
-            self.blocks += 1;
+        if let Some(mut content) = self.inline.replaced.take() {
+            content.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
+            if !content.is_empty() {
+                self.inline.content = Some(content);
+                self.blocks += 1;
+            }
         }
     }
 

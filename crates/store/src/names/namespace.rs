@@ -162,7 +162,7 @@ impl Txn<'_> {
         let behind = NAMESPACE.here(self, self.finger(), key, 1)?.first().copied();
         // The one before may be the last of the leaf before. The one behind is sought in this leaf only: it is a hint.
         if let Some(least) = self.finger().least().filter(|_| before.is_none()) {
-            let last = (u128::from_be_bytes(least) - 1).to_be_bytes();
+            let last = u128::from_be_bytes(least).saturating_sub(1).to_be_bytes();
             self.approach(&last)?;
             before = NAMESPACE.before(self, self.finger(), key)?;
         }

@@ -149,7 +149,9 @@ impl Txn<'_> {
             return Ok(Some(region));
         }
         let sister = sisters.of_user.or(sisters.any);
-        Ok(Some(sister.map_or(home, |sister| MetaBlock(sister.0 + u64::from(FIRST)))))
+        let behind = sister.map(|sister| sister.0.saturating_add(u64::from(FIRST)));
+        let there = behind.filter(|&behind| behind < self.meta_space().0);
+        Ok(Some(there.map_or(home, MetaBlock)))
     }
 
     /// Does a directory of `parent` begin a region, if its sisters of the same owner end at `behind`?

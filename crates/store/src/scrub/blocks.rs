@@ -9,6 +9,8 @@ use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, TRIES, Txn
 use crate::block::{self, Block, HEADER, lsn_of, type_of};
 use crate::format::blob::BLOB_MAX;
 use crate::mfs::Cost;
+use crate::roots::ROOTS_BLOCK;
+use crate::superblock::Superblock;
 
 /// What memory knows of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +21,17 @@ enum Standing {
     Home(Lsn),
     /// It has changed and is to go home, or on its way.
     Newer,
+}
+
+/// What became of a damaged block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mended {
+    /// It was written anew.
+    Yes,
+    /// It is not damaged any more: somebody else has written it.
+    Whole,
+    /// Nothing newer is known of it, or it must not be written.
+    No,
 }
 
 /// Said of what the device fails to read.
@@ -157,10 +170,11 @@ impl Scrub<'_> {
             if !used {
                 return Ok(());
             }
-            if self.standing(block) != before && self.standing(block) == Standing::Newer {
+            if self.standing(block) == Standing::Newer {
                 return Ok(());
             }
-            if !self.mend(block).await? {
+            let writable = what != UNREADABLE || self.options.unreadable;
+            if !writable || self.is_other(block, kind) || self.mend(block).await? == Mended::No {
                 self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
             }
             return Ok(());
@@ -168,11 +182,35 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Writes a block that is damaged where it lies anew, if cache or log have its newest version;
-    /// says whether that was done.
-    pub(super) async fn mend(&self, block: MetaBlock) -> Result<bool, StoreError> {
-        if self.standing(block) == Standing::Away && !self.fetch_from_log(block).await? {
-            return Ok(false);
+    /// Is it cached, and of another type than what leads to it?
+    fn is_other(&self, block: MetaBlock, kind: BlockType) -> bool {
+        let state = self.mfs.inner.state.borrow();
+        let cached = state.cache.get(block).and_then(type_of);
+        cached.is_some_and(|cached| cached != kind && !(cached.is_content() && kind.is_content()))
+    }
+
+    /// Does it belong to what no transaction writes: label, superblocks and log?
+    fn is_reserved(&self, block: MetaBlock) -> bool {
+        let superblock = self.mfs.superblock();
+        let last = Superblock::place(1, superblock.blocks);
+        block < ROOTS_BLOCK
+            || block >= last
+            || block > ROOTS_BLOCK && block < superblock.bitmap_first
+    }
+
+    /// Writes a block that is damaged where it lies anew, if cache or log have its newest version.
+    pub(super) async fn mend(&self, block: MetaBlock) -> Result<Mended, StoreError> {
+        if self.is_reserved(block) || self.hopeless.borrow().contains(&block) {
+            return Ok(Mended::No);
+        }
+        if self.standing(block) == Standing::Away {
+            let fetched = self.fetch_from_log(block).await?;
+            if fetched == Mended::No {
+                self.hopeless.borrow_mut().insert(block);
+            }
+            if fetched != Mended::Yes {
+                return Ok(fetched);
+            }
         }
         let put = self.mfs.run(Cost::STEP, |txn| {
             let data = match txn.read(block) {
@@ -186,11 +224,12 @@ impl Scrub<'_> {
             Ok(true)
         });
         let (put, _) = put.await?;
-        if put {
-            self.mfs.sync().await?;
-            self.told.borrow_mut().mended.push(block);
+        if !put {
+            return Ok(Mended::Whole);
         }
-        Ok(put)
+        self.mfs.sync().await?;
+        self.told.borrow_mut().mended.push(block);
+        Ok(Mended::Yes)
     }
 
     /// Mends the blocks that a body lacks and that cannot be read; those of which nothing newer is known
@@ -206,7 +245,8 @@ impl Scrub<'_> {
         let mut again = true;
         for block in (first..first.saturating_add(count.into())).map(MetaBlock) {
             let read = self.device.read(block, 1).await;
-            if read.is_err() && !self.mend(block).await? {
+            let writable = self.options.unreadable;
+            if read.is_err() && (!writable || self.mend(block).await? == Mended::No) {
                 self.found(ProblemKind::DamagedBlock, Subject::Block(block), UNREADABLE);
                 again = false;
             }
@@ -214,28 +254,33 @@ impl Scrub<'_> {
         Ok(again)
     }
 
-    /// Brings the log's newest version of a damaged block that is not cached into the cache.
-    async fn fetch_from_log(&self, block: MetaBlock) -> Result<bool, StoreError> {
+    /// Brings the log's newest version of a damaged block that is not cached into the cache. The claim on the block
+    /// tells of everybody who makes it anew meanwhile: what the log had before is old then.
+    async fn fetch_from_log(&self, block: MetaBlock) -> Result<Mended, StoreError> {
+        let Some(claim) = self.mfs.inner.claim_one(block) else { return Ok(Mended::Whole) };
         let mut found = match self.mfs.salvage(&BTreeSet::from([block])).await {
             Ok(found) => found,
-            Err(StoreError::Io { .. }) => return Ok(false),
+            Err(StoreError::Io { .. }) => return Ok(Mended::No),
             Err(error) => return Err(error),
         };
-        let Some(data) = found.remove(&block) else { return Ok(false) };
-        // If it is still damaged and not cached, nobody has changed it since: who had, would have made it anew.
+        let Some(data) = found.remove(&block) else { return Ok(Mended::No) };
         let read = self.device.read(block, 1).await;
         let mut state = self.mfs.inner.state.borrow_mut();
         let tag = state.tag;
         let whole = |bytes: &[u8]| {
             bytes.try_into().is_ok_and(|bytes: &Block| block::verify(bytes, block, tag).is_ok())
         };
-        if state.cache.contains(block) {
-            return Ok(true);
-        }
-        if read.is_ok_and(|bytes| whole(&bytes)) {
-            return Ok(false);
+        if state.fetching.get(&block.0) != Some(&true)
+            || state.cache.contains(block)
+            || read.is_ok_and(|bytes| whole(&bytes))
+        {
+            drop(state);
+            drop(claim);
+            return Ok(Mended::Whole);
         }
         state.cache.insert(block, data);
-        Ok(true)
+        drop(state);
+        drop(claim);
+        Ok(Mended::Yes)
     }
 }

@@ -1,8 +1,8 @@
 //! Reading the whole metadata device and checking it while it is in use.
 //!
 //! Invariants:
-//! - nothing waits for a scrub but for the disk; it reads at a bounded rate, and does not fill the cache
-//!   with directory content;
+//! - nothing waits for a scrub but for the disk and for its turn; directory content and nodes are read at a bounded
+//!   rate and past the cache, what a decision rests on besides through it;
 //! - what is told was true at one moment: a suspicion from what was read is decided by one
 //!   transaction that reads all it rests on, and a block counts as damaged only if nothing
 //!   touched it while it was read, and if it is still in use;
@@ -21,9 +21,10 @@ mod inodes;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 
+use blocks::Mended;
 use types::limits::BLOCK_U64;
 use types::{DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
@@ -54,6 +55,8 @@ use crate::txn::Txn;
 pub const PROBLEMS_MAX: usize = 1000;
 /// Content blocks read together.
 const BATCH: u32 = 64;
+/// Transactions after which others have their turn, also if nothing had to be read for them.
+const ASKS: u32 = 32;
 /// How often something that changes while it is read is read again.
 const TRIES: usize = 8;
 
@@ -62,6 +65,8 @@ const TRIES: usize = 8;
 pub struct ScrubOptions {
     /// Bytes that are read in a second at most; 0: as many as the device gives.
     pub rate: u64,
+    /// Blocks that the device cannot read are written anew, too. If it cannot write them either, that ends the store.
+    pub unreadable: bool,
 }
 
 /// How far a scrub is, and what it found.
@@ -108,7 +113,15 @@ impl Mfs {
         *told.borrow_mut() = Scrubbed::default();
         // A store in memory has nothing that could be damaged.
         let Some(device) = self.device() else { return Ok(()) };
-        let scrub = Scrub { mfs: self, device, rate: options.rate, told, pags: BTreeMap::new() };
+        let scrub = Scrub {
+            mfs: self,
+            device,
+            options,
+            told,
+            pags: BTreeMap::new(),
+            hopeless: RefCell::default(),
+            asked: Cell::new(0),
+        };
         scrub.run().await
     }
 }
@@ -117,10 +130,14 @@ impl Mfs {
 struct Scrub<'a> {
     mfs: &'a Mfs,
     device: Device,
-    rate: u64,
+    options: ScrubOptions,
     told: &'a RefCell<Scrubbed>,
-    /// Blocks of the data zones, which never change.
+    /// Blocks of the data zones, which never change; empty if they cannot be read.
     pags: BTreeMap<PagId, u64>,
+    /// Damaged blocks of which nothing newer is known.
+    hopeless: RefCell<BTreeSet<MetaBlock>>,
+    /// Transactions so far.
+    asked: Cell<u32>,
 }
 
 impl Scrub<'_> {
@@ -150,7 +167,7 @@ impl Scrub<'_> {
 
     /// Lets the device rest for as long as `blocks` blocks take at the rate that was asked for.
     async fn rest(&self, blocks: u64) {
-        if let Some(nanos) = (blocks * BLOCK_U64 * 1_000_000_000).checked_div(self.rate) {
+        if let Some(nanos) = (blocks * BLOCK_U64 * 1_000_000_000).checked_div(self.options.rate) {
             self.device.env.sleep(Duration::from_nanos(nanos)).await;
         }
     }
@@ -160,12 +177,17 @@ impl Scrub<'_> {
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Option<T>, StoreError> {
+        self.asked.set(self.asked.get().wrapping_add(1));
+        if self.asked.get().is_multiple_of(ASKS) {
+            self.device.env.yield_now().await;
+        }
         for _ in 0..TRIES {
             match self.mfs.run(Cost::READ, &mut body).await {
                 Ok((value, _)) => return Ok(Some(value)),
                 Err(StoreError::Corrupt { block, what }) => {
                     // What is cached is what was written: nothing better is known of it.
-                    if !self.is_away(block) || !self.mend(block).await? {
+                    let mended = self.is_away(block) && self.mend(block).await? != Mended::No;
+                    if !mended {
                         self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
                         return Ok(None);
                     }
@@ -319,6 +341,9 @@ impl Scrub<'_> {
     /// A segment lies in a data zone.
     fn extent(&self, ino: Ino, extent: &types::Extent) {
         let end = extent.addr.0.saturating_add(extent.len);
+        if self.pags.is_empty() {
+            return;
+        }
         if self.pags.get(&extent.pag).is_none_or(|&blocks| end > blocks) {
             let subject = Subject::Data(extent.pag, extent.addr);
             let detail = format!("{} blocks of inode {ino}", extent.len);

@@ -27,7 +27,7 @@ use crate::txn::Txn;
 
 async fn scrub(mfs: &Mfs, rate: u64) -> Scrubbed {
     let told = RefCell::new(Scrubbed::default());
-    mfs.scrub(ScrubOptions { rate }, &told).await.unwrap();
+    mfs.scrub(ScrubOptions { rate, unreadable: true }, &told).await.unwrap();
     told.into_inner()
 }
 

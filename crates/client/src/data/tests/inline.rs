@@ -230,3 +230,38 @@ fn a_write_that_waited_for_the_old_block_sees_what_came_meanwhile() {
         });
     }
 }
+
+async fn many_small_files(rig: Rig) {
+    let files: Vec<_> = (1..=2100).map(|ino| rig.file(ino)).collect();
+    for file in &files {
+        rig.write(file, 0, &[1; 500]).await.unwrap();
+    }
+    rig.ctx.sync_all().await.unwrap();
+}
+
+#[test]
+fn a_crowd_of_small_files_beyond_what_commits_take_at_once_is_written_mapped_or_not() {
+    for inline_max in [0, 3000] {
+        run(8, Setup { disks: 1, blocks: 4096, inline_max, ..Setup::default() }, many_small_files);
+    }
+}
+
+#[test]
+fn content_that_comes_back_because_its_new_place_failed_ends_at_the_size() {
+    run(4, Setup { disks: 1, inline_max: 3000, ..Setup::default() }, |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[7; 300]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.write(&file, 300, &[8; 5000]).await.unwrap();
+        file.launch_all();
+        rig.env.sleep(Duration::from_millis(100)).await;
+        file.set_size(100).await.unwrap();
+        rig.server.disks[0].fail(DiskAction::Flush, 1, DiskFault::Io);
+        assert_eq!(file.fsync(false).await, Err(Fault::Io));
+        rig.write(&file, 5000, &[9; 10]).await.unwrap();
+        let got = file.read(0, 5010).await.unwrap().to_vec();
+        let server = rig.server.now.borrow().files[&Ino(1)].content.len();
+        let bad = got[100..5000].iter().filter(|&&byte| byte != 0).count();
+        assert_eq!((bad, server), (0, 100), "bytes that come back, content of the server");
+    });
+}
