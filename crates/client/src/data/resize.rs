@@ -30,7 +30,7 @@ const LOG_MANY: usize = 4096;
 
 impl File {
     /// Sets the size. Waits for devices only; never for the server, unless a block of a frozen
-    /// file has to be copied.
+    /// file has to be copied, or one be reserved because content of the last block lies with the inode.
     pub async fn set_size(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
