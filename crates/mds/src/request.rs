@@ -24,7 +24,7 @@ use crate::recent::Unit;
 use crate::record::{self, Outcome, Record};
 use crate::server::Server;
 use crate::session::{Session, State};
-use crate::{evict, spare, status, unheard};
+use crate::{evict, scrub, spare, status, unheard};
 
 /// How often space is looked for before there is none.
 const SPACE_ROUNDS: usize = 3;
@@ -296,7 +296,7 @@ impl Work {
             }
             Op::Scrub { rate } if administrator => {
                 match rate {
-                    Some(rate) => self.server.scrubber.ask(*rate),
+                    Some(rate) => scrub::ask(&self.server, *rate),
                     None => self.server.scrubber.break_off(),
                 }
                 return Ok(OpReply::Done {});

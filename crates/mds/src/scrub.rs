@@ -17,8 +17,6 @@ use types::{Duration, Instant};
 
 use crate::server::Server;
 
-/// Longest sleep at once, so that a server that stops is not held up.
-const NAP: Duration = Duration::from_secs(1);
 /// Findings and mended blocks that one scrub logs at most.
 const LOGGED_MAX: usize = 100;
 
@@ -30,6 +28,8 @@ pub struct Scrubber {
     /// How the one that runs does, and since when.
     running: Cell<Option<(ScrubOptions, Instant)>>,
     broken_off: Cell<bool>,
+    /// Is the task there that scrubs?
+    begun: Cell<bool>,
     wake: Notify,
     /// How far the one that runs is.
     told: RefCell<Scrubbed>,
@@ -50,14 +50,6 @@ pub struct Ended {
 }
 
 impl Scrubber {
-    /// Begins a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
-    pub fn ask(&self, rate: u64) {
-        if self.running.get().is_none() {
-            self.wanted.set(Some(ScrubOptions { rate, unreadable: true }));
-            self.wake.notify_all();
-        }
-    }
-
     /// Breaks off the one that runs, or takes back that one was asked for.
     pub fn break_off(&self) {
         self.wanted.set(None);
@@ -85,8 +77,25 @@ impl Scrubber {
     }
 }
 
+/// Begins a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
+pub fn ask(server: &Rc<Server>, rate: u64) {
+    begin(server);
+    let scrubber = &server.scrubber;
+    if scrubber.running.get().is_none() {
+        scrubber.wanted.set(Some(ScrubOptions { rate, unreadable: true }));
+        scrubber.wake.notify_all();
+    }
+}
+
+/// From now on scrubs happen when it is time for them.
+pub fn begin(server: &Rc<Server>) {
+    if !server.scrubber.begun.replace(true) {
+        server.env.spawn(run(server.clone()));
+    }
+}
+
 /// Scrubs when it is time or asked for, until the server stops.
-pub async fn run(server: Rc<Server>) {
+async fn run(server: Rc<Server>) {
     while let Some(options) = next(&server).await {
         let since = server.env.now();
         let scrubber = &server.scrubber;
@@ -118,16 +127,15 @@ async fn next(server: &Server) -> Option<ScrubOptions> {
         if let Some(options) = server.scrubber.wanted.take() {
             return Some(options);
         }
-        if interval > Duration::ZERO && server.env.now().since(since) >= interval {
+        if interval == Duration::ZERO {
+            wake.await;
+            continue;
+        }
+        let waited = server.env.now().since(since);
+        if waited >= interval {
             return Some(ScrubOptions { rate: server.config.scrub_rate, unreadable: false });
         }
-        let mut wake = pin!(wake);
-        let mut nap = pin!(server.env.sleep(NAP));
-        poll_fn(|cx| match wake.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => nap.as_mut().poll(cx),
-        })
-        .await;
+        server.env.timeout(interval.saturating_sub(waited), wake).await;
     }
 }
 

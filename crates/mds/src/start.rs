@@ -77,7 +77,9 @@ impl Mds {
         let env = server.env.clone();
         let failed = server.stop.notified();
         env.spawn(freer::run(server.clone()));
-        env.spawn(scrub::run(server.clone()));
+        if server.config.scrub_interval > Duration::ZERO {
+            scrub::begin(&server);
+        }
         env.spawn(upkeep(server.clone()));
         env.spawn(beat(server.clone()));
         env.spawn(grace::run(server.clone()));
