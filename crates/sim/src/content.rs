@@ -9,6 +9,7 @@
 //!   the same edit of the same bytes gives the same bytes, not others that are equal.
 
 use std::cell::RefCell;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -29,8 +30,33 @@ pub enum Content {
     Loose(Rc<Loose>),
 }
 
+/// Of bytes a few of each piece: contents that differ mostly have other ones there, for all of a write looks alike.
+impl Hash for Content {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Content::Sure(bytes) => {
+                bytes.len().hash(state);
+                bytes.chunks(PIECE).for_each(|piece| sample(piece).hash(state));
+            }
+            Content::Loose(loose) => loose.hash(state),
+        }
+    }
+}
+
+impl Hash for Piece {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.iter().for_each(|bytes| sample(bytes).hash(state));
+    }
+}
+
+/// The first and last bytes of a piece.
+fn sample(piece: &[u8]) -> (&[u8], &[u8]) {
+    let few = piece.len().min(8);
+    (&piece[..few], &piece[piece.len() - few..])
+}
+
 /// Bytes of which a part is not known.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Loose {
     /// Pieces up to the largest size, zero behind it.
     pieces: Vec<Rc<Piece>>,
@@ -423,7 +449,7 @@ impl Loose {
 }
 
 /// A content that a file had, and the position at which the edit that made it had ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Version {
     content: Content,
     ended: u64,
@@ -432,7 +458,7 @@ pub struct Version {
 }
 
 /// What a client may lose of a file: all that it was since it was last stable.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Dirty {
     /// The client.
     pub client: usize,

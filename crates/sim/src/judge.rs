@@ -12,7 +12,8 @@
 //! - before a step others that still run are tried only if the order can matter: their
 //!   footprints meet, directly or through others. So no candidate is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use types::{FileKind, Ino};
@@ -27,6 +28,8 @@ const CANDIDATES_MAX: usize = 2000;
 /// Steps tried for one end from one candidate, and from all of them.
 const TRIES_MAX: usize = 20_000;
 const END_TRIES_MAX: usize = 200_000;
+/// As long as there are no more candidates than these, comparing costs less than hashing.
+const FEW: usize = 16;
 
 /// A state that explains everything so far.
 #[derive(Clone)]
@@ -184,8 +187,8 @@ struct Search<'a> {
     /// Steps that run, that is: begun before the end that is settled, and not ended.
     running: Vec<usize>,
     target: usize,
-    found: Vec<Candidate>,
-    seen: Vec<Candidate>,
+    found: Distinct,
+    seen: Distinct,
     tries: usize,
     /// After so many it gives up.
     most: usize,
@@ -230,19 +233,19 @@ impl Judge {
         running: &[usize],
         target: usize,
     ) -> Result<(), Unexplained> {
-        let mut found: Vec<Candidate> = Vec::new();
+        let mut found = Distinct::default();
         let (mut expected, mut tried) = (None, 0);
         let before = std::mem::take(&mut self.candidates);
         for candidate in &before {
             if let Ok(at) = candidate.done.binary_search(&target) {
                 let mut candidate = candidate.clone();
                 candidate.done.remove(at);
-                keep(&mut found, candidate);
+                found.keep(candidate);
                 continue;
             }
             if calls[target].outcome.is_none() {
                 // It may never have taken effect.
-                keep(&mut found, candidate.clone());
+                found.keep(candidate.clone());
             }
             let running: Vec<usize> = running
                 .iter()
@@ -257,7 +260,7 @@ impl Judge {
                 running,
                 target,
                 found,
-                seen: Vec::new(),
+                seen: Distinct::default(),
                 tries: 0,
                 most,
                 expected: None,
@@ -273,6 +276,7 @@ impl Judge {
             expected = expected.or(search.expected);
             found = search.found;
         }
+        let mut found = found.list;
         if found.len() > CANDIDATES_MAX {
             self.given_up += 1;
             found.truncate(CANDIDATES_MAX);
@@ -289,15 +293,52 @@ impl Judge {
     }
 }
 
-fn keep(list: &mut Vec<Candidate>, candidate: Candidate) -> bool {
-    let known = list.iter().any(|other| {
-        other.done == candidate.done
-            && (Rc::ptr_eq(&other.state, &candidate.state) || other.state == candidate.state)
-    });
-    if !known {
-        list.push(candidate);
+/// Different candidates, in the order in which they were found.
+#[derive(Default)]
+struct Distinct {
+    list: Vec<Candidate>,
+    /// Where those of a hash are, once they are more than [`FEW`].
+    places: HashMap<u64, Vec<usize>>,
+}
+
+impl Distinct {
+    /// Adds one, unless it is there.
+    fn keep(&mut self, candidate: Candidate) -> bool {
+        let number = self.list.len();
+        if number < FEW {
+            let new = !self.list.iter().any(|other| other.is(&candidate));
+            if new {
+                self.list.push(candidate);
+            }
+            return new;
+        }
+        if number == FEW && self.places.is_empty() {
+            for (place, known) in self.list.iter().enumerate() {
+                self.places.entry(known.hash()).or_default().push(place);
+            }
+        }
+        let places = self.places.entry(candidate.hash()).or_default();
+        let new = !places.iter().any(|&place| self.list[place].is(&candidate));
+        if new {
+            places.push(number);
+            self.list.push(candidate);
+        }
+        new
     }
-    !known
+}
+
+impl Candidate {
+    /// Does the same follow from both?
+    fn is(&self, other: &Candidate) -> bool {
+        self.done == other.done
+            && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
+    }
+
+    fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.done, &self.state).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl Search<'_> {
@@ -309,7 +350,7 @@ impl Search<'_> {
         }
         match self.follow(&candidate, self.target) {
             _ if self.awaits_writes(&candidate) => {}
-            Ok(next) => next.into_iter().for_each(|next| _ = keep(&mut self.found, next)),
+            Ok(next) => next.into_iter().for_each(|next| _ = self.found.keep(next)),
             Err(text) => self.expected = self.expected.take().or(Some(text)),
         }
         for index in self.concerned(&candidate) {
@@ -320,7 +361,7 @@ impl Search<'_> {
                 if let Err(place) = next.done.binary_search(&index) {
                     next.done.insert(place, index);
                 }
-                if keep(&mut self.seen, next.clone()) {
+                if self.seen.keep(next.clone()) {
                     self.explore(next);
                 }
             }
@@ -427,7 +468,7 @@ impl Search<'_> {
     /// A session is lost, with any part of its last changes.
     fn lost(&self, candidate: &Candidate, lost: &Call, kept: u32) -> Vec<Candidate> {
         let stays = |ino: Ino| self.whole.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
-        let mut found = Vec::new();
+        let mut found = Distinct::default();
         let made = undo::last_made(candidate.past.as_ref(), lost.client, kept);
         let call = Rc::new(lost.clone());
         let dead = matches!(lost.op, Op::Lost { dead: true, .. });
@@ -450,10 +491,10 @@ impl Search<'_> {
                 let (state, done) = (Rc::new(state), candidate.done.clone());
                 let mut next = Candidate { state, done, past };
                 self.absorb(&mut next);
-                keep(&mut found, next);
+                found.keep(next);
             }
         }
-        found
+        found.list
     }
 
     /// What a running step may read and write.

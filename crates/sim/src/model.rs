@@ -19,7 +19,7 @@ pub const OWNERS: u64 = 1000;
 const GONE_MAX: usize = 8;
 
 /// What an inode holds.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
     /// Bytes.
     File(Content),
@@ -30,7 +30,7 @@ pub enum Body {
 }
 
 /// An inode.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
     /// Content.
     pub body: Body,
@@ -57,7 +57,7 @@ pub struct Node {
 
 /// What a file held when devices failed what was written to it. A part of that may lie where it lay,
 /// and come back when what takes its place fails again.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Shaky {
     /// Everything that it may have held.
     pub content: Content,
@@ -66,7 +66,7 @@ pub struct Shaky {
 }
 
 /// Who has lost something of a file, perhaps.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Loss {
     /// Who.
     pub client: usize,
@@ -75,7 +75,7 @@ pub struct Loss {
 }
 
 /// A lock that is held: one by flock, or one unit of one by fcntl.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Held {
     /// By fcntl this unit.
     pub unit: Option<u8>,
@@ -133,7 +133,7 @@ pub enum Step {
 }
 
 /// The file system at one moment.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     /// All inodes that have a name or are open.
     pub nodes: BTreeMap<Ino, Rc<Node>>,
@@ -154,7 +154,7 @@ pub struct State {
 }
 
 /// Open files of one inode of one client.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Opens {
     /// Their numbers.
     pub files: Vec<FileNo>,

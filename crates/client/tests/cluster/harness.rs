@@ -62,6 +62,13 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
     check_with(seed, store::Features::USUAL, test);
 }
 
+/// Added to every seed, to try the tests in other orders of events: `REDBUD_COURSE` in the environment, else 0.
+/// An even number leaves it to each test whether tasks are shuffled.
+fn other_courses() -> u64 {
+    let course = std::env::var("REDBUD_COURSE").ok();
+    course.map_or(0, |text| text.parse().expect("REDBUD_COURSE is a number"))
+}
+
 /// As [`check`], of a file system with these features.
 pub fn check_with<F: Future<Output = ()>>(
     seed: u64,
@@ -69,6 +76,7 @@ pub fn check_with<F: Future<Output = ()>>(
     test: impl FnOnce(Cluster) -> F,
 ) {
     LOG.with(|log| log.borrow_mut().clear());
+    let seed = seed + other_courses();
     let options = SimOptions { shuffle_tasks: seed % 2 == 1, ..SimOptions::default() };
     let world = SimWorld::with_options(seed, options);
     let meta = world.disk("meta", META_BYTES);
