@@ -308,7 +308,8 @@ impl Core {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
         self.env.spawn(async move {
-            // What has just been made without a name is open by now.
+            // What has just been made without a name is open by now, and what has just been found soon.
+            me.env.sleep_until(inode.awaited_until()).await;
             if is_unused(&inode) && inode.holds(Rights::OPEN) {
                 me.last_close(&inode).await;
             }

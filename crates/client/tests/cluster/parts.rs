@@ -185,6 +185,8 @@ fn a_holder_of_parts_that_is_cut_off_holds_nobody_up_for_longer_than_its_lease()
         let mounts = [cluster.mount("a").await, cluster.mount("b").await];
         let (ino, handles) = shared(&mounts, "f").await;
         let mut expected = stride(&mounts, &handles, 40, 65_536).await;
+        // Whoever was first there, the first piece is this one's now.
+        mounts[0].write(handles[0], 0, &fill(0, 0, 65_536)).await;
         mounts[0].client.fsync(handles[0], false).await.unwrap();
         cluster.world.isolate("a");
         mounts[0].write(handles[0], 0, &[0xee; 65_536]).await;
