@@ -72,7 +72,8 @@ fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
 const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 
 /// Fills in the leases of `session` as they are now. What was read without a right to believe it is
-/// told without it, though that was granted since: it may have changed in between.
+/// told without it, though that was granted since: it may have changed in between. So is what was read
+/// under another grant of that right, which went meanwhile.
 pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
     let leases = server.leases.borrow();
     for reply in results.iter_mut().flatten() {
@@ -82,17 +83,19 @@ pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpR
         }
         each_leased(reply, &mut |leased| {
             let held = leases.held(session.client, leased.attr.ino);
-            let believed = held.rights & leased.rights & SOFT;
+            let same = leased.seq == held.seq;
+            let believed = if same { held.rights & leased.rights & SOFT } else { Rights::empty() };
             (leased.rights, leased.seq) = ((held.rights - SOFT) | believed, held.seq);
         });
     }
 }
 
-/// Notes what rights the client has on what was just read.
+/// Notes what rights the client has on what was just read, and as of which grant or recall.
 fn note_leases(server: &Server, session: &Session, reply: &mut OpReply) {
     let leases = server.leases.borrow();
     each_leased(reply, &mut |leased| {
-        leased.rights = leases.rights(session.client, leased.attr.ino);
+        let held = leases.held(session.client, leased.attr.ino);
+        (leased.rights, leased.seq) = (held.rights, held.seq);
     });
 }
 

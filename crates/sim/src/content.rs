@@ -30,33 +30,32 @@ pub enum Content {
     Loose(Rc<Loose>),
 }
 
-/// Of bytes a few of each piece: contents that differ mostly have other ones there, for all of a write looks alike.
+/// Of a few places only: contents that differ mostly do so there, for all bytes of a write are alike.
 impl Hash for Content {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
             Content::Sure(bytes) => {
                 bytes.len().hash(state);
-                bytes.chunks(PIECE).for_each(|piece| sample(piece).hash(state));
+                few_of(bytes).for_each(|byte| byte.hash(state));
             }
-            Content::Loose(loose) => loose.hash(state),
+            Content::Loose(loose) => {
+                (&loose.sizes, loose.pieces.len()).hash(state);
+                for piece in few_of(&loose.pieces) {
+                    (piece.0.len(), piece.0.first().map(|bytes| bytes[0])).hash(state);
+                }
+            }
         }
     }
 }
 
-impl Hash for Piece {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.iter().for_each(|bytes| sample(bytes).hash(state));
-    }
-}
-
-/// The first and last bytes of a piece.
-fn sample(piece: &[u8]) -> (&[u8], &[u8]) {
-    let few = piece.len().min(8);
-    (&piece[..few], &piece[piece.len() - few..])
+/// The last item and others before it, evenly spread.
+fn few_of<T>(items: &[T]) -> impl Iterator<Item = &T> {
+    const FEW: usize = 16;
+    items.iter().rev().step_by(items.len().div_ceil(FEW).max(1))
 }
 
 /// Bytes of which a part is not known.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loose {
     /// Pieces up to the largest size, zero behind it.
     pieces: Vec<Rc<Piece>>,
@@ -449,7 +448,7 @@ impl Loose {
 }
 
 /// A content that a file had, and the position at which the edit that made it had ended.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version {
     content: Content,
     ended: u64,
@@ -458,7 +457,7 @@ pub struct Version {
 }
 
 /// What a client may lose of a file: all that it was since it was last stable.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dirty {
     /// The client.
     pub client: usize,
@@ -466,6 +465,14 @@ pub struct Dirty {
     versions: Vec<Version>,
     /// The blocks that it changed: from, to.
     blocks: Vec<(u64, u64)>,
+}
+
+/// Of its newest version.
+impl Hash for Dirty {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let newest = self.versions.last();
+        (self.client, self.versions.len(), newest.map(|version| &version.content)).hash(state);
+    }
 }
 
 impl Dirty {

@@ -12,11 +12,11 @@
 //! - before a step others that still run are tried only if the order can matter: their
 //!   footprints meet, directly or through others. So no candidate is lost.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use types::{FileKind, Ino};
+use types::{FileKind, HashMap, Ino};
 
 use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::footprint::Footprint;
