@@ -294,7 +294,8 @@ pub async fn forget_unused(server: &Rc<Server>) {
     }
 }
 
-/// Space has run out: clients that are silent beyond their lease lose what they keep unused.
+/// Space has run out: clients that are silent beyond their lease lose what they keep unused, and files without a
+/// name that only they have open.
 pub async fn evict_hoarders(server: &Rc<Server>) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     for session in sessions {
@@ -303,10 +304,17 @@ pub async fn evict_hoarders(server: &Rc<Server>) {
             continue;
         }
         let pool = server.mfs.run(READ, |txn| txn.pool(client)).await;
-        if server.checked(pool, "reading a pool").is_some_and(|(pool, _)| !pool.is_empty()) {
+        let pool = server.checked(pool, "reading a pool").map(|(pool, _)| pool);
+        if pool.is_some_and(|pool| !pool.is_empty()) || keeps_removed(server, client) {
             evict(server, client, "it is silent and keeps space that others need").await;
         }
     }
+}
+
+/// Has the client a file open that has no name any more?
+fn keeps_removed(server: &Server, client: ClientId) -> bool {
+    let leases = server.leases.borrow();
+    server.freer.is_any_nameless(|ino| leases.rights(client, ino).contains(Rights::OPEN))
 }
 
 /// Ends the quarantines whose time has come.

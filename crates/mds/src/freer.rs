@@ -40,6 +40,11 @@ impl Freer {
         !doomed.is_empty() && doomed.contains(&ino)
     }
 
+    /// Is any inode without a name that somebody has open one of these?
+    pub fn is_any_nameless(&self, which: impl FnMut(Ino) -> bool) -> bool {
+        self.open.borrow().iter().copied().any(which)
+    }
+
     /// Inodes without a name that are open somewhere, and those being freed.
     pub fn counts(&self) -> (usize, usize) {
         (self.open.borrow().len(), self.doomed.borrow().len())

@@ -42,6 +42,8 @@ impl State {
         let node = next.node(ino);
         node.loss = Some(Rc::new(Loss { client: call.client, hope: None }));
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
+        // What failed half done may be noted with what another one had not synced (`half_edited`).
+        let mine = mine.or_else(|| (!node.dirty.is_empty()).then_some(0));
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {
             let mut dirty = node.dirty.remove(mine);
             let dirty = Rc::make_mut(&mut dirty);

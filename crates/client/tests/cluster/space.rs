@@ -2,7 +2,7 @@
 
 use types::{Fault, Ino};
 
-use crate::harness::{Mount, ROOT, WRONLY, check};
+use crate::harness::{LEASE, Mount, RDONLY, ROOT, WRONLY, check};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,4 +56,28 @@ fn two_that_fill_the_device_together_come_to_an_end_and_use_all_of_it() {
             assert!(filled + 3 >= capacity, "{filled} of {capacity} MiB");
         });
     }
+}
+
+#[test]
+fn a_removed_file_that_only_a_silent_client_has_open_does_not_fill_the_device() {
+    check(5, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let capacity = a.client.statfs().await.unwrap().blocks * 4096 / MIB;
+        let (made, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
+        for at in 0..100 {
+            a.client.fallocate(&ROOT, opened.handle, 0, at * MIB, MIB).await.unwrap();
+        }
+        a.close(opened.handle).await;
+        assert_eq!(b.ino("f").await, made.attr.ino);
+        b.open(made.attr.ino, RDONLY).await;
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        cluster.world.isolate("b");
+        cluster.env.sleep(LEASE * 2).await;
+        fill(&a, "first").await;
+        a.unlink(Ino::ROOT, "first").await.unwrap();
+        // The quarantine of who was put out.
+        cluster.env.sleep(LEASE * 2).await;
+        let filled = fill(&a, "second").await;
+        assert!(filled + 3 >= capacity, "{filled} of {capacity} MiB");
+    });
 }
