@@ -411,6 +411,13 @@ impl State {
         for other in &mut node.dirty {
             Rc::make_mut(other).lost_beside(&dirty, &left);
         }
+        if let Some(earlier) = node.loss.as_mut().filter(|earlier| earlier.client != client)
+            && let Some(hope) = earlier.hope.clone()
+        {
+            // Who lost something earlier, or nothing, has not lost this.
+            let either = Content::any_of([(&hope, false), (&left, false)].into_iter());
+            Rc::make_mut(earlier).hope = Some(either);
+        }
         node.body = Body::File(left);
         if !dead && let Some(opens) = self.opens.get(&(client, ino)) {
             self.owed.extend(opens.files.iter().map(|file| (client, *file)));
