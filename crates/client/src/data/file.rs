@@ -5,7 +5,7 @@
 //! - `dirty` runs do not overlap, `writing` flights do not overlap; a dirty run may
 //!   overlap a flight and is then launched after it;
 //! - every block of a dirty run either has a place it may be written to, or is
-//!   counted in the run's reservation;
+//!   counted in the run's reservation, or will need none (`inline`);
 //! - `log` is the ordered list of layout edits not yet sent; those that speak of
 //!   data carry it in blocks whose write was launched before them;
 //! - `disk_size` is what the size would be if only launched writes had been made:
@@ -721,7 +721,8 @@ impl File {
         while let Some((start, run)) = state.dirty_from(at, to) {
             at = start + run.blocks();
             let lack = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
-            if lack == 0 {
+            let needs_none = (start, at) == (0, 1) && state.fits_inline(state.size);
+            if lack == 0 || needs_none {
                 continue;
             }
             match self.ctx.pool.reserve(lack) {
@@ -786,8 +787,7 @@ impl State {
     /// Blocks in use, those of accepted bytes without a place included.
     fn allocated(&self) -> u64 {
         let twice = if self.dirty_at(0).is_some() { self.inline_blocks() } else { 0 };
-        self.blocks - twice.min(self.blocks)
-            + self.dirty.values().map(|run| run.reserved.blocks()).sum::<u64>()
+        self.blocks - twice.min(self.blocks) + self.dirty_blocks()
     }
 
     /// Takes a stretch of the layout in.

@@ -3,8 +3,11 @@
 //! Invariants:
 //! - block 0 is content, or mapped in the layout, or a hole; bytes accepted since lie over it in a dirty run;
 //! - a run becomes content when it is launched: the file is held whole, its whole layout is known and empty, and its size
-//!   is within what the server says fits the slot. There is no write to a device then, no flush, and what was reserved
-//!   for it goes back to the pool;
+//!   is within what the server says fits the slot, or within what lies with the inode already. There is no write to a
+//!   device then, no flush, and what was reserved for it goes back to the pool;
+//! - as long as that is so, a dirty block 0 needs no reservation (it is *bare*): what takes it away first launches the block,
+//!   or reserves its place;
+//! - content that is not dirty gets shorter, or zero, where it is;
 //! - content that the server does not have is in the log, and holds its share of the dirty budget until the commit is answered;
 //! - content leaves by the first launch of block 0 that does not fit: the edit is the mapping, by which the server
 //!   drops it. If that write fails, what was there before holds again;
@@ -18,11 +21,11 @@ use env::{Env, IoBuf};
 use proto::mds::{Edit, LayoutPart};
 use proto::wire::Bytes;
 use types::Fault;
-use types::limits::{BLOCK, BLOCK_U64};
+use types::limits::BLOCK;
 
 use super::budget::Claim;
 use super::file::{File, Logged, Run, State};
-use super::write::Lack;
+use super::write::{Lack, Means};
 
 /// What lies with the inode of one file.
 #[derive(Default)]
@@ -149,33 +152,74 @@ impl State {
         }
     }
 
-    /// Would the dirty blocks `[start, end)` fit the slot, and is there nothing else of the file?
-    fn fits_inline(&self, start: u64, end: u64) -> bool {
-        (start, end) == (0, 1)
-            && (1..=self.inline.max).contains(&self.size)
+    /// Would block 0 become content if it were launched when the file has `size` bytes?
+    pub fn fits_inline(&self, size: u64) -> bool {
+        let most = self.inline.max.max(self.content_len().unwrap_or(0) as u64);
+        self.inline.max > 0
+            && (1..=most).contains(&size)
             && self.loaded_to == u64::MAX
             && self.layout.blocks() == 0
             && !self.in_parts()
+    }
+
+    /// Is block 0 dirty with neither a place nor a reservation? Then it fits.
+    pub fn is_bare(&self) -> bool {
+        let unreserved = |run: &Run| run.reserved.blocks() == 0;
+        self.dirty.get(&0).is_some_and(unreserved) && self.layout.unplaced(0, 1) > 0
+    }
+
+    /// Is `block` clean content, which can be changed where it is as long as it gets no longer?
+    pub fn is_at_rest_inline(&self, block: u64) -> bool {
+        self.is_inline(block) && self.dirty_at(block).is_none() && !self.in_parts()
+    }
+
+    /// Blocks of dirty runs that count as the file's beside those that it has.
+    pub fn dirty_blocks(&self) -> u64 {
+        let reserved: u64 = self.dirty.values().map(|run| run.reserved.blocks()).sum();
+        reserved + u64::from(self.is_bare())
+    }
+
+    /// Block 0 is to hold these bytes, and nothing else; the server is told with the next commit.
+    fn log_content(&mut self, bytes: Vec<u8>, claim: Claim) {
+        self.blocks += 1 - self.inline_blocks();
+        self.inline.content = Some(bytes.clone());
+        self.inline.replaced = None;
+        self.inline.claim.get_or_insert(claim);
+        self.push_edit(Edit::Content { bytes: Bytes(bytes) });
+    }
+
+    /// Bytes `[from, to)` of content at rest are zero, and none is behind the size.
+    pub fn zero_inline(&mut self, from: usize, to: usize, claim: Claim) {
+        let mut bytes = self.inline.content.clone().expect("it is at rest");
+        let end = to.min(bytes.len());
+        bytes[from.min(end)..end].fill(0);
+        bytes.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
+        self.log_content(bytes, claim);
     }
 }
 
 impl File {
     /// Launches the run `[start, end)` as content, if that is what it is to be.
     pub(super) fn launch_inline(&self, state: &mut State, start: u64, end: u64) -> bool {
-        if !state.fits_inline(start, end) {
+        if (start, end) != (0, 1) || !state.fits_inline(state.size) {
             return false;
         }
         let Run { buf, claim, .. } = state.dirty.remove(&start).expect("given");
         let bytes = buf[..state.size as usize].to_vec();
-        state.blocks += 1 - state.inline_blocks();
-        state.inline.content = Some(bytes.clone());
-        state.inline.replaced = None;
-        state.inline.claim.get_or_insert(claim);
+        state.log_content(bytes, claim);
         state.disk_size = state.disk_size.max(state.size);
         state.tail_zero = true;
         state.tail = None;
-        state.push_edit(Edit::Content { bytes: Bytes(bytes) });
         true
+    }
+
+    /// The file is about to have something that no slot holds beside block 0, or a size that none has room for: if that
+    /// block is bare, it becomes content as long as it can. It needs no device, so nothing stands in its way.
+    pub(super) fn launch_bare(&self, state: &mut State) {
+        if state.is_bare() {
+            let launched = self.launch_inline(state, 0, 1);
+            assert!(launched, "a bare block fits the slot");
+        }
     }
 
     /// Block 0 is to have a place on a device from now on, as allocated blocks have.
@@ -183,26 +227,36 @@ impl File {
         let mut means = self.no_means();
         loop {
             self.ensure_loaded(1).await?;
-            let lack = {
+            {
                 let mut state = self.state.borrow_mut();
-                state.inline.max = 0;
-                if !state.is_inline(0) || state.dirty_at(0).is_some() {
-                    return Ok(());
-                }
                 if !means.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
-                let lack = state.lacks_block(&means, 0);
-                if matches!(lack, Lack::Nothing) {
-                    self.put_zeros(&mut state, means, 0, BLOCK_U64, BLOCK_U64);
+                if !state.is_bare() && (!state.is_inline(0) || state.dirty_at(0).is_some()) {
+                    state.inline.max = 0;
+                    return Ok(());
+                }
+                if means.reserved.blocks() > 0 {
+                    state.inline.max = 0;
+                    self.put_out(&mut state, means);
                     break;
                 }
-                lack
-            };
-            self.fill(&mut means, lack).await?;
+            }
+            self.fill(&mut means, Lack::Space(1)).await?;
         }
         self.enqueue();
         Ok(())
+    }
+
+    /// Block 0, bare or content, is dirty with a reservation.
+    fn put_out(&self, state: &mut State, mut means: Means) {
+        if let Some(run) = state.dirty.get_mut(&0) {
+            run.reserved.merge(means.reserved);
+        } else {
+            let buf = state.inline_block(&self.ctx.env);
+            self.insert_run(state, &mut means, 0, buf);
+            state.mark_stale(0, 1);
+        }
     }
 
     /// Bytes of the file that lie with its inode.

@@ -30,7 +30,7 @@ const LOG_MANY: usize = 4096;
 
 impl File {
     /// Sets the size. Waits for devices only; never for the server, unless a block of a frozen
-    /// file has to be copied, or one be reserved because content of the last block lies with the inode.
+    /// file has to be copied.
     pub async fn set_size(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
@@ -107,6 +107,9 @@ impl File {
                 let block = old / BLOCK_U64;
                 let known = state.tail_zero || old.is_multiple_of(BLOCK_U64);
                 if known || state.loaded_to > block && !state.has_content(block) {
+                    if !state.fits_inline(size) {
+                        self.launch_bare(&mut state);
+                    }
                     state.size = size;
                     state.disk_size = size;
                     state.tail_zero = true;
@@ -269,6 +272,7 @@ impl File {
         to: u64,
         reserved: &mut super::pool::Reserved,
     ) {
+        self.launch_bare(state);
         let after = state.layout.end_before(from);
         let mut at = from;
         for run in self.ctx.pool.allocate(self.ino, to - from, after, reserved) {

@@ -250,6 +250,9 @@ impl File {
         len: usize,
     ) {
         let end = offset + len as u64;
+        if offset >= BLOCK_U64 {
+            self.launch_bare(state);
+        }
         if let Some(block) = state.stale_tail(offset) {
             let old = state.size;
             let (claim, reserved) = (means.claim.split(BLOCK_U64), self.ctx.pool.nothing());
@@ -317,7 +320,6 @@ impl File {
             let whole = end.is_multiple_of(BLOCK_U64) || (head.is_some() && last - 1 == first);
             let tail = (!whole).then(|| state.old_copy(&self.ctx.env, means, last - 1));
             let cut = state.cut_dirty(run_end, last);
-            let need = state.layout.unplaced(run_end, last);
             let added = (last - run_end) * BLOCK_U64;
             let mut run = state.dirty.remove(&start).expect("given");
             let len = (last - start) as usize * BLOCK;
@@ -341,16 +343,17 @@ impl File {
                 means.reserved.merge(reserved);
             }
             run.claim.merge(means.claim.split(added));
-            run.reserved.merge(means.reserved.split(need));
             state.dirty.insert(start, run);
         }
         let run = state.dirty.get_mut(&start).expect("given");
+        let places = state.layout.unplaced(start, start + run.blocks());
+        run.reserved.merge(means.reserved.split(places.saturating_sub(run.reserved.blocks())));
         let at = (offset - start * BLOCK_U64) as usize;
         run.buf[at..at + data.len()].copy_from_slice(data);
     }
 
     /// Inserts whole blocks as a run of their own, over what was dirty there.
-    fn insert_run(&self, state: &mut State, means: &mut Means, first: u64, buf: IoBuf) {
+    pub(super) fn insert_run(&self, state: &mut State, means: &mut Means, first: u64, buf: IoBuf) {
         let last = first + (buf.len() / BLOCK) as u64;
         if let Some((claim, reserved)) = state.cut_dirty(first, last) {
             means.claim.merge(claim);
@@ -368,7 +371,7 @@ impl File {
         state.dirty.insert(first, run);
     }
 
-    /// Zeroes bytes `[from, to)` of the block that starts at byte `base`.
+    /// Zeroes bytes `[from, to)` of the block that starts at byte `base`. What lies with the inode ends at the size.
     pub(super) fn put_zeros(
         self: &Rc<Self>,
         state: &mut State,
@@ -383,6 +386,8 @@ impl File {
             let at = (block - start) as usize * BLOCK;
             let run = state.dirty.get_mut(&start).expect("found");
             run.buf[at + a..at + b].fill(0);
+        } else if state.is_at_rest_inline(block) {
+            state.zero_inline(a, b, means.claim);
         } else {
             let mut buf = state.old_copy(&self.ctx.env, &means, block);
             buf[a..b].fill(0);
@@ -468,13 +473,15 @@ impl State {
             || self.tail.as_ref().is_some_and(|(tail, _)| *tail == block)
     }
 
-    /// Blocks of `[from, to)` that have no place and no reservation.
+    /// Blocks of `[from, to)` that have no place and no reservation, a bare one included.
     fn unreserved(&self, from: u64, to: u64) -> u64 {
         let mut need = self.layout.unplaced(from, to);
         let mut at = from;
         while let Some((start, run)) = self.dirty_from(at, to) {
             let end = start + run.blocks();
-            need -= self.layout.unplaced(start.max(from), end.min(to));
+            if start > 0 || !self.is_bare() {
+                need -= self.layout.unplaced(start.max(from), end.min(to));
+            }
             at = end;
             if at >= to {
                 break;
@@ -485,7 +492,8 @@ impl State {
 
     fn lacks(&self, means: &Means, offset: u64, end: u64) -> Lack {
         let (first, last) = blocks_of(offset, end);
-        let mut need = self.unreserved(first, last);
+        let fits = (first, last) == (0, 1) && self.fits_inline(self.size.max(end));
+        let mut need = if fits { 0 } else { self.unreserved(first, last) };
         let stale_tail = self.stale_tail(offset);
         if let Some(block) = stale_tail {
             need += self.unreserved(block, block + 1);
@@ -503,7 +511,11 @@ impl State {
         Lack::Nothing
     }
 
+    /// What zeroing a part of `block` lacks.
     pub(super) fn lacks_block(&self, means: &Means, block: u64) -> Lack {
+        if self.dirty_at(block).is_some() || self.is_at_rest_inline(block) {
+            return Lack::Nothing;
+        }
         let need = self.unreserved(block, block + 1);
         if need > means.reserved.blocks() {
             Lack::Space(need - means.reserved.blocks())

@@ -265,3 +265,109 @@ fn content_that_comes_back_because_its_new_place_failed_ends_at_the_size() {
         assert_eq!((bad, server), (0, 100), "bytes that come back, content of the server");
     });
 }
+
+/// Leaves no block of the data zone.
+async fn fill(rig: Rig) -> Rig {
+    let filler = rig.file(99);
+    let mut at = 0;
+    while filler.fallocate(0, at * BLOCK_U64, BLOCK_U64).await.is_ok() {
+        at += 1;
+    }
+    rig.ctx.sync_all().await.unwrap();
+    assert_eq!(rig.ctx.pool.available(), 0);
+    rig
+}
+
+#[test]
+fn on_a_full_zone_small_files_are_made_overwritten_shortened_and_punched() {
+    for seed in 0..4 {
+        run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
+            let rig = fill(rig).await;
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 2000]).await.unwrap();
+            assert_eq!(file.data_attr().blocks, 1, "before it is launched, too");
+            rig.write(&file, 2000, &[8; 1000]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            rig.write(&file, 10, &[9; 5]).await.unwrap();
+            file.fallocate(3, 100, 50).await.unwrap();
+            file.set_size(1500).await.unwrap();
+            file.fsync(false).await.unwrap();
+            // Nothing of it is dirty now.
+            file.fallocate(3, 200, 50).await.unwrap();
+            file.set_size(1400).await.unwrap();
+            let mut want = vec![7; 1400];
+            want[10..15].fill(9);
+            want[100..150].fill(0);
+            want[200..250].fill(0);
+            assert!(file.read(0, 5000).await.unwrap().to_vec() == want);
+            file.set_size(1500).await.unwrap();
+            want.resize(1500, 0);
+            file.fsync(false).await.unwrap();
+            assert!(cold(&rig, 1).await == want);
+            rig.finish(64).await;
+        });
+    }
+}
+
+#[test]
+fn on_a_full_zone_a_file_that_outgrows_its_slot_stays_as_it_was() {
+    for (seed, synced) in [(0, false), (1, true), (2, false), (3, true)] {
+        run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
+            let rig = fill(rig).await;
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 2000]).await.unwrap();
+            if synced {
+                file.fsync(false).await.unwrap();
+            }
+            for (at, len) in [(2000, 1001), (1990, 4000), (4096, 1), (90_000, 10)] {
+                assert_eq!(rig.write(&file, at, &vec![8; len]).await, Err(Fault::NoSpace));
+            }
+            assert_eq!(file.fallocate(0, 0, 100).await, Err(Fault::NoSpace));
+            assert_eq!(file.fallocate(0, 8192, 100).await, Err(Fault::NoSpace));
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1), (vec![7; 2000], 0));
+            // A hole needs none.
+            rig.write(&file, 0, &[9; 1000]).await.unwrap();
+            file.set_size(50_000).await.unwrap();
+            file.fsync(false).await.unwrap();
+            let want = [vec![9; 1000], vec![7; 1000], vec![0; 48_000]].concat();
+            assert!(cold(&rig, 1).await == want);
+            rig.finish(64).await;
+        });
+    }
+}
+
+/// What is bare when something else of the file gets a place becomes content, and moves out later as usual.
+#[test]
+fn small_content_that_something_else_is_put_behind_stays_whole() {
+    for how in 0..4 {
+        run(how, setup(), |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 100]).await.unwrap();
+            let mut want = vec![7; 100];
+            match how {
+                0 => {
+                    rig.write(&file, 9000, &[8; 10]).await.unwrap();
+                    want.resize(9000, 0);
+                    want.extend([8; 10]);
+                }
+                1 => file.fallocate(1, 8192, 4096).await.unwrap(),
+                2 => {
+                    rig.write(&file, 50, &[8; 3000]).await.unwrap();
+                    want.resize(50, 0);
+                    want.extend([8; 3000]);
+                }
+                _ => {
+                    file.set_size(3001).await.unwrap();
+                    want.resize(3001, 0);
+                }
+            }
+            assert!(file.read(0, 10_000).await.unwrap().to_vec() == want);
+            rig.write(&file, 0, &[9; 1]).await.unwrap();
+            want[0] = 9;
+            file.fsync(false).await.unwrap();
+            assert!(cold(&rig, 1).await == want);
+            rig.finish(2048).await;
+        });
+    }
+}
