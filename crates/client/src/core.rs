@@ -34,8 +34,8 @@ use crate::uses::Content;
 
 /// Longest time for which the kernel may believe anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
-/// Contents of closed files kept for their next opening.
-const CONTENTS_MAX: usize = 65_536;
+/// Closed files of which content and rights are kept for their next opening.
+const CLOSED_MAX: usize = 65_536;
 
 /// For how long the kernel may believe what it is told in one moment.
 #[derive(Clone, Copy)]
@@ -273,7 +273,7 @@ impl Core {
             closed.push_back(inode.clone());
         }
         for _ in 0..4 {
-            if closed.len() <= CONTENTS_MAX {
+            if closed.len() <= CLOSED_MAX {
                 break;
             }
             let Some(oldest) = closed.pop_front() else { break };

@@ -12,9 +12,9 @@ mod locks;
 use std::rc::Rc;
 
 use proto::mds::{HeldLease, Leased, Message, Op, OpReply, Reply, Request};
-use store::{Cost, Stop, StoreError, Txn};
+use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
-use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
+use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::cx::{Cx, Effects, Waited};
 use crate::glimpse::glimpse;
@@ -268,8 +268,7 @@ impl Work {
             Some(cost) if self.client() != ClientId(0) => {
                 let mut run =
                     self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
-                let short = run == Err(Fault::NoSpace) && self.server.metadata_is_short();
-                if short && self.removed_is_freed().await {
+                if self.has_room_now(&run, self.server.config.lease).await {
                     run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run
@@ -383,9 +382,7 @@ impl Work {
         op: &Op,
         commit: commit::Commit<'_>,
     ) -> Result<OpReply, Fault> {
-        if commit.edits.len() > types::limits::COMMIT_EDITS_MAX {
-            return Err(Fault::TooBig);
-        }
+        commit.check_size()?;
         let mut done = match self.kept_outcome(index) {
             Some(Outcome::Edits(done)) => *done as usize,
             Some(_) => {
@@ -410,12 +407,16 @@ impl Work {
             {
                 return Ok(OpReply::Part { done: until as u32, fault });
             }
-            let step = self.attempt(Cost::STEP, index, |cx, txn| {
+            let mut body = |cx: &mut Cx<'_>, txn: &mut Txn<'_>| {
                 let step = commit::step(cx, txn, commit, done..until)?;
                 cx.finish(index);
                 Ok(step)
-            });
-            match step.await {
+            };
+            let mut step = self.attempt(Cost::STEP, index, &mut body).await;
+            if self.has_room_now(&step, self.server.config.lease / 4).await {
+                step = self.attempt(Cost::STEP, index, body).await;
+            }
+            match step {
                 Ok((Some(reply), _)) => return Ok(reply),
                 Ok((None, at)) => done = at,
                 Err(Fault::Evicted) => return Err(Fault::Evicted),
@@ -454,12 +455,19 @@ impl Work {
         }
     }
 
-    /// Waits until what was removed before is freed; `false` if nothing was to be.
-    async fn removed_is_freed(&self) -> bool {
+    /// Lacked what ran metadata blocks, and was it waited for those that are being freed?
+    async fn has_room_now<T>(&self, ran: &Result<T, Fault>, patience: Duration) -> bool {
+        let short = matches!(ran, Err(Fault::NoSpace)) && self.server.metadata_is_short();
+        short && self.removed_is_freed(patience).await
+    }
+
+    /// Waits, for so long at most, until what was removed before is freed; `false` if nothing was to be. A commit waits less
+    /// than a client has to answer a recall: the freeing may wait for one that waits for the commit.
+    async fn removed_is_freed(&self, patience: Duration) -> bool {
         let server = &self.server;
         let waits = server.freer.counts().1 > 0;
         if waits {
-            server.env.timeout(server.config.lease, server.freer.drained()).await;
+            server.env.timeout(patience, server.freer.drained()).await;
         }
         waits
     }
@@ -467,7 +475,7 @@ impl Work {
     /// Waits until what is being freed can be granted.
     async fn make_room(&self) {
         let server = &self.server;
-        self.removed_is_freed().await;
+        self.removed_is_freed(server.config.lease).await;
         let synced = server.mfs.sync().await;
         server.checked(synced, "waiting for the log");
         if server.release_freed().await > 0 {
@@ -552,7 +560,8 @@ impl Work {
         let mut waited = Waited::default();
         let replay = self.request.replay.take();
         // What was done before has room again, whatever else took some since.
-        let cost = Cost { reserve: cost.reserve || replay.is_some(), ..cost };
+        let reserve = if replay.is_some() { Reserve::Again } else { cost.reserve };
+        let cost = Cost { reserve, ..cost };
         let result = loop {
             let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);
             let given = results.get(index).and_then(|result| result.as_ref().ok());

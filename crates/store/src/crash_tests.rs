@@ -18,7 +18,7 @@ use types::{Duration, MetaBlock, Uuid};
 use crate::block::{BlockType, get_u64, put_u64};
 use crate::btree::Tree;
 use crate::error::StoreError;
-use crate::mfs::{Cost, Mfs};
+use crate::mfs::{Cost, Mfs, Reserve};
 use crate::mkfs::FormatOptions;
 use crate::open::OpenOptions;
 use crate::roots::RootId;
@@ -28,7 +28,7 @@ const TREE: Tree<8, 100> = Tree::at(RootId(60));
 const COUNT: RootId = RootId(61);
 /// Maps a number to a block that holds it.
 const BLOCKS: Tree<8, 8> = Tree::at(RootId(62));
-const COST: Cost = Cost { journal: 10 << 10, dirty: 10, reserve: true };
+const COST: Cost = Cost { journal: 10 << 10, dirty: 10, reserve: Reserve::ToFree };
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const SIZE: u64 = 3 << 20;
 

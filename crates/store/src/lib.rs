@@ -50,7 +50,7 @@ pub use btree::{Place, Tree};
 pub use error::{Stop, StoreError};
 pub use features::{Feature, Features};
 pub use format::slot::SlotSize;
-pub use mfs::{Cost, Identity, Mfs, Usage};
+pub use mfs::{Cost, Identity, Mfs, Reserve, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
     Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, SearchCounts, Subdirectory,

@@ -21,6 +21,7 @@ use types::{Fault, MetaBlock};
 
 use crate::block::{Block, BlockType, HEADER};
 use crate::error::Stop;
+use crate::mfs::Reserve;
 use crate::txn::Txn;
 
 /// Bits of one bitmap block.
@@ -217,6 +218,17 @@ impl Txn<'_> {
         Ok(found)
     }
 
+    /// Runs `body`, without which things can be freed: it leaves the reserve, unless it did not the time before.
+    pub(crate) fn leaving_reserve<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        let cost = self.cost;
+        if cost.reserve == Reserve::ToFree {
+            self.cost.reserve = Reserve::Left;
+        }
+        let done = body(self);
+        self.cost = cost;
+        done
+    }
+
     /// Finds `n` contiguous free metadata blocks near `goal`, behind it first.
     ///
     /// # Errors
@@ -233,7 +245,7 @@ impl Txn<'_> {
             1 => return Ok(None),
             left => space.fails_in.set(left - 1),
         }
-        let reserve = if self.cost.reserve { 0 } else { space.reserve };
+        let reserve = if self.cost.reserve == Reserve::Left { space.reserve } else { 0 };
         if self.meta_space().1 < n + reserve {
             return Ok(None);
         }

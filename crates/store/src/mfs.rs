@@ -26,6 +26,17 @@ use crate::state::State;
 use crate::superblock::{FIRST_LSN, Superblock};
 use crate::txn::Txn;
 
+/// Which blocks of a transaction may come from the reserve of metadata space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserve {
+    /// None.
+    Left,
+    /// Those without which nothing could be freed: all but those to which content makes room.
+    ToFree,
+    /// All: what is done was done before, and had room then.
+    Again,
+}
+
 /// The worst case of a transaction; it waits until there is room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
@@ -33,19 +44,19 @@ pub struct Cost {
     pub journal: u32,
     /// Blocks that it dirties.
     pub dirty: u32,
-    /// May it use the reserve of metadata space (deleting, and what must be possible before)?
-    pub reserve: bool,
+    /// What may use the reserve of metadata space (deleting, and what must be possible before).
+    pub reserve: Reserve,
 }
 
 impl Cost {
     /// An operation that changes nothing: it never waits for room.
-    pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: false };
+    pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: Reserve::Left };
     /// An ordinary operation.
-    pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 96, reserve: false };
+    pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 96, reserve: Reserve::Left };
     /// A step of unbounded work.
-    pub const STEP: Cost = Cost { journal: 1 << 20, dirty: 256, reserve: true };
+    pub const STEP: Cost = Cost { journal: 1 << 20, dirty: 256, reserve: Reserve::ToFree };
     /// An operation that frees more than it takes.
-    pub const DELETE: Cost = Cost { reserve: true, ..Cost::SMALL };
+    pub const DELETE: Cost = Cost { reserve: Reserve::ToFree, ..Cost::SMALL };
 }
 
 /// An open store.

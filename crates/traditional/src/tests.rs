@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
 use env::{DiskOptions, Env};
 use store::{
-    Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, RootId, Stop, StoreError, Txn,
+    Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, Reserve, RootId, Stop, StoreError,
+    Txn,
 };
 use types::{
     Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
@@ -351,7 +352,7 @@ fn the_check_finds_what_is_planted() {
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 /// Counts the operations that have been done.
 const COUNT: RootId = RootId(60);
-const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: true };
+const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
 
 async fn open(env: &Env) -> Mfs {
     let disk = env.open_disk("meta", WRITE).await.unwrap();

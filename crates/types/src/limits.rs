@@ -18,6 +18,10 @@ pub const XATTR_NAME_MAX: usize = 255;
 pub const XATTR_VALUE_MAX: usize = 65_536;
 /// Most bytes of names and values of one inode's extended attributes.
 pub const XATTR_TOTAL_MAX: usize = 65_536;
+/// Bytes of extended attributes that lie in a slot; where there are more, they lie apart.
+pub const SLOT_XATTRS_MAX: usize = 160;
+/// Bytes that say the lengths of a name and a value there.
+pub const XATTR_LENGTHS: usize = 5;
 /// Hard links to one file.
 pub const LINK_MAX: u32 = 65_000;
 /// Largest file: 8 EiB minus one byte.
@@ -26,7 +30,7 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 pub const IO_MAX: usize = 1 << 20;
 /// Bytes of a file that may lie with its inode: the tail of the largest slot.
 pub const CONTENT_MAX: usize = 3928;
-/// Edits of one commit that carry content.
+/// Edits of one commit that carry content: a client needs no more than the newest.
 pub const CONTENTS_MAX: usize = 4;
 /// Largest frame of the wire protocol, header included.
 pub const FRAME_MAX: usize = 4 << 20;
@@ -66,6 +70,8 @@ pub const RETURN_RUNS_MAX: usize = 64;
 pub const DIRTY_MAX: usize = 256 << 20;
 /// Uncommitted requests a client keeps for replay before it forces a commit.
 pub const REPLAY_MAX: usize = 65_536;
+/// Bytes of them, likewise.
+pub const REPLAY_BYTES_MAX: usize = 128 << 20;
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 4096;
 /// How long an eviction waits for a data device to make stable what the client wrote there in place.
@@ -79,6 +85,10 @@ const _: () = assert!(XATTR_VALUE_MAX <= XATTR_TOTAL_MAX);
 const _: () = assert!(COMMIT_EDITS_MAX * 64 <= FRAME_MAX / 2);
 const _: () = assert!(COMPOUND_OPS_MAX * CONTENTS_MAX * (CONTENT_MAX + 64) <= FRAME_MAX / 4);
 const _: () = assert!(CONTENT_MAX < BLOCK);
+const _: () = assert!(
+    RESERVED_SLOTS as usize * FRAME_MAX / 4 <= REPLAY_BYTES_MAX / 2,
+    "half of the list has room for the content that is under way while the other half becomes durable"
+);
 const _: () = assert!(PARTS_MAX <= RECLAIM_PARTS_MAX && RECLAIM_PARTS_MAX * 2 * 17 <= FRAME_MAX);
 const _: () = assert!(PART_BLOCKS_MAX < REPLY_EXTENTS_MAX as u64, "a part's layout fits a reply");
 const _: () = assert!(IO_MAX as u64 / BLOCK_U64 < PART_BLOCKS_MAX);

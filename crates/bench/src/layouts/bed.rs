@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use env::{DiskOptions, Env};
-use store::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, StoreError};
+use store::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, Reserve, StoreError};
 use traditional::{Embedded, Geometry, Layout, Traditional};
 use types::{Duration, FileKind, Ino, PagId, Uuid};
 
@@ -78,7 +78,7 @@ impl Bed {
         if self.contender != Contender::Embedded {
             let geometry = self.geometry(&mfs);
             let hashed = self.contender == Contender::Hashed;
-            let all = Cost { journal: 8 << 20, dirty: 2048, reserve: true };
+            let all = Cost { journal: 8 << 20, dirty: 2048, reserve: Reserve::ToFree };
             mfs.run(all, |txn| Traditional::format(txn, geometry, hashed)).await.map_err(wrong)?;
         }
         let layout = self.layout(&mfs).await?;

@@ -1,6 +1,7 @@
 //! A cluster for a test: made, mounted, killed, checked, and taken away.
 
 mod clean;
+mod mapping;
 mod process;
 mod scratch;
 
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Gid, Uid};
 use rustix::thread;
 
+pub use mapping::Mapping;
 pub use process::{Running, SharedPids, signal};
 pub use scratch::{Ext4, Scratch};
 

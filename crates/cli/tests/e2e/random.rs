@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::harness::{Cluster, Spec, pattern};
 
@@ -19,7 +19,10 @@ impl Random {
     }
 }
 
+/// Largest offset of an operation.
 const FILE_MAX: u64 = 1 << 20;
+/// Likewise, of a file that comes to lie beside its inode and leaves it all the time.
+const SMALL_FILE_MAX: u64 = 3000;
 
 /// A file as POSIX describes it.
 #[derive(Default)]
@@ -58,12 +61,12 @@ fn read_at(file: &File, offset: u64, length: usize) -> Vec<u8> {
 }
 
 /// One random operation on `file` and the model; gives its description.
-fn step(random: &mut Random, file: &File, model: &mut Model, number: u64) -> String {
-    let offset = random.below(FILE_MAX);
+fn step(random: &mut Random, file: &File, model: &mut Model, (max, number): (u64, u64)) -> String {
+    let offset = if random.below(8) == 0 { 0 } else { random.below(max) };
     let length = match random.below(3) {
         0 => 1 + random.below(100),
-        1 => 1 + random.below(10_000),
-        _ => 1 + random.below(150_000),
+        1 => 1 + random.below(max / 100),
+        _ => 1 + random.below(max / 7),
     };
     let end = offset + length;
     let (from, to) = (offset as usize, end as usize);
@@ -107,6 +110,10 @@ fn step(random: &mut Random, file: &File, model: &mut Model, number: u64) -> Str
 }
 
 fn run(cluster: &Cluster, mounts: &[usize], seed: u64, steps: u64, flags: i32) {
+    run_below(FILE_MAX, cluster, mounts, (seed, steps, flags));
+}
+
+fn run_below(max: u64, cluster: &Cluster, mounts: &[usize], (seed, steps, flags): (u64, u64, i32)) {
     let name = format!("file-{seed}");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
@@ -119,7 +126,7 @@ fn run(cluster: &Cluster, mounts: &[usize], seed: u64, steps: u64, flags: i32) {
     let mut done = Vec::new();
     for number in 0..steps {
         let index = random.below(files.len() as u64) as usize;
-        done.push(step(&mut random, &files[index], &mut model, number));
+        done.push(step(&mut random, &files[index], &mut model, (max, number)));
         let recent = &done[done.len().saturating_sub(12)..];
         assert_eq!(files[index].metadata().unwrap().len(), model.0.len() as u64, "{recent:?}");
         if number % 16 == 0 {
@@ -162,5 +169,33 @@ fn what_random_operations_left_is_there_after_mounting_again() {
     cluster.start_server();
     cluster.remount(0, &[]);
     assert!(fs::read(cluster.root().join("file-6")).unwrap() == before);
+    cluster.finish();
+}
+
+#[test]
+fn random_operations_on_small_files_beside_their_inodes_leave_what_the_model_has() {
+    let mut cluster = Cluster::start(&Spec { inline_data: true, ..Spec::default() });
+    cluster.mount();
+    cluster.mount();
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    for (seed, mounts, flags) in
+        [(7, &[0][..], 0), (8, &[0, 1], 0), (9, &[0], direct), (10, &[0, 1], direct)]
+    {
+        run_below(SMALL_FILE_MAX, &cluster, mounts, (seed, 500, flags));
+    }
+    let names = [7, 8, 9, 10].map(|seed| format!("file-{seed}"));
+    let read =
+        |mount| names.each_ref().map(|name| fs::read(cluster.path(mount).join(name)).unwrap());
+    let before = read(0);
+    assert!(read(1) == before);
+    cluster.unmount(0);
+    cluster.unmount(1);
+    cluster.stop_server();
+    cluster.assert_clean();
+    cluster.start_server();
+    cluster.remount(0, &[]);
+    for (name, before) in names.iter().zip(before) {
+        assert!(fs::read(cluster.root().join(name)).unwrap() == before, "{name}");
+    }
     cluster.finish();
 }

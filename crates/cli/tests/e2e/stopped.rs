@@ -7,10 +7,9 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::Signal;
 
-use crate::harness::{Cluster, Spec, eventually, pattern, redbud, signal};
+use crate::harness::{Cluster, Mapping, Spec, eventually, pattern, redbud, signal};
 
 fn two_mounts() -> Cluster {
     let mut cluster = Cluster::start(&Spec { lease: Duration::from_secs(2), ..Spec::default() });
@@ -59,35 +58,6 @@ fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
     assert!(seen == expected);
     drop((again, file2));
     cluster.finish();
-}
-
-/// A shared mapping of the first page of a file.
-struct Mapping(*mut u8);
-
-impl Mapping {
-    const LEN: usize = 4096;
-
-    fn of(file: &File) -> Mapping {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping, unmapped when it is dropped.
-        let map =
-            unsafe { mmap(std::ptr::null_mut(), Mapping::LEN, access, MapFlags::SHARED, file, 0) };
-        Mapping(map.expect("a file can be mapped").cast())
-    }
-
-    /// Stores a byte, which the kernel then has to write back.
-    fn store(&self, offset: usize, byte: u8) {
-        assert!(offset < Mapping::LEN);
-        // SAFETY: within the mapping; nobody shortens the file.
-        unsafe { self.0.add(offset).write_volatile(byte) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped by `of`, and is not used any more.
-        unsafe { munmap(self.0.cast(), Mapping::LEN) }.expect("it is mapped");
-    }
 }
 
 #[test]

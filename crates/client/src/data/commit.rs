@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
-use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
+use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX, CONTENTS_MAX};
 use types::{
     Bug, ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid, planted,
 };
@@ -195,6 +195,11 @@ impl DataContext {
     pub fn unsaved(&self) -> Vec<Ino> {
         let active = self.active.borrow();
         active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
+    }
+
+    /// Is there a file with dirty or uncommitted content that may come to lie with its inode?
+    pub fn has_unsent_content(&self) -> bool {
+        self.active.borrow().values().any(|file| file.state.borrow().has_unsent_content())
     }
 
     /// A writer waits for room: what is dirty is launched, unless writes are under way that will make room.
@@ -743,12 +748,15 @@ impl File {
         // a longer one with the last, when all its blocks are there.
         let at = if sealed.shrinks { 0 } else { parts.len() - 1 };
         parts[at].size = sealed.size;
-        let content =
-            |part: &Commit| part.edits.iter().any(|edit| matches!(edit, Edit::Content { .. }));
-        // The size ends what content has raised it to, too.
-        let contents = parts.iter().any(content);
+        let contents = parts
+            .iter()
+            .flat_map(|part| &part.edits)
+            .filter(|edit| matches!(edit, Edit::Content { .. }))
+            .count();
+        debug_assert!(contents <= CONTENTS_MAX, "`thin_contents` leaves the newest");
         let last = parts.last_mut().expect("at least one");
-        if contents {
+        // The size ends what content has raised it to, too.
+        if contents > 0 {
             last.size = sealed.size;
         }
         // Times that were set explicitly since count.

@@ -21,9 +21,10 @@ use env::{Env, IoBuf};
 use proto::mds::{Edit, LayoutPart};
 use proto::wire::Bytes;
 use types::Fault;
-use types::limits::BLOCK;
+use types::limits::{BLOCK, SLOT_XATTRS_MAX};
 
 use super::budget::Claim;
+use super::commit::Purpose;
 use super::file::{File, Logged, Run, State};
 use super::write::{Lack, Means};
 
@@ -36,6 +37,8 @@ pub(super) struct Inline {
     replaced: Option<Vec<u8>>,
     /// So many bytes fit the slot; 0: none, or block 0 is to have a place.
     max: u64,
+    /// What attributes that were set since may have taken of that.
+    for_xattrs: u64,
     /// Of content that the server does not have.
     claim: Option<Claim>,
 }
@@ -139,6 +142,11 @@ impl State {
         self.inline.content = (!content.0.is_empty()).then(|| content.0.clone());
     }
 
+    /// Is there content that the server does not have, or that is to become such?
+    pub fn has_unsent_content(&self) -> bool {
+        self.inline.claim.is_some() || self.is_bare()
+    }
+
     /// Is content in the log?
     pub fn has_logged_content(&self) -> bool {
         self.inline.claim.is_some()
@@ -186,6 +194,17 @@ impl State {
         self.inline.replaced = None;
         self.inline.claim.get_or_insert(claim);
         self.push_edit(Edit::Content { bytes: Bytes(bytes) });
+    }
+
+    /// The slot has `bytes` less room from now on. Lacks the server content that is too long for the rest?
+    fn take_room(&mut self, file: &File, bytes: u64) -> bool {
+        let left = self.inline.max.saturating_sub(bytes).max(self.inline.max.min(1));
+        if self.is_bare() && self.size > left {
+            file.launch_bare(self);
+        }
+        self.inline.max = left;
+        let too_long = self.content_len().is_some_and(|len| len as u64 > left);
+        self.inline.claim.is_some() && too_long
     }
 
     /// Bytes `[from, to)` of content at rest are zero, and none is behind the size.
@@ -257,6 +276,40 @@ impl File {
             self.insert_run(state, &mut means, 0, buf);
             state.mark_stale(0, 1);
         }
+    }
+
+    /// A name takes `bytes` of the room in the slot, or more. What would not fit any more the server has when this ends, so
+    /// that the name is refused if there is no other place.
+    ///
+    /// # Errors
+    /// The server did not take it: `NoSpace`, `Evicted`, `Unreachable`.
+    pub async fn leave_room(self: &Rc<Self>, bytes: u64) -> Result<(), Fault> {
+        if !self.state.borrow_mut().take_room(self, bytes) {
+            return Ok(());
+        }
+        self.claim_commit().await;
+        let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
+        outcomes.into_iter().next().unwrap_or(Ok(()))
+    }
+
+    /// A name has taken `bytes` of the room in the slot, and nothing was on its way there.
+    pub fn room_taken(self: &Rc<Self>, bytes: u64) {
+        self.state.borrow_mut().take_room(self, bytes);
+    }
+
+    /// As [`File::leave_room`], for an attribute that takes `len` bytes, if it lies in the slot.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn leave_xattr_room(self: &Rc<Self>, len: usize) -> Result<(), Fault> {
+        let bytes = {
+            let mut state = self.state.borrow_mut();
+            let left = SLOT_XATTRS_MAX as u64 - state.inline.for_xattrs;
+            let bytes = if len <= SLOT_XATTRS_MAX { left.min(len as u64) } else { 0 };
+            state.inline.for_xattrs += bytes;
+            bytes
+        };
+        self.leave_room(bytes).await
     }
 
     /// Bytes of the file that lie with its inode.

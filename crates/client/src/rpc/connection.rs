@@ -1,6 +1,5 @@
 //! One connection after the other: hello, reading, writing, coming back.
 
-use std::ops::Bound;
 use std::rc::Rc;
 
 use env::sync::Notified;
@@ -343,12 +342,7 @@ impl Session {
             // The same server has what it answered, durable with the new client's number; of what one
             // before it had answered it says how much survived.
             let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
-            let undone: Vec<_> = state
-                .kept
-                .range((Bound::Excluded(survived), Bound::Unbounded))
-                .filter(|(transno, kept)| kept.replayed.unwrap_or(**transno).epoch != epoch)
-                .map(|(_, kept)| kept)
-                .collect();
+            let undone: Vec<_> = state.kept.undone(survived, epoch).collect();
             undone.iter().for_each(|kept| gone.add(kept));
             if !undone.is_empty() {
                 state.losses += 1;

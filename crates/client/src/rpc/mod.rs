@@ -5,7 +5,7 @@
 //!   connection resends it with the same sequence;
 //! - [`Events`] sees replies and pushes in the order of their arrival, before whoever waits;
 //! - an answered request that changed state is kept with its reply until the server
-//!   says that it is durable; after a restart it is replayed with that result;
+//!   says that it is durable; after a restart it is replayed with that result (`kept`);
 //! - the lease counts from the sending of the last request that was answered;
 //! - what completes a recall never waits for an ordinary slot;
 //! - unanswered requests are resent in the order in which they were made.
@@ -13,6 +13,7 @@
 mod callers;
 mod connection;
 mod content;
+mod kept;
 mod recovery;
 mod writers;
 
@@ -27,11 +28,11 @@ use proto::mds::{
     HeldLease, Lock, Message, Op, OpReply, PagInfo, Principal, Push, PushReply, Reply, Request,
 };
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
-use types::limits::REPLAY_MAX;
 use types::{ClientId, Duration, Epoch, Fault, Ino, Instant, Timestamp, Transno, Uuid};
 
 use crate::api::{Caller, ClientConfig};
 pub(crate) use content::ContentRpc;
+use kept::{Kept, KeptRequests};
 
 /// What the session tells the rest of the client. All are called on the
 /// connection's task and do not wait.
@@ -121,14 +122,6 @@ struct Pending {
     _permit: Permit,
 }
 
-/// An answered request that a restart of the server may undo.
-struct Kept {
-    request: Rc<Request>,
-    reply: Rc<Reply>,
-    /// Its number in the epoch of the recovery that is going on.
-    replayed: Option<Transno>,
-}
-
 /// How far the connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -157,7 +150,7 @@ struct State {
     /// Sequence of the recovery slot, and its request if that has no answer.
     recovery_seq: u32,
     recovery_unanswered: Option<Request>,
-    kept: BTreeMap<Transno, Kept>,
+    kept: KeptRequests,
     /// How often answered changes were lost with a session.
     losses: u64,
     client: ClientId,
@@ -345,11 +338,9 @@ impl Session {
         self.committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
-            let kept =
-                Kept { request: pending.request.clone(), reply: reply.clone(), replayed: None };
-            state.kept.insert(reply.transno, kept);
+            state.kept.keep(pending.request.clone(), reply.clone());
         }
-        let crowded = state.kept.len() > REPLAY_MAX / 2;
+        let crowded = state.kept.is_long();
         drop(state);
         if let Some(events) = self.events() {
             events.absorb(&pending.request, &reply, pending.order);
@@ -368,12 +359,7 @@ impl Session {
     fn committed(&self, state: &mut State, upto: Transno) {
         if upto > state.last_committed {
             state.last_committed = upto;
-            while let Some(entry) = state.kept.first_entry() {
-                if *entry.key() > upto {
-                    break;
-                }
-                entry.remove();
-            }
+            state.kept.forget(upto);
         }
     }
 
@@ -637,7 +623,7 @@ impl Session {
                 recovery: None,
                 recovery_seq: 0,
                 recovery_unanswered: None,
-                kept: BTreeMap::new(),
+                kept: KeptRequests::default(),
                 losses: 0,
                 client: ClientId(0),
                 epoch: Epoch(0),

@@ -26,15 +26,9 @@ const RECLAIM_MAX: usize = 4096;
 struct Broken;
 
 impl State {
-    /// The recovery is done: the replayed requests are kept under their new numbers. Not before: a
-    /// restart during the recovery lets it begin anew, in the old order, from what survived of the old epoch.
+    /// The recovery is done.
     pub(super) fn renumber(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        for (transno, mut kept) in kept {
-            let transno = kept.replayed.take().unwrap_or(transno);
-            self.seen = self.seen.max(transno);
-            self.kept.insert(transno, kept);
-        }
+        self.seen = self.seen.max(self.kept.renumber());
     }
 }
 
@@ -67,13 +61,13 @@ impl Session {
         loop {
             let next = {
                 let state = self.state.borrow();
-                let mut left = state.kept.range((Bound::Excluded(after), before));
+                let mut left = state.kept.between(after, before);
                 let next = if planted(Bug::ReplayOutOfOrder) {
                     left.rfind(|(transno, _)| transno.epoch < epoch)
                 } else {
                     left.next().filter(|(transno, _)| transno.epoch < epoch)
                 };
-                next.map(|(transno, kept)| (*transno, kept.request.clone(), kept.reply.clone()))
+                next.map(|(transno, kept)| (transno, kept.request.clone(), kept.reply.clone()))
             };
             let Some((transno, request, reply)) = next.filter(|_| !planted(Bug::ReplaySkipped))
             else {
@@ -129,9 +123,7 @@ impl Session {
         if !repeated {
             self.log(&unrepeatable(transno, request, &was, &reply));
         }
-        if let Some(kept) = self.state.borrow_mut().kept.get_mut(&transno) {
-            kept.replayed = Some(reply.transno);
-        }
+        self.state.borrow_mut().kept.replayed(transno, reply.transno);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use proto::mds::{Edit, OpReply};
 use store::{Stop, Txn};
-use types::limits::FILE_SIZE_MAX;
+use types::limits::{COMMIT_EDITS_MAX, CONTENTS_MAX, FILE_SIZE_MAX};
 use types::{BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights, Timestamp};
 
 use crate::cx::Cx;
@@ -37,6 +37,18 @@ pub struct Commit<'a> {
 }
 
 impl Commit<'_> {
+    /// Has it as many edits as one may have, and carries as much content?
+    ///
+    /// # Errors
+    /// `TooBig`.
+    pub fn check_size(&self) -> Result<(), Fault> {
+        let contents = self.edits.iter().filter(|edit| matches!(edit, Edit::Content { .. }));
+        if self.edits.len() > COMMIT_EDITS_MAX || contents.count() > CONTENTS_MAX {
+            return Err(Fault::TooBig);
+        }
+        Ok(())
+    }
+
     /// May the client do this to the blocks of `edits`?
     fn is_covered(&self, cx: &Cx<'_>, edits: &[Edit]) -> bool {
         let leases = cx.server.leases.borrow();

@@ -25,7 +25,7 @@ use types::Fault;
 use crate::cx::Cx;
 
 /// The cost of what changes nothing.
-pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: false };
+pub const READ: Cost = Cost::READ;
 
 /// The worst case of a transaction of `op`; `None` if it is no transaction of this kind.
 pub fn cost(op: &Op) -> Option<Cost> {

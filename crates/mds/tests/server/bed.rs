@@ -56,7 +56,8 @@ pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
     with_features(7, (META, 1 << 20), features, test);
 }
 
-fn with_features<F: Future<Output = ()>>(
+/// As [`with_sizes`], with these features.
+pub fn with_features<F: Future<Output = ()>>(
     seed: u64,
     (bytes, blocks): (u64, u64),
     features: store::Features,

@@ -116,3 +116,88 @@ fn a_file_system_without_the_feature_takes_no_content() {
         assert_eq!(told(&c, ino).await, (Vec::new(), 0));
     });
 }
+
+#[test]
+fn a_commit_with_more_content_than_one_may_have_is_refused_whole() {
+    with_inline_data(|bed| async move {
+        let c = bed.client("c").await;
+        let (ino, _) = made(&c, "f").await;
+        let contents = |count| (0..count).map(|at| content(&[at as u8; 10])).collect::<Vec<_>>();
+        let most = limits::CONTENTS_MAX;
+        c.commit(ino, contents(most), None).await.unwrap();
+        assert_eq!(c.commit(ino, contents(most + 1), Some(3)).await, Err(Fault::TooBig));
+        assert_eq!(told(&c, ino).await, (vec![most as u8 - 1; 10], 0));
+    });
+}
+
+#[test]
+fn who_writes_a_file_is_asked_for_it_before_another_client_gives_it_a_longer_name() {
+    with_inline_data(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        a.stubborn();
+        let (ino, max) = made(&a, "name").await;
+        let rename = |old: &'static str, new: &'static str| {
+            let b = b.clone();
+            bed.env.spawn_join(async move { b.rename((ROOT, old), (ROOT, new), 0).await })
+        };
+        // Nothing that it writes is asked for here.
+        rename("name", "n").await.unwrap();
+        let give_back = |seq, give| Op::Return { ino, seq, give, still_open: false, part: None };
+        let longer = rename("n", "longer");
+        let (of, seq, take) = a.recall().await;
+        assert!(of == ino && take.contains(Rights::DATA_X), "{take:?}");
+        // What it was told that there is room for.
+        let full = vec![7; max as usize];
+        a.commit(ino, vec![content(&full)], None).await.unwrap();
+        a.reserved(give_back(seq, take)).await;
+        longer.await.unwrap();
+        assert_eq!(told(&b, ino).await, (full, 0));
+    });
+}
+
+#[test]
+fn content_that_no_block_is_left_for_waits_for_what_is_being_freed() {
+    let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
+    with_features(7, (10 << 20, 2000), features, |bed| async move {
+        let c = bed.client("c").await;
+        let mut files = Vec::new();
+        for index in 0..200 {
+            files.push(made(&c, &format!("g{index}")).await);
+        }
+        for index in 0.. {
+            let ino = at(c.file(ROOT, &format!("f{index}")).await);
+            let (name, value) = (Bytes(b"user.a".to_vec()), Bytes(vec![7; 60_000]));
+            let set = Op::SetXattr { ino, name, value, flags: 0, kill_setgid: false };
+            if let Err(fault) = c.call(set).await {
+                assert_eq!(fault, Fault::NoSpace);
+                break;
+            }
+        }
+        // Each is longer than its slot has room for.
+        let long = |max: u32| vec![9; max as usize + 1];
+        let (ino, max) = loop {
+            let (ino, max) = files.pop().expect("there are less blocks than files");
+            match c.commit(ino, vec![content(&long(max))], None).await {
+                Ok(_) => {}
+                Err(fault) => {
+                    assert_eq!(fault, Fault::NoSpace);
+                    break (ino, max);
+                }
+            }
+        };
+        assert_eq!(told(&c, ino).await, (Vec::new(), 0), "as it was");
+        let commit = Op::Commit {
+            ino,
+            edits: vec![content(&long(max))],
+            size: None,
+            mtime: None,
+            ctime: None,
+            merge: false,
+            tail_zero: false,
+        };
+        let unlink = Op::Unlink { dir: at(ROOT), name: name("f0"), unused: None };
+        let done = c.compound(vec![unlink, commit]).await;
+        assert!(matches!(done[1], Ok(OpReply::Attr { .. })), "{:?}", done[1]);
+        assert_eq!(told(&c, ino).await, (long(max), 0));
+    });
+}

@@ -14,7 +14,7 @@
 //! The xattrs of an inode, in a blob or in its slot: per attribute
 //! ⟨name length 1, value length 4, name, value⟩, sorted by name.
 
-use types::limits::{BLOCK, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
+use types::limits::{BLOCK, XATTR_LENGTHS, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 
 use crate::block::get_u32;
 
@@ -36,7 +36,8 @@ pub type Xattr = (Vec<u8>, Vec<u8>);
 
 /// The bytes of `xattrs`, which are sorted by name.
 pub fn encode_xattrs(xattrs: &[Xattr]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(xattrs.iter().map(|(n, v)| 5 + n.len() + v.len()).sum());
+    let mut out =
+        Vec::with_capacity(xattrs.iter().map(|(n, v)| XATTR_LENGTHS + n.len() + v.len()).sum());
     for (name, value) in xattrs {
         out.push(name.len() as u8);
         out.extend_from_slice(&(value.len() as u32).to_le_bytes());

@@ -23,14 +23,14 @@ use crate::error::{Stop, StoreError};
 use crate::features::{Feature, Features};
 use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
-use crate::mfs::{Cost, Mfs};
+use crate::mfs::{Cost, Mfs, Reserve};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::open::OpenOptions;
 use crate::testing::new_inode;
 use crate::trees::NEXT_CHUNK;
 use crate::txn::Txn;
 
-const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: true };
+const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const SIZE: u64 = 6 << 20;
 const LOG: u64 = 512 << 10;

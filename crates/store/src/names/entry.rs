@@ -206,7 +206,7 @@ impl Txn<'_> {
         match slot.kind() {
             FileKind::Regular if slot.content().is_some() => {
                 let content = slot.rest().to_vec();
-                let blob = self.write_blob(None, &content, near)?;
+                let blob = self.leaving_reserve(|txn| txn.write_blob(None, &content, near))?;
                 slot.set_content_blob(blob.0);
             }
             FileKind::Regular => self.spill_segments(slot, slot.segment_room(len))?,

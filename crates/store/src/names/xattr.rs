@@ -1,6 +1,6 @@
 //! Extended attributes: in the slot while they are few, else in a blob.
 
-use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
+use types::limits::{SLOT_XATTRS_MAX, XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Fault, Ino, MetaBlock};
 
 use super::find::Spot;
@@ -8,9 +8,6 @@ use crate::error::Stop;
 use crate::format::blob::{BLOB_MAX, Xattr, decode_xattrs, encode_xattrs};
 use crate::format::slot::Slot;
 use crate::txn::Txn;
-
-/// Bytes of xattrs that may lie in a slot: the rest of its tail is for segments.
-const INLINE_MAX: usize = 160;
 
 impl Txn<'_> {
     /// The value of an xattr.
@@ -80,7 +77,7 @@ impl Txn<'_> {
     fn store_xattrs(&mut self, spot: &Spot, mut slot: Slot, list: &[Xattr]) -> Result<(), Stop> {
         let bytes = encode_xattrs(list);
         let old = slot.xattr_blob().map(MetaBlock);
-        if bytes.len() <= slot.xattr_room().min(INLINE_MAX) {
+        if bytes.len() <= slot.xattr_room().min(SLOT_XATTRS_MAX) {
             if let Some(block) = old {
                 self.free_blob(block)?;
             }

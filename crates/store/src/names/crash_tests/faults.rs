@@ -17,7 +17,7 @@ const BEFORE: usize = 30;
 const STEPS: usize = 110;
 const SMALL_LOG: u64 = 128 << 10;
 /// An operation of a client, in miniature: it may not take the reserve.
-const ORDINARY: Cost = Cost { reserve: false, ..COST };
+const ORDINARY: Cost = Cost { reserve: Reserve::Left, ..COST };
 
 fn seeds() -> std::ops::Range<u64> {
     let more = std::env::var("REDBUD_FAULT_SEEDS").ok();
@@ -229,7 +229,7 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
 /// Removes every name, and frees what nothing leads to.
 async fn remove_everything(mfs: &Mfs, what: &str) {
     loop {
-        let removed = mfs.run(Cost { reserve: true, ..COST }, |txn| {
+        let removed = mfs.run(Cost { reserve: Reserve::ToFree, ..COST }, |txn| {
             let dirs = directories(txn)?;
             for dir in dirs.into_iter().rev() {
                 let Some(entry) = txn.readdir(dir, 0, 1)?.into_iter().next() else { continue };

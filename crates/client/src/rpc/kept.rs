@@ -1,0 +1,205 @@
+//! Answered requests that a restart of the server may undo, to be replayed then.
+//!
+//! Invariants:
+//! - they are in the order of their transactions; one leaves when the server says that it is durable, or with its session;
+//! - their number and their bytes are bounded: from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and
+//!   the server is made to write what it has. The other half is for what is under way meanwhile.
+
+use std::collections::BTreeMap;
+use std::mem::size_of;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use proto::mds::{Edit, Op, Reply, Request};
+use types::limits::{REPLAY_BYTES_MAX, REPLAY_MAX};
+use types::{Epoch, Transno};
+
+/// An answered request.
+pub(super) struct Kept {
+    pub request: Rc<Request>,
+    pub reply: Rc<Reply>,
+    /// Its number in the epoch of the recovery that is going on.
+    pub replayed: Option<Transno>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct KeptRequests {
+    list: BTreeMap<Transno, Kept>,
+    /// What the requests weigh together.
+    bytes: usize,
+}
+
+impl KeptRequests {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Their bytes in memory, about.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Are there so many that the server is to make them durable?
+    pub fn is_long(&self) -> bool {
+        self.list.len() > REPLAY_MAX / 2 || self.bytes > REPLAY_BYTES_MAX / 2
+    }
+
+    /// Keeps a request that was answered by `reply`.
+    pub fn keep(&mut self, request: Rc<Request>, reply: Rc<Reply>) {
+        let transno = reply.transno;
+        self.insert(transno, Kept { request, reply, replayed: None });
+    }
+
+    fn insert(&mut self, transno: Transno, kept: Kept) {
+        self.bytes += weight(&kept.request);
+        if let Some(before) = self.list.insert(transno, kept) {
+            self.bytes -= weight(&before.request);
+        }
+    }
+
+    /// Everything up to `upto` is durable.
+    pub fn forget(&mut self, upto: Transno) {
+        while let Some(entry) = self.list.first_entry().filter(|entry| *entry.key() <= upto) {
+            self.bytes -= weight(&entry.remove().request);
+        }
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = KeptRequests::default();
+    }
+
+    /// Those after `after`, and before `before`.
+    pub fn between(
+        &self,
+        after: Transno,
+        before: Bound<Transno>,
+    ) -> impl DoubleEndedIterator<Item = (Transno, &Kept)> {
+        let range = self.list.range((Bound::Excluded(after), before));
+        range.map(|(transno, kept)| (*transno, kept))
+    }
+
+    /// Those after `survived` that a server of another epoch than `epoch` answered: it had them in memory only.
+    pub fn undone(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &Kept> {
+        self.between(survived, Bound::Unbounded)
+            .filter(move |(transno, kept)| kept.replayed.unwrap_or(*transno).epoch != epoch)
+            .map(|(_, kept)| kept)
+    }
+
+    /// The request was replayed, as `now`.
+    pub fn replayed(&mut self, transno: Transno, now: Transno) {
+        if let Some(kept) = self.list.get_mut(&transno) {
+            kept.replayed = Some(now);
+        }
+    }
+
+    /// The recovery is done: the replayed requests are kept under their new numbers. Not before: a
+    /// restart during the recovery lets it begin anew, in the old order, from what survived of the old epoch.
+    /// The highest of the numbers.
+    pub fn renumber(&mut self) -> Transno {
+        let before = std::mem::take(self);
+        for (transno, mut kept) in before.list {
+            let transno = kept.replayed.take().unwrap_or(transno);
+            self.insert(transno, kept);
+        }
+        self.list.last_key_value().map_or(Transno::ZERO, |(last, _)| *last)
+    }
+}
+
+/// Bytes that a request takes in memory, about: what callers decide the size of counts in full.
+fn weight(request: &Request) -> usize {
+    size_of::<Request>() + request.ops.iter().map(weight_of).sum::<usize>()
+}
+
+fn weight_of(op: &Op) -> usize {
+    let carried = match op {
+        Op::Commit { edits, .. } => edits.iter().map(weight_of_edit).sum(),
+        Op::SetXattr { name, value, .. } => name.0.len() + value.0.len(),
+        Op::Create { node, .. } => node.symlink.0.len(),
+        Op::ReturnSpace { runs } => size_of_val(&runs[..]),
+        _ => 0,
+    };
+    size_of::<Op>() + carried
+}
+
+fn weight_of_edit(edit: &Edit) -> usize {
+    let content = match edit {
+        Edit::Content { bytes } => bytes.0.len(),
+        _ => 0,
+    };
+    size_of::<Edit>() + content
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::mds::Principal;
+    use proto::wire::Bytes;
+    use types::Ino;
+
+    use super::*;
+
+    fn request(len: usize) -> Rc<Request> {
+        let edits = vec![Edit::Content { bytes: Bytes(vec![1; len]) }];
+        let (size, mtime, ctime, merge, tail_zero) = (None, None, None, false, false);
+        let op = Op::Commit { ino: Ino(1), edits, size, mtime, ctime, merge, tail_zero };
+        let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
+        let ops = vec![op];
+        Rc::new(Request {
+            slot: 0,
+            seq: 0,
+            principal,
+            sync: false,
+            atomic: false,
+            replay: None,
+            ops,
+        })
+    }
+
+    fn reply(lsn: u64) -> Rc<Reply> {
+        let transno = Transno { epoch: Epoch(1), lsn: types::Lsn(lsn) };
+        let last_committed = Transno::ZERO;
+        Rc::new(Reply { slot: 0, seq: 0, transno, last_committed, results: Vec::new() })
+    }
+
+    #[test]
+    fn content_makes_the_list_long_before_the_number_of_requests_does() {
+        let mut kept = KeptRequests::default();
+        let mut at = 0;
+        while !kept.is_long() {
+            at += 1;
+            kept.keep(request(3900), reply(at));
+            assert!(kept.bytes() >= 3900 * kept.len());
+        }
+        assert!(kept.len() < REPLAY_MAX / 2 && kept.bytes() < REPLAY_BYTES_MAX / 2 + 8000);
+        let half = reply(at / 2).transno;
+        kept.forget(half);
+        assert!(!kept.is_long() && kept.bytes() < REPLAY_BYTES_MAX / 3);
+        // What has no content counts by its number.
+        let mut kept = KeptRequests::default();
+        (1..=REPLAY_MAX as u64 / 2).for_each(|at| kept.keep(request(1), reply(at)));
+        assert!(!kept.is_long());
+        kept.keep(request(1), reply(1 << 40));
+        assert!(kept.is_long());
+    }
+
+    #[test]
+    fn nothing_is_left_of_the_bytes_of_what_is_replaced_renumbered_or_forgotten() {
+        let mut kept = KeptRequests::default();
+        kept.keep(request(100), reply(1));
+        let one = kept.bytes();
+        kept.keep(request(100), reply(1));
+        assert_eq!((kept.len(), kept.bytes()), (1, one));
+        kept.keep(request(100), reply(2));
+        let first = reply(1).transno;
+        kept.replayed(first, reply(9).transno);
+        assert_eq!(kept.renumber(), reply(9).transno);
+        assert_eq!(kept.bytes(), 2 * one);
+        kept.forget(reply(2).transno);
+        assert_eq!((kept.len(), kept.bytes()), (1, one));
+        kept.forget(reply(9).transno);
+        assert_eq!(kept.bytes(), 0);
+    }
+}
