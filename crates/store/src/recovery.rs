@@ -13,12 +13,12 @@
 //! - redo changes only the cache until all of it has been done, so it may be
 //!   interrupted and begun again at any moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use types::limits::BLOCK_U64;
 use types::{Bug, Epoch, Lsn, MetaBlock, Uuid, planted};
 
-use env::IoBuf;
+use env::{IoBuf, Join};
 
 use crate::block::{self, lsn_of};
 use crate::cache::Cache;
@@ -32,6 +32,8 @@ use crate::superblock::{SuperError, Superblock};
 /// Bytes of a group that is still searched for behind the end of the log.
 pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
 const CHUNK: u64 = 1 << 20;
+/// Pieces of the log that are asked of the device before redo comes to them, once it reads one after the other.
+const AHEAD: usize = 4;
 
 /// What a copy of the superblock turned out to be.
 pub(crate) type Copy = Result<Superblock, SuperError>;
@@ -316,11 +318,13 @@ pub(crate) struct LogReader<'a> {
     oldest: Lsn,
     /// Offset in the log of the piece, and the piece.
     piece: Option<(u64, IoBuf)>,
+    /// The pieces behind it that are being read.
+    ahead: VecDeque<(u64, Join<Result<IoBuf, StoreError>>)>,
 }
 
 impl<'a> LogReader<'a> {
     fn new(device: &'a Device, superblock: &'a Superblock) -> LogReader<'a> {
-        LogReader { device, superblock, oldest: superblock.tail, piece: None }
+        LogReader::whole(device, superblock, superblock.tail)
     }
 
     /// Reads from before the tail on.
@@ -329,7 +333,7 @@ impl<'a> LogReader<'a> {
         superblock: &'a Superblock,
         oldest: Lsn,
     ) -> LogReader<'a> {
-        LogReader { device, superblock, oldest, piece: None }
+        LogReader { device, superblock, oldest, piece: None, ahead: VecDeque::new() }
     }
 
     /// The whole group at `lsn`, if there is one.
@@ -347,9 +351,7 @@ impl<'a> LogReader<'a> {
             let offset = at % self.superblock.log_bytes();
             let start = offset / CHUNK * CHUNK;
             if self.piece.as_ref().is_none_or(|(held, _)| *held != start) {
-                let len = CHUNK.min(self.superblock.log_bytes() - start) as usize;
-                let place = self.superblock.log_first.0 * BLOCK_U64 + start;
-                self.piece = Some((start, self.device.read_bytes(place, len).await?));
+                self.piece = Some((start, self.fetch(start).await?));
             }
             let Some((_, piece)) = &self.piece else { continue };
             let from = (offset - start) as usize;
@@ -359,6 +361,38 @@ impl<'a> LogReader<'a> {
             left -= take;
         }
         Ok(())
+    }
+
+    /// The piece at offset `start`. If it is the next one, those behind it are asked for as well.
+    async fn fetch(&mut self, start: u64) -> Result<IoBuf, StoreError> {
+        if self.piece.as_ref().is_none_or(|(held, _)| self.behind(*held) != start) {
+            self.ahead.clear();
+            return self.piece_at(start).await;
+        }
+        let all = self.superblock.log_bytes().div_ceil(CHUNK) as usize;
+        let mut next = self.ahead.back().map_or(start, |(last, _)| self.behind(*last));
+        while self.ahead.len() < (AHEAD + 1).min(all) {
+            let reading = Box::pin(self.piece_at(next));
+            self.ahead.push_back((next, self.device.env.spawn_join(reading)));
+            next = self.behind(next);
+        }
+        match self.ahead.pop_front() {
+            Some((_, join)) => join.await,
+            None => self.piece_at(start).await,
+        }
+    }
+
+    /// Offset of the piece behind that at `start`.
+    fn behind(&self, start: u64) -> u64 {
+        let next = start + CHUNK;
+        if next < self.superblock.log_bytes() { next } else { 0 }
+    }
+
+    fn piece_at(&self, start: u64) -> impl Future<Output = Result<IoBuf, StoreError>> + use<> {
+        let len = CHUNK.min(self.superblock.log_bytes() - start) as usize;
+        let place = self.superblock.log_first.0 * BLOCK_U64 + start;
+        let device = self.device.clone();
+        async move { device.read_bytes(place, len).await }
     }
 
     /// Bytes of the log from `lsn` on that were not written in an earlier lap.
