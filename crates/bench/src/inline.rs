@@ -1,12 +1,14 @@
 //! Small files in every size of slots, with their content beside their inodes or in data blocks: what making,
-//! reading and listing them costs.
+//! overwriting, reading and listing them costs.
 //!
 //! Invariants:
 //! - all formats get the same files in the same order; names, sizes and the order of reading come from one seed;
 //! - a file is made as a client makes it that syncs each: one transaction makes it, its data are written and flushed if they go
-//!   to a data block, and a second transaction tells its size and where they are, durable before the next file;
-//! - metadata and data have a virtual hard disk each, so that computing costs nothing and the figures are the same everywhere;
-//! - reading and listing begin with nothing cached.
+//!   to a data block, and a second transaction tells its size and where they are, durable before the next file. What the log takes
+//!   is counted of files that become durable together as well: one that is durable alone takes a whole block of it in any case;
+//! - metadata and data have a virtual hard disk each, so that computing costs nothing and the figures are the same everywhere,
+//!   but for processor time, which is this process's and includes what the virtual disks take;
+//! - overwriting, reading and listing begin with nothing cached.
 
 use env::sim::{DiskModel, DiskReport, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
@@ -16,11 +18,13 @@ use store::{
 };
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Uuid,
+    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Transno,
+    Uuid,
 };
 
 use crate::layouts::bed::broken;
 use crate::layouts::caller::{name, new_inode};
+use crate::observe::Usage;
 use crate::report::Columns;
 use crate::{BenchError, Res};
 
@@ -64,6 +68,8 @@ pub struct Accesses {
 pub struct Stage {
     /// Virtual nanoseconds.
     pub nanos: u64,
+    /// Processor time of this process, in nanoseconds.
+    pub cpu: u64,
     /// Of the metadata device.
     pub meta: Accesses,
     /// Of the data device.
@@ -81,13 +87,17 @@ pub struct Row {
     pub inlined: u64,
     /// Bytes of the log for each file made empty.
     pub log_bytes_create: f64,
-    /// Bytes of the log for each file made, written and synced.
+    /// Bytes of the log for each file made and written, many at a time.
     pub log_bytes_file: f64,
+    /// Bytes of the log for each file overwritten, many at a time.
+    pub log_bytes_rewrite: f64,
     /// Metadata blocks that the files took.
     pub meta_blocks: u64,
     /// Making, writing and syncing each.
     pub make: Stage,
-    /// Reading all in another order.
+    /// Overwriting all with as many bytes, in another order, and syncing each.
+    pub rewrite: Stage,
+    /// Reading all in that order.
     pub read: Stage,
     /// Listing all directories with attributes.
     pub list: Stage,
@@ -187,11 +197,13 @@ impl Bench {
                 shape,
             };
             let before = (accesses(&meta), accesses(&data), env.now());
+            let idle = Usage::of(std::process::id());
             let done = body(files).await.map_err(wrong)?;
             let nanos = env.now().since(before.2).as_nanos() as u64;
             mfs.close().await.map_err(wrong)?;
             let stage = Stage {
                 nanos,
+                cpu: Usage::of(std::process::id()).since(idle).cpu,
                 meta: accesses(&meta).since(before.0),
                 data: accesses(&data).since(before.1),
             };
@@ -203,8 +215,12 @@ impl Bench {
         let files = self.shape.dirs * self.shape.files;
         let each = |bytes: u64| bytes as f64 / files as f64;
         let (empty, _) = self.stage(|files| async move { files.make_empty().await })?;
-        let ((inlined, log, blocks), make) =
-            self.stage(|files| async move { files.make().await })?;
+        let (crowd, alone) = (Pace { of: "crowd", synced: false }, Pace { of: "", synced: true });
+        let ((_, log, _), _) = self.stage(|files| async move { files.make(crowd).await })?;
+        let (rewritten, _) = self.stage(|files| async move { files.rewrite(crowd).await })?;
+        let ((inlined, _, blocks), make) =
+            self.stage(|files| async move { files.make(alone).await })?;
+        let (_, rewrite) = self.stage(|files| async move { files.rewrite(alone).await })?;
         let ((), read) = self.stage(|files| async move { files.read().await })?;
         let ((), list) = self.stage(|files| async move { files.list().await })?;
         Ok(Row {
@@ -213,8 +229,10 @@ impl Bench {
             inlined,
             log_bytes_create: each(empty),
             log_bytes_file: each(log),
+            log_bytes_rewrite: each(rewritten),
             meta_blocks: blocks,
             make,
+            rewrite,
             read,
             list,
         })
@@ -242,6 +260,15 @@ impl Accesses {
             flushes: self.flushes - before.flushes,
         }
     }
+}
+
+/// How files are made and overwritten.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// How the names of their directories begin.
+    of: &'static str,
+    /// Is each durable before the next?
+    synced: bool,
 }
 
 /// An open store and the data device.
@@ -285,7 +312,7 @@ impl Files {
     }
 
     /// The files; how many have their content inline, bytes of the log, metadata blocks that they took.
-    async fn make(&self) -> Done<(u64, u64, u64)> {
+    async fn make(&self, pace: Pace) -> Done<(u64, u64, u64)> {
         let before = self.mfs.last_committed().lsn.0;
         let in_use = || {
             let usage = self.mfs.usage();
@@ -301,7 +328,7 @@ impl Files {
         let mut places = places.into_iter();
         let (mut inlined, mut sizes) = (0, sizes.into_iter());
         for dir in 0..self.shape.dirs {
-            let dir = self.dir(&dir_name(dir)).await?;
+            let dir = self.dir(&pace.dir(dir)).await?;
             for number in 0..self.shape.files {
                 let size = sizes.next().unwrap_or(1);
                 let ino = self.file(dir, number).await?;
@@ -311,13 +338,7 @@ impl Files {
                 inlined += u64::from(fits);
                 let place = if fits { None } else { places.next() };
                 if let Some((_, addr)) = place {
-                    let (wrote, _) =
-                        self.data.write(addr.0 * BLOCK_U64, self.env.buffer(BLOCK)).await;
-                    let stable = match wrote {
-                        Ok(()) => self.data.flush().await,
-                        failed => failed,
-                    };
-                    stable.map_err(|_| StoreError::Fault(Fault::Io))?;
+                    self.put(addr, pace).await?;
                 }
                 let told = self.mfs.run(Cost::SMALL, |txn| {
                     match place {
@@ -330,22 +351,73 @@ impl Files {
                     let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
                     txn.set_attr(&Attr { size, version: attr.version + 1, ..attr })
                 });
-                self.mfs.wait_durable(told.await?.1).await?;
+                self.told(told.await?.1, pace).await?;
             }
         }
+        self.mfs.sync().await?;
         let log = self.mfs.last_committed().lsn.0 - before;
         Ok((inlined, log, in_use() - blocks))
     }
 
-    /// Every file by name, in an order that has nothing to do with that of making.
-    async fn read(&self) -> Done<()> {
+    /// Numbers of all files in an order that has nothing to do with that of making.
+    fn shuffled(&self) -> Vec<u64> {
         let count = self.shape.dirs * self.shape.files;
         let mut order: Vec<u64> = (0..count).collect();
         let mut rng = SimRng::new(8);
         for at in (1..order.len()).rev() {
             order.swap(at, rng.below(at as u64 + 1) as usize);
         }
-        for at in order {
+        order
+    }
+
+    /// Other bytes for every file, where it has them; bytes of the log.
+    async fn rewrite(&self, pace: Pace) -> Done<u64> {
+        let before = self.mfs.last_committed().lsn.0;
+        for at in self.shuffled() {
+            let (dir, file) = (pace.dir(at / self.shape.files), file_name(at % self.shape.files));
+            let found = self.mfs.run(Cost::READ, |txn| {
+                let gone = Stop::Fault(Fault::NotFound);
+                let dir = txn.lookup(Ino::ROOT, &name(&dir)?)?.ok_or(gone)?;
+                let ino = txn.lookup(dir, &name(&file)?)?.ok_or(gone)?;
+                Ok((ino, txn.content(ino)?, txn.layout(ino, FileBlock(0), 1)?))
+            });
+            let (ino, mut bytes, layout) = found.await?.0;
+            bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            if let Some(extent) = layout.first() {
+                self.put(extent.addr, pace).await?;
+            }
+            let now = self.env.wall();
+            let told = self.mfs.run(Cost::SMALL, |txn| {
+                if !bytes.is_empty() {
+                    txn.set_content(ino, &bytes)?;
+                }
+                let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                txn.set_attr(&Attr { mtime: now, ctime: now, version: attr.version + 1, ..attr })
+            });
+            self.told(told.await?.1, pace).await?;
+        }
+        self.mfs.sync().await?;
+        Ok(self.mfs.last_committed().lsn.0 - before)
+    }
+
+    /// A file is done with transaction `last`.
+    async fn told(&self, last: Transno, pace: Pace) -> Done<()> {
+        if pace.synced { self.mfs.wait_durable(last).await } else { Ok(()) }
+    }
+
+    /// Writes a data block, and flushes its device.
+    async fn put(&self, addr: PagBlock, pace: Pace) -> Done<()> {
+        let (wrote, _) = self.data.write(addr.0 * BLOCK_U64, self.env.buffer(BLOCK)).await;
+        let stable = match wrote {
+            Ok(()) if pace.synced => self.data.flush().await,
+            done => done,
+        };
+        stable.map_err(|_| StoreError::Fault(Fault::Io))
+    }
+
+    /// Every file by name.
+    async fn read(&self) -> Done<()> {
+        for at in self.shuffled() {
             let (dir, file) = (dir_name(at / self.shape.files), file_name(at % self.shape.files));
             let found = self.mfs.run(Cost::READ, |txn| {
                 let gone = Stop::Fault(Fault::NotFound);
@@ -380,6 +452,12 @@ impl Files {
     }
 }
 
+impl Pace {
+    fn dir(self, number: u64) -> String {
+        format!("{}{}", self.of, dir_name(number))
+    }
+}
+
 fn dir_name(number: u64) -> String {
     format!("directory{number:04}")
 }
@@ -407,6 +485,10 @@ impl Found {
             "make",
             "data writes",
             "meta written",
+            "cpu",
+            "log/rewrite",
+            "rewrite",
+            "meta rewritten",
             "read",
             "meta reads",
             "meta read",
@@ -428,6 +510,10 @@ impl Found {
                 millis(row.make.nanos),
                 each(row.make.data.writes),
                 bytes(row.make.meta.write_bytes),
+                format!("{:.1} µs", row.make.cpu as f64 / 1e3 / files),
+                format!("{:.0} B", row.log_bytes_rewrite),
+                millis(row.rewrite.nanos),
+                bytes(row.rewrite.meta.write_bytes),
                 millis(row.read.nanos),
                 each(row.read.meta.reads),
                 bytes(row.read.meta.read_bytes),

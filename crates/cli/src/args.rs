@@ -501,7 +501,7 @@ pub enum Bench {
     Metarates(BenchMetaratesArgs),
     /// Where directories lie: trees of several users, made at once and walked, by seeks and by time
     Placement(BenchPlacementArgs),
-    /// Small files beside their inodes or in data blocks, in every size of slots: made, read and listed
+    /// Small files beside their inodes or in data blocks, in every size of slots: made, overwritten, read and listed
     Inline(BenchInlineArgs),
     /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
     Mfs(BenchMfsArgs),
