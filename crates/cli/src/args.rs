@@ -130,6 +130,9 @@ pub struct LocalArgs {
     /// Whether small files lie with their inodes, at the first start [default: off]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub inline_data: Option<bool>,
+    /// Whether files have layout blocks, at the first start [default: off]
+    #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
+    pub layout_blocks: Option<bool>,
     /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
     #[arg(long, value_parser = crate::units::parse_duration)]
     pub lease: Option<types::Duration>,
@@ -152,6 +155,9 @@ The file, with all keys:
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache; default 256M
+  layout_ahead = \"15\"            # new files get a layout block at once where the files of their
+                                 # directory have more segments than this in the mean, or never;
+                                 # default: as many as a slot holds, 15 to 163
 
   [metadata]
   path = \"/dev/disk/by-id/…\"     # a block device or a file
@@ -183,6 +189,15 @@ pub struct MkfsArgs {
         action = clap::ArgAction::Set
     )]
     pub inline_data: bool,
+    /// Whether segments that outgrow a file's slot go to blocks beside its inode first, which is for directories of fragmented files, or to a tree at once
+    #[arg(
+        long,
+        value_name = "on|off",
+        default_value = "off",
+        value_parser = parse_switch,
+        action = clap::ArgAction::Set
+    )]
+    pub layout_blocks: bool,
     /// How to print the result
     #[command(flatten)]
     pub output: Output,

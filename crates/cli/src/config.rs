@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use store::LayoutAhead;
 use toml::Spanned;
 use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::{Duration, PagId, check_fs_name};
@@ -55,6 +56,8 @@ pub struct Cluster {
     pub scrub_interval: Duration,
     /// Bytes that such a scrub reads in a second at most; 0: no bound.
     pub scrub_rate: u64,
+    /// From which degree of fragmentation of their directory on new files get a layout block at once.
+    pub layout_ahead: LayoutAhead,
     /// The metadata zone.
     pub metadata: Zone,
     /// Bytes of its log; by default a share of the zone.
@@ -114,6 +117,7 @@ struct RawServer {
     cache: Option<Spanned<String>>,
     scrub_interval: Option<Spanned<String>>,
     scrub_rate: Option<Spanned<String>>,
+    layout_ahead: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -167,6 +171,7 @@ impl Cluster {
             lease: reader.lease(raw.server.lease)?,
             scrub_interval: reader.scrub_interval(raw.server.scrub_interval)?,
             scrub_rate: reader.scrub_rate(raw.server.scrub_rate)?,
+            layout_ahead: reader.layout_ahead(raw.server.layout_ahead)?,
             cache: reader
                 .size("server.cache", raw.server.cache, CACHE_MIN)?
                 .unwrap_or(DEFAULT_CACHE),
@@ -268,6 +273,18 @@ impl Reader<'_> {
         Ok(self.size("server.scrub_rate", value, SCRUB_RATE_MIN)?.unwrap_or(mds::SCRUB_RATE))
     }
 
+    fn layout_ahead(&self, value: Option<Spanned<String>>) -> Result<LayoutAhead, ConfigError> {
+        let Some(value) = value else { return Ok(LayoutAhead::Usual) };
+        if value.get_ref() == "never" {
+            return Ok(LayoutAhead::Never);
+        }
+        value.get_ref().parse().map(LayoutAhead::Above).map_err(|_| {
+            let text =
+                "key `server.layout_ahead`: write a number of segments for each name, or never";
+            self.at(value.span(), text)
+        })
+    }
+
     fn zones(&self, raw: Vec<RawData>, metadata: &Path) -> Result<Vec<(PagId, Zone)>, ConfigError> {
         let mut paths = BTreeSet::from([self.path(metadata)]);
         let mut ids = BTreeSet::new();
@@ -349,6 +366,18 @@ size = \"16G\"
             (cluster.lease, cluster.cache, cluster.log),
             (DEFAULT_LEASE, DEFAULT_CACHE, None)
         );
+        assert_eq!(cluster.layout_ahead, LayoutAhead::Usual);
+    }
+
+    #[test]
+    fn when_files_get_layout_blocks_is_a_number_or_never() {
+        let with = |value: &str| {
+            parse(&GOOD.replacen("lease = \"5s\"", &format!("layout_ahead = \"{value}\""), 1))
+        };
+        assert_eq!(with("never").unwrap().layout_ahead, LayoutAhead::Never);
+        assert_eq!(with("20").unwrap().layout_ahead, LayoutAhead::Above(20));
+        let error = with("-1").unwrap_err().to_string();
+        assert!(error.contains("home.toml:5: key `server.layout_ahead`"), "{error}");
     }
 
     #[test]

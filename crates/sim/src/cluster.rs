@@ -12,8 +12,8 @@ use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use store::fsck::FsckOptions;
 use store::{
-    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, OpenOptions, PagFormat, SlotSize,
-    StoreError,
+    Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, OpenOptions, PagFormat,
+    SlotSize, StoreError,
 };
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
@@ -433,12 +433,13 @@ fn evicted_client(text: &str) -> Option<(u64, bool)> {
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
     let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
-    // Every second server gives each directory a name map and keeps them tiny; the others leave them large.
-    let maps = match cluster.starts.get() % 2 {
-        0 => MapLimits::ALWAYS,
-        _ => MapLimits::USUAL,
+    // Every second server gives each directory a name map, and each file with more than a few segments layout blocks, and
+    // keeps them tiny; the others leave them large.
+    let (maps, layouts) = match cluster.starts.get() % 2 {
+        0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
+        _ => (MapLimits::USUAL, LayoutLimits::USUAL),
     };
-    let opening = OpenOptions { cache_bytes: CACHE_BYTES, maps, ..OpenOptions::default() };
+    let opening = OpenOptions { cache_bytes: CACHE_BYTES, maps, layouts, ..OpenOptions::default() };
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
     *cluster.store.borrow_mut() = Some(mfs.clone());
     cluster.epoch.set(mfs.identity().epoch.0);

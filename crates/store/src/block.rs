@@ -18,7 +18,7 @@
 //! |     28 |    4 | tag      | CRC32C of the file system's UUID               |
 //!
 //! Types: 1 superblock, 2 roots, 3 bitmap, 4 tree node, 5 directory content, 6 blob, 7 replies, 8 a table (of
-//! tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes.
+//! tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes; 13 layout.
 
 use types::limits::BLOCK;
 use types::{Bug, Epoch, Lsn, MetaBlock, Uuid, crc32c, planted};
@@ -82,6 +82,8 @@ block_types! {
     Directory2048 = 11, "directory";
     /// One directory slot.
     Directory4096 = 12, "directory";
+    /// Segments of one file.
+    Layout = 13, "layout";
 }
 
 impl BlockType {

@@ -13,6 +13,7 @@
 //! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | how large directory slots are (7.2), at most one of them; without any 512 bytes |
 //! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none is made |
 //! | needed | 6 | `namespace-index` | all directories are in the namespace index (7.4), and their slots say who made them (7.2) |
+//! | needed | 7 | `layout-blocks` | files may have layout blocks (8.1), and directories count how fragmented their files are (7.2) |
 //! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
 //!
 //! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
@@ -49,6 +50,9 @@ impl Feature {
     /// All directories are in the namespace index.
     pub const NAMESPACE_INDEX: Feature = Feature(6);
 
+    /// Files may have layout blocks.
+    pub const LAYOUT_BLOCKS: Feature = Feature(7);
+
     /// All that this release knows, with their names.
     pub const KNOWN: &'static [(Feature, &'static str)] = &[
         (Feature::NAME_MAPS, "name-maps"),
@@ -58,6 +62,7 @@ impl Feature {
         (Feature::SLOTS_4096, "slots-4096"),
         (Feature::INLINE_DATA, "inline-data"),
         (Feature::NAMESPACE_INDEX, "namespace-index"),
+        (Feature::LAYOUT_BLOCKS, "layout-blocks"),
     ];
 
     /// Its name, if this release knows it.
@@ -78,9 +83,11 @@ pub struct Features {
 impl Features {
     /// None: the format as it was first.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
-    /// What a new file system gets.
-    pub const USUAL: Features =
-        Features::NONE.with(Feature::NAME_MAPS).with(Feature::NAMESPACE_INDEX);
+    /// What a new file system gets, of which `redbud mkfs` leaves out layout blocks unless it is told otherwise.
+    pub const USUAL: Features = Features::NONE
+        .with(Feature::NAME_MAPS)
+        .with(Feature::NAMESPACE_INDEX)
+        .with(Feature::LAYOUT_BLOCKS);
 
     /// Has it this feature?
     pub const fn has(&self, feature: Feature) -> bool {

@@ -58,5 +58,5 @@ pub use names::{
 pub use open::OpenOptions;
 pub use roots::RootId;
 pub use side::SideState;
-pub use space::{ALL_FILES, PagState};
+pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
 pub use txn::Txn;

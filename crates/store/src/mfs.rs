@@ -22,6 +22,7 @@ use crate::journal::Log;
 use crate::metaspace;
 use crate::names::{SearchCounts, placement};
 use crate::roots::ROOTS_BLOCK;
+use crate::space::ahead;
 use crate::state::State;
 use crate::superblock::{FIRST_LSN, Superblock};
 use crate::txn::Txn;
@@ -170,7 +171,7 @@ impl Mfs {
                 Ok(done) => return Ok(done),
                 Err(Stop::Fault(Fault::NoSpace)) if !trimmed && self.is_short(cost) => {
                     trimmed = true;
-                    if placement::trim(self).await? == 0 {
+                    if ahead::trim(self).await? + placement::trim(self).await? == 0 {
                         return Err(StoreError::Fault(Fault::NoSpace));
                     }
                 }

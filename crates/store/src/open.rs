@@ -30,6 +30,7 @@ use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::names::{DirPlacement, MapLimits};
 use crate::recovery::{self, Choice, Damaged, End, Remedy};
+use crate::space::{LayoutAhead, LayoutLimits};
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
 use crate::sweep::Sweep;
@@ -59,6 +60,8 @@ pub struct OpenOptions {
     pub maps: MapLimits,
     /// Where directories begin; benchmarks compare.
     pub placement: DirPlacement,
+    /// How layout blocks are used; tests take small ones.
+    pub layouts: LayoutLimits,
 }
 
 impl Default for OpenOptions {
@@ -74,6 +77,7 @@ impl Default for OpenOptions {
             loading: false,
             maps: MapLimits::USUAL,
             placement: DirPlacement::Together,
+            layouts: LayoutLimits::USUAL,
         }
     }
 }
@@ -114,6 +118,11 @@ impl Mfs {
         state.damage = redone.damage;
         state.home_batch = options.home_batch.max(1);
         state.limits = options.maps;
+        state.layouts = options.layouts;
+        if options.loading {
+            // What a load makes it fills at once.
+            state.layouts.ahead = LayoutAhead::Never;
+        }
         let background = Background {
             device,
             layout: superblock,

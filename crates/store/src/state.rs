@@ -17,6 +17,7 @@ use crate::journal::Log;
 use crate::metaspace::MetaSpace;
 use crate::names::MapLimits;
 use crate::side::SideState;
+use crate::space::LayoutLimits;
 use crate::superblock::Superblock;
 use crate::sweep::Sweep;
 use crate::txn::{Layer, Scratch, Txn};
@@ -46,6 +47,8 @@ pub(crate) struct State {
     pub(crate) home_batch: usize,
     /// From when on directories have name maps.
     pub(crate) limits: MapLimits,
+    /// How layout blocks are used.
+    pub(crate) layouts: LayoutLimits,
     /// The sweep that takes blocks home.
     pub(crate) sweep: Option<Sweep>,
     /// Damage that an opening for repair found, and mended if the log had the block.
@@ -73,6 +76,7 @@ impl State {
             settle: Lsn(0),
             home_batch: crate::checkpoint::BATCH,
             limits: MapLimits::USUAL,
+            layouts: LayoutLimits::USUAL,
             sweep: None,
             damage: Vec::new(),
         }

@@ -236,6 +236,7 @@ fn wrong_type(wanted: BlockType) -> &'static str {
         BlockType::Reply => "not a block of replies",
         BlockType::Table => "not a table block",
         BlockType::NameMap => "not a block of a name map",
+        BlockType::Layout => "not a layout block",
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::Poll;
 use env::{DriverKind, Env};
 use mds::{Config, Mds, PagPlace};
 use rustix::process::{Signal, getpid, kill_process};
-use store::{Cost, Mfs, OpenOptions, StoreError};
+use store::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 
 use crate::address;
 use crate::args::MdsArgs;
@@ -54,6 +54,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let options = OpenOptions {
         cache_bytes: cluster.cache as usize,
         read_only: false,
+        layouts: LayoutLimits { ahead: cluster.layout_ahead, ..LayoutLimits::USUAL },
         ..OpenOptions::default()
     };
     let opened = Mfs::open(&env, &disk, options).await;

@@ -40,6 +40,7 @@ pub struct Formatted {
     log_bytes: u64,
     slot_bytes: u64,
     inline_data: bool,
+    layout_blocks: bool,
     data: Vec<FormattedZone>,
 }
 
@@ -54,7 +55,8 @@ struct FormattedZone {
 /// Formats what a cluster's file names.
 pub fn run(args: &MkfsArgs) -> Ended {
     let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
-    let made = format(&cluster, args.force, features(args.slot, args.inline_data))?;
+    let features = features(args.slot, args.inline_data, args.layout_blocks);
+    let made = format(&cluster, args.force, features)?;
     output::print_report(args.output, &made, describe)?;
     Ok(0)
 }
@@ -68,13 +70,18 @@ fn describe(made: &Formatted) -> String {
     }
     let sizes = (human_size(made.log_bytes), made.slot_bytes);
     let inline = if made.inline_data { ", with inline data" } else { "" };
-    text + &format!("  log: {}, slots of {} bytes{inline}\n", sizes.0, sizes.1)
+    let layout = if made.layout_blocks { ", with layout blocks" } else { "" };
+    text + &format!("  log: {}, slots of {} bytes{inline}{layout}\n", sizes.0, sizes.1)
 }
 
-/// What a new file system has, with slots of this size, and with content beside inodes or without.
-pub fn features(slots: SlotSize, inline_data: bool) -> Features {
-    let usual = Features::USUAL.with_slots(slots);
-    if inline_data { usual.with(Feature::INLINE_DATA) } else { usual }
+/// What a new file system has, with slots of this size, with content beside inodes or without, and with layout
+/// blocks or without.
+pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Features {
+    let switches = [(Feature::INLINE_DATA, inline_data), (Feature::LAYOUT_BLOCKS, layout_blocks)];
+    switches.iter().fold(Features::USUAL.with_slots(slots), |all, &(feature, on)| match on {
+        true => all.with(feature),
+        false => all.without(feature),
+    })
 }
 
 /// Formats the zones of `cluster`; over what they hold only with `force`.
@@ -124,6 +131,7 @@ async fn make(
         log_bytes,
         slot_bytes: features.slots().share() as u64,
         inline_data: features.has(Feature::INLINE_DATA),
+        layout_blocks: features.has(Feature::LAYOUT_BLOCKS),
         data: data.iter().map(|opened| zone(opened, Some(opened.pag.0))).collect(),
     })
 }

@@ -4,6 +4,7 @@
 pub mod blob;
 pub mod chunk;
 pub mod extent;
+pub mod layout;
 pub mod lmap;
 pub mod namespace;
 pub mod number;

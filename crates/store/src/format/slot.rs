@@ -13,6 +13,11 @@
 //! - block 0 of a file with content in its slot or in a blob is mapped by no segment; behind the content it is zero,
 //!   and the content is not empty, not longer than the file and not than 3,928 bytes, wherever it lies. Should both be
 //!   there, the content is what counts: it has a checksum;
+//! - a regular file with layout blocks (8.1) has a first one, and a second only if segments lie in both; they lie below
+//!   block 2^32 of the metadata zone;
+//! - the fragments of a directory are the sum, over the regular files whose slots lie in it, of the sixteens of their
+//!   segments: a file of 15 has none, one of 47 has two. The attic has none, nor has any on a file system without the
+//!   feature `layout-blocks`;
 //! - other flags than those below, and those of content on a file system without the feature `inline-data`, mean nothing;
 //! - a slot carries no checksum of its own: it never travels without its block,
 //!   whose header has one.
@@ -23,7 +28,7 @@
 //! | 1 | 1 | kind | `FileKind` of the inode |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
 //! | 4 | 1 | name_len | 0: an inode without a name here (attic) |
-//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob |
+//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks |
 //! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
 //! | 8 | 8 | ino | number of the inode (or of the link's inode) |
 //! | 16 | 2 | mode | permission bits |
@@ -31,22 +36,23 @@
 //! | 20 | 4 | nlink | |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
-//! | 32 | 4 | rdev | of a directory: its stream (7.4), 0 without the feature `namespace-index` |
+//! | 32 | 4 | rdev | of a device; of a directory: its stream (7.4), 0 without the feature `namespace-index`; with flag 16 the first layout block |
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
-//! | 52 | 4 | names | of a directory with a name map: names in it; else 0 |
+//! | 52 | 4 | names | of a directory with a name map: names in it; with flag 16 the second layout block, 0 none; else 0 |
 //! | 56 | 8 | size | bytes |
-//! | 64 | 8 | blocks | data blocks (of a directory: content blocks) |
+//! | 64 | 8 | blocks | data blocks; of a directory: content blocks 4, fragments 4 |
 //! | 72 | 32 | seconds | of atime, mtime, ctime, btime, 8 bytes each |
 //! | 104 | 8 | version | |
 //! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
-//! | 120 | 8 | body | regular: segments in the extent tree; symlink: first block of the target's blob; directory: its first `DirNo` |
+//! | 120 | 8 | body | regular: segments that are not in the tail; symlink: first block of the target's blob; directory: its first `DirNo` |
 //! | 128 | 8 | map | first `DirNo` of a directory's name map; of a regular file with that flag the first block of the blob with its content; 0 none |
 //! | 136 | 372 | tail | name, xattrs, segments, target or content; of larger slots 880, 1,896 or 3,928 bytes |
 
 use types::limits::{BLOCK, CONTENT_MAX};
-use types::{Attr, Extent, FileKind, Ino, Timestamp};
+use types::{Attr, Extent, FileKind, Ino, MetaBlock, Timestamp};
 
 use super::extent::{SEGMENT, decode_segment, encode_segment};
+use super::layout::BLOCKS_MAX;
 use super::namespace::Stream;
 use super::number::DIRNO_MAX;
 use crate::block::{BlockType, HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
@@ -69,7 +75,14 @@ const FLAG_XATTR_BLOB: u8 = 1;
 const FLAG_TARGET_BLOB: u8 = 2;
 const FLAG_CONTENT: u8 = 4;
 const FLAG_CONTENT_BLOB: u8 = 8;
-const FLAGS: u8 = FLAG_XATTR_BLOB | FLAG_TARGET_BLOB | FLAG_CONTENT | FLAG_CONTENT_BLOB;
+const FLAG_LAYOUT: u8 = 16;
+const FLAGS: u8 =
+    FLAG_XATTR_BLOB | FLAG_TARGET_BLOB | FLAG_CONTENT | FLAG_CONTENT_BLOB | FLAG_LAYOUT;
+
+/// Segments that a directory counts as one fragment.
+pub const FRAGMENT: u64 = 16;
+/// Metadata blocks from here on cannot be layout blocks: a slot has four bytes for their numbers.
+pub const LAYOUT_END: u64 = 1 << 32;
 
 /// How large the slots of a file system are: a share of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -103,6 +116,11 @@ impl SlotSize {
     /// Slots of a content block.
     pub fn per_block(self) -> u32 {
         SLOTS_PER_BLOCK >> self as u32
+    }
+
+    /// Segments that one holds beside no name at all.
+    pub fn segments_max(self) -> usize {
+        ((BLOCK - HEADER) / self.per_block() as usize - FIXED) / SEGMENT
     }
 
     /// The share of a block, by which it is called.
@@ -258,6 +276,7 @@ impl Slot {
         if self.0[5] & !FLAGS != 0 {
             return Err("slot: unknown flags");
         }
+        self.check_layout_blocks()?;
         let content = self.0[5] & (FLAG_CONTENT | FLAG_CONTENT_BLOB);
         if content != 0 && (self.0[0] != 1 || self.kind() != FileKind::Regular) {
             return Err("slot: content of what is no file");
@@ -270,6 +289,22 @@ impl Slot {
         }
         if self.kind() == FileKind::Regular && content != FLAG_CONTENT {
             self.check_segments()?;
+        }
+        Ok(())
+    }
+
+    /// Are the words that lead to layout blocks sound?
+    fn check_layout_blocks(&self) -> Result<(), &'static str> {
+        if self.0[5] & FLAG_LAYOUT == 0 {
+            return Ok(());
+        }
+        if self.0[0] != 1 || self.kind() != FileKind::Regular {
+            return Err("slot: layout blocks of what is no file");
+        }
+        let (first, second) = (get_u32(&self.0, 32), get_u32(&self.0, 52));
+        let used = self.body() >= BLOCKS_MAX as u64;
+        if first == 0 || first == second || second != 0 && !used {
+            return Err("slot: impossible layout blocks");
         }
         Ok(())
     }
@@ -330,6 +365,21 @@ impl Slot {
             self.set_map(0);
         }
         Some(what)
+    }
+
+    /// Clears a flag of layout blocks on what is no file, and of several that cannot be keeps one. Says whether that was so.
+    pub(crate) fn mend_layout_blocks(&mut self) -> bool {
+        if self.0[5] & FLAG_LAYOUT == 0 || self.check_layout_blocks().is_ok() {
+            return false;
+        }
+        let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
+        let first = layout_words(&self.0).into_iter().flatten().next();
+        match first.filter(|_| file) {
+            Some(first) => self.set_layout_blocks(&[first]),
+            None if file => self.set_layout_blocks(&[]),
+            None => self.flag(FLAG_LAYOUT, false),
+        }
+        true
     }
 
     /// What it holds.
@@ -551,7 +601,52 @@ impl Slot {
         }
     }
 
-    /// How many segments of a regular file are in the extent tree; the first
+    /// Layout blocks of a regular file, in order. Without segments outside the slot the block is not in use.
+    pub fn layout_blocks(&self) -> Vec<MetaBlock> {
+        layout_words(&self.0).into_iter().flatten().collect()
+    }
+
+    /// The layout blocks of the file in slot `index` of a content block, as far as there is one and it has some.
+    pub fn layout_blocks_at(block: &[u8; BLOCK], index: u32) -> [Option<MetaBlock>; BLOCKS_MAX] {
+        place(block, index).map_or([None; BLOCKS_MAX], |place| layout_words(&block[place]))
+    }
+
+    /// Sets them; at most [`BLOCKS_MAX`], all below [`LAYOUT_END`].
+    pub fn set_layout_blocks(&mut self, blocks: &[MetaBlock]) {
+        assert!(blocks.len() <= BLOCKS_MAX && blocks.iter().all(|block| block.0 < LAYOUT_END));
+        let word = |at: usize| blocks.get(at).map_or(0, |block| block.0 as u32);
+        if !blocks.is_empty() || self.0[5] & FLAG_LAYOUT != 0 {
+            put_u32(&mut self.0, 32, word(0));
+            put_u32(&mut self.0, 52, word(1));
+        }
+        self.flag(FLAG_LAYOUT, !blocks.is_empty());
+    }
+
+    /// Fragments of a directory.
+    pub fn fragments(&self) -> u32 {
+        if self.kind() == FileKind::Directory { get_u32(&self.0, 68) } else { 0 }
+    }
+
+    /// Fragments of the directory in slot `index` of a content block.
+    pub fn fragments_at(block: &[u8; BLOCK], index: u32) -> u32 {
+        place(block, index).map_or(0, |place| get_u32(&block[place], 68))
+    }
+
+    /// Sets them; of a directory.
+    pub fn set_fragments(&mut self, value: u32) {
+        put_u32(&mut self.0, 68, value);
+    }
+
+    /// What the segments of a regular file are for the fragments of its directory.
+    pub fn own_fragments(&self) -> u32 {
+        if self.state() != SlotState::Inode || self.kind() != FileKind::Regular {
+            return 0;
+        }
+        let tail = if self.content().is_some() { 0 } else { self.rest_len() / SEGMENT };
+        fragments_of(self.body().saturating_add(tail as u64))
+    }
+
+    /// How many segments of a regular file are not in the tail; the first
     /// `DirNo` of a directory (0: no content yet).
     pub fn body(&self) -> u64 {
         get_u64(&self.0, 120)
@@ -587,6 +682,9 @@ impl Slot {
 
     /// Names in the directory's name map.
     pub fn names(&self) -> u32 {
+        if self.0[5] & FLAG_LAYOUT != 0 {
+            return 0;
+        }
         get_u32(&self.0, 52)
     }
 
@@ -626,12 +724,18 @@ impl Slot {
 
     /// Blocks allocated.
     pub fn blocks(&self) -> u64 {
-        get_u64(&self.0, 64)
+        match self.kind() {
+            FileKind::Directory => get_u32(&self.0, 64).into(),
+            _ => get_u64(&self.0, 64),
+        }
     }
 
-    /// Sets it.
+    /// Sets it. A directory has fewer than 2^32.
     pub fn set_blocks(&mut self, value: u64) {
-        put_u64(&mut self.0, 64, value);
+        match self.kind() {
+            FileKind::Directory => put_u32(&mut self.0, 64, value as u32),
+            _ => put_u64(&mut self.0, 64, value),
+        }
     }
 
     /// Sets the size in bytes.
@@ -657,7 +761,7 @@ impl Slot {
             nlink: self.nlink(),
             uid: get_u32(&self.0, 24),
             gid: get_u32(&self.0, 28),
-            rdev: if self.kind() == FileKind::Directory { 0 } else { get_u32(&self.0, 32) },
+            rdev: if has_rdev(self.kind()) { get_u32(&self.0, 32) } else { 0 },
             size: get_u64(&self.0, 56),
             blocks: self.blocks(),
             atime: time(0),
@@ -683,16 +787,35 @@ impl Slot {
         put_u32(&mut self.0, 20, attr.nlink);
         put_u32(&mut self.0, 24, attr.uid);
         put_u32(&mut self.0, 28, attr.gid);
-        if attr.kind != FileKind::Directory {
+        if has_rdev(attr.kind) {
             put_u32(&mut self.0, 32, attr.rdev);
         }
         put_u64(&mut self.0, 56, attr.size);
-        put_u64(&mut self.0, 64, attr.blocks);
+        self.set_blocks(attr.blocks);
         for (index, time) in [attr.atime, attr.mtime, attr.ctime, attr.btime].iter().enumerate() {
             put_u64(&mut self.0, 72 + 8 * index, time.seconds as u64);
             put_u32(&mut self.0, 36 + 4 * index, time.nanos);
         }
         put_u64(&mut self.0, 104, attr.version);
+    }
+}
+
+/// Has an inode of this type a device number? The word means something else of directories and files.
+fn has_rdev(kind: FileKind) -> bool {
+    !matches!(kind, FileKind::Directory | FileKind::Regular)
+}
+
+/// What so many segments of a file are for the fragments of its directory.
+fn fragments_of(segments: u64) -> u32 {
+    u32::try_from(segments / FRAGMENT).unwrap_or(u32::MAX)
+}
+
+/// The layout blocks that a slot leads to.
+fn layout_words(slot: &[u8]) -> [Option<MetaBlock>; BLOCKS_MAX] {
+    let word = |at| Some(MetaBlock(get_u32(slot, at).into())).filter(|block| block.0 != 0);
+    match slot[0] == 1 && slot[5] & FLAG_LAYOUT != 0 {
+        true => [word(32), word(52)],
+        false => [None; BLOCKS_MAX],
     }
 }
 
@@ -710,7 +833,7 @@ mod tests {
             nlink: 3,
             uid: 1000,
             gid: 1001,
-            rdev: 5,
+            rdev: 0,
             size: 1 << 40,
             blocks: 9,
             atime: time(1),

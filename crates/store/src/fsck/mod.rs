@@ -20,6 +20,7 @@ mod clients;
 #[cfg(test)]
 pub(crate) mod device_tests;
 mod fix;
+mod layouts;
 mod links;
 mod lmap;
 mod names;
@@ -186,6 +187,7 @@ async fn whole_check(mfs: &Mfs, progress: Option<fn(u64, u64)>) -> Result<Check,
     check.space().await?;
     check.shares().await?;
     check.bitmap().await?;
+    check.fragmentation();
     check.plan_stranded();
     Ok(check)
 }

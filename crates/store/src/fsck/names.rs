@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::limits::{BLOCK_U64, CONTENT_MAX};
 use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 
+use super::layouts::Fragments;
 use super::namespace::Met;
 use super::plan::{Fix, SlotAt};
 use super::space::{Owner, Piece};
@@ -40,6 +41,8 @@ pub(super) struct Tree {
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
+    /// Fragments of directories, as their files have them and as they count them, where either has any.
+    pub(super) fragments: BTreeMap<Ino, Fragments>,
     /// Directories that the namespace index should have.
     pub(super) directories: Vec<Met>,
     /// Content blocks whose slots are not of the size that the superblock says, by their type.
@@ -303,6 +306,10 @@ impl Check {
             self.found(ProblemKind::BadSlot, subject, detail);
             self.plan.add(Fix::Flags(at));
         }
+        if slot.mend_layout_blocks() {
+            self.found(ProblemKind::BadLayoutBlock, Subject::Inode(slot.ino()), "impossible words");
+            self.plan.add(Fix::Flags(at));
+        }
         if let Some(what) = slot.mend_content(self.features.has(Feature::INLINE_DATA)) {
             self.found(ProblemKind::BadContent, Subject::Inode(slot.ino()), what);
             self.plan.add(Fix::Flags(at));
@@ -380,6 +387,8 @@ impl Check {
                         self.piece(Piece::of(&extent, Owner::File(ino)));
                     }
                 }
+                self.layout_blocks(at, &slot, content, &mut seen).await?;
+                self.file_fragments(dir, &slot);
             }
             FileKind::Symlink => self.target(at, &slot).await?,
             FileKind::Directory => {
@@ -388,6 +397,7 @@ impl Check {
                     parent.subdirectories += 1;
                 }
                 let (nlink, size, blocks) = (attr.nlink, attr.size, attr.blocks);
+                self.directory_fragments(&slot);
                 let body = DirNo(slot.body());
                 let (map, mapped) = (DirNo(slot.map()), slot.names());
                 if dir != ATTIC && dir != Ino::NONE {
@@ -404,7 +414,7 @@ impl Check {
         }
         let ordinary = at_home
             && attr.kind != FileKind::Directory
-            && (seen.nlink, seen.names, seen.counted) == (1, 1, 0)
+            && (seen.nlink, seen.names, seen.counted, seen.found) == (1, 1, 0, 0)
             && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
         if ordinary {
             self.tree.ordinary.add(ino, attr.kind);

@@ -31,7 +31,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Space` | nothing | no block in use can be allocated, no number in use issued |
 /// | `Blocks` | allocation | damaged blocks that the log still has |
 /// | `Shares` | blocks | a metadata block has one owner |
-/// | `Trees` | owners | every tree can be read; damaged content blocks are empty |
+/// | `Trees` | owners | every tree can be read; damaged content blocks are empty, and layout blocks gone |
 /// | `System` | trees | there are a root and an attic |
 /// | `Chunks` | the root | the chunks of a directory that is reached form one chain, and its name map has its names |
 /// | `Lost` | chains | chunks that nothing has reached, whose directory is reached or gone |
@@ -107,6 +107,10 @@ pub(super) enum Fix {
     CopyTarget(SlotAt),
     /// The same of the content of a file.
     CopyContent(SlotAt),
+    /// The layout block, which is the slot's, is to be one of the file's own.
+    CopyLayout(SlotAt, MetaBlock),
+    /// The slot's file loses this layout block.
+    DropLayout(SlotAt, MetaBlock),
     /// Build the tree from what is left of it.
     Rebuild(TreeName),
     /// An unreadable content block becomes an empty one: ⟨address, chunk, index⟩.
@@ -197,6 +201,8 @@ pub(super) enum Fix {
     DropFrozen([u8; FROZEN_KEY]),
     /// Complete the items about a frozen file.
     Freeze(ClientId, Ino),
+    /// Set the fragments of a directory.
+    Fragments(Ino, u32),
     /// Set the number of inodes.
     Inodes(u64),
     /// Metadata blocks of nobody.
@@ -213,10 +219,12 @@ impl Fix {
             | Fix::FullBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,
             Fix::FromLog(_) => Stage::Blocks,
-            Fix::DropBlock(..) | Fix::CopyXattrs(_) | Fix::CopyTarget(_) | Fix::CopyContent(_) => {
-                Stage::Shares
-            }
-            Fix::Rebuild(_) | Fix::EmptyBlock(..) => Stage::Trees,
+            Fix::DropBlock(..)
+            | Fix::CopyXattrs(_)
+            | Fix::CopyTarget(_)
+            | Fix::CopyContent(_)
+            | Fix::CopyLayout(..) => Stage::Shares,
+            Fix::Rebuild(_) | Fix::EmptyBlock(..) | Fix::DropLayout(..) => Stage::Trees,
             Fix::DropChunkKey(_)
             | Fix::SetChunk(..)
             | Fix::FillChunk(..)
@@ -245,7 +253,9 @@ impl Fix {
             | Fix::Content(..)
             | Fix::Target(..) => Stage::Inodes,
             Fix::IndexEntry(..) => Stage::Index,
-            Fix::Inodes(_) | Fix::FreeMeta(..) | Fix::PagCount(..) => Stage::Counts,
+            Fix::Inodes(_) | Fix::FreeMeta(..) | Fix::PagCount(..) | Fix::Fragments(..) => {
+                Stage::Counts
+            }
             _ => Stage::Data,
         }
     }

@@ -145,6 +145,12 @@ kinds! {
     /// Content beside the inode that cannot be read, is too long, of a block that is mapped, or of a file system without it.
     BadContent = Error, "the content that lies with a file's inode makes no sense",
         "it is cut to the size of the file, and to 3,928 bytes; where it can be read, a segment of its block is removed, else the content; where the superblock lacks the feature, flags of content are cleared, segments stay, and content is removed";
+    /// A layout block that is not the file's, cannot be one, or does not fit what is before it.
+    BadLayoutBlock = Error, "a layout block of a file makes no sense",
+        "the file loses it: it has holes where the segments of the block were, which is said, and their data blocks become free; one that is another owner's, too, is copied, if its content is the file's";
+    /// The fragments that a directory counts are not those of its files.
+    WrongFragmentation = Warning, "a directory counts the segments of its files wrongly",
+        "they are counted anew";
     /// Segments out of order, of no file, or not as many as counted.
     BadLayout = Error, "a layout makes no sense",
         "segments that make no sense, overlap or belong to no file are removed, and the others counted";

@@ -630,6 +630,90 @@ fn layouts_that_make_no_sense_are_found() {
     });
 }
 
+/// The layout block of the world's file.
+fn layout_block(world: &World, txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
+    Ok(txn.locate_live(world.file)?.1.layout_blocks()[0])
+}
+
+#[test]
+fn layout_blocks_that_make_no_sense_are_found() {
+    use ProblemKind::{BadLayoutBlock, DamagedBlock, OutsideMetaBlock, SharedMetaBlock};
+    // Its segments are lost: too few are found, and their data blocks are nobody's.
+    planted_on(&["file"], BadLayoutBlock, 18, |world, txn| {
+        let block = layout_block(world, txn)?;
+        put_u64(txn.write(block)?, 32, world.orphan.0);
+        Ok(())
+    });
+    planted_on(&["file"], DamagedBlock, 18, |world, txn| {
+        let block = layout_block(world, txn)?;
+        txn.init(block, BlockType::Blob).map(drop)
+    });
+    planted_on(&["file"], OutsideMetaBlock, 18, |world, txn| {
+        let block = layout_block(world, txn)?;
+        txn.free_meta(block, 1)?;
+        slot(txn, world.file, |slot| slot.set_layout_blocks(&[MetaBlock(1 << 31)]))
+    });
+    // Another file leads there, too; it counts segments there, or has it ahead.
+    planted_on(&["orphan"], BadLayoutBlock, 4, |world, txn| {
+        let block = layout_block(world, txn)?;
+        slot(txn, world.orphan, |slot| {
+            slot.set_layout_blocks(&[block]);
+            slot.set_body(3);
+        })
+    });
+    planted(SharedMetaBlock, 1, |world, txn| {
+        let block = layout_block(world, txn)?;
+        slot(txn, world.orphan, |slot| slot.set_layout_blocks(&[block]))
+    });
+    planted(OutsideMetaBlock, 1, |world, txn| {
+        slot(txn, world.orphan, |slot| slot.set_layout_blocks(&[MetaBlock(1 << 31)]))
+    });
+    // One that is ahead, and a directory has it: the directory's content says so.
+    planted(SharedMetaBlock, 1, |world, txn| {
+        let (spot, _) = txn.locate_live(world.file)?;
+        slot(txn, world.orphan, |slot| slot.set_layout_blocks(&[spot.block]))
+    });
+    // Flags on what is no file, and words that cannot be.
+    for victim in [|world: &World| world.symlink, |world: &World| world.dir] {
+        planted(BadLayoutBlock, 1, move |world, txn| {
+            let (_, slot) = txn.locate_live(victim(world))?;
+            let flags = if slot.target_blob().is_some() { 2 } else { 0 };
+            bytes(txn, victim(world), 5, &[flags | 16])
+        });
+    }
+    planted(BadLayoutBlock, 1, |world, txn| bytes(txn, world.orphan, 5, &[16]));
+    planted(BadLayoutBlock, 1, |world, txn| {
+        let block = layout_block(world, txn)?;
+        bytes(txn, world.file, 52, &(block.0 as u32).to_le_bytes())
+    });
+}
+
+#[test]
+fn a_wrong_fragmentation_is_found() {
+    use ProblemKind::WrongFragmentation;
+    let world = world();
+    assert_eq!(run(&world.mfs, |txn| txn.fragmentation(world.dir)), (16, 2));
+    for wrong in [0, 7] {
+        planted(WrongFragmentation, 1, |world, txn| {
+            slot(txn, world.dir, |slot| slot.set_fragments(wrong))
+        });
+    }
+    planted(WrongFragmentation, 1, |_, txn| slot(txn, Ino::ROOT, |slot| slot.set_fragments(1)));
+}
+
+#[test]
+fn layout_blocks_that_the_superblock_does_not_tell_of_are_found() {
+    let world = world();
+    let (features, before) = (world.mfs.superblock().features, contents(&world));
+    world.mfs.inner.state.borrow_mut().superblock.features =
+        features.without(Feature::LAYOUT_BLOCKS);
+    let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, [ProblemKind::MissingFeature]);
+    assert_eq!(now(mend(&world.mfs, None)).unwrap().left.problems, []);
+    assert_eq!(world.mfs.superblock().features, features);
+    assert_eq!(contents(&world), before);
+}
+
 #[test]
 fn data_blocks_with_two_owners_or_none_are_found() {
     planted_on(&["file", "orphan"], ProblemKind::SharedDataBlock, 2, |world, txn| {
@@ -873,6 +957,8 @@ fn every_kind_is_planted_found_and_repaired() {
     damaged_xattrs_and_targets_are_found();
     content_that_makes_no_sense_is_found();
     layouts_that_make_no_sense_are_found();
+    layout_blocks_that_make_no_sense_are_found();
+    a_wrong_fragmentation_is_found();
     data_blocks_with_two_owners_or_none_are_found();
     wrong_counts_and_unjoined_runs_are_found();
     records_of_clients_that_make_no_sense_are_found();

@@ -13,6 +13,7 @@ use crate::format::number::CHUNK_SLOTS;
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
+use crate::space::LayoutAhead;
 use crate::txn::Txn;
 
 /// Bytes of the device.
@@ -173,6 +174,9 @@ async fn files(mfs: &Mfs) {
         })
         .await;
     }
+    if mfs.superblock().features.has(Feature::LAYOUT_BLOCKS) {
+        layouts(mfs, dir, client).await;
+    }
     if mfs.superblock().features.has(Feature::INLINE_DATA) {
         run(mfs, |txn| {
             for (text, len) in [("in the slot", 200), ("in a blob", 3000)] {
@@ -193,6 +197,27 @@ async fn files(mfs: &Mfs) {
         txn.quarantine(gone)
     })
     .await;
+}
+
+/// A file with segments in both layout blocks and beyond, and one that has got a block and does not use it.
+async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
+    let ino = run(mfs, |txn| file(txn, dir, "two blocks", 9)).await;
+    let (pag, first, _) = run(mfs, |txn| txn.grant(client, None, 400)).await[0];
+    for n in (0..400).map(|n| n * 171 % 400) {
+        let (addr, state) = (PagBlock(first.0 + n), ExtentState::Written);
+        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(mfs, |txn| txn.map(ino, client, extent)).await;
+    }
+    run(mfs, |txn| {
+        let attr = txn.attr(ino)?.unwrap();
+        txn.set_attr(&Attr { size: 800 * 4096, ..attr })
+    })
+    .await;
+    mfs.inner.state.borrow_mut().layouts.ahead = LayoutAhead::Above(1);
+    let ino = run(mfs, |txn| file(txn, dir, "not fragmented", 9)).await;
+    mfs.inner.state.borrow_mut().layouts.ahead = LayoutAhead::Usual;
+    let blocks = run(mfs, |txn| Ok(txn.locate_live(ino)?.1.layout_blocks().len())).await;
+    assert_eq!(blocks, 1);
 }
 
 /// What is only in the log.

@@ -88,6 +88,7 @@ impl Txn<'_> {
             self.pending.names.new_dir(ino);
             self.index_new(dir, &slot, spot.block)?;
         }
+        self.give_layout_block(&mut slot, &spot)?;
         self.store(&spot, &slot)?;
         self.count_inode(1)?;
         Ok((spot, ino))
@@ -155,6 +156,7 @@ impl Txn<'_> {
         if from.dir != dir {
             let start = self.index_out(from.dir, &slot)?;
             self.index_in(dir, &slot, start)?;
+            self.move_fragments(from.dir, dir, &slot)?;
         }
         if !old_name.is_empty() {
             self.remove_name_at(from.dir, &old_name, from.at)?;
@@ -192,8 +194,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Makes room in the tail of `slot` for a name of `len` bytes: segments go to
-    /// the extent tree, then content, target and xattrs to blobs.
+    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes: segments go to
+    /// layout blocks or the extent tree, then content, target and xattrs to blobs.
     pub(crate) fn fit_name(
         &mut self,
         slot: &mut Slot,
@@ -209,7 +211,7 @@ impl Txn<'_> {
                 let blob = self.leaving_reserve(|txn| txn.write_blob(None, &content, near))?;
                 slot.set_content_blob(blob.0);
             }
-            FileKind::Regular => self.spill_segments(slot, slot.segment_room(len))?,
+            FileKind::Regular => self.spill_segments(near, slot, slot.segment_room(len))?,
             FileKind::Symlink => {
                 let target = slot.rest().to_vec();
                 slot.set_rest(b"");

@@ -8,6 +8,7 @@ use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
 
 use super::index::{Chunk, DirIndex, Position, hash_name};
 use crate::error::Stop;
+use crate::features::Feature;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
 use crate::format::number::{CHUNK_BLOCKS, Place, home_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
@@ -139,6 +140,12 @@ impl Txn<'_> {
         if slot.has_content() && !self.has_content_feature() {
             return Err(Stop::Corrupt(spot.block, "slot: content without the feature for it"));
         }
+        if !slot.layout_blocks().is_empty() && !self.has_feature(Feature::LAYOUT_BLOCKS) {
+            return Err(Stop::Corrupt(
+                spot.block,
+                "slot: layout blocks without the feature for it",
+            ));
+        }
         Ok(slot)
     }
 
@@ -252,12 +259,24 @@ impl Txn<'_> {
                 for n in 0..end - block {
                     let home = MetaBlock(start.0 + u64::from(n));
                     self.index_block(index, home, chunk as u32, block + n)?;
+                    self.note_unused(home)?;
                 }
             } else if let Some(gone) = run.part(block, end) {
                 index.add_gone(chunk as u32, &gone);
             }
             index.unread = Some((chunk, end));
         }
+        Ok(())
+    }
+
+    /// Notes the files of a content block that have layout blocks and do not use them.
+    fn note_unused(&mut self, home: MetaBlock) -> Result<(), Stop> {
+        let data = self.read_slots(home)?;
+        let has = |at: &u32| Slot::layout_blocks_at(data, *at)[0].is_some();
+        let slots = (0..SLOTS_PER_BLOCK).filter(has).map(|at| Slot::load(data, at));
+        let unused: Vec<Ino> =
+            slots.filter(|slot| slot.body() == 0).map(|slot| slot.ino()).collect();
+        unused.into_iter().for_each(|ino| self.side_mut().space.unused.note(ino));
         Ok(())
     }
 

@@ -39,6 +39,10 @@ impl Txn<'_> {
         {
             self.free_blob(MetaBlock(blob))?;
         }
+        for block in slot.layout_blocks() {
+            self.free_meta(block, 1)?;
+            self.layout_block_is_used(ino);
+        }
         let name = slot.name().to_vec();
         if !name.is_empty() {
             self.ensure_index(spot.dir)?;

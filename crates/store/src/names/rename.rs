@@ -61,6 +61,8 @@ impl Txn<'_> {
         let starts = (self.index_out(a.0, &new_b)?, self.index_out(b.0, &new_a)?);
         self.index_in(a.0, &new_a, starts.1)?;
         self.index_in(b.0, &new_b, starts.0)?;
+        self.move_fragments(a.0, b.0, &new_b)?;
+        self.move_fragments(b.0, a.0, &new_a)?;
         self.store(&spot_a, &new_a)?;
         self.store(&spot_b, &new_b)?;
         for (spot, slot) in [(spot_a, new_a), (spot_b, new_b)] {

@@ -239,7 +239,9 @@ impl Scrub<'_> {
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<bool, StoreError> {
         let (first, count) = match self.mfs.attempt(Cost::READ, body)? {
-            Err(Stop::Miss(first, count) | Stop::Scan(first, count)) => (first.0, count.max(1)),
+            Err(
+                Stop::Miss(first, count) | Stop::Scan(first, count) | Stop::Ahead(first, count, _),
+            ) => (first.0, count.max(1)),
             _ => return Ok(true),
         };
         let mut again = true;

@@ -1,11 +1,12 @@
 //! Slots, and what leads to and from the inodes in them.
 
 use types::limits::{CONTENT_MAX, XATTR_TOTAL_MAX};
-use types::{DirNo, FileKind, Ino, MetaBlock, Name};
+use types::{DirNo, Extent, FileKind, Ino, MetaBlock, Name};
 
-use super::{ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
+use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
 use crate::format::blob::decode_xattrs;
 use crate::format::extent::{decode_extent, extent_key};
+use crate::format::layout;
 use crate::format::number::{ATTIC, Place, home_of, reuse_of};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{EXTENTS, MOVED, ORPHANS};
@@ -22,6 +23,8 @@ struct Look {
     wrong: Vec<Wrong>,
     /// First blocks of its blobs.
     blobs: Vec<u64>,
+    /// Its layout blocks that are in use.
+    layout: Vec<MetaBlock>,
 }
 
 impl Scrub<'_> {
@@ -41,6 +44,7 @@ impl Scrub<'_> {
                     && slot.nlink() == 1
                     && kind != FileKind::Directory
                     && blobs_of(slot).is_empty()
+                    && slot.layout_blocks().is_empty()
                     && (slot.xattrs().is_empty() || decode_xattrs(slot.xattrs()).is_some())
                     && own_faults(slot).is_empty()
                     && (kind != FileKind::Regular || slot.body() == 0);
@@ -57,7 +61,7 @@ impl Scrub<'_> {
     pub(super) async fn inode(&self, place: Place) -> Result<(), StoreError> {
         let look = self.ask(|txn| look(txn, place)).await?;
         let Some(Some(look)) = look else { return Ok(()) };
-        let Look { slot, wrong, blobs } = look;
+        let Look { slot, wrong, blobs, layout } = look;
         let subject = match slot.state() {
             SlotState::Empty => Subject::Chunk(place.chunk),
             _ => Subject::Inode(slot.ino()),
@@ -78,8 +82,21 @@ impl Scrub<'_> {
             };
             self.blob(MetaBlock(first), &named).await?;
         }
+        let used = |txn: &mut Txn<'_>, block: MetaBlock| {
+            let Some(spot) = txn.spot(place)? else { return Ok(false) };
+            let now = txn.load(&spot)?;
+            Ok(now.state() == SlotState::Inode && layout_of(&now).contains(&block))
+        };
+        for block in layout {
+            self.read(block, 1, BlockType::Layout, &used).await?;
+        }
         Ok(())
     }
+}
+
+/// Layout blocks of an inode that are in use: others were never written.
+fn layout_of(slot: &Slot) -> Vec<MetaBlock> {
+    if slot.body() == 0 { Vec::new() } else { slot.layout_blocks() }
 }
 
 /// First blocks of the blobs of an inode.
@@ -123,12 +140,14 @@ fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
     let dir = chunk.descriptor.owner;
     let run = chunk.run_of(place.block()).filter(|run| run.is_present());
     let Some(run) = run.filter(|_| place.block() < chunk.descriptor.used) else { return Ok(None) };
-    let block = txn.read_slots(run.home(place.block()))?;
+    let home = run.home(place.block());
+    let block = txn.read_slots(home)?;
     let slot = Slot::load(block, place.index());
     let mut wrong = Vec::new();
     if let Err(what) = slot.check() {
         wrong.push((ProblemKind::BadSlot, format!("slot {}: {what}", place.slot)));
-        return Ok(Some(Look { slot: Slot::default(), wrong, blobs: Vec::new() }));
+        let slot = Slot::default();
+        return Ok(Some(Look { slot, wrong, blobs: Vec::new(), layout: Vec::new() }));
     }
     if slot.state() != SlotState::Empty {
         let hidden = dir == ATTIC || dir == Ino::NONE;
@@ -150,16 +169,17 @@ fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
         },
         SlotState::Inode => {
             wrong.extend(own_faults(&slot));
-            look_at_inode(txn, place, &slot, &mut wrong)?;
+            look_at_inode(txn, (place, home), &slot, &mut wrong)?;
         }
     }
     let blobs = if slot.state() == SlotState::Inode { blobs_of(&slot) } else { Vec::new() };
-    Ok(Some(Look { slot, wrong, blobs }))
+    let layout = layout_of(&slot);
+    Ok(Some(Look { slot, wrong, blobs, layout }))
 }
 
 fn look_at_inode(
     txn: &mut Txn<'_>,
-    place: Place,
+    (place, home): (Place, MetaBlock),
     slot: &Slot,
     wrong: &mut Vec<Wrong>,
 ) -> Result<(), Stop> {
@@ -191,21 +211,61 @@ fn look_at_inode(
         wrong.push((ProblemKind::BadXattrs, String::new()));
     }
     match slot.kind() {
-        FileKind::Regular => look_at_segments(txn, slot, wrong),
+        FileKind::Regular => {
+            let near = look_at_layout_blocks(txn, home, slot, wrong)?;
+            look_at_segments(txn, slot, near, wrong)
+        }
         FileKind::Directory => look_at_content(txn, slot, wrong),
         _ => Ok(()),
     }
 }
 
-/// The segments in the extent tree are as many as the slot says.
-fn look_at_segments(txn: &Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result<(), Stop> {
+/// The layout blocks of a file are its own, and allocated. Gives how many segments they have, the blocks that these
+/// map, and where they end.
+fn look_at_layout_blocks(
+    txn: &Txn<'_>,
+    home: MetaBlock,
+    slot: &Slot,
+    wrong: &mut Vec<Wrong>,
+) -> Result<(u64, u64, u64), Stop> {
+    let (mut found, mut mapped) = (0, 0);
+    let mut end = slot.segments().last().map_or(0, Extent::end);
+    for block in slot.layout_blocks() {
+        if !txn.meta_allocated(block)? {
+            wrong.push((ProblemKind::FreeMetaBlock, format!("metadata block {block}")));
+        }
+        if slot.body() == 0 {
+            continue;
+        }
+        if layout::owner(txn.read_as(block, BlockType::Layout)?) != slot.ino() {
+            wrong.push((ProblemKind::BadLayoutBlock, format!("metadata block {block}")));
+            continue;
+        }
+        let list = txn.layout_block_of(home, block, slot.ino())?;
+        if list[0].file.0 < end {
+            wrong.push((ProblemKind::BadLayout, "segments overlap".into()));
+        }
+        end = list[list.len() - 1].end();
+        found += list.len() as u64;
+        mapped += list.iter().map(|extent| extent.len).sum::<u64>();
+    }
+    Ok((found, mapped, end))
+}
+
+/// The segments in the extent tree are as many as the slot says, `near` being those in layout blocks.
+fn look_at_segments(
+    txn: &Txn<'_>,
+    slot: &Slot,
+    near: (u64, u64, u64),
+    wrong: &mut Vec<Wrong>,
+) -> Result<(), Stop> {
     let ino = slot.ino();
     let counted = slot.body();
     if !(1..=COUNTED_MAX).contains(&counted) {
         return Ok(());
     }
     let in_slot: u64 = slot.segments().iter().map(|extent| extent.len).sum();
-    let (mut found, mut mapped, mut end) = (0, in_slot, 0);
+    let (mut found, mut mapped, mut end) = (near.0, in_slot + near.1, near.2);
     let mut overlap = false;
     EXTENTS.for_each(txn, &extent_key(ino, 0), |key, value| {
         match decode_extent(key, value) {

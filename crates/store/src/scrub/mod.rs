@@ -13,8 +13,8 @@
 //! cache; the shape of every tree; chunks against their directories, neighbours and the bitmap; slots,
 //! attributes, targets and content of inodes; where each inode is and what leads to it; further names against
 //! their inodes; layouts against the data zones. Not checked, because no single
-//! moment decides it: link counts, blocks with two owners, blocks of nobody, counts, names that a
-//! directory has twice, name maps against names. `redbud fsck` does that, offline ([`mod@crate::fsck`]).
+//! moment decides it: link counts, blocks with two owners, blocks of nobody, counts, how fragmented directories are, names
+//! that a directory has twice, name maps against names. `redbud fsck` does that, offline ([`mod@crate::fsck`]).
 
 mod blocks;
 mod inodes;

@@ -13,7 +13,7 @@ use types::{
 };
 
 use super::{ProblemKind, ScrubOptions, Scrubbed, Subject};
-use crate::block::BlockType;
+use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::namespace::Entry;
@@ -67,11 +67,14 @@ async fn change(mfs: &Mfs, rng: &mut SimRng, client: ClientId) {
                 if txn.attr(ino)?.is_none_or(|attr| attr.kind != FileKind::Regular) {
                     return Ok(());
                 }
-                let got = txn.grant(client, None, 1 + n % 3)?[0];
-                let state = ExtentState::Written;
-                let file = FileBlock(n % 50 * 4);
-                let extent = Extent { file, len: got.2, pag: got.0, addr: got.1, state };
-                txn.map(ino, client, extent)
+                for n in n..n + 9 {
+                    let got = txn.grant(client, None, 1 + n % 3)?[0];
+                    let state = ExtentState::Written;
+                    let file = FileBlock(n % 50 * 4);
+                    let extent = Extent { file, len: got.2, pag: got.0, addr: got.1, state };
+                    txn.map(ino, client, extent)?;
+                }
+                Ok(())
             }
             _ => {
                 let Some(ino) = txn.lookup(from, &name(a.clone()))? else { return Ok(()) };
@@ -286,6 +289,12 @@ fn set_descriptor(
     CHUNKS.insert(txn, &key, &descriptor.encode()).map(drop)
 }
 
+/// A layout block of the file that has many segments.
+fn layout_block(txn: &mut Txn<'_>, known: &Known) -> Result<MetaBlock, Stop> {
+    let big = txn.lookup(known.dir, &name("big".into()))?.unwrap();
+    Ok(txn.locate_live(big)?.1.layout_blocks()[1])
+}
+
 const PLANTS: &[Plant] = &[
     (ProblemKind::DanglingName, |txn, known| {
         txn.put_link(known.dir, b"dangling", Ino(0x0012_3456_7800), FileKind::Fifo).map(drop)
@@ -310,6 +319,26 @@ const PLANTS: &[Plant] = &[
     (ProblemKind::BadLayout, |txn, known| {
         let big = txn.lookup(known.dir, &name("big".into()))?.unwrap();
         set_slot(txn, big, |slot| slot.set_body(slot.body() + 1))
+    }),
+    (ProblemKind::BadLayoutBlock, |txn, known| {
+        let block = layout_block(txn, known)?;
+        put_u64(txn.write(block)?, 32, known.file.0);
+        Ok(())
+    }),
+    // Its checksum will be right.
+    (ProblemKind::DamagedBlock, |txn, known| {
+        let block = layout_block(txn, known)?;
+        txn.write(block)?[40] = 0;
+        Ok(())
+    }),
+    (ProblemKind::FreeMetaBlock, |txn, known| {
+        let block = layout_block(txn, known)?;
+        txn.free_meta(block, 1)
+    }),
+    (ProblemKind::FreeMetaBlock, |txn, known| {
+        let block = txn.alloc_meta(1, None)?;
+        txn.free_meta(block, 1)?;
+        set_slot(txn, known.file, |slot| slot.set_layout_blocks(&[block]))
     }),
     (ProblemKind::OutsideDataBlock, |txn, known| {
         let state = ExtentState::Written;

@@ -1,13 +1,13 @@
-//! Layouts: the sorted segments of a file, the lowest in its slot, the others in
-//! the extent tree.
+//! Layouts: the sorted segments of a file, the lowest near its inode ([`super::near`]), the others in the extent tree.
 //!
 //! Invariants:
-//! - every segment of the slot lies before every segment of the tree;
-//! - the slot counts the segments that the tree holds;
+//! - every segment near the inode lies before every segment of the tree;
+//! - the slot counts the segments that it does not hold itself;
 //! - `attr.blocks` is the sum of all segments.
 
-use types::{ClientId, Extent, Fault, FileBlock, FileKind, Ino};
+use types::{ClientId, Extent, Fault, FileBlock, FileKind, Ino, MetaBlock};
 
+use super::near::Near;
 use super::splice::{SEGMENT_LEN_MAX, splice, written};
 use crate::error::Stop;
 use crate::format::extent::{decode_extent, extent_key, extent_value};
@@ -16,7 +16,7 @@ use crate::names::find::Spot;
 use crate::trees::EXTENTS;
 use crate::txn::Txn;
 
-/// Segments that one change may touch.
+/// Segments outside the slot that one change may touch.
 pub const EDIT_MAX: usize = 128;
 /// Segments that one step of [`Txn::unmap`] takes away.
 pub const UNMAP_STEP: usize = 64;
@@ -33,13 +33,24 @@ impl Txn<'_> {
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
     pub fn layout(&mut self, ino: Ino, from: FileBlock, max: usize) -> Result<Vec<Extent>, Stop> {
-        let Layout { slot, .. } = self.open_layout(ino)?;
+        let Layout { spot, slot } = self.open_layout(ino)?;
+        let wanted = |extent: &Extent| extent.end() > from.0;
         let mut out = slot.segments();
-        out.retain(|extent| extent.end() > from.0);
+        out.retain(wanted);
+        let mut elsewhere = slot.body();
+        let blocks = if elsewhere > 0 { slot.layout_blocks() } else { Vec::new() };
+        for block in blocks {
+            if out.len() >= max {
+                break;
+            }
+            let list = self.layout_block_of(spot.block, block, ino)?;
+            elsewhere = subtract(elsewhere, list.len() as u64, &spot)?;
+            out.extend(list.into_iter().filter(wanted));
+        }
         out.truncate(max);
-        if slot.body() > 0 && out.len() < max {
+        if elsewhere > 0 && out.len() < max {
             let rest = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
-            out.extend(rest.into_iter().filter(|extent| extent.end() > from.0));
+            out.extend(rest.into_iter().filter(wanted));
         }
         Ok(out)
     }
@@ -163,31 +174,36 @@ impl Txn<'_> {
         change: impl FnOnce(&[Extent]) -> Vec<Extent>,
     ) -> Result<Vec<Extent>, Stop> {
         let Layout { spot, mut slot } = self.open_layout(ino)?;
-        let mut list = slot.segments();
+        let near = self.near(spot.block, &slot)?;
+        let mut list = near.all();
         let bound = list.last().map_or(0, Extent::end);
-        let in_slot = list.len();
-        if slot.body() > 0 {
+        let in_near = list.len();
+        let in_tree = subtract(slot.body(), near.in_blocks(), &spot)?;
+        if in_tree > 0 {
             list.extend(self.tree_segments(ino, from, to, EDIT_MAX + 1)?);
-            if list.len() - in_slot > EDIT_MAX {
-                return Err(Stop::Fault(Fault::Overloaded));
-            }
         }
-        let touched = (list.len() - in_slot) as u64;
-        let untouched = slot.body().checked_sub(touched);
-        let untouched = untouched.ok_or(Stop::Corrupt(spot.block, "more segments than counted"))?;
+        let in_range = |extent: &&Extent| extent.end() > from && extent.file.0 < to;
+        let in_blocks = list[near.in_slot()..in_near].iter().filter(in_range).count();
+        if in_blocks + list.len() - in_near > EDIT_MAX {
+            return Err(Stop::Fault(Fault::Overloaded));
+        }
+        let untouched = subtract(in_tree, (list.len() - in_near) as u64, &spot)?;
         let new = change(&list);
         let (after, freed) = splice(&list, from, to, &new);
-        let room = slot.segment_room(slot.name().len());
-        let keep = match untouched {
-            0 => after.len().min(room),
-            _ => after.iter().take_while(|extent| extent.file.0 < bound).count().min(room),
+        let candidates = match untouched {
+            0 => after.len(),
+            _ => after.partition_point(|extent| extent.file.0 < bound),
         };
-        self.change_tree(ino, &list[in_slot..], &after[keep..])?;
-        let sum = |list: &[Extent]| list.iter().map(|extent| extent.len).sum::<u64>();
-        slot.set_segments(&after[..keep]);
-        slot.set_body(untouched + (after.len() - keep) as u64);
+        let before = slot.own_fragments();
+        let room = slot.segment_room(slot.name().len());
+        let laid = self.lay(spot.block, &mut slot, &near, &after[..candidates], room)?;
+        let (in_blocks, mut in_tree) = laid;
+        in_tree.extend_from_slice(&after[candidates..]);
+        self.change_tree(ino, &list[in_near..], &in_tree)?;
+        slot.set_body(untouched + in_blocks + in_tree.len() as u64);
         slot.set_blocks((slot.blocks() + sum(&after)).saturating_sub(sum(&list)));
         self.store(&spot, &slot)?;
+        self.count_fragments(spot.dir, before, slot.own_fragments())?;
         Ok(freed)
     }
 
@@ -212,15 +228,47 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Moves the highest segments of a slot to the tree, so that `keep` are left.
-    pub(crate) fn spill_segments(&mut self, slot: &mut Slot, keep: usize) -> Result<(), Stop> {
-        let list = slot.segments();
-        if list.len() <= keep {
+    /// Moves the highest segments of a slot, which lies in the block `content`, out of it, so that `keep` are left.
+    pub(crate) fn spill_segments(
+        &mut self,
+        content: MetaBlock,
+        slot: &mut Slot,
+        keep: usize,
+    ) -> Result<(), Stop> {
+        let near = self.near(content, slot)?;
+        if near.in_slot() <= keep {
             return Ok(());
         }
-        self.change_tree(slot.ino(), &[], &list[keep..])?;
-        slot.set_body(slot.body() + (list.len() - keep) as u64);
-        slot.set_segments(&list[..keep]);
+        let elsewhere = slot.body() + near.in_slot() as u64;
+        let (_, over) = self.lay(content, slot, &near, &near.all(), keep)?;
+        self.change_tree(slot.ino(), &[], &over)?;
+        slot.set_body(elsewhere - slot.segments().len() as u64);
         Ok(())
     }
+
+    /// Makes `list`, which is sorted, the segments of the file in `slot`, of which `tree` are in the extent tree so far.
+    pub(crate) fn replace_segments(
+        &mut self,
+        spot: &Spot,
+        slot: &mut Slot,
+        (near, tree): (&Near, &[Extent]),
+        list: &[Extent],
+    ) -> Result<(), Stop> {
+        let room = slot.segment_room(slot.name().len());
+        let (_, rest) = self.lay(spot.block, slot, near, list, room)?;
+        self.change_tree(slot.ino(), tree, &rest)?;
+        slot.set_body((list.len() - slot.segments().len()) as u64);
+        slot.set_blocks(sum(list));
+        self.store(spot, slot)
+    }
+}
+
+/// Blocks that segments map.
+fn sum(list: &[Extent]) -> u64 {
+    list.iter().map(|extent| extent.len).sum()
+}
+
+/// What is left of the `counted` segments of the slot at `spot` when `found` lie somewhere.
+fn subtract(counted: u64, found: u64, spot: &Spot) -> Result<u64, Stop> {
+    counted.checked_sub(found).ok_or(Stop::Corrupt(spot.block, "more segments than counted"))
 }

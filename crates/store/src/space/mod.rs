@@ -8,11 +8,13 @@
 //!   them, no lease holds them back and no evicted client could still write them;
 //! - the counts in the PAG table are the sums of the trees.
 
+pub(crate) mod ahead;
 pub mod content;
 pub mod freed;
 pub mod frozen;
 pub mod grant;
 pub mod layout;
+pub(crate) mod near;
 pub mod pags;
 pub mod pool;
 pub mod runs;
@@ -22,6 +24,7 @@ use std::collections::BTreeMap;
 
 use types::{HashMap, Ino, PagId};
 
+pub use ahead::{LayoutAhead, LayoutLimits};
 pub use frozen::ALL_FILES;
 pub use pags::PagState;
 
@@ -34,9 +37,13 @@ pub(crate) struct Hints {
     pub(crate) freed_at: Option<(PagId, u64)>,
     /// Files whose freed blocks must wait, with the number of holds.
     pub(crate) holds: HashMap<Ino, u32>,
+    /// Files with a layout block that they do not use.
+    pub(crate) unused: ahead::Unused,
 }
 
 #[cfg(test)]
 mod content_tests;
+#[cfg(test)]
+mod fragment_tests;
 #[cfg(test)]
 mod tests;

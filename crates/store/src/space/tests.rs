@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use types::{ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
 
+use crate::SlotSize;
 use crate::error::{Stop, StoreError};
 use crate::mfs::{Cost, Mfs};
 use crate::names::NewInode;
-use crate::testing::{formatted, now, random};
+use crate::space::LayoutLimits;
+use crate::testing::{formatted, formatted_inline, now, random};
 use crate::txn::Txn;
 
 fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
@@ -106,15 +108,25 @@ impl Model {
     }
 }
 
-fn step(mfs: &Mfs, model: &mut Model, clients: &[ClientId], seed: &mut u64) {
+/// One operation, on files of about `blocks` blocks, which maps at most `most` of them.
+fn step(
+    mfs: &Mfs,
+    model: &mut Model,
+    clients: &[ClientId],
+    seed: &mut u64,
+    (blocks, most): (u64, u64),
+) {
     let client = clients[random(seed, clients.len() as u64) as usize];
     let inos: Vec<Ino> = model.files.keys().copied().collect();
     let ino = inos[random(seed, inos.len() as u64) as usize];
-    let from = random(seed, 200);
+    let from = random(seed, blocks);
     let to = from + 1 + random(seed, 30);
     match random(seed, 12) {
         0 | 1 => {
             let blocks = 1 + random(seed, 60);
+            if model.blocks_of(Owner::Pool(client)).len() > 2000 {
+                return;
+            }
             for (pag, start, len) in run(mfs, |txn| txn.grant(client, None, blocks)) {
                 for block in start.0..start.0 + len {
                     let old = model.owners.insert((pag, block), Owner::Pool(client));
@@ -126,7 +138,7 @@ fn step(mfs: &Mfs, model: &mut Model, clients: &[ClientId], seed: &mut u64) {
             let pool = run(mfs, |txn| txn.pool(client));
             let Some(&(pag, start, len)) = pool.get(random(seed, 5) as usize) else { return };
             let skip = random(seed, len);
-            let len = (len - skip).min(1 + random(seed, 12));
+            let len = (len - skip).min(1 + random(seed, most));
             let written = random(seed, 2) == 0;
             let state = if written { ExtentState::Written } else { ExtentState::Unwritten };
             let addr = PagBlock(start.0 + skip);
@@ -162,7 +174,8 @@ fn step(mfs: &Mfs, model: &mut Model, clients: &[ClientId], seed: &mut u64) {
             run(mfs, |txn| txn.release_freed(max));
             sync_freed(mfs, model);
         }
-        _ if random(seed, 4) == 0 => {
+        // Larger files live longer.
+        _ if random(seed, blocks / 50) == 0 => {
             while !run(mfs, |txn| txn.free_inode_step(ino, 2)) {}
             model.free(ino, 0, u64::MAX);
             model.files.remove(&ino);
@@ -204,7 +217,7 @@ fn random_operations_equal_a_table_of_blocks() {
             model.files.insert(file(&mfs), BTreeMap::new());
         }
         for round in 0..1200 {
-            step(&mfs, &mut model, &clients, &mut seed);
+            step(&mfs, &mut model, &clients, &mut seed, (200, 12));
             if round % 40 == 0 {
                 model.check(&mfs, &clients);
             }
@@ -225,6 +238,35 @@ fn random_operations_equal_a_table_of_blocks() {
             let whole = run(&mfs, |txn| txn.free_run_from(pag.id, 0));
             assert_eq!(whole, Some((1, pag.total)), "everything joined into one run");
         }
+    }
+}
+
+#[test]
+fn random_operations_on_fragmented_files_equal_a_table_of_blocks() {
+    // Few segments in a layout block, or as many as there is room for; in small slots and in large ones.
+    let few = LayoutLimits { capacity: 5, ..LayoutLimits::USUAL };
+    for (start, layouts) in [(1u64, few), (2, few), (3, LayoutLimits::USUAL)] {
+        let mfs = formatted_inline(SlotSize::ALL[start as usize % 3]);
+        mfs.inner.state.borrow_mut().layouts = layouts;
+        let mut seed = start * 99;
+        let mut model = Model::default();
+        let clients: Vec<ClientId> =
+            (0..2).map(|_| run(&mfs, |txn| txn.new_client(b"client"))).collect();
+        for _ in 0..2 {
+            model.files.insert(file(&mfs), BTreeMap::new());
+        }
+        let mut most = 0;
+        for round in 0..5000 {
+            step(&mfs, &mut model, &clients, &mut seed, (3000, 2));
+            if round % 250 == 0 {
+                model.check(&mfs, &clients);
+                let report = now(crate::fsck::check(&mfs)).unwrap();
+                assert_eq!(report.problems, []);
+                most = most.max(report.counts.segments);
+            }
+        }
+        model.check(&mfs, &clients);
+        assert!(most > 300, "{most} segments");
     }
 }
 

@@ -103,8 +103,11 @@ fn format(making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     let lease = args.lease.unwrap_or(crate::config::DEFAULT_LEASE);
     let text = files::text(files::free_port()?, lease, &sizes);
     let cluster = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
-    let features =
-        mkfs::features(args.slot.unwrap_or_default(), args.inline_data.unwrap_or_default());
+    let features = mkfs::features(
+        args.slot.unwrap_or_default(),
+        args.inline_data.unwrap_or_default(),
+        args.layout_blocks.unwrap_or_default(),
+    );
     mkfs::format(&cluster, false, features)?;
     files::replace(&file, &text)
 }

@@ -18,8 +18,11 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     if !file.is_file() {
         making::make(dir, args)?;
     } else {
-        let given =
-            [("--slot", args.slot.is_some()), ("--inline-data", args.inline_data.is_some())];
+        let given = [
+            ("--slot", args.slot.is_some()),
+            ("--inline-data", args.inline_data.is_some()),
+            ("--layout-blocks", args.layout_blocks.is_some()),
+        ];
         for (option, _) in given.into_iter().filter(|(_, given)| *given) {
             log::line(&format!("{option} has no effect: {} was made before", dir.display()));
         }

@@ -160,7 +160,8 @@ fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -
         tree.extend(decode_extent(key, value).map(|(_, extent)| extent));
         true
     })?;
-    let mut list = slot.segments();
+    let near = txn.near(spot.block, &slot)?;
+    let mut list = near.all();
     list.extend_from_slice(&tree);
     if slot.has_content() {
         list = list.iter().filter_map(behind_block_0).collect();
@@ -173,12 +174,7 @@ fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -
         end = if keep { extent.end() } else { end };
         keep
     });
-    let keep = list.len().min(slot.segment_room(slot.name().len()));
-    txn.change_tree(ino, &tree, &list[keep..])?;
-    slot.set_segments(&list[..keep]);
-    slot.set_body((list.len() - keep) as u64);
-    slot.set_blocks(list.iter().map(|extent| extent.len).sum());
-    txn.store(&spot, &slot)
+    txn.replace_segments(&spot, &mut slot, (&near, &tree), &list)
 }
 
 fn beyond(txn: &mut Txn<'_>, owner: Owner) -> Result<String, Stop> {

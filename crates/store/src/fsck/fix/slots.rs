@@ -3,8 +3,10 @@
 use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::{Done, Fixer};
+use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::blob::{BLOB_MAX, decode_xattrs};
+use crate::format::layout;
 use crate::format::number::{Place, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
 use crate::fsck::plan::{Fix, SlotAt};
@@ -111,6 +113,8 @@ impl Fixer {
             Fix::CopyTarget(at) => self.telling(|txn| copy_target(txn, *at)).await,
             Fix::Flags(at) => self.telling(|txn| flags(txn, *at)).await,
             Fix::CopyContent(at) => self.telling(|txn| copy_content(txn, *at)).await,
+            Fix::CopyLayout(at, block) => self.telling(|txn| copy_layout(txn, *at, *block)).await,
+            Fix::DropLayout(at, block) => self.telling(|txn| drop_layout(txn, *at, *block)).await,
             Fix::Content(at, cut) => self.telling(|txn| content(txn, *at, *cut)).await,
             Fix::Target(at, len) => self.telling(|txn| target(txn, *at, *len)).await,
             Fix::IssueNumber(at) => {
@@ -183,6 +187,15 @@ impl Fixer {
                         ORPHANS.remove(txn, &key)?;
                     }
                     Ok(format!("the list of orphans is right about inode {ino}"))
+                })
+                .await
+            }
+            Fix::Fragments(ino, fragments) => {
+                self.telling(|txn| {
+                    let (spot, mut slot) = txn.locate_live(ino)?;
+                    slot.set_fragments(fragments);
+                    txn.store(&spot, &slot)?;
+                    Ok(format!("directory {ino} counts {fragments} fragments"))
                 })
                 .await
             }
@@ -297,15 +310,44 @@ fn copy_content(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
     Ok(format!("file {} has a content of its own", slot.ino()))
 }
 
+fn copy_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    let mut blocks = slot.layout_blocks();
+    let ino = slot.ino();
+    if let Some(mine) = blocks.iter_mut().find(|mine| **mine == block) {
+        let list = txn.layout_block_of(at.home, block, ino)?;
+        *mine = txn.alloc_layout_block(at.home)?;
+        layout::put(txn.init(*mine, BlockType::Layout)?, ino, &[], &list);
+        slot.set_layout_blocks(&blocks);
+        txn.put_slot(at, &slot)?;
+    }
+    Ok(format!("file {ino} has a layout block of its own"))
+}
+
+/// What the block maps goes; the block becomes nobody's, and free at the end.
+fn drop_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    let mut blocks = slot.layout_blocks();
+    blocks.retain(|mine| *mine != block);
+    slot.set_layout_blocks(&blocks);
+    txn.put_slot(at, &slot)?;
+    Ok(format!("file {} lost its layout block {block}", slot.ino()))
+}
+
 fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
     let known = txn.has_content_feature();
     let mut slot = txn.slot_at(at)?;
     let unknown = slot.clear_unknown_flags();
+    let layout = slot.mend_layout_blocks();
     let content = slot.mend_content(known);
-    if unknown || content.is_some() {
+    if unknown || layout || content.is_some() {
         txn.put_slot(at, &slot)?;
     }
-    let what = content.unwrap_or("flags that mean nothing");
+    let what = content.unwrap_or(if layout {
+        "impossible layout blocks"
+    } else {
+        "flags that mean nothing"
+    });
     Ok(format!("inode {} had {what}: cleared", slot.ino()))
 }
 

@@ -42,7 +42,7 @@ impl Course {
         let draws: Vec<Draw> = (0..BEFORE + STEPS).map(|_| work.draw()).collect();
         let (ops, start) = (draws.clone(), disk.clone());
         let (client, dumps, image) = world.run(|env| async move {
-            let mfs = open_with(&env, maps(seed)).await;
+            let mfs = open_with(&env, seed).await;
             let client = first(&mfs).await;
             let mut dumps = vec![dump(&mfs).await];
             let mut image = None;
@@ -103,7 +103,7 @@ impl Course {
         let world = SimWorld::new(self.seed);
         world.attach("meta", disk);
         world.run(|env| async move {
-            let mfs = open_with(&env, maps(self.seed)).await;
+            let mfs = open_with(&env, self.seed).await;
             let count = count_of(&mfs).await as usize;
             assert!(count >= durable, "{what}: {durable} were durable, {count} are there");
             assert_eq!(dump(&mfs).await, self.dumps[count], "{what}: operation {count}");
@@ -185,7 +185,7 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
         let world = SimWorld::new(seed);
         world.attach("meta", &disk);
         let (more_failed, more_without) = world.run(|env| async move {
-            let mfs = open_with(&env, maps(seed)).await;
+            let mfs = open_with(&env, seed).await;
             let client = first(&mfs).await;
             let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
             let (mut failed, mut without) = (0, 0);
@@ -214,7 +214,7 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
                 }
             }
             mfs.close().await.unwrap();
-            let mfs = open_with(&env, maps(seed)).await;
+            let mfs = open_with(&env, seed).await;
             assert_eq!(dump(&mfs).await, before, "seed {seed}");
             assert_eq!(check(&mfs).await.unwrap().problems, [], "seed {seed}");
             (failed, without)
@@ -269,7 +269,7 @@ fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_remove
         world.attach("meta", &disk);
         sizes += 1;
         failed += world.run(|env| async move {
-            let mfs = open_with(&env, maps(seed)).await;
+            let mfs = open_with(&env, seed).await;
             let client = first(&mfs).await;
             let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
             let (mut failed, mut before) = (0, dump(&mfs).await);

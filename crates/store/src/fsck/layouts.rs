@@ -1,0 +1,132 @@
+//! Layout blocks of files, and how fragmented directories say that their files are.
+//!
+//! Invariants:
+//! - a block in use is believed only if it names its file; what it claims is then the file's, whoever else claims it;
+//! - fragments are compared only when nothing is wrong that they follow from.
+
+use types::{FileKind, Ino, MetaBlock};
+
+use super::names::Seen;
+use super::plan::{Fix, SlotAt, Stage};
+use super::space::{Owner, Piece};
+use super::{Check, ProblemKind, Subject};
+use crate::error::StoreError;
+use crate::features::Feature;
+use crate::format::extent::behind_block_0;
+use crate::format::number::ATTIC;
+use crate::format::slot::Slot;
+
+/// Fragments of one directory.
+#[derive(Default)]
+pub(super) struct Fragments {
+    counted: u32,
+    found: u64,
+}
+
+impl Check {
+    /// Checks the layout blocks of a file, whose `content` counts more than a segment of its block 0, and notes the
+    /// segments in them.
+    pub(super) async fn layout_blocks(
+        &mut self,
+        at: SlotAt,
+        slot: &Slot,
+        content: bool,
+        seen: &mut Seen,
+    ) -> Result<(), StoreError> {
+        let blocks = slot.layout_blocks();
+        if !blocks.is_empty() && !self.features.has(Feature::LAYOUT_BLOCKS) {
+            self.features = self.features.with(Feature::LAYOUT_BLOCKS);
+            self.found(ProblemKind::MissingFeature, Subject::Whole, "layout-blocks");
+            self.plan.add(Fix::AddFeature(Feature::LAYOUT_BLOCKS));
+        }
+        for block in blocks {
+            if slot.body() == 0 {
+                if !self.claim(block, 1, "unused layout block") {
+                    self.plan.add(Fix::DropLayout(at, block));
+                }
+            } else {
+                self.layout_block((at, block), slot.ino(), content, seen).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a layout block in use.
+    async fn layout_block(
+        &mut self,
+        (at, block): (SlotAt, MetaBlock),
+        ino: Ino,
+        content: bool,
+        seen: &mut Seen,
+    ) -> Result<(), StoreError> {
+        if block.0 >= self.blocks.blocks {
+            self.found(ProblemKind::OutsideMetaBlock, Subject::Block(block), "layout block");
+            self.lose_layout(at, ino, block);
+            return Ok(());
+        }
+        let read = self.read(|txn| txn.layout_block_of(at.home, block, ino)).await?;
+        let fits = |list: &Vec<types::Extent>| list[0].file.0 >= seen.end;
+        let Some(list) = read.filter(fits) else {
+            let detail = format!("block {block}");
+            self.found(ProblemKind::BadLayoutBlock, Subject::Inode(ino), detail);
+            self.lose_layout(at, ino, block);
+            return Ok(());
+        };
+        if !self.claim(block, 1, "layout block") {
+            self.plan.add(Fix::CopyLayout(at, block));
+        }
+        if content && list[0].file.0 == 0 {
+            let detail = "its block is mapped, too";
+            self.found(ProblemKind::BadContent, Subject::Inode(ino), detail);
+            self.plan.add(Fix::Recount(ino));
+        }
+        for extent in list {
+            seen.found += 1;
+            seen.mapped = seen.mapped.saturating_add(extent.len);
+            seen.end = extent.end();
+            self.report.counts.segments += 1;
+            let owned = if content { behind_block_0(&extent) } else { Some(extent) };
+            if let Some(extent) = owned {
+                self.piece(Piece::of(&extent, Owner::File(ino)));
+            }
+        }
+        Ok(())
+    }
+
+    fn lose_layout(&mut self, at: SlotAt, ino: Ino, block: MetaBlock) {
+        self.lost.push(format!("segments of file {ino}, which were in layout block {block}"));
+        self.plan.add(Fix::DropLayout(at, block));
+    }
+
+    /// Notes what a file is for the fragments of the directory in which it lies.
+    pub(super) fn file_fragments(&mut self, dir: Ino, slot: &Slot) {
+        let own = slot.own_fragments();
+        if own > 0 && dir != ATTIC && dir != Ino::NONE {
+            self.tree.fragments.entry(dir).or_default().found += u64::from(own);
+        }
+    }
+
+    /// Notes the fragments that a directory counts.
+    pub(super) fn directory_fragments(&mut self, slot: &Slot) {
+        if slot.fragments() > 0 {
+            self.tree.fragments.entry(slot.ino()).or_default().counted = slot.fragments();
+        }
+    }
+
+    /// Compares what directories count with what their files have.
+    pub(super) fn fragmentation(&mut self) {
+        let all = std::mem::take(&mut self.tree.fragments);
+        if !self.plan.is_sound_before(Stage::Counts) {
+            return;
+        }
+        let known = self.features.has(Feature::LAYOUT_BLOCKS);
+        for (dir, Fragments { counted, found }) in all {
+            let found = if known { u32::try_from(found).unwrap_or(u32::MAX) } else { 0 };
+            if counted != found && self.kind_of(dir) == Some(FileKind::Directory) {
+                let detail = format!("{counted} fragments, {found} found");
+                self.found(ProblemKind::WrongFragmentation, Subject::Inode(dir), detail);
+                self.plan.add(Fix::Fragments(dir, found));
+            }
+        }
+    }
+}
