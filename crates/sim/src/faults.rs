@@ -86,22 +86,6 @@ impl Fault {
         Fault::ClusterPower,
     ];
 
-    /// The kinds under which no seed of the gate shows a violation; SIMULATION.md tells of the others.
-    pub const GATE: [Fault; 12] = [
-        Fault::Cut,
-        Fault::Partition,
-        Fault::ServerKill,
-        Fault::ServerPower,
-        Fault::Stall,
-        Fault::ClientKill,
-        Fault::Silence,
-        Fault::Power,
-        Fault::OneWay,
-        Fault::ClockJump,
-        Fault::Drift,
-        Fault::ClusterPower,
-    ];
-
     /// May clients lose what they did?
     pub fn loses(self) -> bool {
         matches!(

@@ -60,7 +60,7 @@ fn check(plan: &Plan) -> Report {
 fn plan(seed: u64) -> Plan {
     let operations = if seed.is_multiple_of(8) { 300 } else { 120 };
     let asked = std::env::var("REDBUD_FAULTS").ok();
-    let usual = || Fault::GATE.to_vec();
+    let usual = || Fault::ALL.to_vec();
     let faults = asked.map_or_else(usual, |text| {
         text.split(',').map(|name| name.parse().expect("a fault's name")).collect()
     });
@@ -135,9 +135,11 @@ fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
     let refused = AtomicU64::new(0);
     for_each(seeds(200), |nth| {
         let alone = nth % 2 == 0;
-        let faults = [&[Fault::Space][..], &Fault::GATE].concat();
-        let faults = if alone { vec![Fault::Space] } else { faults };
-        let report = check(&Plan { faults, ..plan(first + nth) });
+        let mut plan = plan(first + nth);
+        if alone {
+            plan.faults = vec![Fault::Space];
+        }
+        let report = check(&plan);
         let count = report.made.get(&Fault::Space).copied().unwrap_or(0);
         refused.fetch_add(count, Ordering::Relaxed);
     });
@@ -195,13 +197,14 @@ fn clients_see_one_file_system_under_all_faults() {
     println!("{stores} stores into mappings, {lost} times not written back");
     // A run that meets no faults, or whose answers nobody explains, shows nothing.
     let few = std::env::var("REDBUD_FAULTS").is_ok();
-    let missing = Fault::GATE.iter().find(|kind| !made.contains_key(kind));
+    let missing = Fault::ALL.iter().find(|kind| !made.contains_key(kind));
     assert!(few || count < 1000 || missing.is_none(), "no seed met {missing:?}");
     assert!(
         few || faults > count / 2 && restarts > count / 8,
         "{faults} faults, {restarts} restarts"
     );
-    assert!(few || stores > count, "{stores} stores into mappings");
+    // Where there is little space nothing is stored into mappings.
+    assert!(few || stores > count / 2, "{stores} stores into mappings");
     assert!(unjudged < count / 20 + 1, "{unjudged} searches were given up");
 }
 
