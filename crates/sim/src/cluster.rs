@@ -113,21 +113,27 @@ pub struct Format {
     pub slots: SlotSize,
     /// Small files lie with their inodes.
     pub inline_data: bool,
+    /// Segments that outgrow a slot lie in blocks beside the inode.
+    pub layout_blocks: bool,
 }
 
 impl Format {
-    /// That of a seed: inline data for half of them, and the usual slots for half.
+    /// That of a seed: inline data for half of them, layout blocks for half, and the usual slots for half.
     pub fn of(seed: u64) -> Format {
         let mut rng = SimRng::new(seed ^ 0x0f0a_4a75);
         let inline_data = rng.one_in(2);
         let slots =
             if rng.one_in(2) { SlotSize::default() } else { SlotSize::ALL[rng.below(4) as usize] };
-        Format { slots, inline_data }
+        Format { slots, inline_data, layout_blocks: rng.one_in(2) }
     }
 
     fn features(self) -> Features {
-        let usual = Features::USUAL.with_slots(self.slots);
-        if self.inline_data { usual.with(Feature::INLINE_DATA) } else { usual }
+        let switches = [
+            (Feature::INLINE_DATA, self.inline_data),
+            (Feature::LAYOUT_BLOCKS, self.layout_blocks),
+        ];
+        let chosen = switches.into_iter().filter(|(_, on)| *on);
+        chosen.fold(Features::USUAL.with_slots(self.slots), |all, (feature, _)| all.with(feature))
     }
 }
 

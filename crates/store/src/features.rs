@@ -83,11 +83,9 @@ pub struct Features {
 impl Features {
     /// None: the format as it was first.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
-    /// What a new file system gets, of which `redbud mkfs` leaves out layout blocks unless it is told otherwise.
-    pub const USUAL: Features = Features::NONE
-        .with(Feature::NAME_MAPS)
-        .with(Feature::NAMESPACE_INDEX)
-        .with(Feature::LAYOUT_BLOCKS);
+    /// What a new file system gets unless something else is asked for.
+    pub const USUAL: Features =
+        Features::NONE.with(Feature::NAME_MAPS).with(Feature::NAMESPACE_INDEX);
 
     /// Has it this feature?
     pub const fn has(&self, feature: Feature) -> bool {

@@ -28,7 +28,24 @@ pub fn formatted_inline(size: crate::SlotSize) -> crate::mfs::Mfs {
     made(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
 }
 
+/// The same, whose files also have layout blocks.
+pub fn formatted_inline_near(size: crate::SlotSize) -> crate::mfs::Mfs {
+    use crate::{Feature, Features};
+    let both = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
+    made(200_000, both.with_slots(size))
+}
+
+/// An empty file system in memory whose files have layout blocks, in slots of this size.
+pub fn formatted_near(size: crate::SlotSize) -> crate::mfs::Mfs {
+    formatted_near_in(200_000, size)
+}
+
 /// The same, on `blocks` metadata blocks.
+pub fn formatted_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
+    made(blocks, crate::Features::USUAL.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
+}
+
+/// As [`formatted`], on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
     made(blocks, crate::Features::USUAL)
 }

@@ -78,10 +78,8 @@ fn describe(made: &Formatted) -> String {
 /// blocks or without.
 pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Features {
     let switches = [(Feature::INLINE_DATA, inline_data), (Feature::LAYOUT_BLOCKS, layout_blocks)];
-    switches.iter().fold(Features::USUAL.with_slots(slots), |all, &(feature, on)| match on {
-        true => all.with(feature),
-        false => all.without(feature),
-    })
+    let chosen = switches.into_iter().filter(|(_, on)| *on);
+    chosen.fold(Features::USUAL.with_slots(slots), |all, (feature, _)| all.with(feature))
 }
 
 /// Formats the zones of `cluster`; over what they hold only with `force`.

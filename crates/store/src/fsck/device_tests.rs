@@ -14,6 +14,7 @@ use types::{
 use super::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::block::{self, BlockType};
 use crate::error::Stop;
+use crate::features::{Feature, Features};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
@@ -103,7 +104,7 @@ pub(crate) fn populated() -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes: LOG,
             pags: vec![pag(3), pag(4)],
-            features: crate::features::Features::USUAL,
+            features: Features::USUAL.with(Feature::LAYOUT_BLOCKS),
             force: false,
         };
         Mfs::format(&env, &device, &options).await.unwrap();

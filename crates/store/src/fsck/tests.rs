@@ -17,12 +17,12 @@ use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
 use crate::format::extent::{extent_key, extent_value};
 use crate::format::namespace::{Entry, Stream};
 use crate::format::number::{Place, home_of, ino_of};
-use crate::format::slot::Slot;
+use crate::format::slot::{Slot, SlotSize};
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
 use crate::mfs::Mfs;
 use crate::names::NewInode;
 use crate::space::ALL_FILES;
-use crate::testing::{formatted, new_inode, now, run};
+use crate::testing::{formatted_near, new_inode, now, run};
 use crate::trees::{
     CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS,
     PAGS, POOLS, QUARANTINES, REPLIES, SETTINGS,
@@ -53,7 +53,7 @@ struct World {
 const XATTR: &[u8] = b"user.long";
 
 fn world() -> World {
-    let mfs = formatted();
+    let mfs = formatted_near(SlotSize::default());
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
         let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;

@@ -83,7 +83,10 @@ fn formatted_with(size: SlotSize, bytes: u64, log_bytes: u64) -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes,
             pags: vec![pag(3), pag(4)],
-            features: Features::USUAL.with(Feature::INLINE_DATA).with_slots(size),
+            features: Features::USUAL
+                .with(Feature::INLINE_DATA)
+                .with(Feature::LAYOUT_BLOCKS)
+                .with_slots(size),
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

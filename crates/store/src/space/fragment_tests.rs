@@ -36,8 +36,8 @@ impl Way {
 
     fn features(self) -> Features {
         match self {
-            Way::Tree => Features::USUAL.without(Feature::LAYOUT_BLOCKS),
-            _ => Features::USUAL,
+            Way::Tree => Features::USUAL,
+            _ => Features::USUAL.with(Feature::LAYOUT_BLOCKS),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Stop, StoreError};
 use crate::mfs::{Cost, Mfs};
 use crate::names::NewInode;
 use crate::space::LayoutLimits;
-use crate::testing::{formatted, formatted_inline, now, random};
+use crate::testing::{formatted, formatted_inline_near, now, random};
 use crate::txn::Txn;
 
 fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
@@ -246,7 +246,7 @@ fn random_operations_on_fragmented_files_equal_a_table_of_blocks() {
     // Few segments in a layout block, or as many as there is room for; in small slots and in large ones.
     let few = LayoutLimits { capacity: 5, ..LayoutLimits::USUAL };
     for (start, layouts) in [(1u64, few), (2, few), (3, LayoutLimits::USUAL)] {
-        let mfs = formatted_inline(SlotSize::ALL[start as usize % 3]);
+        let mfs = formatted_inline_near(SlotSize::ALL[start as usize % 3]);
         mfs.inner.state.borrow_mut().layouts = layouts;
         let mut seed = start * 99;
         let mut model = Model::default();

@@ -1,7 +1,6 @@
 use super::*;
-use crate::features::Features;
 use crate::fsck::check;
-use crate::testing::{formatted, formatted_in, formatted_with, new_inode, now, run};
+use crate::testing::{formatted, formatted_near, formatted_near_in, new_inode, now, run};
 use types::{Attr, ClientId, Extent, ExtentState, FileBlock, Name, PagBlock, PagId};
 
 fn name(text: &str) -> Name {
@@ -74,7 +73,7 @@ fn unlink(mfs: &Mfs, dir: Ino, text: &str) {
 
 #[test]
 fn a_directory_counts_the_sixteens_of_its_files_wherever_they_go() {
-    let mfs = formatted();
+    let mfs = formatted_near(SlotSize::default());
     let mut space = space(&mfs);
     let (a, b) = (mkdir(&mfs, "a"), mkdir(&mfs, "b"));
     let file = create(&mfs, a, "file");
@@ -101,7 +100,7 @@ fn a_directory_counts_the_sixteens_of_its_files_wherever_they_go() {
 #[test]
 fn blocks_come_and_go_with_the_segments_and_the_tree_takes_the_rest() {
     for order in [1, 1171] {
-        let mfs = formatted();
+        let mfs = formatted_near(SlotSize::default());
         let mut space = space(&mfs);
         let file = create(&mfs, Ino::ROOT, "file");
         // 1171 is prime to 2000: all places, far apart.
@@ -132,7 +131,7 @@ fn blocks_come_and_go_with_the_segments_and_the_tree_takes_the_rest() {
 
 #[test]
 fn new_files_of_a_fragmented_directory_get_a_block_which_is_used_or_goes_with_them() {
-    let mfs = formatted();
+    let mfs = formatted_near(SlotSize::default());
     let mut space = space(&mfs);
     let dir = mkdir(&mfs, "dir");
     for n in 0..3 {
@@ -177,7 +176,7 @@ fn fragmented(mfs: &Mfs) -> Ino {
 
 #[test]
 fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
-    let mfs = formatted();
+    let mfs = formatted_near(SlotSize::default());
     let dir = fragmented(&mfs);
     let first = create(&mfs, dir, "first");
     let second = create(&mfs, dir, "second");
@@ -206,7 +205,7 @@ fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
 
 #[test]
 fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
-    let mfs = formatted_in(2500);
+    let mfs = formatted_near_in(2500, SlotSize::default());
     let dir = fragmented(&mfs);
     let mut files = 0;
     while now(mfs.run(Cost::SMALL, |txn| {
@@ -229,8 +228,6 @@ fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
 #[test]
 fn without_the_feature_there_are_no_blocks_and_nothing_is_counted() {
     let mfs = formatted();
-    let features = Features::USUAL.without(Feature::LAYOUT_BLOCKS);
-    mfs.inner.state.borrow_mut().superblock.features = features;
     let mut space = space(&mfs);
     let file = create(&mfs, Ino::ROOT, "file");
     fragment(&mfs, &mut space, file, 0..100);
@@ -243,7 +240,7 @@ fn without_the_feature_there_are_no_blocks_and_nothing_is_counted() {
 fn the_threshold_is_what_a_slot_holds() {
     for (size, segments) in SlotSize::ALL.into_iter().zip([15, 36, 79, 163]) {
         assert_eq!(LayoutAhead::Usual.threshold(size), Some(segments));
-        let mfs = formatted_with(size);
+        let mfs = formatted_near(size);
         let mut space = space(&mfs);
         let file = create(&mfs, Ino::ROOT, "f");
         let fits = run(&mfs, |txn| Ok(txn.locate_live(file)?.1.segment_room(1))) as u64;
