@@ -34,7 +34,8 @@ impl Client {
 
     /// Everything of this client is durable when it ends.
     pub async fn syncfs(&self) -> Result<(), Fault> {
-        self.core.data().sync_all().await?;
-        self.core.session.sync().await
+        let data = self.core.data().sync_all().await;
+        // One file that a device failed does not keep the others from being made durable.
+        data.and(self.core.session.sync().await)
     }
 }
