@@ -212,9 +212,11 @@ impl Op {
     }
 
     /// Does it change a file's content so that others see nothing of it before its answer, or before
-    /// its client's rights are taken? A write that waits to be durable is there before its answer.
+    /// its client's rights are taken? A write that waits to be durable is there before its answer, and so may a new
+    /// size be, which processes of the same host are told.
     pub fn edits_unseen(&self) -> bool {
-        self.edited().is_some() && !matches!(self, Op::Write { sync: true, .. })
+        let seen = matches!(self, Op::Write { sync: true, .. } | Op::Truncate(..));
+        self.edited().is_some() && !seen
     }
 
     /// The file whose losses it tells of at its end, surely or (`false`) unless it fails otherwise.

@@ -66,13 +66,19 @@ impl State {
             let Outcome::Bytes(read) = outcome else { return impossible("bytes") };
             return match content.read(*offset, *len, read) {
                 Err(want) => impossible(want),
-                Ok(new) => self.was_read(call, ino, new, *offset, *len, read),
+                Ok(new) => {
+                    let seen = self.was_read(call, ino, new, *offset, *len, read);
+                    self.or_old(call, ino, seen, |hope| hope.read(*offset, *len, read).is_ok())
+                }
             };
         }
         if let Op::End(_, at) = call.op {
             return match content.read(at, 1, &[]) {
                 Err(want) => impossible(want),
-                Ok(new) => self.end_was_seen(ino, new, at),
+                Ok(new) => {
+                    let seen = self.end_was_seen(ino, new, at);
+                    self.or_old(call, ino, seen, |hope| hope.read(at, 1, &[]).is_ok())
+                }
             };
         }
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
@@ -90,6 +96,25 @@ impl State {
         match next.len() {
             1 => next.pop().map_or(Step::Same, Step::Next),
             _ => Step::Several(next),
+        }
+    }
+
+    /// What was `seen`, or nothing of that: a client that does not know yet that its session is lost shows what was
+    /// there before, which its kernel keeps until then.
+    fn or_old(
+        &self,
+        call: &Call,
+        ino: Ino,
+        seen: Step,
+        was_there: impl FnOnce(&Content) -> bool,
+    ) -> Step {
+        let loss = self.nodes[&ino].loss.as_ref().filter(|loss| loss.client == call.client);
+        let before = loss.and_then(|loss| loss.hope.as_ref());
+        match seen {
+            Step::Next(next) if self.is_unaware(call) && before.is_some_and(was_there) => {
+                Step::Several(vec![next, self.clone()])
+            }
+            seen => seen,
         }
     }
 

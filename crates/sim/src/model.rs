@@ -689,8 +689,12 @@ impl State {
             return same_if(nameless && !mine, || format!("inode {ino} is there"));
         }
         let Some(node) = node else {
-            // A removed directory is there until those who found it before have given it up.
-            let lingers = matches!((&call.op, outcome), (Op::SetMode(..), Outcome::Done));
+            // What is removed is there until those who found it before have given it up.
+            let lingers = match &call.op {
+                Op::SetMode(..) | Op::SetXattr(..) | Op::Truncate(..) => *outcome == Outcome::Done,
+                Op::GetXattr(_) => matches!(outcome, Outcome::Xattr(_)),
+                _ => false,
+            };
             return same_if(lingers, || format!("inode {ino} is gone"));
         };
         let change = |change: &dyn Fn(&mut Node)| {

@@ -676,6 +676,8 @@ fn a_client_that_reads_nothing_is_disconnected_with_a_line() {
                 let request = c.request(slot, vec![Op::Status {}]);
                 c.send(&Message::Request { request });
             }
+            // A slot is used again when its request is answered.
+            bed.sleep(Duration::from_millis(5)).await;
         }
         bed.sleep(Duration::from_secs(70)).await;
         assert!(bed.logged("has read nothing for 60 s"), "{:?}", bed.log.borrow());
