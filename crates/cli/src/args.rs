@@ -155,9 +155,9 @@ The file, with all keys:
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache; default 256M
-  layout_ahead = \"15\"            # new files get a layout block at once where the files of their
-                                 # directory have more segments than this in the mean, or never;
-                                 # default: as many as a slot holds, 15 to 163
+  layout_ahead = \"15\"            # with layout blocks: new files get one at once where the files of
+                                 # their directory have more segments than this in the mean, each
+                                 # counted in sixteens; or never; default: what a slot holds, 15 to 163
 
   [metadata]
   path = \"/dev/disk/by-id/…\"     # a block device or a file

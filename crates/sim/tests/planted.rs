@@ -46,7 +46,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::ReplyGateSkipped, 40, MODEL),
     (Bug::SyncNotDurable, 17, MODEL),
     (Bug::OrphanFreedOpen, 1, MODEL),
-    (Bug::AttrVersionIgnored, 30, MODEL),
+    (Bug::AttrVersionIgnored, 4, MODEL),
     (Bug::LocksIgnored, 5, MODEL),
     (Bug::UnlockLost, 15, MODEL),
     (Bug::TailNotZeroed, 76, MODEL),
@@ -83,6 +83,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     let faults = match bug {
         Bug::ChecksumIgnored | Bug::AddressIgnored => vec![Fault::Damage],
         Bug::StaleWriteBack => vec![Fault::Silence],
+        Bug::AttrVersionIgnored => vec![Fault::Uneven],
         _ => faults,
     };
     let workload = match bug {

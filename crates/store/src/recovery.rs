@@ -377,8 +377,12 @@ impl<'a> LogReader<'a> {
             next = self.behind(next);
         }
         match self.ahead.pop_front() {
-            Some((_, join)) => join.await,
-            None => self.piece_at(start).await,
+            Some((place, join)) if place == start => join.await,
+            // What failed before is asked for again.
+            _ => {
+                self.ahead.clear();
+                self.piece_at(start).await
+            }
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - they are in the order of their transactions; one leaves when the server says that it is durable, or with its session;
-//! - their number and their bytes are bounded: from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and
-//!   the server is made to write what it has. The other half is for what is under way meanwhile.
+//! - from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and the server is made to write what it has.
+//!   The other half is for what is under way meanwhile. Nobody waits: if the server's device is slower than that, the list
+//!   grows by what is answered until then.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;

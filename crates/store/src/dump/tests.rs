@@ -17,7 +17,9 @@ use crate::mfs::Mfs;
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
 use crate::open::OpenOptions;
-use crate::testing::{formatted, formatted_inline, formatted_with, new_inode, now, run};
+use crate::testing::{
+    formatted, formatted_inline, formatted_near, formatted_with, new_inode, now, run,
+};
 
 fn dumped(mfs: &Mfs) -> Vec<u8> {
     let mut out = Vec::new();
@@ -26,18 +28,22 @@ fn dumped(mfs: &Mfs) -> Vec<u8> {
 }
 
 fn loaded(bytes: &[u8]) -> Result<Mfs, LoadError> {
-    let mfs = formatted();
+    loaded_into(formatted(), bytes)
+}
+
+fn loaded_into(mfs: Mfs, bytes: &[u8]) -> Result<Mfs, LoadError> {
     now(load(&mfs, &mut &bytes[..])).map(|_| mfs)
 }
 
-/// A tree of random inodes, with everything an inode may have.
+/// A tree of random inodes, with everything an inode may have; every second one has layout blocks.
 fn random_tree(seed: u64) -> Mfs {
     random_tree_with(seed, SlotSize::Bytes512)
 }
 
 fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
     let mut rng = SimRng::new(seed);
-    let mfs = formatted_with(size);
+    let near = seed.is_multiple_of(2);
+    let mfs = if near { formatted_near(size) } else { formatted_with(size) };
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     run(&mfs, |txn| txn.grant(client, None, 3000));
     let (mut dirs, mut files) = (vec![Ino::ROOT], Vec::new());
@@ -122,7 +128,10 @@ fn a_loaded_tree_dumps_as_the_one_it_came_from_and_is_sound() {
     for seed in 1..8 {
         let mfs = random_tree(seed);
         let bytes = dumped(&mfs);
-        let copy = loaded(&bytes).unwrap();
+        // From without layout blocks to with them, and back.
+        let near = !seed.is_multiple_of(2);
+        let target = if near { formatted_near(SlotSize::Bytes512) } else { formatted() };
+        let copy = loaded_into(target, &bytes).unwrap();
         assert!(dumped(&copy) == bytes, "seed {seed}");
         mfs.forget_indexes();
         copy.forget_indexes();

@@ -369,7 +369,8 @@ impl Slot {
 
     /// Clears a flag of layout blocks on what is no file, and of several that cannot be keeps one. Says whether that was so.
     pub(crate) fn mend_layout_blocks(&mut self) -> bool {
-        if self.0[5] & FLAG_LAYOUT == 0 || self.check_layout_blocks().is_ok() {
+        let empty = self.state() == SlotState::Empty;
+        if empty || self.0[5] & FLAG_LAYOUT == 0 || self.check_layout_blocks().is_ok() {
             return false;
         }
         let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;

@@ -184,15 +184,11 @@ impl Txn<'_> {
     /// its own: that is no matter of who asks.
     fn take_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
         self.layout_block_is_used(ino);
-        match self.free_unused(ino) {
-            Err(Stop::Corrupt(..)) => Ok(0),
-            done => done,
-        }
-    }
-
-    fn free_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
-        let Some(spot) = self.locate(ino)? else { return Ok(0) };
-        let mut slot = self.load(&spot)?;
+        let (spot, mut slot) = match self.slot_of(ino) {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(Stop::Corrupt(..)) => return Ok(0),
+            Err(stop) => return Err(stop),
+        };
         let (true, Some(&block)) = (slot.body() == 0, slot.layout_blocks().first()) else {
             return Ok(0);
         };
@@ -200,6 +196,12 @@ impl Txn<'_> {
         slot.set_layout_blocks(&[]);
         self.store(&spot, &slot)?;
         Ok(1)
+    }
+
+    fn slot_of(&mut self, ino: Ino) -> Result<Option<(Spot, Slot)>, Stop> {
+        let Some(spot) = self.locate(ino)? else { return Ok(None) };
+        let slot = self.load(&spot)?;
+        Ok(Some((spot, slot)))
     }
 }
 
