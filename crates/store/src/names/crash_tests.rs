@@ -9,7 +9,7 @@ mod faults;
 
 use std::fmt::Write;
 
-use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
+use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, crash_images};
 use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{
@@ -623,4 +623,59 @@ fn run_fsck(disk: &SimDisk) -> crate::fsck::Report {
         let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
         fsck(&env, &disk, FsckOptions { cache_bytes: 0, progress: None }).await.unwrap()
     })
+}
+
+#[test]
+fn a_log_of_many_pieces_is_redone_whole_also_after_a_device_failed_one() {
+    const FILES: u64 = 160;
+    let disk = formatted_with(SlotSize::Bytes512, 64 << 20, 16 << 20);
+    let world = SimWorld::new(11);
+    world.attach("meta", &disk);
+    let text = |n: u64| Name::new(format!("f{n}").as_bytes()).unwrap();
+    let value = |n: u64| vec![n as u8; 60_000];
+    let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
+    let crashed = world.run(|env| async move {
+        let meta = env.open_disk("meta", WRITE).await.unwrap();
+        let mfs = Mfs::open(&env, &meta, options).await.unwrap();
+        for n in 0..FILES {
+            let made = mfs.run(COST, |txn| {
+                let ino = txn.create(Ino::ROOT, &text(n), &new(FileKind::Regular), None)?;
+                txn.set_xattr(ino, b"user.long", &value(n))
+            });
+            made.await.unwrap();
+        }
+        mfs.sync().await.unwrap();
+        let log = mfs.last_committed().lsn.0 - mfs.superblock().tail.0;
+        assert!(log > 7 << 20, "{log} bytes of log");
+        disk.stable_only()
+    });
+    let mut failed = 0;
+    for nth in 0..20 {
+        let disk = crashed.fork();
+        let world = SimWorld::new(nth);
+        world.attach("meta", &disk);
+        failed += world.run(|env| async move {
+            if nth > 0 {
+                disk.fail(DiskAction::Read, nth, DiskFault::Io);
+            }
+            let meta = env.open_disk("meta", WRITE).await.unwrap();
+            let (mfs, failed) = match Mfs::open(&env, &meta, options).await {
+                Ok(mfs) => (mfs, 0),
+                Err(error) => {
+                    assert!(matches!(error, StoreError::Io { .. }), "{error}");
+                    (Mfs::open(&env, &meta, options).await.unwrap(), 1)
+                }
+            };
+            for n in 0..FILES {
+                let read = mfs.run(Cost::READ, |txn| {
+                    let ino = txn.lookup(Ino::ROOT, &text(n))?.expect("it was made");
+                    txn.xattr(ino, b"user.long")
+                });
+                let (read, _) = read.await.unwrap();
+                assert!(read == Some(value(n)), "file {n}");
+            }
+            failed
+        });
+    }
+    assert!(failed > 5, "{failed} of 19 reads failed");
 }
