@@ -439,8 +439,8 @@ fn evicted_client(text: &str) -> Option<(u64, bool)> {
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
     let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
-    // Every second server gives each directory a name map, and each file with more than a few segments layout blocks, and
-    // keeps them tiny; the others leave them large.
+    // Every second server gives each directory a name map, and, where the format has layout blocks, keeps these tiny
+    // and gives them to each file with more than a few segments; the others leave them large.
     let (maps, layouts) = match cluster.starts.get() % 2 {
         0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
         _ => (MapLimits::USUAL, LayoutLimits::USUAL),

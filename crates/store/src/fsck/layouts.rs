@@ -4,7 +4,7 @@
 //! - a block in use is believed only if it names its file; what it claims is then the file's, whoever else claims it;
 //! - fragments are compared only when nothing is wrong that they follow from.
 
-use types::{FileKind, Ino, MetaBlock};
+use types::{Extent, FileKind, Ino, MetaBlock};
 
 use super::names::Seen;
 use super::plan::{Fix, SlotAt, Stage};
@@ -82,15 +82,20 @@ impl Check {
         }
         for extent in list {
             seen.found += 1;
-            seen.mapped = seen.mapped.saturating_add(extent.len);
-            seen.end = extent.end();
-            self.report.counts.segments += 1;
-            let owned = if content { behind_block_0(&extent) } else { Some(extent) };
-            if let Some(extent) = owned {
-                self.piece(Piece::of(&extent, Owner::File(ino)));
-            }
+            self.segment(ino, &extent, content, seen);
         }
         Ok(())
+    }
+
+    /// Counts a segment of a file, and notes which data blocks are its; block 0 is not, beside `content`.
+    pub(super) fn segment(&mut self, ino: Ino, extent: &Extent, content: bool, seen: &mut Seen) {
+        seen.mapped = seen.mapped.saturating_add(extent.len);
+        seen.end = extent.end();
+        self.report.counts.segments += 1;
+        let owned = if content { behind_block_0(extent) } else { Some(*extent) };
+        if let Some(extent) = owned {
+            self.piece(Piece::of(&extent, Owner::File(ino)));
+        }
     }
 
     fn lose_layout(&mut self, at: SlotAt, ino: Ino, block: MetaBlock) {

@@ -13,14 +13,13 @@ use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
 use super::layouts::Fragments;
 use super::namespace::Met;
 use super::plan::{Fix, SlotAt};
-use super::space::{Owner, Piece};
 use super::stranded::Short;
 use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
 use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::blob::decode_xattrs;
-use crate::format::extent::{behind_block_0, extent_key};
+use crate::format::extent::extent_key;
 use crate::format::lmap::{self, hash_of};
 use crate::format::namespace::Entry;
 use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
@@ -379,13 +378,7 @@ impl Check {
                 seen.counted = slot.body();
                 let content = self.file_content(at, &slot).await?;
                 for extent in slot.segments() {
-                    seen.mapped = seen.mapped.saturating_add(extent.len);
-                    seen.end = extent.end();
-                    self.report.counts.segments += 1;
-                    let owned = if content { behind_block_0(&extent) } else { Some(extent) };
-                    if let Some(extent) = owned {
-                        self.piece(Piece::of(&extent, Owner::File(ino)));
-                    }
+                    self.segment(ino, &extent, content, &mut seen);
                 }
                 self.layout_blocks(at, &slot, content, &mut seen).await?;
                 self.file_fragments(dir, &slot);
