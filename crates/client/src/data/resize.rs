@@ -151,7 +151,8 @@ impl File {
         }
     }
 
-    /// fallocate(2): allocate, punch a hole, zero a range. Fails `NotSupported` for other modes.
+    /// fallocate(2): allocate, punch a hole, zero a range. What fails may have done a part of it. Fails `NotSupported`
+    /// for other modes, before anything is done.
     pub async fn fallocate(self: &Rc<Self>, mode: u32, offset: u64, len: u64) -> Result<(), Fault> {
         let Some(end) = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX) else {
             return Err(Fault::FileTooBig);
@@ -161,23 +162,25 @@ impl File {
         }
         let keep = mode & KEEP_SIZE != 0;
         let generation = self.state.borrow().generation;
-        match mode & !KEEP_SIZE {
-            0 => {
-                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64), generation).await?;
-            }
-            PUNCH_HOLE if keep => self.punch(offset, end, generation).await?,
-            ZERO_RANGE => {
-                self.punch(offset, end, generation).await?;
-                self.allocate(offset / BLOCK_U64, end.div_ceil(BLOCK_U64), generation).await?;
-            }
+        let (first, behind) = (offset / BLOCK_U64, end.div_ceil(BLOCK_U64));
+        let mut done = match mode & !KEEP_SIZE {
+            0 => self.allocate(first, behind, generation).await,
+            PUNCH_HOLE if keep => self.punch(offset, end, generation).await,
+            ZERO_RANGE => match self.punch(offset, end, generation).await {
+                Ok(()) => self.allocate(first, behind, generation).await,
+                failed => failed,
+            },
             _ => return Err(Fault::NotSupported),
+        };
+        if !keep && done.is_ok() {
+            done = self.extend(end, generation).await;
         }
-        if !keep {
-            self.extend(end, generation).await?;
+        // What was done before it failed stays.
+        if self.state.borrow().goes_on(generation).is_ok() {
+            self.state.borrow_mut().touch(self.stamp());
+            self.enqueue();
         }
-        self.state.borrow_mut().touch(self.stamp());
-        self.enqueue();
-        Ok(())
+        done
     }
 
     /// Bytes `[from, to)` read as zeros, and whole blocks among them are free.

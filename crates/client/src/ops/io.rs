@@ -197,10 +197,14 @@ impl Client {
         let in_use =
             core.use_data(&file.inode, Rights::DATA_X, Service::Plain, (offset, end)).await?;
         core.locks.stand(&file)?;
-        in_use.file().fallocate(mode, offset, len).await?;
+        let done = in_use.file().fallocate(mode, offset, len).await;
         drop(in_use);
+        if done.is_err() {
+            // Where it succeeds the kernel drops the pages itself; a part may be zero now.
+            core.void(&file.inode, (offset, end)).await;
+        }
         core.content_changed(&file.inode).await;
-        Ok(())
+        done
     }
 
     /// SEEK_DATA, SEEK_HOLE.

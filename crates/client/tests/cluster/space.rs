@@ -2,7 +2,7 @@
 
 use types::{Fault, Ino};
 
-use crate::harness::{LEASE, Mount, RDONLY, ROOT, WRONLY, check};
+use crate::harness::{LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,6 +56,27 @@ fn two_that_fill_the_device_together_come_to_an_end_and_use_all_of_it() {
             assert!(filled + 3 >= capacity, "{filled} of {capacity} MiB");
         });
     }
+}
+
+#[test]
+fn the_kernel_forgets_the_pages_of_a_range_that_was_zeroed_for_want_of_space_in_part() {
+    check(6, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let capacity = a.client.statfs().await.unwrap().blocks * 4096;
+        let (made, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        let (ino, handle) = (made.attr.ino, opened.handle);
+        a.write(handle, 0, &[1; 8192]).await;
+        a.client.fsync(handle, false).await.unwrap();
+        assert_eq!(a.read_page(ino, handle, 0).await, [1; 4096]);
+        a.kernel.told.borrow_mut().clear();
+        let zero_keeping_size = 16 | 1;
+        let zeroed = a.client.fallocate(&ROOT, handle, zero_keeping_size, 0, 2 * capacity).await;
+        assert_eq!(zeroed, Err(Fault::NoSpace));
+        assert_eq!(*a.kernel.told.borrow(), [Told::Pages(ino, 0, 2 * capacity)]);
+        assert_eq!(a.read_page(ino, handle, 0).await, [0; 4096]);
+        // Of a mode that is not known nothing is done.
+        assert_eq!(a.client.fallocate(&ROOT, handle, 8, 0, 4096).await, Err(Fault::NotSupported));
+    });
 }
 
 #[test]
