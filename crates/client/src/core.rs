@@ -34,6 +34,8 @@ use crate::uses::Content;
 
 /// Longest time for which the kernel may believe anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
+/// How often attributes are asked for again of which a part changed meanwhile.
+const ASKED_AGAIN: u32 = 3;
 /// Closed files of which content and rights are kept for their next opening.
 const CLOSED_MAX: usize = 65_536;
 
@@ -225,16 +227,24 @@ impl Core {
     }
 
     /// Asks the server for the attributes; with them as it told them to this question.
+    ///
+    /// Of a file that this client writes the server knows all but the size. If that changes while the server is
+    /// asked, the two are of different moments, between which another client may have changed the rest: it is
+    /// asked again, up to [`ASKED_AGAIN`] times.
     pub async fn ask_attr(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
-        let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
-        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
-        match result(&reply, 0)? {
-            OpReply::Attr { leased } => {
-                let inode = self.inodes.make(&leased.attr);
+        let own_size = || self.inodes.get(ino).and_then(|inode| inode.own_size());
+        let mut again = ASKED_AGAIN;
+        loop {
+            let size = own_size();
+            let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
+            let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+            let OpReply::Attr { leased } = result(&reply, 0)? else { return Err(Fault::Protocol) };
+            let inode = self.inodes.make(&leased.attr);
+            if again == 0 || inode.attr_holds() || own_size() == size {
                 let attr = inode.attr_as_told(&leased.attr);
-                Ok((inode, attr))
+                return Ok((inode, attr));
             }
-            _ => Err(Fault::Protocol),
+            again -= 1;
         }
     }
 
@@ -400,7 +410,7 @@ impl Core {
                 let (inode, news) = self.told(leased);
                 let ino = leased.attr.ino;
                 self.changed_dir(dir, |names| names.add(name, ino));
-                self.made(&inode, news, *want, *inline_max);
+                self.made(&inode, &leased.attr, news, *want, *inline_max);
                 if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
                     inode.names(|names| names.begin_empty());
                 }
@@ -411,7 +421,7 @@ impl Core {
             (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
                 self.changed_dir(dir, |_| ());
-                self.made(&inode, news, *want, *inline_max);
+                self.made(&inode, &leased.attr, news, *want, *inline_max);
             }
             (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
                 self.told(leased);
@@ -454,13 +464,13 @@ impl Core {
             (_, OpReply::Attr { leased }) => {
                 let (inode, _) = self.told(leased);
                 if matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. }) {
-                    inode.set_xattrs(Xattrs::Unknown);
+                    inode.forget_xattrs();
                 }
             }
             (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
                 let (inode, news) = self.told(leased);
                 if news && matches!(op, Op::ListXattr { .. }) {
-                    inode.set_xattrs(Xattrs::Names(bytes.0.as_slice().into()));
+                    inode.told_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
                 }
             }
             _ => {}
@@ -490,12 +500,12 @@ impl Core {
         }
     }
 
-    fn made(&self, inode: &Rc<Inode>, news: bool, want: Rights, inline_max: u32) {
+    fn made(&self, inode: &Rc<Inode>, told: &Attr, news: bool, want: Rights, inline_max: u32) {
         if want.contains(WANT_NEW) {
             // Open from here on: a recall may come before who made it goes on.
             inode.count_open(1);
         }
-        inode.set_xattrs(Xattrs::OnlyAcls);
+        inode.told_xattrs(told, Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
             let empty = LayoutPart { to: u64::MAX, inline_max, ..LayoutPart::default() };
             self.acquired(inode, news, empty);

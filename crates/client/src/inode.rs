@@ -170,6 +170,11 @@ impl Inode {
         if told.version < newest.version && !lacks_data { newest } else { *told }
     }
 
+    /// The size, if this client alone knows it.
+    pub fn own_size(&self) -> Option<u64> {
+        self.writes_whole().then(|| self.attr().size)
+    }
+
     /// Does this client alone know size and times?
     fn writes_whole(&self) -> bool {
         let state = self.state.borrow();
@@ -388,11 +393,17 @@ impl Inode {
         self.state.borrow().xattrs.clone()
     }
 
-    /// Keeps what became known, if the right to do so is held.
-    pub fn set_xattrs(&self, xattrs: Xattrs) {
+    /// Keeps what a reply told of the extended attributes along with `told`, if the right to do so is held, and
+    /// if no newer reply has told of a change since.
+    pub fn told_xattrs(&self, told: &Attr, xattrs: Xattrs) {
         let mut state = self.state.borrow_mut();
-        let held = state.lease.holds(Rights::ATTR);
-        state.xattrs = if held { xattrs } else { Xattrs::Unknown };
+        let counts = state.lease.holds(Rights::ATTR) && told.version >= state.attr.version;
+        state.xattrs = if counts { xattrs } else { Xattrs::Unknown };
+    }
+
+    /// One of the extended attributes was changed.
+    pub fn forget_xattrs(&self) {
+        self.state.borrow_mut().xattrs = Xattrs::Unknown;
     }
 
     /// The kernel looked it up.
@@ -719,6 +730,24 @@ mod tests {
         let question = told(5, 8000);
         inode.told_attr(&later);
         assert_eq!(inode.attr_as_told(&question), question);
+    }
+
+    #[test]
+    fn a_list_of_attributes_from_before_a_change_is_not_kept() {
+        let inode = Inode::new(&told(1, 0), 0);
+        let leased =
+            |version| Leased { attr: told(version, 0), rights: Rights::ATTR, seq: version };
+        inode.told(&leased(1), 1);
+        let names = || Xattrs::Names(b"user.a\0".as_slice().into());
+        inode.told_xattrs(&told(1, 0), names());
+        assert_eq!(inode.xattrs(), names());
+        // One is set; then a list arrives that was read before that.
+        inode.told(&leased(2), 2);
+        inode.forget_xattrs();
+        inode.told_xattrs(&told(1, 0), names());
+        assert_eq!(inode.xattrs(), Xattrs::Unknown);
+        inode.told_xattrs(&told(2, 0), names());
+        assert_eq!(inode.xattrs(), names());
     }
 
     #[test]
