@@ -46,6 +46,7 @@ async fn serve<F: Filesystem>(
             fs.forget(entry.attr.ino, 1);
             return DONE;
         }
+        session.notifier.told(caller.pid, entry.attr.ino);
         Answer::fixed(&reply::entry_out(&entry, names))
     };
     Ok(match operation {
@@ -100,7 +101,7 @@ async fn serve<F: Filesystem>(
             if untold() {
                 return Ok(give_back(fs, made).await);
             }
-            session.notifier.made(caller.pid, made.0.attr.ino);
+            session.notifier.told(caller.pid, made.0.attr.ino);
             Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
         }
         Operation::Tmpfile { mode, umask, flags } => {
@@ -108,7 +109,7 @@ async fn serve<F: Filesystem>(
             if untold() {
                 return Ok(give_back(fs, made).await);
             }
-            session.notifier.made(caller.pid, made.0.attr.ino);
+            session.notifier.told(caller.pid, made.0.attr.ino);
             Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
         }
         Operation::Read { handle, offset, len, page_filling } => {

@@ -6,10 +6,9 @@
 //! - before the mount stands there is nothing to void;
 //! - an answer that tells of an inode may still be on its way inside the kernel when
 //!   the inode's attributes are recalled: the kernel then does not know the inode yet.
-//!   So all names are voided too (a name counts from when its request was made), and
-//!   should the inode be opened, its attributes once more: by then they have arrived. A
-//!   file that is opened by being made has no such request: its attributes are voided again
-//!   until the kernel knows it;
+//!   So all names are voided too (a name counts from when its request was made), and its attributes
+//!   again until the kernel knows it, or the thread that was answered asks for something else; also should the
+//!   inode be opened: by then they have arrived;
 //! - the names of a READDIRPLUS count from when the kernel takes them in, which nothing
 //!   tells. Until the thread that asked for them asks for something else, voiding is
 //!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
@@ -37,9 +36,9 @@ pub const SETTLE: Duration = Duration::from_millis(3);
 pub const LATER: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
 /// After so long an answer has been taken in.
-const LISTING_MAX: Duration = Duration::from_secs(2);
-/// Files kept that the kernel was just told to be made and open.
-const MADE_MAX: usize = 1024;
+const TAKEN_IN: Duration = Duration::from_secs(2);
+/// Inodes kept that the kernel was just told of.
+const TOLD_MAX: usize = 1024;
 
 /// A kernel that takes notifications: that of a mount, by its channel, or a simulated one.
 pub trait Notified {
@@ -71,8 +70,9 @@ struct Inner {
     missed: RefCell<HashSet<Ino>>,
     /// Threads that were answered a listing and have not been heard of since.
     listings: RefCell<Vec<(u32, Instant)>>,
-    /// Files that were made open, and the threads that were told so and have not been heard of since.
-    made: RefCell<VecDeque<(u32, Ino, Instant)>>,
+    /// Inodes that answers told of, and the threads that were answered and have not been heard of since, the
+    /// oldest answer first.
+    told: RefCell<VecDeque<(u32, Ino, Instant)>>,
     /// Which of [`LATER`] comes next, while a task sees to it.
     later: Cell<Option<usize>>,
 }
@@ -134,22 +134,25 @@ impl Notifier {
         }
     }
 
-    /// That a file was made and is open is answered to thread `pid` now.
-    pub fn made(&self, pid: u32, ino: Ino) {
+    /// An answer to thread `pid` tells now of an inode, by a name or made without one.
+    pub fn told(&self, pid: u32, ino: Ino) {
         if let Some((env, _)) = &*self.inner.attached.borrow() {
-            let mut made = self.inner.made.borrow_mut();
-            if made.len() >= MADE_MAX {
-                made.pop_front();
+            let (mut told, now) = (self.inner.told.borrow_mut(), env.now());
+            // Who has ended is heard of no more.
+            while told.len() >= TOLD_MAX
+                || told.front().is_some_and(|&(.., at)| now.since(at) >= TAKEN_IN)
+            {
+                told.pop_front();
             }
-            made.push_back((pid, ino, env.now()));
+            told.push_back((pid, ino, now));
         }
     }
 
     /// Thread `pid` asks for something: it has taken in what it was answered before.
     pub fn heard(&self, pid: u32) {
-        let mut made = self.inner.made.borrow_mut();
-        if !made.is_empty() && pid != 0 {
-            made.retain(|&(maker, ..)| maker != pid);
+        let mut told = self.inner.told.borrow_mut();
+        if !told.is_empty() && pid != 0 {
+            told.retain(|&(asker, ..)| asker != pid);
         }
         let mut listings = self.inner.listings.borrow_mut();
         // Threads outside the mount's pid namespace all have number 0.
@@ -161,15 +164,15 @@ impl Notifier {
     /// May a listing still be on its way into the kernel?
     fn is_listing(&self, now: Instant) -> bool {
         let mut listings = self.inner.listings.borrow_mut();
-        listings.retain(|&(_, at)| now.since(at) < LISTING_MAX);
+        listings.retain(|&(_, at)| now.since(at) < TAKEN_IN);
         !listings.is_empty()
     }
 
-    /// May the answer that an inode was made open still be on its way into the kernel?
-    fn is_being_made(&self, ino: Ino) -> bool {
+    /// May an answer that tells of an inode still be on its way into the kernel?
+    fn is_coming(&self, ino: Ino) -> bool {
         let Some((env, _)) = &*self.inner.attached.borrow() else { return false };
-        let (made, now) = (self.inner.made.borrow(), env.now());
-        made.iter().any(|&(_, file, at)| file == ino && now.since(at) < LISTING_MAX)
+        let (told, now) = (self.inner.told.borrow(), env.now());
+        told.iter().any(|&(_, of, at)| of == ino && now.since(at) < TAKEN_IN)
     }
 
     async fn inc_epoch_now(&self) {
@@ -237,25 +240,25 @@ impl Notifier {
     }
 
     async fn void_attr(self, ino: Ino) {
-        let coming = self.is_being_made(ino);
+        let coming = self.is_coming(ino);
         if !self.inval_attr_now(ino).await {
             self.clone().void_names().await;
             if coming {
-                self.void_made(ino).await;
+                self.void_coming(ino).await;
             }
         }
     }
 
-    /// Voids the attributes of a file that was made open as soon as the kernel knows it. What is
+    /// Voids the attributes of an inode that the kernel was just told of as soon as it knows it. What is
     /// still not known after [`SETTLE`] is seen to without holding up the recall.
-    async fn void_made(self, ino: Ino) {
+    async fn void_coming(self, ino: Ino) {
         let attached = self.inner.attached.borrow().clone();
         let Some((env, _)) = attached else { return };
         let settled = env.now() + SETTLE;
         let mut coming = true;
         while coming && env.now() < settled {
             env.sleep(SETTLE / 3).await;
-            coming = self.is_being_made(ino);
+            coming = self.is_coming(ino);
             if self.inval_attr_now(ino).await {
                 return;
             }
@@ -342,15 +345,15 @@ mod tests {
         }
     }
 
-    /// How often the attributes of a file that is made open are voided after the kernel knows it.
-    fn voided_after(delay: Duration, made: bool) -> u32 {
+    /// How often the attributes of an inode are voided after the kernel knows it.
+    fn voided_after(delay: Duration, told: bool) -> u32 {
         SimWorld::new(1).run(|env| async move {
             let knows_from = env.now() + delay;
             let kernel = Rc::new(Late { env: env.clone(), knows_from, voided: Cell::new(0) });
             let notifier = Notifier::new();
             notifier.attach(&env, kernel.clone(), true, Ino::ROOT);
-            if made {
-                notifier.made(1, Ino(5));
+            if told {
+                notifier.told(1, Ino(5));
             }
             notifier.inval_attr(Ino(5)).await;
             env.sleep(Duration::from_secs(3)).await;
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_of_a_file_that_is_made_open_are_voided_once_the_kernel_knows_it() {
+    fn attributes_of_what_the_kernel_was_just_told_of_are_voided_once_it_knows_it() {
         assert_eq!(voided_after(Duration::from_micros(500), true), 1);
         assert_eq!(voided_after(Duration::from_millis(50), true), 1);
         assert_eq!(voided_after(Duration::from_micros(500), false), 0, "an OPEN will come");

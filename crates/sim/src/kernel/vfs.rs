@@ -263,6 +263,9 @@ impl Vfs {
         }
         let asked = self.ask();
         let answer = self.client.lookup(&self.caller(), at.dir, &name(at.name)).await;
+        if let Ok(Ok(entry)) = &answer {
+            self.caches.0.notifier.told(self.pid, entry.attr.ino);
+        }
         self.caches.wake().await;
         match answer? {
             Ok(entry) => {
@@ -313,6 +316,9 @@ impl Vfs {
             let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
             self.client.mknod(&self.caller(), place, node).await
         };
+        if let Ok(entry) = &answer {
+            self.caches.0.notifier.told(self.pid, entry.attr.ino);
+        }
         self.caches.wake().await;
         let found = self.take_in(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
@@ -330,7 +336,7 @@ impl Vfs {
         let place = Place { dir: at.dir, name: &name };
         let answer = self.client.create(&self.caller(), place, 0o644, 0o22, flags).await;
         if let Ok((entry, _)) = &answer {
-            self.caches.0.notifier.made(self.pid, entry.attr.ino);
+            self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
         self.caches.wake().await;
         let (entry, opened) = answer?;
@@ -350,7 +356,7 @@ impl Vfs {
         let asked = self.ask().unquestioned();
         let answer = self.client.tmpfile(&self.caller(), dir, 0o644, 0o22, flags).await;
         if let Ok((entry, _)) = &answer {
-            self.caches.0.notifier.made(self.pid, entry.attr.ino);
+            self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
         self.caches.wake().await;
         let (entry, opened) = answer?;
