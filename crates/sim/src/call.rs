@@ -144,7 +144,11 @@ pub enum Op {
         learned: u64,
         /// What it was doing to files; nobody else can have seen it before.
         edits: Rc<Vec<Op>>,
+        /// A data device stood still, and may have writes of it that it carries out later.
+        late: bool,
     },
+    /// No application's: the data devices have carried out what they had when they stood still.
+    Settled,
     /// No application's: the client says that a device failed what it had written to a file.
     Damaged {
         /// The file.

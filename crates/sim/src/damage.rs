@@ -40,7 +40,10 @@ impl State {
             return Step::Next(next);
         }
         let node = next.node(ino);
-        node.loss = Some(Rc::new(Loss { client: call.client, hope: None }));
+        if let Body::File(content) = &node.body {
+            let before = content.clone();
+            node.loss = Some(Rc::new(Loss { client: call.client, hope: None, before }));
+        }
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
         // What failed half done may be noted with what another one had not synced (`half_edited`).
         let mine = mine.or_else(|| (!node.dirty.is_empty()).then_some(0));
@@ -127,6 +130,20 @@ impl State {
             let node = next.node(*ino);
             node.body = Body::File(Content::any_of(all.iter().map(|all| (all, false))));
             (node.shaky, node.dirty) = (None, Vec::new());
+        }
+        Step::Next(next)
+    }
+
+    /// The data devices have carried out what they had when they stood still.
+    pub(crate) fn settled(&self) -> Step {
+        let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
+        let late: Vec<Ino> = late.map(|(ino, _)| *ino).collect();
+        if late.is_empty() {
+            return Step::Same;
+        }
+        let mut next = self.clone();
+        for ino in late {
+            next.node(ino).late = None;
         }
         Step::Next(next)
     }

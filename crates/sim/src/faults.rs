@@ -148,8 +148,6 @@ impl FromStr for Fault {
     }
 }
 
-/// A disk answers nothing for so long at most.
-const LONG_STALL: Duration = Duration::from_secs(60);
 /// For so many milliseconds at most nothing passes.
 const HELD_MS: u64 = 2000;
 /// A client that was not held up for so long is heard.
@@ -277,18 +275,14 @@ impl Injector {
                 self.held_up(slot);
             }
             Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
-            Fault::Stall | Fault::LongStall => {
-                if kind == Fault::LongStall {
-                    // Who cannot write what is recalled is evicted.
-                    self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
-                }
+            Fault::Stall => {
                 let disk =
                     if self.rng.one_in(2) { self.cluster.meta() } else { self.cluster.data() };
                 disk.stall(true);
-                self.pause(if kind == Fault::Stall { 1500 } else { LONG_STALL.as_millis() as u64 })
-                    .await;
+                self.pause(1500).await;
                 disk.stall(false);
             }
+            Fault::LongStall => self.stall_long().await,
             Fault::ClientKill => {
                 let (slot, absence) = (self.slot(), self.absence());
                 self.fleet.kill(slot, absence);

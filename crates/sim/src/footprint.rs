@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use types::{FileKind, Ino};
 
 use crate::call::{At, Call, Op, Outcome};
-use crate::model::State;
+use crate::model::{Node, State};
 
 /// A part of the state that operations may share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -137,8 +137,13 @@ impl State {
             | Op::SetXattr(ino, _)
             | Op::Lock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
             Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),
+            Op::Settled => {
+                let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
+                late.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
+            }
             Op::LostPower => {
-                let shaky = self.nodes.iter().filter(|(_, node)| node.shaky.is_some());
+                let shaky = |node: &Node| node.shaky.as_ref().is_some_and(|shaky| shaky.flush);
+                let shaky = self.nodes.iter().filter(|(_, node)| shaky(node));
                 shaky.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::Fsync(ino, _) => {

@@ -81,6 +81,9 @@ struct Inner {
     /// Data devices fail now, or did up to this position.
     failing: bool,
     failed_until: u64,
+    /// A data device stands still for long now, or did up to this position.
+    stalling: bool,
+    stalled_until: u64,
     /// Tells of what there is little.
     space: Option<LookForSpace>,
 }
@@ -183,7 +186,8 @@ impl History {
             inner.settle(client, waiting.begun, vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
-        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits };
+        let late = inner.stalling || inner.stalled_until > begun;
+        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late };
         inner.settle(client, begun, vec![(lost, Some(Outcome::Done))]);
     }
 
@@ -206,6 +210,19 @@ impl History {
         inner.next();
         inner.failing = failing;
         inner.failed_until = inner.events;
+    }
+
+    /// From here on a data device stands still for longer than sessions last, or it has carried out since
+    /// what it had.
+    pub fn devices_stall(&self, stalling: bool) {
+        let mut inner = self.0.borrow_mut();
+        inner.next();
+        inner.stalling = stalling;
+        inner.stalled_until = inner.events;
+        drop(inner);
+        if !stalling {
+            self.happened(NOBODY, Op::Settled);
+        }
     }
 
     /// Something happened at this moment that no application did.

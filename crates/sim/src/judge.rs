@@ -39,6 +39,9 @@ struct Candidate {
     done: Vec<usize>,
     /// What led here, if something may be lost.
     past: Option<Rc<Link>>,
+    /// When each change began that was lost on the way here, sorted. What is the same now without and with it may
+    /// differ again when what came over it is lost, too.
+    lost: Rc<Vec<u64>>,
 }
 
 /// No order explains this.
@@ -198,7 +201,8 @@ struct Search<'a> {
 impl Judge {
     /// Everything begins from this state.
     pub fn new(state: State) -> Judge {
-        let start = Candidate { state: Rc::new(state), done: Vec::new(), past: None };
+        let start =
+            Candidate { state: Rc::new(state), done: Vec::new(), past: None, lost: Rc::default() };
         Judge { candidates: vec![start], tries: 0, given_up: 0 }
     }
 
@@ -331,12 +335,13 @@ impl Candidate {
     /// Does the same follow from both?
     fn is(&self, other: &Candidate) -> bool {
         self.done == other.done
+            && self.lost == other.lost
             && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
     }
 
     fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.done, &self.state).hash(&mut hasher);
+        (&self.done, &self.lost, &self.state).hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -440,6 +445,7 @@ impl Search<'_> {
                 state,
                 done: candidate.done.clone(),
                 past: past.clone(),
+                lost: candidate.lost.clone(),
             }));
         }
         if !call.op.only_looks() {
@@ -475,6 +481,12 @@ impl Search<'_> {
         for other in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
             let before = other.state.unwrap_or_else(|| candidate.state.clone());
             let past = other.past.or_else(|| candidate.past.clone());
+            let mut all = candidate.lost.clone();
+            if !other.lost.is_empty() {
+                let all = Rc::make_mut(&mut all);
+                all.extend(other.lost);
+                all.sort_unstable();
+            }
             // Of what it made the client may take the newest for lost, though it is not.
             let newest = (1..=made.len()).filter(|_| !dead);
             let mut gone: Vec<Vec<(Ino, FileNo)>> = vec![Vec::new()];
@@ -489,7 +501,7 @@ impl Search<'_> {
                 state.doubt(lost.client, &made);
                 let past = Some(Link::of_loss(&past, &before, &call, what));
                 let (state, done) = (Rc::new(state), candidate.done.clone());
-                let mut next = Candidate { state, done, past };
+                let mut next = Candidate { state, done, past, lost: all.clone() };
                 self.absorb(&mut next);
                 found.keep(next);
             }

@@ -14,7 +14,7 @@ use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, Op, Outcome};
 use crate::content::{Content, Dirty, Edit, blocks_of};
-use crate::model::{Body, Loss, Node, State, Step, impossible, owner_of};
+use crate::model::{Body, Loss, Node, Shaky, State, Step, impossible, owner_of};
 
 impl Node {
     /// Something was seen: may it still be that nothing was lost?
@@ -47,6 +47,27 @@ impl Node {
         }
     }
 
+    /// It was all of this before a session was lost, and may lie where it lay.
+    fn was_lost(&mut self, lost: &Content, late: bool) {
+        let any_of = |earlier: Option<&Content>| {
+            Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
+        };
+        let shaky = self.shaky.take();
+        let flush = shaky.as_ref().is_some_and(|shaky| shaky.flush);
+        self.shaky = Some(Shaky { content: any_of(shaky.as_ref().map(|it| &it.content)), flush });
+        if late {
+            self.late = Some(any_of(self.late.as_ref()));
+        }
+    }
+
+    /// A device may carry out at any moment what it has: nothing that was seen there stays.
+    fn unsettle(&mut self) {
+        if let (Some(late), Body::File(content)) = (&self.late, &self.body) {
+            let any = Content::any_of([(content, false), (late, false)].into_iter());
+            self.body = Body::File(any.sized_as(content));
+        }
+    }
+
     /// A client came to these blocks: what others may lose there is stable.
     fn asked_for(&mut self, client: usize, blocks: (u64, u64)) {
         self.dirty.retain(|dirty| dirty.client == client || !dirty.touches(blocks));
@@ -62,24 +83,38 @@ impl State {
         content: &Content,
         outcome: &Outcome,
     ) -> Step {
+        let mut step = self.content_now(call, ino, content, outcome);
+        match &mut step {
+            Step::Next(next) => next.unsettle(ino),
+            Step::Several(several) => several.iter_mut().for_each(|next| next.unsettle(ino)),
+            Step::Same | Step::Impossible(_) => {}
+        }
+        step
+    }
+
+    /// What writes may make of a file that a device has carried out or not.
+    fn unsettle(&mut self, ino: Ino) {
+        if self.nodes.get(&ino).is_some_and(|node| node.late.is_some()) {
+            self.node(ino).unsettle();
+        }
+    }
+
+    /// As [`State::content`], but for what devices still have.
+    fn content_now(&self, call: &Call, ino: Ino, content: &Content, outcome: &Outcome) -> Step {
         if let Op::Read { offset, len, .. } = &call.op {
             let Outcome::Bytes(read) = outcome else { return impossible("bytes") };
-            return match content.read(*offset, *len, read) {
+            let seen = match content.read(*offset, *len, read) {
                 Err(want) => impossible(want),
-                Ok(new) => {
-                    let seen = self.was_read(call, ino, new, *offset, *len, read);
-                    self.or_old(call, ino, seen, |hope| hope.read(*offset, *len, read).is_ok())
-                }
+                Ok(new) => self.was_read(call, ino, new, *offset, *len, read),
             };
+            return self.or_old(call, ino, seen, |old| old.read(*offset, *len, read).is_ok());
         }
         if let Op::End(_, at) = call.op {
-            return match content.read(at, 1, &[]) {
+            let seen = match content.read(at, 1, &[]) {
                 Err(want) => impossible(want),
-                Ok(new) => {
-                    let seen = self.end_was_seen(ino, new, at);
-                    self.or_old(call, ino, seen, |hope| hope.read(at, 1, &[]).is_ok())
-                }
+                Ok(new) => self.end_was_seen(ino, new, at),
             };
+            return self.or_old(call, ino, seen, |old| old.read(at, 1, &[]).is_ok());
         }
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
             return impossible("done");
@@ -109,11 +144,13 @@ impl State {
         was_there: impl FnOnce(&Content) -> bool,
     ) -> Step {
         let loss = self.nodes[&ino].loss.as_ref().filter(|loss| loss.client == call.client);
-        let before = loss.and_then(|loss| loss.hope.as_ref());
+        let before = loss.filter(|_| self.is_unaware(call)).map(|loss| &loss.before);
+        if !before.is_some_and(was_there) {
+            return seen;
+        }
         match seen {
-            Step::Next(next) if self.is_unaware(call) && before.is_some_and(was_there) => {
-                Step::Several(vec![next, self.clone()])
-            }
+            Step::Next(next) => Step::Several(vec![next, self.clone()]),
+            Step::Impossible(_) => Step::Same,
             seen => seen,
         }
     }
@@ -170,6 +207,11 @@ impl State {
             let mut edited = hope.edit(edit);
             let hope = if edited.len() == 1 { edited.pop() } else { None };
             Rc::make_mut(loss).hope = hope;
+        }
+        if let Some(loss) = node.loss.as_mut().filter(|loss| loss.client == call.client)
+            && let [before] = &loss.before.edit(edit)[..]
+        {
+            Rc::make_mut(loss).before = before.clone();
         }
         if mortal {
             node.asked_for(call.client, edit.blocks());
@@ -369,8 +411,8 @@ impl State {
         })
     }
 
-    /// The session of a client is over.
-    pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op]) -> State {
+    /// The session of a client is over; `late`: devices may still have writes of it.
+    pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op], late: bool) -> State {
         let mut next = self.clone();
         for op in edits {
             next.perhaps_edited(client, op);
@@ -381,7 +423,7 @@ impl State {
                 next.node(ino).locks.retain(|lock| owner_of(lock.owner) != client);
             }
             if next.nodes[&ino].is_dirty_of(client) {
-                next.lose_content(client, ino, dead);
+                next.lose_content(client, ino, dead, late);
             }
         }
         if dead {
@@ -421,7 +463,7 @@ impl State {
         node.body = Body::File(perhaps);
     }
 
-    fn lose_content(&mut self, client: usize, ino: Ino, dead: bool) {
+    fn lose_content(&mut self, client: usize, ino: Ino, dead: bool, late: bool) {
         let node = self.node(ino);
         let Some(at) = node.dirty.iter().position(|dirty| dirty.client == client) else { return };
         let dirty = node.dirty.remove(at);
@@ -430,9 +472,11 @@ impl State {
             return;
         }
         if !dead {
-            node.loss = Some(Rc::new(Loss { client, hope: Some(hope.clone()) }));
+            let (hope, before) = (Some(hope.clone()), hope.clone());
+            node.loss = Some(Rc::new(Loss { client, hope, before }));
         }
         let left = dirty.lost();
+        node.was_lost(&left, late);
         for other in &mut node.dirty {
             Rc::make_mut(other).lost_beside(&dirty, &left);
         }

@@ -51,12 +51,14 @@ pub struct Node {
     pub dirty: Vec<Rc<Dirty>>,
     /// What a client that lost something had made of it, as long as it may be that still.
     pub loss: Option<Rc<Loss>>,
-    /// What devices failed to replace.
+    /// What devices failed to replace, and what was lost with sessions.
     pub shaky: Option<Shaky>,
+    /// What devices may still make of it that stand still with writes of evicted clients.
+    pub late: Option<Content>,
 }
 
-/// What a file held when devices failed what was written to it. A part of that may lie where it lay,
-/// and come back when what takes its place fails again.
+/// What a file held when devices failed what was written to it, or was lost with a session. A part of that may lie
+/// where it lay, and come back when what takes its place fails.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Shaky {
     /// Everything that it may have held.
@@ -72,6 +74,8 @@ pub struct Loss {
     pub client: usize,
     /// The content if nothing was lost; `None`: something was.
     pub hope: Option<Content>,
+    /// What the client had made of it: its kernel shows that until the client knows of the loss.
+    pub before: Content,
 }
 
 /// A lock that is held: one by flock, or one unit of one by fcntl.
@@ -116,6 +120,7 @@ impl Node {
             dirty: Vec::new(),
             loss: None,
             shaky: None,
+            late: None,
         }
     }
 }
@@ -344,8 +349,8 @@ impl State {
             Op::Fsync(ino, _) => self.synced(call, Some(*ino), outcome),
             Op::SyncAll => self.synced(call, None, outcome),
             Op::SyncNames => self.synced(call, Some(Ino::NONE), outcome),
-            Op::Lost { dead, edits, learned, .. } => {
-                let mut next = self.lost(call.client, *dead, edits);
+            Op::Lost { dead, edits, learned, late, .. } => {
+                let mut next = self.lost(call.client, *dead, edits, *late);
                 if !dead {
                     next.learned.insert(call.client, *learned);
                 }
@@ -354,6 +359,7 @@ impl State {
             Op::Damaged { ino, flush, told } => self.damaged(call, *ino, *flush, told),
             Op::Unwritten(ino) => self.unwritten(call, *ino),
             Op::LostPower => self.lost_power(),
+            Op::Settled => self.settled(),
             _ => self.step_content(call, outcome),
         }
     }

@@ -132,6 +132,8 @@ pub struct Other {
     pub past: Option<Rc<Link>>,
     /// Descriptors of files whose making was among the lost.
     pub files: Vec<(Ino, FileNo)>,
+    /// When each of the lost changes began.
+    pub lost: Vec<u64>,
 }
 
 /// Every state that there may be when a client loses some of its last changes, first none;
@@ -143,7 +145,7 @@ pub fn without(
     stays: &dyn Fn(Ino) -> bool,
 ) -> Vec<Other> {
     let changes = last_changes(past, client, most);
-    let mut all = vec![Other { state: None, past: None, files: Vec::new() }];
+    let mut all = vec![Other { state: None, past: None, files: Vec::new(), lost: Vec::new() }];
     for &first in &changes {
         // Lost with the one of the lost that ended first: those that began later, and any of those
         // that ran when it ended.
@@ -242,7 +244,8 @@ fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<O
             Rc::make_mut(&mut state).doubt(link.call.client, &link.lost.doubted);
         }
     }
-    Some(Other { state: Some(state), past, files: orphans })
+    let lost = lost.iter().map(|link| link.call.begun).collect();
+    Some(Other { state: Some(state), past, files: orphans, lost })
 }
 
 /// Was it a rename between two names of one inode? The server does nothing then.

@@ -34,12 +34,13 @@ impl Story {
 
     fn lost(self, dead: bool, kept: u32) -> Story {
         let learned = 2 * self.0.len() as u64 + 3;
-        let lost = Op::Lost { dead, kept, learned, edits: Rc::default() };
+        let lost = Op::Lost { dead, kept, learned, edits: Rc::default(), late: false };
         self.then(0, lost, Outcome::Done)
     }
 
     fn then_lost(self, client: usize) -> Story {
-        let lost = Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default() };
+        let lost =
+            Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late: false };
         self.then(client, lost, Outcome::Done)
     }
 
@@ -296,4 +297,86 @@ fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_
     };
     assert!(story(true).holds());
     assert!(!story(false).holds());
+}
+
+/// Client 0 makes the file with bytes of pattern 4, synced, and overwrites them; its session is lost while a data
+/// device may stand still with its write.
+fn overwritten_and_lost(late: bool) -> Story {
+    let made = Outcome::Found(Some(FILE));
+    let lost = Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late };
+    Story::default()
+        .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
+        .then(0, write(4), Outcome::Done)
+        .then(0, Op::Fsync(FILE, 1), Outcome::Done)
+        .then(0, write(5), Outcome::Done)
+        .then(0, lost, Outcome::Done)
+}
+
+#[test]
+fn a_device_that_stands_still_may_carry_out_a_write_after_others_have_read() {
+    let seen = |late| overwritten_and_lost(late).read(1, Some(4));
+    assert!(!seen(false).read(1, Some(5)).holds());
+    assert!(seen(true).read(1, Some(5)).holds());
+    assert!(!seen(true).read(1, Some(6)).holds());
+    let settled = || seen(true).then(9, Op::Settled, Outcome::Done).read(1, Some(5));
+    assert!(settled().holds());
+    assert!(!settled().read(1, Some(4)).holds(), "it has carried everything out");
+    // Nor does it take what came after it for good.
+    assert!(seen(true).then(1, write(6), Outcome::Done).read(1, Some(5)).holds());
+}
+
+#[test]
+fn what_was_lost_with_a_session_may_come_back_when_what_takes_its_place_fails() {
+    let failed = |story: Story| {
+        let damaged = Op::Damaged { ino: FILE, flush: false, told: Vec::new() };
+        story.then(1, write(6), Outcome::Done).then(1, damaged, Outcome::Done)
+    };
+    let story = || failed(overwritten_and_lost(false).read(1, Some(4)));
+    for tag in [4, 5, 6] {
+        assert!(story().read(1, Some(tag)).holds());
+    }
+    assert!(!story().read(1, Some(7)).holds());
+}
+
+#[test]
+fn who_does_not_know_yet_of_a_loss_sees_what_was_there_whatever_others_have_seen() {
+    let others = || Story::of_a_write().lost(false, 0).read(1, None);
+    // The step after the loss begins before it is known.
+    let unaware = |tag| {
+        let mut story = others().read(0, tag);
+        for call in &mut story.0 {
+            if let Op::Lost { learned, .. } = &mut call.op {
+                *learned = 100;
+            }
+        }
+        story
+    };
+    assert!(unaware(Some(5)).holds() && unaware(None).holds());
+    assert!(!unaware(Some(6)).holds());
+    assert!(!others().read(0, Some(5)).holds(), "it knows");
+}
+
+#[test]
+fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
+    let mode = |client, mode| (client, Op::SetMode(FILE, mode), Outcome::Done);
+    let seen = |mode| {
+        let kind = types::FileKind::Regular;
+        (3, Op::GetAttr(FILE), Outcome::Attr(Seen { kind, mode, nlink: 1, size: 0 }))
+    };
+    let lost = |client| {
+        let edits = Rc::default();
+        let lost = Op::Lost { dead: true, kept: 1, learned: u64::MAX, edits, late: false };
+        (client, lost, Outcome::Done)
+    };
+    let story = |last| {
+        let made = Outcome::Found(Some(FILE));
+        let create = Op::Create { at: AT, exclusive: true, file: 1 };
+        let steps = [seen(0o644), mode(0, 0o600), lost(0), mode(1, 0o700), lost(1), seen(last)];
+        let start = Story::default().then(0, create, made).then(0, Op::SyncNames, Outcome::Done);
+        steps.into_iter().fold(start, |story, (client, op, seen)| story.then(client, op, seen))
+    };
+    for mode in [0o644, 0o600, 0o700] {
+        assert!(story(mode).holds(), "{mode:o}");
+    }
+    assert!(!story(0o755).holds());
 }
