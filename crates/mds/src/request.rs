@@ -14,7 +14,7 @@ use std::rc::Rc;
 use proto::mds::{HeldLease, Leased, Message, Op, OpReply, Reply, Request};
 use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
-use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
+use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::cx::{Cx, Effects, Waited};
 use crate::glimpse::glimpse;
@@ -268,7 +268,7 @@ impl Work {
             Some(cost) if self.client() != ClientId(0) => {
                 let mut run =
                     self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
-                if self.has_room_now(&run, self.server.config.lease).await {
+                if self.has_room_now(&run).await {
                     run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run
@@ -407,16 +407,12 @@ impl Work {
             {
                 return Ok(OpReply::Part { done: until as u32, fault });
             }
-            let mut body = |cx: &mut Cx<'_>, txn: &mut Txn<'_>| {
+            let step = self.attempt(Cost::STEP, index, |cx, txn| {
                 let step = commit::step(cx, txn, commit, done..until)?;
                 cx.finish(index);
                 Ok(step)
-            };
-            let mut step = self.attempt(Cost::STEP, index, &mut body).await;
-            if self.has_room_now(&step, self.server.config.lease / 4).await {
-                step = self.attempt(Cost::STEP, index, body).await;
-            }
-            match step {
+            });
+            match step.await {
                 Ok((Some(reply), _)) => return Ok(reply),
                 Ok((None, at)) => done = at,
                 Err(Fault::Evicted) => return Err(Fault::Evicted),
@@ -455,19 +451,19 @@ impl Work {
         }
     }
 
-    /// Lacked what ran metadata blocks, and was it waited for those that are being freed?
-    async fn has_room_now<T>(&self, ran: &Result<T, Fault>, patience: Duration) -> bool {
+    /// Lacked what ran metadata blocks, and was it waited for those that are being freed? A commit does not wait: the
+    /// freeing may wait for a recall that waits for it.
+    async fn has_room_now<T>(&self, ran: &Result<T, Fault>) -> bool {
         let short = matches!(ran, Err(Fault::NoSpace)) && self.server.metadata_is_short();
-        short && self.removed_is_freed(patience).await
+        short && self.removed_is_freed().await
     }
 
-    /// Waits, for so long at most, until what was removed before is freed; `false` if nothing was to be. A commit waits less
-    /// than a client has to answer a recall: the freeing may wait for one that waits for the commit.
-    async fn removed_is_freed(&self, patience: Duration) -> bool {
+    /// Waits until what was removed before is freed; `false` if nothing was to be.
+    async fn removed_is_freed(&self) -> bool {
         let server = &self.server;
         let waits = server.freer.counts().1 > 0;
         if waits {
-            server.env.timeout(patience, server.freer.drained()).await;
+            server.env.timeout(server.config.lease, server.freer.drained()).await;
         }
         waits
     }
@@ -475,7 +471,7 @@ impl Work {
     /// Waits until what is being freed can be granted.
     async fn make_room(&self) {
         let server = &self.server;
-        self.removed_is_freed(server.config.lease).await;
+        self.removed_is_freed().await;
         let synced = server.mfs.sync().await;
         server.checked(synced, "waiting for the log");
         if server.release_freed().await > 0 {

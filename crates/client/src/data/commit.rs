@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
-use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX, CONTENTS_MAX};
+use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
 use types::{
     Bug, ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid, planted,
 };
@@ -27,7 +27,7 @@ use types::{
 use super::budget::Budget;
 use super::disks::{DataConfig, Disks, Stable};
 use super::file::{File, Logged};
-use super::inline::thin_contents;
+use super::inline::{thin_contents, thin_sealed};
 use super::pool::Pool;
 use super::space::Space;
 use super::sync::{Devices, Syncs};
@@ -174,7 +174,10 @@ impl DataContext {
                     claimed.push(file.clone());
                 }
             }
-            for outcome in self.commit_files(&claimed, Purpose::Flush).await {
+            let outcomes = self.commit_files(&claimed, Purpose::Flush).await;
+            for (file, outcome) in claimed.iter().zip(outcomes) {
+                let again = outcome == Err(Fault::Interrupted) || file.state.borrow().alone;
+                let outcome = if again { file.commit_alone().await } else { outcome };
                 result = result.and(outcome);
             }
         }
@@ -195,11 +198,6 @@ impl DataContext {
     pub fn unsaved(&self) -> Vec<Ino> {
         let active = self.active.borrow();
         active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
-    }
-
-    /// Is there a file with dirty or uncommitted content that may come to lie with its inode?
-    pub fn has_unsent_content(&self) -> bool {
-        self.active.borrow().values().any(|file| file.state.borrow().has_unsent_content())
     }
 
     /// A writer waits for room: what is dirty is launched, unless writes are under way that will make room.
@@ -537,8 +535,8 @@ impl DataContext {
         }
         for (index, (fault, edits)) in kept {
             let sealed = sealed[index].as_ref().expect("it was sent");
-            files[index].refused(sealed, fault, edits, company);
-            results[index] = Err(fault);
+            let again = files[index].refused(sealed, fault, edits, company);
+            results[index] = Err(if again { Fault::Interrupted } else { fault });
         }
         if sync {
             unless_lost(files, sealed, &mut results);
@@ -645,26 +643,38 @@ impl File {
         self.changed.notify_all();
     }
 
+    /// Commits what was accepted so far in no company.
+    pub(super) async fn commit_alone(self: &Rc<Self>) -> Result<(), Fault> {
+        loop {
+            self.claim_commit().await;
+            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
+            match outcomes.into_iter().next().unwrap_or(Ok(())) {
+                // Paused meanwhile, or what the server has no room for goes elsewhere: once more.
+                Err(Fault::Interrupted) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// The data is stable and the server knows everything that was accepted.
+    ///
+    /// # Errors
+    /// Some of it is lost.
     pub async fn flush(self: &Rc<Self>) -> Result<(), Fault> {
         let mut result = Ok(());
         for tries in 0.. {
-            {
-                let state = self.state.borrow();
-                if state.is_settled() {
-                    break;
-                }
+            if self.is_settled() {
+                break;
             }
-            self.claim_commit().await;
-            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
-            let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
-            result = result.and(outcome);
-            if outcome.is_err_and(passing) {
-                if tries >= FLUSH_TRIES {
-                    self.give_up("the server had no room for its layout");
-                    break;
+            match self.commit_alone().await {
+                Err(fault) if passing(fault) && tries < FLUSH_TRIES => {
+                    self.ctx.env.sleep(RETRY).await;
                 }
-                self.ctx.env.sleep(RETRY).await;
+                Err(fault) if passing(fault) => {
+                    self.give_up("the server had no room for its layout");
+                    return result.and(Err(fault));
+                }
+                outcome => result = result.and(outcome),
             }
         }
         result
@@ -725,10 +735,12 @@ impl File {
         if state.generation != sealed.generation {
             return Vec::new();
         }
-        let mut edits = Vec::new();
+        let mut taken = VecDeque::new();
         while state.log.front().is_some_and(|logged| logged.seq < sealed.edits_below) {
-            edits.extend(state.log.pop_front().map(|logged| logged.edit));
+            taken.extend(state.log.pop_front());
         }
+        thin_sealed(&mut taken);
+        let edits: Vec<Edit> = taken.into_iter().map(|logged| logged.edit).collect();
         let times = sealed.mtime.is_some() || sealed.ctime.is_some();
         if edits.is_empty() && sealed.size.is_none() && !times {
             return Vec::new();
@@ -748,15 +760,11 @@ impl File {
         // a longer one with the last, when all its blocks are there.
         let at = if sealed.shrinks { 0 } else { parts.len() - 1 };
         parts[at].size = sealed.size;
-        let contents = parts
-            .iter()
-            .flat_map(|part| &part.edits)
-            .filter(|edit| matches!(edit, Edit::Content { .. }))
-            .count();
-        debug_assert!(contents <= CONTENTS_MAX, "`thin_contents` leaves the newest");
+        let content = |edit: &Edit| matches!(edit, Edit::Content { .. });
+        let has_content = parts.iter().any(|part| part.edits.iter().any(content));
         let last = parts.last_mut().expect("at least one");
         // The size ends what content has raised it to, too.
-        if contents > 0 {
+        if has_content {
             last.size = sealed.size;
         }
         // Times that were set explicitly since count.
@@ -802,11 +810,18 @@ impl File {
         edits
     }
 
-    /// The server did not take what was sealed, or not all.
-    fn refused(self: &Rc<Self>, sealed: &Sealed, fault: Fault, edits: Vec<Edit>, company: bool) {
+    /// The server did not take what was sealed, or not all. `true`: what it had no room for is dirty again, and the
+    /// next commit needs that room no more.
+    fn refused(
+        self: &Rc<Self>,
+        sealed: &Sealed,
+        fault: Fault,
+        edits: Vec<Edit>,
+        company: bool,
+    ) -> bool {
         let mut state = self.state.borrow_mut();
         if state.generation != sealed.generation || fault == Fault::Evicted {
-            return;
+            return false;
         }
         if passing(fault) || company {
             state.alone = company;
@@ -816,7 +831,7 @@ impl File {
             }
             // Nothing of it is under way now.
             thin_contents(&mut state.log, 0);
-            return;
+            return fault == Fault::NoSpace && !company && self.give_place(&mut state);
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
             // Without a name and a handle, here as elsewhere: nobody misses the data.
@@ -825,10 +840,11 @@ impl File {
             state.abandon();
             drop(state);
             self.changed.notify_all();
-            return;
+            return false;
         }
         drop(state);
         self.give_up(fault.text());
+        false
     }
 
     /// What the server will not take is lost.

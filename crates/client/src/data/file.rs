@@ -5,7 +5,7 @@
 //! - `dirty` runs do not overlap, `writing` flights do not overlap; a dirty run may
 //!   overlap a flight and is then launched after it;
 //! - every block of a dirty run either has a place it may be written to, or is
-//!   counted in the run's reservation, or will need none (`inline`);
+//!   counted in the run's reservation;
 //! - `log` is the ordered list of layout edits not yet sent; those that speak of
 //!   data carry it in blocks whose write was launched before them;
 //! - `disk_size` is what the size would be if only launched writes had been made:
@@ -696,6 +696,7 @@ impl File {
             }
         }
         self.reserve_again(state, from, to);
+        self.log_refused(state);
         state.mark_stale(from, to);
         state.tail = None;
         // What lay behind the size before may lie there still.
@@ -721,8 +722,7 @@ impl File {
         while let Some((start, run)) = state.dirty_from(at, to) {
             at = start + run.blocks();
             let lack = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
-            let needs_none = (start, at) == (0, 1) && state.fits_inline(state.size);
-            if lack == 0 || needs_none {
+            if lack == 0 {
                 continue;
             }
             match self.ctx.pool.reserve(lack) {

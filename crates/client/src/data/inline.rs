@@ -3,16 +3,17 @@
 //! Invariants:
 //! - block 0 is content, or mapped in the layout, or a hole; bytes accepted since lie over it in a dirty run;
 //! - a run becomes content when it is launched: the file is held whole, its whole layout is known and empty, and its size
-//!   is within what the server says fits the slot, or within what lies with the inode already. There is no write to a
-//!   device then, no flush, and what was reserved for it goes back to the pool;
-//! - as long as that is so, a dirty block 0 needs no reservation (it is *bare*): what takes it away first launches the block,
-//!   or reserves its place;
-//! - content that is not dirty gets shorter, or zero, where it is;
-//! - content that the server does not have is in the log, and holds its share of the dirty budget until the commit is answered;
+//!   is within what the server said fits the slot, or within what lies with the inode already. There is no write to a
+//!   device then, and no flush;
+//! - how much fits is a hint: names and attributes may take the room at any time. So content keeps the data block that was
+//!   reserved for its bytes until the server has it. If the server has no room, block 0 is dirty again, and goes there;
+//! - content that the server does not have holds its share of the dirty budget, too;
+//! - content at rest, which is not dirty, is changed where it is as long as it gets no longer: it needs no block, for
+//!   the server never moves what gets no longer;
 //! - content leaves by the first launch of block 0 that does not fit: the edit is the mapping, by which the server
 //!   drops it. If that write fails, what was there before holds again;
 //! - of content in the log only the newest matters: what stands before it, or before a hole of block 0, is taken out unless
-//!   it belongs to a commit under way.
+//!   it belongs to a commit under way. A commit has one at most.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -21,11 +22,11 @@ use env::{Env, IoBuf};
 use proto::mds::{Edit, LayoutPart};
 use proto::wire::Bytes;
 use types::Fault;
-use types::limits::{BLOCK, SLOT_XATTRS_MAX};
+use types::limits::{BLOCK, BLOCK_U64};
 
 use super::budget::Claim;
-use super::commit::Purpose;
 use super::file::{File, Logged, Run, State};
+use super::pool::Reserved;
 use super::write::{Lack, Means};
 
 /// What lies with the inode of one file.
@@ -37,10 +38,18 @@ pub(super) struct Inline {
     replaced: Option<Vec<u8>>,
     /// So many bytes fit the slot; 0: none, or block 0 is to have a place.
     max: u64,
-    /// What attributes that were set since may have taken of that.
-    for_xattrs: u64,
+    /// The server had no room for `content` or `replaced`, and does not have it.
+    refused: bool,
     /// Of content that the server does not have.
-    claim: Option<Claim>,
+    held: Option<Held>,
+}
+
+/// What content holds until the server has it.
+pub(super) struct Held {
+    /// Share of the dirty budget.
+    pub claim: Claim,
+    /// The block that it goes to if the server has no room for it; none if it lay there before, as long.
+    pub place: Reserved,
 }
 
 impl Inline {
@@ -58,11 +67,21 @@ impl Inline {
     /// The server knows every place.
     pub fn settle(&mut self) {
         self.replaced = None;
+        self.refused = false;
     }
 }
 
 /// Takes content out of the log that later edits leave nothing of, but for what belongs to a commit under way.
 pub(super) fn thin_contents(log: &mut VecDeque<Logged>, sealed: u64) {
+    thin(log, sealed, |_| false);
+}
+
+/// As [`thin_contents`], of the edits of one commit: the data of what they map is stable, and nothing takes it back.
+pub(super) fn thin_sealed(edits: &mut VecDeque<Logged>) {
+    thin(edits, 0, |edit| matches!(edit, Edit::Map { extent } if extent.file.0 == 0));
+}
+
+fn thin(log: &mut VecDeque<Logged>, sealed: u64, covers: impl Fn(&Edit) -> bool) {
     let mut covered = false;
     let mut at = log.len();
     while at > 0 {
@@ -73,7 +92,7 @@ pub(super) fn thin_contents(log: &mut VecDeque<Logged>, sealed: u64) {
             }
             Edit::Content { .. } => covered = true,
             Edit::Unmap { from, to } if from.0 == 0 && *to > 0 => covered = true,
-            _ => {}
+            other => covered |= covers(other),
         }
     }
 }
@@ -112,7 +131,7 @@ impl State {
 
     /// Block 0 is no longer what lies with the inode, and never will be again.
     pub fn drop_inline(&mut self) -> bool {
-        self.inline.replaced = None;
+        self.inline.settle();
         let had = self.inline.content.take().is_some();
         self.blocks = self.blocks.saturating_sub(u64::from(had));
         had
@@ -142,21 +161,16 @@ impl State {
         self.inline.content = (!content.0.is_empty()).then(|| content.0.clone());
     }
 
-    /// Is there content that the server does not have, or that is to become such?
-    pub fn has_unsent_content(&self) -> bool {
-        self.inline.claim.is_some() || self.is_bare()
-    }
-
     /// Is content in the log?
     pub fn has_logged_content(&self) -> bool {
-        self.inline.claim.is_some()
+        self.inline.held.is_some()
             && self.log.iter().any(|logged| matches!(logged.edit, Edit::Content { .. }))
     }
 
-    /// The server took a commit: content that it has holds no budget.
+    /// The server took a commit: content that it has holds nothing.
     pub fn content_committed(&mut self) {
-        if self.inline.claim.is_some() && !self.has_logged_content() {
-            self.inline.claim = None;
+        if !self.has_logged_content() {
+            self.inline.held = None;
         }
     }
 
@@ -170,74 +184,91 @@ impl State {
             && !self.in_parts()
     }
 
-    /// Is block 0 dirty with neither a place nor a reservation? Then it fits.
-    pub fn is_bare(&self) -> bool {
-        let unreserved = |run: &Run| run.reserved.blocks() == 0;
-        self.dirty.get(&0).is_some_and(unreserved) && self.layout.unplaced(0, 1) > 0
-    }
-
     /// Is `block` clean content, which can be changed where it is as long as it gets no longer?
     pub fn is_at_rest_inline(&self, block: u64) -> bool {
         self.is_inline(block) && self.dirty_at(block).is_none() && !self.in_parts()
     }
 
+    /// Are the bytes before `end` content at rest, so that they can be replaced where they are?
+    pub fn is_within_content(&self, end: u64) -> bool {
+        self.is_at_rest_inline(0) && self.content_len().is_some_and(|len| end <= len as u64)
+    }
+
     /// Blocks of dirty runs that count as the file's beside those that it has.
     pub fn dirty_blocks(&self) -> u64 {
-        let reserved: u64 = self.dirty.values().map(|run| run.reserved.blocks()).sum();
-        reserved + u64::from(self.is_bare())
+        self.dirty.values().map(|run| run.reserved.blocks()).sum()
     }
 
     /// Block 0 is to hold these bytes, and nothing else; the server is told with the next commit.
-    fn log_content(&mut self, bytes: Vec<u8>, claim: Claim) {
+    fn log_content(&mut self, bytes: Vec<u8>, held: Held) {
         self.blocks += 1 - self.inline_blocks();
         self.inline.content = Some(bytes.clone());
-        self.inline.replaced = None;
-        self.inline.claim.get_or_insert(claim);
+        self.inline.settle();
+        match &mut self.inline.held {
+            Some(before) if before.place.blocks() > 0 => {}
+            Some(before) => before.place.merge(held.place),
+            None => self.inline.held = Some(held),
+        }
         self.push_edit(Edit::Content { bytes: Bytes(bytes) });
     }
 
-    /// The slot has `bytes` less room from now on. Lacks the server content that is too long for the rest?
-    fn take_room(&mut self, file: &File, bytes: u64) -> bool {
-        let left = self.inline.max.saturating_sub(bytes).max(self.inline.max.min(1));
-        if self.is_bare() && self.size > left {
-            file.launch_bare(self);
-        }
-        self.inline.max = left;
-        let too_long = self.content_len().is_some_and(|len| len as u64 > left);
-        self.inline.claim.is_some() && too_long
+    /// Bytes of content at rest are replaced from `at` on.
+    pub fn put_at_rest(&mut self, at: usize, data: &[u8], held: Held) {
+        let mut bytes = self.inline.content.clone().expect("it is at rest");
+        bytes[at..at + data.len()].copy_from_slice(data);
+        self.log_content(bytes, held);
     }
 
     /// Bytes `[from, to)` of content at rest are zero, and none is behind the size.
-    pub fn zero_inline(&mut self, from: usize, to: usize, claim: Claim) {
+    pub fn zero_inline(&mut self, from: usize, to: usize, held: Held) {
         let mut bytes = self.inline.content.clone().expect("it is at rest");
         let end = to.min(bytes.len());
         bytes[from.min(end)..end].fill(0);
         bytes.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
-        self.log_content(bytes, claim);
+        self.log_content(bytes, held);
     }
 }
 
 impl File {
+    /// One block of the budget, and none of the pool: content at rest has its place.
+    pub(super) fn held_at_rest(&self, claim: Claim) -> Held {
+        Held { claim, place: self.ctx.pool.nothing() }
+    }
+
     /// Launches the run `[start, end)` as content, if that is what it is to be.
     pub(super) fn launch_inline(&self, state: &mut State, start: u64, end: u64) -> bool {
         if (start, end) != (0, 1) || !state.fits_inline(state.size) {
             return false;
         }
-        let Run { buf, claim, .. } = state.dirty.remove(&start).expect("given");
+        let Run { buf, claim, reserved, .. } = state.dirty.remove(&start).expect("given");
         let bytes = buf[..state.size as usize].to_vec();
-        state.log_content(bytes, claim);
+        state.log_content(bytes, Held { claim, place: reserved });
         state.disk_size = state.disk_size.max(state.size);
         state.tail_zero = true;
         state.tail = None;
         true
     }
 
-    /// The file is about to have something that no slot holds beside block 0, or a size that none has room for: if that
-    /// block is bare, it becomes content as long as it can. It needs no device, so nothing stands in its way.
-    pub(super) fn launch_bare(&self, state: &mut State) {
-        if state.is_bare() {
-            let launched = self.launch_inline(state, 0, 1);
-            assert!(launched, "a bare block fits the slot");
+    /// The server had no room for content: block 0 is to go to the block that is kept for it. `false`: none is, for
+    /// the server lacked room for something else.
+    pub(super) fn give_place(&self, state: &mut State) -> bool {
+        let held = state.inline.held.take_if(|held| held.place.blocks() > 0);
+        let Some(Held { claim, place }) = held else { return false };
+        state.log.retain(|logged| !matches!(logged.edit, Edit::Content { .. }));
+        state.inline.max = 0;
+        state.inline.refused = true;
+        state.disk_size = state.disk_size.min(state.server_size);
+        if state.is_at_rest_inline(0) {
+            self.put_out(state, Means { claim, reserved: place, fetched: Vec::new() });
+        }
+        true
+    }
+
+    /// What was to replace content is lost: that holds again, also if the server does not have it.
+    pub(super) fn log_refused(&self, state: &mut State) {
+        let refused = state.inline.refused && state.is_at_rest_inline(0);
+        if let Some(bytes) = state.inline.content.clone().filter(|_| refused) {
+            state.log_content(bytes, self.held_at_rest(self.ctx.budget.force(BLOCK_U64)));
         }
     }
 
@@ -251,7 +282,7 @@ impl File {
                 if !means.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
-                if !state.is_bare() && (!state.is_inline(0) || state.dirty_at(0).is_some()) {
+                if !state.is_at_rest_inline(0) {
                     state.inline.max = 0;
                     return Ok(());
                 }
@@ -267,49 +298,11 @@ impl File {
         Ok(())
     }
 
-    /// Block 0, bare or content, is dirty with a reservation.
+    /// Content at rest is dirty, with a block reserved.
     fn put_out(&self, state: &mut State, mut means: Means) {
-        if let Some(run) = state.dirty.get_mut(&0) {
-            run.reserved.merge(means.reserved);
-        } else {
-            let buf = state.inline_block(&self.ctx.env);
-            self.insert_run(state, &mut means, 0, buf);
-            state.mark_stale(0, 1);
-        }
-    }
-
-    /// A name takes `bytes` of the room in the slot, or more. What would not fit any more the server has when this ends, so
-    /// that the name is refused if there is no other place.
-    ///
-    /// # Errors
-    /// The server did not take it: `NoSpace`, `Evicted`, `Unreachable`.
-    pub async fn leave_room(self: &Rc<Self>, bytes: u64) -> Result<(), Fault> {
-        if !self.state.borrow_mut().take_room(self, bytes) {
-            return Ok(());
-        }
-        self.claim_commit().await;
-        let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
-        outcomes.into_iter().next().unwrap_or(Ok(()))
-    }
-
-    /// A name has taken `bytes` of the room in the slot, and nothing was on its way there.
-    pub fn room_taken(self: &Rc<Self>, bytes: u64) {
-        self.state.borrow_mut().take_room(self, bytes);
-    }
-
-    /// As [`File::leave_room`], for an attribute that takes `len` bytes, if it lies in the slot.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn leave_xattr_room(self: &Rc<Self>, len: usize) -> Result<(), Fault> {
-        let bytes = {
-            let mut state = self.state.borrow_mut();
-            let left = SLOT_XATTRS_MAX as u64 - state.inline.for_xattrs;
-            let bytes = if len <= SLOT_XATTRS_MAX { left.min(len as u64) } else { 0 };
-            state.inline.for_xattrs += bytes;
-            bytes
-        };
-        self.leave_room(bytes).await
+        let buf = state.inline_block(&self.ctx.env);
+        self.insert_run(state, &mut means, 0, buf);
+        state.mark_stale(0, 1);
     }
 
     /// Bytes of the file that lie with its inode.

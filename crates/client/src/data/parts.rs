@@ -15,7 +15,7 @@ use proto::mds::LayoutPart;
 use types::limits::BLOCK_U64;
 use types::{Attr, BlockRange, Fault, Part, Rights};
 
-use super::commit::{FLUSH_TRIES, Purpose, RETRY, passing};
+use super::commit::{FLUSH_TRIES, RETRY, passing};
 use super::extents::from_extent;
 use super::file::{File, State};
 
@@ -137,9 +137,7 @@ impl File {
             if self.is_settled_in(range) {
                 break;
             }
-            self.claim_commit().await;
-            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
-            let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
+            let outcome = self.commit_alone().await;
             result = result.and(outcome);
             match outcome {
                 Ok(()) => self.state.borrow_mut().touched.remove(range),

@@ -107,9 +107,6 @@ impl File {
                 let block = old / BLOCK_U64;
                 let known = state.tail_zero || old.is_multiple_of(BLOCK_U64);
                 if known || state.loaded_to > block && !state.has_content(block) {
-                    if !state.fits_inline(size) {
-                        self.launch_bare(&mut state);
-                    }
                     state.size = size;
                     state.disk_size = size;
                     state.tail_zero = true;
@@ -275,7 +272,6 @@ impl File {
         to: u64,
         reserved: &mut super::pool::Reserved,
     ) {
-        self.launch_bare(state);
         let after = state.layout.end_before(from);
         let mut at = from;
         for run in self.ctx.pool.allocate(self.ino, to - from, after, reserved) {

@@ -250,8 +250,11 @@ impl File {
         len: usize,
     ) {
         let end = offset + len as u64;
-        if offset >= BLOCK_U64 {
-            self.launch_bare(state);
+        if state.is_within_content(end) {
+            let held = self.held_at_rest(means.claim.split(BLOCK_U64));
+            state.put_at_rest(offset as usize, &data[..len], held);
+            state.mark_stale(0, 1);
+            return self.accepted(state);
         }
         if let Some(block) = state.stale_tail(offset) {
             let old = state.size;
@@ -297,8 +300,7 @@ impl File {
         state.mark_stale(first, last);
         state.touch_blocks(first, last);
         self.grow(state, end);
-        state.touch(self.stamp());
-        state.writes = state.writes.saturating_add(1);
+        self.accepted(state);
         let soon = self.fsync_expected(state);
         let run = state.dirty.get_mut(&start).expect("put in above");
         let large = run.blocks() >= RUN_BLOCKS || (adopt && len >= DIRECT_MIN);
@@ -306,6 +308,12 @@ impl File {
             run.wanted = true;
             self.launch(state, start);
         }
+    }
+
+    /// A write was put in.
+    fn accepted(&self, state: &mut State) {
+        state.touch(self.stamp());
+        state.writes = state.writes.saturating_add(1);
     }
 
     /// Puts bytes into the run at `start`, which they overlap or continue; the run grows as needed.
@@ -387,7 +395,7 @@ impl File {
             let run = state.dirty.get_mut(&start).expect("found");
             run.buf[at + a..at + b].fill(0);
         } else if state.is_at_rest_inline(block) {
-            state.zero_inline(a, b, means.claim);
+            state.zero_inline(a, b, self.held_at_rest(means.claim));
         } else {
             let mut buf = state.old_copy(&self.ctx.env, &means, block);
             buf[a..b].fill(0);
@@ -473,15 +481,13 @@ impl State {
             || self.tail.as_ref().is_some_and(|(tail, _)| *tail == block)
     }
 
-    /// Blocks of `[from, to)` that have no place and no reservation, a bare one included.
+    /// Blocks of `[from, to)` that have no place and no reservation.
     fn unreserved(&self, from: u64, to: u64) -> u64 {
         let mut need = self.layout.unplaced(from, to);
         let mut at = from;
         while let Some((start, run)) = self.dirty_from(at, to) {
             let end = start + run.blocks();
-            if start > 0 || !self.is_bare() {
-                need -= self.layout.unplaced(start.max(from), end.min(to));
-            }
+            need -= self.layout.unplaced(start.max(from), end.min(to));
             at = end;
             if at >= to {
                 break;
@@ -491,9 +497,11 @@ impl State {
     }
 
     fn lacks(&self, means: &Means, offset: u64, end: u64) -> Lack {
+        if self.is_within_content(end) {
+            return Lack::Nothing;
+        }
         let (first, last) = blocks_of(offset, end);
-        let fits = (first, last) == (0, 1) && self.fits_inline(self.size.max(end));
-        let mut need = if fits { 0 } else { self.unreserved(first, last) };
+        let mut need = self.unreserved(first, last);
         let stale_tail = self.stale_tail(offset);
         if let Some(block) = stale_tail {
             need += self.unreserved(block, block + 1);

@@ -6,7 +6,7 @@ use env::sync::Notify;
 use proto::mds::{InoRef, NewNode, Op, OpReply};
 use proto::wire::Bytes;
 use types::limits::SYMLINK_MAX;
-use types::{Attr, Fault, FileKind, Ino, Name, Rights};
+use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::lookup::WANT;
 use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
@@ -71,15 +71,12 @@ impl Client {
     /// A further name.
     pub async fn link(&self, caller: &Caller, ino: Ino, place: Place<'_>) -> Result<Entry, Fault> {
         self.core.writable()?;
-        let unnamed = self.core.inodes.get(ino).filter(|inode| inode.is_unnamed());
-        if let Some(inode) = &unnamed {
-            leave_room(inode, place.name.as_bytes().len()).await?;
-        }
+        let unnamed = self.core.inodes.get(ino).is_some_and(|inode| inode.is_unnamed());
         let op = Op::Link {
             ino: InoRef::Is { ino },
             dir: InoRef::Is { ino: place.dir },
             name: place.name.clone(),
-            unnamed: unnamed.is_some(),
+            unnamed,
         };
         let reply = self.core.session.call(Call::one(caller, op)).await?;
         let OpReply::Linked { leased, .. } = result(&reply, 0)? else {
@@ -129,8 +126,6 @@ impl Client {
     ) -> Result<(), Fault> {
         self.core.writable()?;
         let exchanged = flags & EXCHANGE != 0;
-        let left = self.core.leave_room_for_name(from, to.name).await?;
-        let left_too = !exchanged || self.core.leave_room_for_name(to, from.name).await?;
         let removal = if flags == 0 && !self.core.is_same(from, to) {
             self.core.prepare_removal(to).await
         } else {
@@ -149,12 +144,6 @@ impl Client {
             return Err(Fault::Protocol);
         };
         self.core.origins.note(moved.attr.ino, to.dir, to.name);
-        if !left {
-            self.core.room_taken(moved.attr.ino, more_than(from.name, to.name));
-        }
-        if let Some(attr) = replaced.filter(|_| !left_too) {
-            self.core.room_taken(attr.ino, more_than(to.name, from.name));
-        }
         if let Some(attr) = replaced
             && !exchanged
         {
@@ -164,19 +153,6 @@ impl Client {
             }
         }
         Ok(())
-    }
-}
-
-/// By so many bytes `new` is longer than `old`.
-fn more_than(old: &Name, new: &Name) -> usize {
-    new.as_bytes().len().saturating_sub(old.as_bytes().len())
-}
-
-/// The file's slot is about to have `bytes` less room for what lies there.
-async fn leave_room(inode: &Inode, bytes: usize) -> Result<(), Fault> {
-    match inode.content() {
-        Some(content) => content.file.leave_room(bytes as u64).await,
-        None => Ok(()),
     }
 }
 
@@ -253,46 +229,6 @@ impl Core {
         match dir.names(|names| names.find(place.name)) {
             Known::Leads(ino) => self.inodes.get(ino),
             _ => None,
-        }
-    }
-
-    /// What has the name at `place` is about to get the name `new`: its content makes room for a longer one. `false`: nobody
-    /// here knows yet which inode that is, and nothing is on its way that could be too long.
-    async fn leave_room_for_name(&self, place: Place<'_>, new: &Name) -> Result<bool, Fault> {
-        let more = more_than(place.name, new);
-        if more == 0 {
-            return Ok(true);
-        }
-        let inode = match self.known(place) {
-            None if self.data().has_unsent_content() => self.find_here(place).await?,
-            None => return Ok(false),
-            known => known,
-        };
-        if let Some(inode) = inode {
-            leave_room(&inode, more).await?;
-        }
-        Ok(true)
-    }
-
-    /// A longer name has taken `bytes` of the room in the inode's slot.
-    fn room_taken(&self, ino: Ino, bytes: usize) {
-        if let Some(content) = self.inodes.get(ino).and_then(|inode| inode.content()) {
-            content.file.room_taken(bytes as u64);
-        }
-    }
-
-    /// The inode that `place` leads to by the server's word, if this client knows of it.
-    async fn find_here(&self, place: Place<'_>) -> Result<Option<Rc<Inode>>, Fault> {
-        let op = Op::Lookup {
-            dir: InoRef::Is { ino: place.dir },
-            name: place.name.clone(),
-            want: Rights::empty(),
-            want_dir: Rights::empty(),
-        };
-        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
-        match result(&reply, 0)? {
-            OpReply::Entry { entry: Some(leased), .. } => Ok(self.inodes.get(leased.attr.ino)),
-            _ => Ok(None),
         }
     }
 

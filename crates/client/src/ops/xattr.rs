@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use proto::mds::{InoRef, Op, OpReply};
 use proto::wire::Bytes;
-use types::limits::{BLOCK_U64, XATTR_LENGTHS, XATTR_NAME_MAX, XATTR_VALUE_MAX};
+use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
 
 use crate::api::Caller;
@@ -70,9 +70,6 @@ impl Client {
         }
         if value.len() > XATTR_VALUE_MAX {
             return Err(Fault::TooBig);
-        }
-        if let Some(content) = self.core.inodes.get(ino).and_then(|inode| inode.content()) {
-            content.file.leave_xattr_room(XATTR_LENGTHS + name.len() + value.len()).await?;
         }
         let op = Op::SetXattr {
             ino: InoRef::Is { ino },

@@ -35,9 +35,7 @@ pub fn link(
         return Err(Fault::NotFound.into());
     }
     cx.need(dir, Rights::NAMES | Rights::ATTR);
-    // Its first name takes room in the slot, as a longer one does (`rename::need_room`).
-    let first = attr.nlink == 0 && attr.kind == FileKind::Regular;
-    cx.need(ino, if first { Rights::ATTR | Rights::WRITES } else { Rights::ATTR });
+    cx.need(ino, Rights::ATTR);
     let seen = cx.seen(attr);
     cx.ready()?;
     txn.link(dir, name, ino)?;

@@ -78,10 +78,6 @@ pub fn rename(
         Some(target) => need_target(cx, target),
         None => {}
     }
-    need_room(cx, txn, (from, source.ino), to.1)?;
-    if let Some(target) = target.filter(|_| exchange) {
-        need_room(cx, txn, (to, target.ino), from.1)?;
-    }
     let seen = cx.seen(source);
     cx.ready()?;
     let work = Work { from, to, source, target, exchange };
@@ -104,20 +100,6 @@ pub fn rename(
     let (moved, from, to) = (cx.leased(moved), cx.leased(from_attr), cx.leased(to_attr));
     let kept = cx.open_elsewhere(over);
     Ok(OpReply::Renamed { moved, replaced, from, to, kept })
-}
-
-/// Who writes a file counts on the room that its slot has for content. Before a longer name takes some of it, what is on
-/// its way comes here; then it is this operation that fails if it can be put nowhere else.
-fn need_room(
-    cx: &mut Cx<'_>,
-    txn: &mut Txn<'_>,
-    ((dir, name), ino): ((Ino, &Name), Ino),
-    new: &Name,
-) -> Result<(), Stop> {
-    if txn.name_takes_room(dir, name, new.as_bytes().len())? {
-        cx.need(ino, Rights::WRITES);
-    }
-    Ok(())
 }
 
 /// A directory must not come to lie inside itself, nor be replaced by what lies in it.

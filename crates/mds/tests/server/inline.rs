@@ -131,32 +131,21 @@ fn a_commit_with_more_content_than_one_may_have_is_refused_whole() {
 }
 
 #[test]
-fn who_writes_a_file_is_asked_for_it_before_another_client_gives_it_a_longer_name() {
+fn a_longer_name_asks_nothing_of_who_writes_the_file() {
     with_inline_data(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
-        a.stubborn();
         let (ino, max) = made(&a, "name").await;
-        let rename = |old: &'static str, new: &'static str| {
-            let b = b.clone();
-            bed.env.spawn_join(async move { b.rename((ROOT, old), (ROOT, new), 0).await })
-        };
-        // Nothing that it writes is asked for here.
-        rename("name", "n").await.unwrap();
-        let give_back = |seq, give| Op::Return { ino, seq, give, still_open: false, part: None };
-        let longer = rename("n", "longer");
-        let (of, seq, take) = a.recall().await;
-        assert!(of == ino && take.contains(Rights::DATA_X), "{take:?}");
-        // What it was told that there is room for.
+        b.rename((ROOT, "name"), (ROOT, "longer"), 0).await.unwrap();
+        // What it was told that there is room for lies apart now.
         let full = vec![7; max as usize];
         a.commit(ino, vec![content(&full)], None).await.unwrap();
-        a.reserved(give_back(seq, take)).await;
-        longer.await.unwrap();
         assert_eq!(told(&b, ino).await, (full, 0));
     });
 }
 
+/// The client has a block of the data zone for it: mapping that needs none of what is kept for removals.
 #[test]
-fn content_that_no_block_is_left_for_waits_for_what_is_being_freed() {
+fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapping_is_taken() {
     let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
     with_features(7, (10 << 20, 2000), features, |bed| async move {
         let c = bed.client("c").await;
@@ -173,6 +162,7 @@ fn content_that_no_block_is_left_for_waits_for_what_is_being_freed() {
                 break;
             }
         }
+        let run = c.space(1).await.unwrap().remove(0);
         // Each is longer than its slot has room for.
         let long = |max: u32| vec![9; max as usize + 1];
         let (ino, max) = loop {
@@ -186,6 +176,8 @@ fn content_that_no_block_is_left_for_waits_for_what_is_being_freed() {
             }
         };
         assert_eq!(told(&c, ino).await, (Vec::new(), 0), "as it was");
+        // Also while something is being freed, which may wait for a recall, and that for the commit.
+        let unlink = Op::Unlink { dir: at(ROOT), name: name("f0"), unused: None };
         let commit = Op::Commit {
             ino,
             edits: vec![content(&long(max))],
@@ -195,9 +187,12 @@ fn content_that_no_block_is_left_for_waits_for_what_is_being_freed() {
             merge: false,
             tail_zero: false,
         };
-        let unlink = Op::Unlink { dir: at(ROOT), name: name("f0"), unused: None };
+        let before = bed.env.now();
         let done = c.compound(vec![unlink, commit]).await;
-        assert!(matches!(done[1], Ok(OpReply::Attr { .. })), "{:?}", done[1]);
-        assert_eq!(told(&c, ino).await, (long(max), 0));
+        assert_eq!(done[1], Err(Fault::NoSpace));
+        assert!(bed.env.now().since(before) < Duration::from_millis(100));
+        let size = Some(u64::from(max) + 1);
+        assert_eq!(c.commit(ino, vec![map(&run)], size).await.map(|attr| attr.blocks), Ok(1));
+        assert_eq!(told(&c, ino).await, (Vec::new(), 1));
     });
 }

@@ -10,13 +10,13 @@
 //! - there is none on a file system without the feature `inline-data`.
 
 use types::limits::CONTENT_MAX;
-use types::{Fault, FileBlock, FileKind, Ino, MetaBlock, Name};
+use types::{Fault, FileBlock, Ino, MetaBlock};
 
 use super::layout::Layout;
 use crate::error::Stop;
 use crate::features::Feature;
 use crate::format::blob::BLOB_MAX;
-use crate::format::slot::{Slot, SlotState};
+use crate::format::slot::Slot;
 use crate::txn::Txn;
 
 impl Txn<'_> {
@@ -31,18 +31,6 @@ impl Txn<'_> {
         }
         let Layout { slot, .. } = self.open_layout(ino)?;
         Ok(slot.rest_room(slot.name().len()).min(CONTENT_MAX))
-    }
-
-    /// Would a new name of `len` bytes, in place of `name`, leave less room for content in a file's slot?
-    ///
-    /// # Errors
-    /// As [`Txn::lookup`]; `NotFound`.
-    pub fn name_takes_room(&mut self, dir: Ino, name: &Name, len: usize) -> Result<bool, Stop> {
-        if !self.has_content_feature() || len <= name.as_bytes().len() {
-            return Ok(false);
-        }
-        let (_, slot) = self.find_live(dir, name)?;
-        Ok(slot.state() == SlotState::Inode && slot.kind() == FileKind::Regular)
     }
 
     /// The content that lies with the inode; empty if there is none.

@@ -63,7 +63,7 @@ pub struct Server {
     /// The client has handles of its files.
     pub open: Cell<bool>,
     pub frozen: Cell<bool>,
-    /// So many bytes lie with inodes.
+    /// So many bytes lie with inodes, and there is no other room for content.
     pub inline_max: Cell<u32>,
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
@@ -122,11 +122,23 @@ impl Server {
         assert!(!bytes.contains(&GARBAGE), "committed before it was stable: {extent:?}");
     }
 
+    /// Content that is longer than what is there has room only in the slot.
+    fn lacks_room(&self, commit: &Commit) -> bool {
+        let there = self.now.borrow().files.get(&commit.ino).map_or(0, |file| file.content.len());
+        let most = there.max(self.inline_max.get() as usize);
+        commit
+            .edits
+            .iter()
+            .any(|edit| matches!(edit, Edit::Content { bytes } if bytes.0.len() > most))
+    }
+
     fn apply(&self, commit: &Commit) {
         let mut now = self.now.borrow_mut();
         let state = &mut *now;
         let mut file = state.files.remove(&commit.ino).unwrap_or_default();
         assert!(commit.edits.len() <= types::limits::COMMIT_EDITS_MAX);
+        let contents = commit.edits.iter().filter(|edit| matches!(edit, Edit::Content { .. }));
+        assert!(contents.count() <= 1, "only the newest matters");
         for edit in &commit.edits {
             match edit {
                 Edit::Map { extent } => {
@@ -159,8 +171,7 @@ impl Server {
                     file.layout.set_written(from.0, from.0 + len, true);
                 }
                 Edit::Content { bytes } => {
-                    let most = self.inline_max.get() as usize;
-                    assert!(!commit.merge && (1..=most).contains(&bytes.0.len()), "{bytes:?}");
+                    assert!(!commit.merge && !bytes.0.is_empty(), "{bytes:?}");
                     let removed = file.layout.remove(0, 1);
                     Self::free_all(state, removed);
                     file.content = bytes.0.clone();
@@ -239,6 +250,10 @@ impl Rpc for Server {
                         self.apply(&Commit { edits, size, mtime: None, ctime: None, ..*commit });
                     }
                     results.push(Err(refusal));
+                    continue;
+                }
+                if self.lacks_room(commit) {
+                    results.push(Err(Fault::NoSpace.into()));
                     continue;
                 }
                 self.apply(commit);
