@@ -45,8 +45,12 @@ impl Vfs {
         let end = offset + len;
         // A size that Linux does not take in it does not use either: it reads to the end that it knew.
         let sized = end <= self.size(ino) || self.getattr(ino).await?.kept;
+        // Another process's question may have been asked before this read began, and be answered now.
+        let told = pages.sizes_told.get();
         let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
-        let sized = sized && pages.doubtful_size.get() != Some(self.size(ino));
+        let sized = sized
+            && pages.doubtful_size.get() != Some(self.size(ino))
+            && pages.sizes_told.get() == told;
         read.blurred |= before.0 > 0 || before != pages.changing.get() || !leased || !sized;
         Ok(read)
     }
@@ -179,6 +183,7 @@ impl Vfs {
         if let Some(pages) = self.known_pages(ino)
             && size != old
         {
+            pages.sizes_told.set(pages.sizes_told.get() + 1);
             pages.truncate(size, u64::MAX).await;
         }
     }

@@ -87,6 +87,8 @@ pub struct Pages {
     pub changing: Cell<(u32, u64)>,
     /// A size that an answer has told otherwise, which was not taken in.
     pub doubtful_size: Cell<Option<u64>>,
+    /// How often an answer to a question for attributes has changed the size.
+    pub sizes_told: Cell<u64>,
 }
 
 impl Default for Pages {
@@ -100,6 +102,7 @@ impl Default for Pages {
             told: RefCell::default(),
             changing: Cell::default(),
             doubtful_size: Cell::new(None),
+            sizes_told: Cell::new(0),
         }
     }
 }
