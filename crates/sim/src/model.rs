@@ -4,6 +4,7 @@
 //! what follows from it. Where POSIX or SEMANTICS.md leave a choice, every choice is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use types::{Fault, FileKind, Ino};
@@ -156,6 +157,25 @@ pub struct State {
     pub learned: BTreeMap<usize, u64>,
     /// Clients may lose what they did.
     pub mortal: bool,
+    /// Which inodes without names and handles are remembered.
+    pub gone: Gone,
+}
+
+/// Inodes in the order in which they lost their last name or handle. States that differ only in that
+/// order are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Gone(Vec<Ino>);
+
+impl PartialEq for Gone {
+    fn eq(&self, _: &Gone) -> bool {
+        true
+    }
+}
+
+impl Eq for Gone {}
+
+impl Hash for Gone {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// Open files of one inode of one client.
@@ -179,6 +199,7 @@ impl Default for State {
             doubted: BTreeSet::new(),
             learned: BTreeMap::new(),
             mortal: false,
+            gone: Gone::default(),
         }
     }
 }
@@ -266,14 +287,19 @@ impl State {
     /// An inode lost a name, or was closed. Who had found it before may open it still, so
     /// the last ones are remembered.
     pub(crate) fn perhaps_gone(&mut self) {
-        let gone: Vec<Ino> = self
+        let gone: BTreeSet<Ino> = self
             .nodes
             .iter()
             .filter(|(ino, node)| node.nlink == 0 && !self.is_open(**ino))
             .map(|(ino, _)| *ino)
             .collect();
-        for ino in gone.iter().rev().skip(GONE_MAX) {
-            self.nodes.remove(ino);
+        let order = &mut self.gone.0;
+        order.retain(|ino| gone.contains(ino));
+        let new: Vec<Ino> = gone.into_iter().filter(|ino| !order.contains(ino)).collect();
+        order.extend(new);
+        let surplus = order.len().saturating_sub(GONE_MAX);
+        for ino in order.drain(..surplus) {
+            self.nodes.remove(&ino);
         }
     }
 
