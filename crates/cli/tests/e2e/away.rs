@@ -44,11 +44,15 @@ fn waits_for_mount(child: &Child) -> bool {
 }
 
 impl Waiters {
-    /// Starts those that open something while the server is there.
-    fn prepare(root: &Path) -> (Child, Child) {
+    /// Starts those that open something while the server is there. `granted`: their mount has been given blocks, so that
+    /// the writer waits for its fsync; else it waits for space.
+    fn prepare(root: &Path, granted: bool) -> (Child, Child) {
+        if granted {
+            fs::write(root.join("large"), pattern(2, 5000)).unwrap();
+        }
         let writer = run("dd", &["of=written", "conv=fsync,notrunc", "bs=64k"], root);
         eventually("the writer has its file open", || has_open(&writer, &root.join("written")));
-        let script = "flock 9 && echo > locked && exec cat 9>&9";
+        let script = "flock 9 && : > locked && exec cat 9>&9";
         let locker = run("bash", &["-c", &format!("exec 9>lock; {script}")], root);
         eventually("the lock is held", || root.join("locked").exists());
         (writer, locker)
@@ -57,8 +61,8 @@ impl Waiters {
     fn start(root: &Path, (mut writer, locker): (Child, Child)) -> Waiters {
         // The kernel has these names: the calls come through to the requests themselves.
         let mut input = writer.stdin.take().unwrap();
-        input.write_all(&pattern(1, 300_000)).unwrap();
-        drop(input);
+        // The pipe takes in only a part of what a writer leaves there that waits for space. It breaks when that ends.
+        std::thread::spawn(move || input.write_all(&pattern(1, 300_000)));
         Waiters {
             reader: run("stat", &["unknown/file"], root),
             maker: run("mkdir", &["made/dir"], root),
@@ -134,31 +138,35 @@ fn finish(cluster: Cluster) {
 
 #[test]
 fn who_waits_for_a_dead_server_is_killed_and_what_was_not_sent_is_not_done() {
-    let mut cluster = prepared();
-    let root = cluster.root();
-    let early = Waiters::prepare(&root);
-    know(&root);
-    cluster.kill_server();
-    eventually("the client knows", || cluster.client_log(0).contains("lost the connection"));
-    Waiters::start(&root, early).kill();
-    cluster.start_server();
-    assert!(root.join("removed/file").exists() && !root.join("made/dir").exists());
-    finish(cluster);
+    for granted in [true, false] {
+        let mut cluster = prepared();
+        let root = cluster.root();
+        let early = Waiters::prepare(&root, granted);
+        know(&root);
+        cluster.kill_server();
+        eventually("the client knows", || cluster.client_log(0).contains("lost the connection"));
+        Waiters::start(&root, early).kill();
+        cluster.start_server();
+        assert!(root.join("removed/file").exists() && !root.join("made/dir").exists());
+        finish(cluster);
+    }
 }
 
 #[test]
 fn who_waits_for_a_stopped_server_is_killed_and_what_was_sent_is_done_and_seen() {
-    let cluster = prepared();
-    let root = cluster.root();
-    let early = Waiters::prepare(&root);
-    know(&root);
-    signal(cluster.server_pid(), Signal::STOP);
-    Waiters::start(&root, early).kill();
-    signal(cluster.server_pid(), Signal::CONT);
-    // The kernel was told that both failed.
-    eventually("the directory is made", || root.join("made/dir").exists());
-    eventually("the file is removed", || !root.join("removed/file").exists());
-    finish(cluster);
+    for granted in [true, false] {
+        let cluster = prepared();
+        let root = cluster.root();
+        let early = Waiters::prepare(&root, granted);
+        know(&root);
+        signal(cluster.server_pid(), Signal::STOP);
+        Waiters::start(&root, early).kill();
+        signal(cluster.server_pid(), Signal::CONT);
+        // The kernel was told that both failed.
+        eventually("the directory is made", || root.join("made/dir").exists());
+        eventually("the file is removed", || !root.join("removed/file").exists());
+        finish(cluster);
+    }
 }
 
 #[test]

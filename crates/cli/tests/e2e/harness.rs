@@ -44,8 +44,10 @@ pub struct Spec {
     pub data_path: Option<PathBuf>,
     /// Where metadata lies, if not in a file of the cluster's.
     pub metadata_path: Option<PathBuf>,
-    /// Small files lie with their inodes, in slots of 1 KiB.
+    /// Small files lie with their inodes, as is usual.
     pub inline_data: bool,
+    /// Size of slots, as mkfs takes it.
+    pub slot: &'static str,
     /// When the test is stuck.
     pub limit: Duration,
 }
@@ -59,7 +61,8 @@ impl Default for Spec {
             host: "127.0.0.1".to_owned(),
             data_path: None,
             metadata_path: None,
-            inline_data: false,
+            inline_data: true,
+            slot: "512",
             limit: TEST_LIMIT,
         }
     }
@@ -124,9 +127,9 @@ impl Cluster {
         }
         std::fs::write(&config, text).unwrap();
         let mut mkfs = redbud();
-        mkfs.arg("mkfs").arg(&config);
-        if spec.inline_data {
-            mkfs.args(["--slot", "1K", "--inline-data", "on"]);
+        mkfs.arg("mkfs").arg(&config).args(["--slot", spec.slot]);
+        if !spec.inline_data {
+            mkfs.args(["--inline-data", "off"]);
         }
         success(&mut mkfs);
         let pids = SharedPids::default();

@@ -22,7 +22,7 @@ fn put(cluster: &Cluster, mount: usize, name: &str, bytes: &[u8]) {
 
 #[test]
 fn a_small_file_takes_no_data_block_until_it_grows_and_outlives_crashes() {
-    let mut cluster = Cluster::start(&Spec { inline_data: true, ..Spec::default() });
+    let mut cluster = Cluster::start(&Spec { slot: "1K", ..Spec::default() });
     let (a, b) = (cluster.mount(), cluster.mount());
     let before = taken(&cluster);
     for index in 0..50u8 {
@@ -69,7 +69,7 @@ const SIZES: [usize; 9] = [1, 500, 800, 879, 900, 3928, 4095, 4096, 5000];
 const ROOM: usize = 880 - 2;
 
 fn two_mounts() -> Cluster {
-    let mut cluster = Cluster::start(&Spec { inline_data: true, ..Spec::default() });
+    let mut cluster = Cluster::start(&Spec { slot: "1K", ..Spec::default() });
     cluster.mount();
     cluster.mount();
     cluster

@@ -174,7 +174,16 @@ fn what_random_operations_left_is_there_after_mounting_again() {
 
 #[test]
 fn random_operations_on_small_files_beside_their_inodes_leave_what_the_model_has() {
-    let mut cluster = Cluster::start(&Spec { inline_data: true, ..Spec::default() });
+    leaves_what_the_model_has(&Spec { slot: "1K", ..Spec::default() });
+}
+
+#[test]
+fn random_operations_on_small_files_in_data_blocks_leave_what_the_model_has() {
+    leaves_what_the_model_has(&Spec { inline_data: false, ..Spec::default() });
+}
+
+fn leaves_what_the_model_has(spec: &Spec) {
+    let mut cluster = Cluster::start(spec);
     cluster.mount();
     cluster.mount();
     let direct = OFlags::DIRECT.bits().cast_signed();
