@@ -646,6 +646,17 @@ impl Work {
         }
     }
 
+    /// Are the attributes of `ino` durable when the reply leaves, as far as others changed them? If not, what is told
+    /// of them, beside what was asked for, is nothing to keep.
+    fn waits_for_attr(&self, ino: Ino) -> bool {
+        let recent = self.server.recent.borrow();
+        if recent.is_empty() {
+            return true;
+        }
+        let changed = recent.rests_on(&Unit::Attr(ino), self.session.client);
+        changed <= self.wait.max(self.server.mfs.last_committed())
+    }
+
     fn rest_on(&mut self, reads: &[Unit]) {
         let recent = self.server.recent.borrow();
         if recent.is_empty() || planted(Bug::ReplyGateSkipped) {
@@ -689,7 +700,10 @@ impl Work {
                 {
                     continue;
                 }
-                let rights = leases.grantable(client, ino, rights);
+                let mut rights = leases.grantable(client, ino, rights);
+                if rights.contains(Rights::ATTR) && !self.waits_for_attr(ino) {
+                    rights -= Rights::ATTR;
+                }
                 granted |= !leases.rights(client, ino).contains(rights);
                 leases.grant(client, ino, rights);
             }

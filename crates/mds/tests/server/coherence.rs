@@ -187,6 +187,41 @@ fn who_meets_a_directory_that_another_has_removed_is_told_so_when_that_is_durabl
 }
 
 #[test]
+fn attributes_of_a_directory_that_may_still_be_lost_are_told_without_a_right_to_keep_them() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let made = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
+        let dir = made.unwrap().attr.ino;
+        a.call(Op::Sync {}).await.unwrap();
+        let set = SetAttr {
+            mode: Some(0o604),
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+            kill_setid: false,
+            judged_by: 0,
+        };
+        let changed = Op::SetAttr { ino: at(dir), set };
+        let changed = a.exchange(a.request(0, vec![changed])).await.unwrap();
+        assert!(changed.transno > changed.last_committed);
+        let look = || Op::Lookup { dir: at(dir), name: name("f"), want: A, want_dir: N | A };
+        let told = b.exchange(b.request(0, vec![look()])).await.unwrap();
+        assert!(
+            told.last_committed < changed.transno,
+            "it asked for a name, and waits for nothing"
+        );
+        let rights = |reply: &OpReply| match reply {
+            OpReply::Entry { dir, .. } => dir.rights,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(rights(told.results[0].as_ref().unwrap()), N);
+        a.call(Op::Sync {}).await.unwrap();
+        assert_eq!(rights(&b.call(look()).await.unwrap()), N | A);
+    });
+}
+
+#[test]
 fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
