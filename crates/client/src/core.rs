@@ -248,6 +248,21 @@ impl Core {
         }
     }
 
+    /// Asks the server for a change of names or attributes. If nobody waits for the answer any more, the kernel
+    /// was told that the call failed, and may believe what was before: it has forgotten that when this ends.
+    pub async fn change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
+        let reply = self.session.call(Call::one(caller, op)).await?;
+        if self.session.caller_is_gone()
+            && let Ok(done) = result(&reply, 0)
+        {
+            self.kernel.inc_epoch().await;
+            for ino in told_of(done) {
+                self.kernel.inval_attr(ino).await;
+            }
+        }
+        Ok(reply)
+    }
+
     /// The content of an inode was changed. If nobody waits for the answer any more, the
     /// kernel does not hear of it, and may have read what was before.
     pub async fn content_changed(&self, inode: &Inode) {
@@ -677,21 +692,6 @@ impl Events for Core {
             }
         }
         self.absorb_plain(request, reply, order);
-    }
-
-    fn untold(&self, _: &Request, reply: &Reply) {
-        let changed: Vec<Ino> = reply.results.iter().flatten().flat_map(told_of).collect();
-        if changed.is_empty() {
-            return;
-        }
-        // The kernel was told that the call failed, so it may believe what was before.
-        let kernel = self.kernel.clone();
-        self.env.spawn(async move {
-            kernel.inc_epoch().await;
-            for ino in changed {
-                kernel.inval_attr(ino).await;
-            }
-        });
     }
 
     fn push(&self, push: Push) {

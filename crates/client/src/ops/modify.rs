@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::inode::Inode;
 use crate::names::Known;
-use crate::rpc::{Call, result};
+use crate::rpc::result;
 
 const EXCHANGE: u32 = 2;
 
@@ -78,7 +78,7 @@ impl Client {
             name: place.name.clone(),
             unnamed,
         };
-        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let reply = self.core.change(caller, op).await?;
         let OpReply::Linked { leased, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
@@ -97,7 +97,7 @@ impl Client {
             name: place.name.clone(),
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
-        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let reply = self.core.change(caller, op).await?;
         let &OpReply::Removed { ref attr, kept, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
@@ -112,7 +112,7 @@ impl Client {
     pub async fn rmdir(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
         self.core.writable()?;
         let op = Op::Rmdir { dir: InoRef::Is { ino: place.dir }, name: place.name.clone() };
-        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let reply = self.core.change(caller, op).await?;
         result(&reply, 0).map(|_| ())
     }
 
@@ -139,7 +139,7 @@ impl Client {
             flags,
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
-        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let reply = self.core.change(caller, op).await?;
         let &OpReply::Renamed { ref moved, ref replaced, kept, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
@@ -202,7 +202,7 @@ impl Core {
         self.writable()?;
         let op =
             Op::Create { dir: InoRef::Is { ino: place.dir }, name: place.name.clone(), node, want };
-        let reply = self.session.call(Call::one(caller, op)).await?;
+        let reply = self.change(caller, op).await?;
         let OpReply::Made { leased, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };

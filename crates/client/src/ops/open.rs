@@ -90,7 +90,7 @@ impl Client {
             node: new_file(mode, umask),
             want: WANT_NEW,
         };
-        let reply = core.session.call(Call::one(caller, op)).await?;
+        let reply = core.change(caller, op).await?;
         match result(&reply, 0) {
             Ok(OpReply::Made { leased, .. }) => {
                 let inode = core.inodes.make(&leased.attr);
@@ -141,7 +141,7 @@ impl Client {
             node: new_file(mode, umask),
             want: WANT_NEW,
         };
-        let reply = core.session.call(Call::one(caller, op)).await?;
+        let reply = core.change(caller, op).await?;
         let OpReply::Made { leased, .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };

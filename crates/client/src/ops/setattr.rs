@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::handles::OpenFile;
 use crate::inode::Inode;
-use crate::rpc::{Call, result};
+use crate::rpc::result;
 use crate::uses::Service;
 
 fn time(spec: TimeSpec) -> SetTime {
@@ -128,7 +128,7 @@ impl Core {
             return Err(Fault::Stale);
         }
         let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
-        let reply = self.session.call(Call::one(caller, op)).await?;
+        let reply = self.change(caller, op).await?;
         result(&reply, 0).map(|_| ())
     }
 

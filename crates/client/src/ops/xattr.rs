@@ -78,7 +78,7 @@ impl Client {
             flags,
             kill_setgid,
         };
-        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let reply = self.core.change(caller, op).await?;
         result(&reply, 0).map(|_| ())
     }
 
@@ -104,7 +104,7 @@ impl Client {
     pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Fault> {
         self.core.writable()?;
         let op = Op::RemoveXattr { ino: InoRef::Is { ino }, name: Bytes(name.to_vec()) };
-        let reply = self.core.session.call(Call::one(caller, op)).await?;
+        let reply = self.core.change(caller, op).await?;
         result(&reply, 0).map(|_| ())
     }
 

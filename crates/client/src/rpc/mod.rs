@@ -39,8 +39,6 @@ use kept::{Kept, KeptRequests};
 pub(crate) trait Events {
     /// A reply came; `request`, the session's number `order`, has as many operations as ran, or more.
     fn absorb(&self, request: &Request, reply: &Reply, order: u64);
-    /// The reply that was just absorbed is told nobody: its caller is gone.
-    fn untold(&self, request: &Request, reply: &Reply);
     /// The server said something unasked (glimpses and evictions excepted).
     fn push(&self, push: Push);
     /// The answer to a glimpse.
@@ -344,9 +342,6 @@ impl Session {
         drop(state);
         if let Some(events) = self.events() {
             events.absorb(&pending.request, &reply, pending.order);
-            if self.callers.are_gone(pending.operation) {
-                events.untold(&pending.request, &reply);
-            }
         }
         pending.answer.send(Ok(reply));
         if crowded {
