@@ -31,6 +31,8 @@ pub enum Fault {
     Stall,
     /// The process of a client is killed; another one mounts later.
     ClientKill,
+    /// A process that waits for an answer is killed: the kernel interrupts its request.
+    ProcessKill,
     /// A client's process stands still, or is cut off, for up to three leases.
     Silence,
     /// Any of the hosts lose power at once; if all do, so do the data disks.
@@ -63,7 +65,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 20] = [
+    pub const ALL: [Fault; 21] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -84,6 +86,7 @@ impl Fault {
         Fault::Uneven,
         Fault::Space,
         Fault::ClusterPower,
+        Fault::ProcessKill,
     ];
 
     /// May clients lose what they did?
@@ -113,6 +116,7 @@ impl Fault {
             Fault::ServerPower => "server-power",
             Fault::Stall => "stall",
             Fault::ClientKill => "client-kill",
+            Fault::ProcessKill => "process-kill",
             Fault::Silence => "silence",
             Fault::Power => "power",
             Fault::DataEio => "data-eio",
@@ -150,6 +154,8 @@ impl FromStr for Fault {
 
 /// For so many milliseconds at most nothing passes.
 const HELD_MS: u64 = 2000;
+/// How often it is looked for a process that waits.
+const KILL_TRIES: u32 = 20;
 /// A client that was not held up for so long is heard.
 const BREATH: Duration = Duration::from_secs(1);
 /// Within it a client finds out that nobody answers it, and connects again.
@@ -286,6 +292,15 @@ impl Injector {
             Fault::ClientKill => {
                 let (slot, absence) = (self.slot(), self.absence());
                 self.fleet.kill(slot, absence);
+            }
+            Fault::ProcessKill => {
+                let slot = self.slot();
+                for _ in 0..KILL_TRIES {
+                    if self.fleet.kill_process(slot, self.rng.next_u64()) {
+                        break;
+                    }
+                    self.pause(1).await;
+                }
             }
             Fault::Silence => {
                 let (slot, stopped) = (self.slot(), self.rng.one_in(2));

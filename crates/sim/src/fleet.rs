@@ -251,6 +251,11 @@ impl Fleet {
         self.0.members.borrow()[slot].name.clone()
     }
 
+    /// Kills one of the processes of a client that wait for an answer, by `chance`. `false`: none does.
+    pub fn kill_process(&self, slot: usize, chance: u64) -> bool {
+        self.0.members.borrow()[slot].mount.as_ref().is_some_and(|mount| mount.kill_one(chance))
+    }
+
     /// The client's process is gone; another one mounts after `pause`.
     ///
     /// `false`: there was none to kill.

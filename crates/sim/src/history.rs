@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sim::SimRng;
-use types::{Fault, Ino};
+use types::{Fault, FileKind, Ino};
 
 use crate::call::{Call, Op, Outcome};
 use crate::log;
@@ -137,6 +137,22 @@ impl History {
         inner.count += 1;
         let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
         inner.settle(waiting.client, begun, steps);
+    }
+
+    /// What a killed process had asked for has ended. What it opened by that was closed again.
+    pub fn end_killed(&self, begun: u64) {
+        let mut inner = self.0.borrow_mut();
+        let Some(waiting) = inner.waiting.get_mut(&begun) else { return };
+        match waiting.op {
+            Op::Create { at, .. } => waiting.op = Op::Make(at, FileKind::Regular),
+            Op::TmpFile(..) => {
+                inner.waiting.remove(&begun);
+                inner.count += 1;
+            }
+            _ => {}
+        }
+        drop(inner);
+        self.end_unknown(begun);
     }
 
     /// A write that should have ended when it was stable fails, because its session was lost under way:

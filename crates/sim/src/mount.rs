@@ -41,6 +41,8 @@ pub struct Mount {
     history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
+    /// The process was killed.
+    killed: Rc<Cell<bool>>,
 }
 
 /// An open file of a process.
@@ -122,17 +124,33 @@ impl Mount {
         let unwritten = history.clone();
         caches.tell_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
         let vfs = Vfs::new(client.clone(), caches);
-        Mount { index, slot, client, env, history, vfs, tags }
+        Mount { index, slot, client, env, history, vfs, tags, killed: Rc::default() }
     }
 
     /// As another process sees it.
     pub fn of_process(&self, number: u64) -> Mount {
-        Mount { vfs: self.vfs.of_process(number as u32 + 1), ..self.clone() }
+        let vfs = self.vfs.of_process(number as u32 + 1);
+        Mount { vfs, killed: Rc::default(), ..self.clone() }
     }
 
     /// The process begins something new: what it found before it does not use any more.
     pub fn next_operation(&self) {
         self.vfs.next_operation();
+    }
+
+    /// Kills one of the processes that wait for an answer, by `chance`. `false`: none does.
+    pub fn kill_one(&self, chance: u64) -> bool {
+        self.vfs.kill_one(chance)
+    }
+
+    /// Was the process killed since this was asked last? What takes its place begins without open files.
+    pub fn take_killed(&self) -> bool {
+        self.killed.take()
+    }
+
+    /// Ends when nothing goes on that killed processes had asked for.
+    pub async fn nothing_goes_on(&self) {
+        self.vfs.nothing_goes_on().await;
     }
 
     async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
@@ -144,6 +162,17 @@ impl Mount {
     }
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
+        if outcome == Outcome::Failed(Fault::Interrupted)
+            && let Some(asked) = self.vfs.take_killed()
+        {
+            self.killed.set(true);
+            let history = self.history.clone();
+            self.env.spawn(async move {
+                asked.over().await;
+                history.end_killed(begun);
+            });
+            return;
+        }
         // The session was lost under way: nobody knows whether it was done.
         if outcome == Outcome::Failed(Fault::Evicted) && self.client.status().evictions > 0 {
             self.history.end_unknown(begun);

@@ -55,6 +55,9 @@ impl Process {
             self.mount.next_operation();
             // Failures are in the history, where they are judged.
             let _ = self.operation().await;
+            if self.mount.take_killed() {
+                self.end().await;
+            }
             if self.one_in(8) {
                 let pause = self.rng.below(2000);
                 self.mount.env.sleep(Duration::from_micros(pause)).await;
@@ -64,6 +67,12 @@ impl Process {
                 self.mount.env.sleep(pause).await;
             }
         }
+        self.end().await;
+        self.mount.nothing_goes_on().await;
+    }
+
+    /// The kernel closes what a process has open that ends.
+    async fn end(&mut self) {
         for file in std::mem::take(&mut self.files) {
             self.mount.close(file, self.number).await;
         }

@@ -11,6 +11,7 @@
 //! - what a mapping has stored is in a page until the client has it, or it is told that it is lost.
 
 pub mod cache;
+pub mod calls;
 pub(crate) mod content;
 mod mapping;
 pub mod pages;
@@ -29,6 +30,7 @@ use fuse::{Notified, Notifier};
 use types::{Duration, Ino};
 
 use crate::kernel::cache::Cache;
+use crate::kernel::calls::Calls;
 use crate::kernel::pages::Pages;
 
 /// Holders of a shared lock at a time.
@@ -60,6 +62,7 @@ pub(crate) struct Inner {
     pub pages: RefCell<BTreeMap<Ino, Rc<Pages>>>,
     /// Inodes that processes use, and how often.
     used: RefCell<BTreeMap<Ino, u32>>,
+    pub calls: Calls,
     /// Inodes that processes are changing, by requests that are not answered.
     changing: RefCell<Vec<Ino>>,
     /// Who writes pages back.
@@ -100,6 +103,7 @@ impl Caches {
             cache: RefCell::new(cache),
             pages: RefCell::default(),
             used: RefCell::default(),
+            calls: Calls::default(),
             changing: RefCell::default(),
             client: RefCell::default(),
             unwritten: RefCell::default(),

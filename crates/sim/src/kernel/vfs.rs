@@ -15,6 +15,7 @@ use types::{Attr, Duration, Fault, FileKind, Ino, Name};
 
 use crate::call::{At, NameNo, name_text};
 use crate::kernel::cache::{Asked, Cache};
+use crate::kernel::calls::{Given, GoesOn};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Changing, Linux};
 
@@ -61,6 +62,8 @@ pub struct Vfs {
     pid: u32,
     /// Inodes that the process uses in the operation at hand.
     uses: Rc<Uses>,
+    /// What it had asked for when it was killed.
+    killed: Rc<RefCell<Option<GoesOn>>>,
 }
 
 struct Uses {
@@ -95,7 +98,7 @@ impl Vfs {
 
     fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
         let uses = Uses { caches: caches.clone(), inos: RefCell::default() };
-        Vfs { client, caches, pid, uses: Rc::new(uses) }
+        Vfs { client, caches, pid, uses: Rc::new(uses), killed: Rc::default() }
     }
 
     /// As another process sees it.
@@ -106,6 +109,15 @@ impl Vfs {
     /// The process begins something new: what it found before it does not use any more.
     pub fn next_operation(&self) {
         self.uses.end();
+    }
+
+    pub(super) fn was_killed(&self, asked: GoesOn) {
+        *self.killed.borrow_mut() = Some(asked);
+    }
+
+    /// Of a process that was killed just now: what it had asked for.
+    pub fn take_killed(&self) -> Option<GoesOn> {
+        self.killed.borrow_mut().take()
     }
 
     /// Does the kernel cache anything?
@@ -262,7 +274,13 @@ impl Vfs {
             return Ok(known);
         }
         let asked = self.ask();
-        let answer = self.client.lookup(&self.caller(), at.dir, &name(at.name)).await;
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move { client.lookup(&caller, at.dir, &name(at.name)).await };
+        let given = |found: &Result<Entry, Duration>| match found {
+            Ok(entry) => Given::entry(entry),
+            Err(_) => Given::Nothing,
+        };
+        let answer = self.call(work, given, &Rc::new(())).await;
         if let Ok(Ok(entry)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -292,7 +310,9 @@ impl Vfs {
             return Ok(Told { attr, blurred: older || self.caches.is_changing(ino), kept: true });
         }
         let asked = self.ask();
-        let answer = self.client.getattr(ino).await;
+        let client = self.client.clone();
+        let work = async move { client.getattr(ino).await };
+        let answer = self.call(work, |_| Given::Nothing, &Rc::new(())).await;
         self.caches.wake().await;
         let (attr, ttl) = answer?;
         let (until, old) = (self.attr_until(ttl), self.size(ino));
@@ -306,16 +326,18 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn make(&self, at: At, kind: FileKind) -> Result<Found, Fault> {
-        let _changing = self.caches.change(&[at.dir]);
+        let changing = Rc::new(self.caches.change(&[at.dir]));
         let asked = self.ask().unquestioned();
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let answer = if kind == FileKind::Symlink {
-            self.client.symlink(&self.caller(), place, SYMLINK).await
-        } else {
+        let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
+        let work = async move {
+            let place = Place { dir: at.dir, name: &name };
+            if kind == FileKind::Symlink {
+                return client.symlink(&caller, place, SYMLINK).await;
+            }
             let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
-            self.client.mknod(&self.caller(), place, node).await
+            client.mknod(&caller, place, node).await
         };
+        let answer = self.call(work, Given::entry, &changing).await;
         if let Ok(entry) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -330,11 +352,14 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
-        let _changing = self.caches.change(&[at.dir]);
+        let changing = Rc::new(self.caches.change(&[at.dir]));
         let asked = self.ask().unquestioned();
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let answer = self.client.create(&self.caller(), place, 0o644, 0o22, flags).await;
+        let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
+        let work = async move {
+            let place = Place { dir: at.dir, name: &name };
+            client.create(&caller, place, 0o644, 0o22, flags).await
+        };
+        let answer = self.call(work, Given::made, &changing).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -354,7 +379,9 @@ impl Vfs {
     /// Those of the client.
     pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
         let asked = self.ask().unquestioned();
-        let answer = self.client.tmpfile(&self.caller(), dir, 0o644, 0o22, flags).await;
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move { client.tmpfile(&caller, dir, 0o644, 0o22, flags).await };
+        let answer = self.call(work, Given::made, &Rc::new(())).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -374,7 +401,10 @@ impl Vfs {
     /// Those of the client.
     pub async fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened, Fault> {
         self.ask();
-        let answer = self.client.open(&self.caller(), ino, flags).await;
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move { client.open(&caller, ino, flags).await };
+        let answer =
+            self.call(work, |opened: &Opened| Given::Open(opened.handle), &Rc::new(())).await;
         if answer.is_ok() {
             self.caches.0.notifier.opening(ino).await;
             self.caches.use_inode(ino);
@@ -407,12 +437,18 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn link(&self, ino: Ino, at: At) -> Result<Found, Fault> {
-        let _changing = self.caches.change(&[ino, at.dir]);
+        let changing = Rc::new(self.caches.change(&[ino, at.dir]));
         let asked = self.ask().unquestioned();
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let answer = self.client.link(&self.caller(), ino, place).await;
+        let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
+        let work = async move {
+            let place = Place { dir: at.dir, name: &name };
+            client.link(&caller, ino, place).await
+        };
+        let answer = self.call(work, Given::entry, &changing).await;
         self.caches.wake().await;
+        if answer == Err(Fault::Interrupted) {
+            self.cache(|cache| cache.changed(ino));
+        }
         let found = self.take_in(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         Ok(found)
@@ -423,14 +459,17 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn remove(&self, at: At, directory: bool) -> Result<(), Fault> {
-        let _changing = self.changes_of(&[at]);
+        let changing = Rc::new(self.changes_of(&[at]));
         self.ask();
-        let name = name(at.name);
-        let place = Place { dir: at.dir, name: &name };
-        let answer = match directory {
-            true => self.client.rmdir(&self.caller(), place).await,
-            false => self.client.unlink(&self.caller(), place).await,
+        let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
+        let work = async move {
+            let place = Place { dir: at.dir, name: &name };
+            match directory {
+                true => client.rmdir(&caller, place).await,
+                false => client.unlink(&caller, place).await,
+            }
         };
+        let answer = self.call(work, |_| Given::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.unlinked(at)),
@@ -446,12 +485,16 @@ impl Vfs {
     /// Those of the client.
     pub async fn rename(&self, from: At, to: At, flags: u32) -> Result<(), Fault> {
         const EXCHANGE: u32 = 2;
-        let _changing = self.changes_of(&[from, to]);
+        let changing = Rc::new(self.changes_of(&[from, to]));
         self.ask();
         let (old, new) = (name(from.name), name(to.name));
-        let source = Place { dir: from.dir, name: &old };
-        let target = Place { dir: to.dir, name: &new };
-        let answer = self.client.rename(&self.caller(), source, target, flags).await;
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move {
+            let source = Place { dir: from.dir, name: &old };
+            let target = Place { dir: to.dir, name: &new };
+            client.rename(&caller, source, target, flags).await
+        };
+        let answer = self.call(work, |_| Given::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.renamed(from, to, flags & EXCHANGE != 0)),
@@ -545,10 +588,10 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn setattr(&self, ino: Ino, set: SetAttrRequest) -> Result<Option<Attr>, Fault> {
-        let _changing = self.caches.change(&[ino]);
         let sized = set.size.is_some();
         let pages = self.known_pages(ino).filter(|_| sized);
-        let _content = pages.as_ref().map(Pages::change);
+        let content = pages.as_ref().map(Pages::change);
+        let changing = Rc::new((self.caches.change(&[ino]), content));
         let mut unsent = None;
         if sized {
             if let Some(pages) = &pages {
@@ -560,10 +603,15 @@ impl Vfs {
         if self.caches.0.linux == Linux::Old {
             asked = asked.unquestioned();
         }
-        let answer = self.client.setattr(&self.caller(), ino, set).await;
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move { client.setattr(&caller, ino, set).await };
+        let answer = self.call(work, |_| Given::Nothing, &changing).await;
         self.caches.wake().await;
         if sized {
             self.cache(|cache| cache.unstable(ino, -1));
+        }
+        if answer.is_err() {
+            self.cache(|cache| cache.changed(ino));
         }
         let (attr, ttl) = answer?;
         let (until, old) = (self.attr_until(ttl), self.size(ino));
