@@ -39,9 +39,9 @@ struct Candidate {
     done: Vec<usize>,
     /// What led here, if something may be lost.
     past: Option<Rc<Link>>,
-    /// When each change began that was lost on the way here, sorted. What is the same now without and with it may
-    /// differ again when what came over it is lost, too.
-    lost: Rc<Vec<u64>>,
+    /// When each change began that was lost on the way here, or that had no answer and took effect; sorted, the last
+    /// ones. What is the same now without and with it may differ again when what came over it is lost.
+    ways: Rc<Vec<u64>>,
 }
 
 /// No order explains this.
@@ -202,7 +202,7 @@ impl Judge {
     /// Everything begins from this state.
     pub fn new(state: State) -> Judge {
         let start =
-            Candidate { state: Rc::new(state), done: Vec::new(), past: None, lost: Rc::default() };
+            Candidate { state: Rc::new(state), done: Vec::new(), past: None, ways: Rc::default() };
         Judge { candidates: vec![start], tries: 0, given_up: 0 }
     }
 
@@ -332,16 +332,27 @@ impl Distinct {
 }
 
 impl Candidate {
+    /// Its ways and `more`, without those that nobody looks back to from position `now`.
+    fn with_ways(&self, more: &[u64], now: u64) -> Rc<Vec<u64>> {
+        if more.is_empty() {
+            return self.ways.clone();
+        }
+        let kept = self.ways.iter().chain(more).copied();
+        let mut ways: Vec<u64> = kept.filter(|at| at + undo::BACK >= now).collect();
+        ways.sort_unstable();
+        Rc::new(ways)
+    }
+
     /// Does the same follow from both?
     fn is(&self, other: &Candidate) -> bool {
         self.done == other.done
-            && self.lost == other.lost
+            && self.ways == other.ways
             && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
     }
 
     fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.done, &self.lost, &self.state).hash(&mut hasher);
+        (&self.done, &self.ways, &self.state).hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -441,11 +452,15 @@ impl Search<'_> {
                 true => Some(Link::new(&candidate.past, &candidate.state, &call)),
                 false => None,
             };
+            let ways = match candidate.state.mortal && call.guessed {
+                true => candidate.with_ways(&[call.begun], call.ended),
+                false => candidate.ways.clone(),
+            };
             follow.extend(states.into_iter().map(|state| Candidate {
                 state,
                 done: candidate.done.clone(),
                 past: past.clone(),
-                lost: candidate.lost.clone(),
+                ways: ways.clone(),
             }));
         }
         if !call.op.only_looks() {
@@ -481,12 +496,7 @@ impl Search<'_> {
         for other in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
             let before = other.state.unwrap_or_else(|| candidate.state.clone());
             let past = other.past.or_else(|| candidate.past.clone());
-            let mut all = candidate.lost.clone();
-            if !other.lost.is_empty() {
-                let all = Rc::make_mut(&mut all);
-                all.extend(other.lost);
-                all.sort_unstable();
-            }
+            let ways = candidate.with_ways(&other.lost, lost.ended);
             // Of what it made the client may take the newest for lost, though it is not.
             let newest = (1..=made.len()).filter(|_| !dead);
             let mut gone: Vec<Vec<(Ino, FileNo)>> = vec![Vec::new()];
@@ -501,7 +511,7 @@ impl Search<'_> {
                 state.doubt(lost.client, &made);
                 let past = Some(Link::of_loss(&past, &before, &call, what));
                 let (state, done) = (Rc::new(state), candidate.done.clone());
-                let mut next = Candidate { state, done, past, lost: all.clone() };
+                let mut next = Candidate { state, done, past, ways: ways.clone() };
                 self.absorb(&mut next);
                 found.keep(next);
             }

@@ -380,3 +380,38 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
     }
     assert!(!story(0o755).holds());
 }
+
+#[test]
+fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
+    let to = At { name: 2, ..AT };
+    let other = Ino(8);
+    let lost = |client, kept| {
+        let edits = Rc::default();
+        let lost = Op::Lost { dead: true, kept, learned: u64::MAX, edits, late: false };
+        (client, lost, Some(Outcome::Done))
+    };
+    let story = |seen| {
+        let create = |at, file| Op::Create { at, exclusive: true, file };
+        let found = |ino| Some(Outcome::Found(Some(ino)));
+        let steps = [
+            (0, create(AT, 1), found(FILE)),
+            (0, create(to, 2), found(other)),
+            (0, Op::SyncNames, Some(Outcome::Done)),
+            (1, Op::Unlink(AT), None),
+            lost(1, 0),
+            (0, Op::Rename { from: to, to: AT, flags: 0 }, Some(Outcome::Done)),
+            lost(0, 1),
+            (3, Op::Lookup(to), found(other)),
+            (3, Op::Lookup(AT), Some(Outcome::Found(seen))),
+        ];
+        let mut story = Story::default();
+        for (client, op, outcome) in steps {
+            story = story.then(client, op, Outcome::Done);
+            story.0.last_mut().expect("it was added").outcome = outcome;
+        }
+        story
+    };
+    assert!(story(None).holds(), "it was removed, and the rename is lost");
+    assert!(story(Some(FILE)).holds(), "it was not removed");
+    assert!(!story(Some(other)).holds());
+}
