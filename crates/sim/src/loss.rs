@@ -53,7 +53,8 @@ impl Node {
             Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
         };
         let shaky = self.shaky.take();
-        let flush = shaky.as_ref().is_some_and(|shaky| shaky.flush);
+        // What a device carries out late no flush of the server has made stable.
+        let flush = late || shaky.as_ref().is_some_and(|shaky| shaky.flush);
         self.shaky = Some(Shaky { content: any_of(shaky.as_ref().map(|it| &it.content)), flush });
         if late {
             self.late = Some(any_of(self.late.as_ref()));

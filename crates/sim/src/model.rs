@@ -64,7 +64,7 @@ pub struct Node {
 pub struct Shaky {
     /// Everything that it may have held.
     pub content: Content,
-    /// A flush failed: it may come back at a power cut, too.
+    /// A flush failed, or came before a write that a device carried out late: it may come back at a power cut, too.
     pub flush: bool,
 }
 

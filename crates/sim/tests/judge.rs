@@ -321,6 +321,10 @@ fn a_device_that_stands_still_may_carry_out_a_write_after_others_have_read() {
     let settled = || seen(true).then(9, Op::Settled, Outcome::Done).read(1, Some(5));
     assert!(settled().holds());
     assert!(!settled().read(1, Some(4)).holds(), "it has carried everything out");
+    // What it carried out after the server's flush a power cut may take back.
+    let power =
+        |late| overwritten_and_lost(late).read(1, Some(5)).then(9, Op::LostPower, Outcome::Done);
+    assert!(power(true).read(1, Some(4)).holds() && !power(false).read(1, Some(4)).holds());
     // Nor does it take what came after it for good.
     assert!(seen(true).then(1, write(6), Outcome::Done).read(1, Some(5)).holds());
 }
