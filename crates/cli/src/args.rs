@@ -127,7 +127,7 @@ pub struct LocalArgs {
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
     #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
     pub slot: Option<store::SlotSize>,
-    /// Whether small files lie with their inodes, at the first start [default: on]
+    /// Whether small files lie with their inodes, at the first start [default: off]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub inline_data: Option<bool>,
     /// Whether files have layout blocks, at the first start [default: off]
@@ -184,7 +184,7 @@ pub struct MkfsArgs {
     #[arg(
         long,
         value_name = "on|off",
-        default_value = "on",
+        default_value = "off",
         value_parser = parse_switch,
         action = clap::ArgAction::Set
     )]

@@ -248,19 +248,24 @@ impl Core {
         }
     }
 
-    /// Asks the server for a change of names or attributes. If nobody waits for the answer any more, the kernel
-    /// was told that the call failed, and may believe what was before: it has forgotten that when this ends.
+    /// Asks the server for a change of names or attributes. When all that follows from the answer is done here,
+    /// [`Core::untold`] is the last thing.
     pub async fn change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
-        let reply = self.session.call(Call::one(caller, op)).await?;
-        if self.session.caller_is_gone()
-            && let Ok(done) = result(&reply, 0)
-        {
+        self.session.call(Call::one(caller, op)).await
+    }
+
+    /// If nobody waits for the answer of a change any more, the kernel was told that the call failed, and may believe
+    /// what was before: it has forgotten that when this ends.
+    pub async fn untold(&self, reply: &Reply) {
+        if !self.session.caller_is_gone() {
+            return;
+        }
+        if let Ok(done) = result(reply, 0) {
             self.kernel.inc_epoch().await;
             for ino in told_of(done) {
                 self.kernel.inval_attr(ino).await;
             }
         }
-        Ok(reply)
     }
 
     /// The content of an inode was changed. If nobody waits for the answer any more, the

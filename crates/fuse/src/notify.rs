@@ -14,13 +14,12 @@
 //!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
 use client::{Kernel, api::LocalFuture};
 use env::{Env, FuseChannel, NotifyLane};
-use types::{Bug, Duration, HashSet, Ino, Instant, Name, planted};
+use types::{Bug, Duration, HashMap, HashSet, Ino, Instant, Name, planted};
 
 use crate::abi::{
     Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut,
@@ -38,7 +37,7 @@ pub const LATER: [Duration; 3] =
 /// After so long an answer has been taken in.
 const TAKEN_IN: Duration = Duration::from_secs(2);
 /// Inodes kept that the kernel was just told of.
-const TOLD_MAX: usize = 1024;
+const TOLD_MAX: usize = 4096;
 
 /// A kernel that takes notifications: that of a mount, by its channel, or a simulated one.
 pub trait Notified {
@@ -70,11 +69,17 @@ struct Inner {
     missed: RefCell<HashSet<Ino>>,
     /// Threads that were answered a listing and have not been heard of since.
     listings: RefCell<Vec<(u32, Instant)>>,
-    /// Inodes that answers told of, and the threads that were answered and have not been heard of since, the
-    /// oldest answer first.
-    told: RefCell<VecDeque<(u32, Ino, Instant)>>,
+    /// The inodes that the last answers told of, by the threads that were answered and have not been heard of
+    /// since; and by the inodes themselves where threads have no number.
+    told: RefCell<HashMap<(u32, Ino), (Ino, Instant)>>,
     /// Which of [`LATER`] comes next, while a task sees to it.
     later: Cell<Option<usize>>,
+}
+
+/// Who was answered. A thread waits for one answer at a time; those outside the mount's pid namespace all
+/// have number 0, and are told apart by what they were told.
+fn asker(pid: u32, ino: Ino) -> (u32, Ino) {
+    (pid, if pid == 0 { ino } else { Ino::NONE })
 }
 
 impl Notifier {
@@ -138,21 +143,21 @@ impl Notifier {
     pub fn told(&self, pid: u32, ino: Ino) {
         if let Some((env, _)) = &*self.inner.attached.borrow() {
             let (mut told, now) = (self.inner.told.borrow_mut(), env.now());
-            // Who has ended is heard of no more.
-            while told.len() >= TOLD_MAX
-                || told.front().is_some_and(|&(.., at)| now.since(at) >= TAKEN_IN)
-            {
-                told.pop_front();
+            if told.len() >= TOLD_MAX {
+                // Who has ended is heard of no more.
+                told.retain(|_, (_, at)| now.since(*at) < TAKEN_IN);
+                if told.len() >= TOLD_MAX / 2 {
+                    told.clear();
+                }
             }
-            told.push_back((pid, ino, now));
+            told.insert(asker(pid, ino), (ino, now));
         }
     }
 
     /// Thread `pid` asks for something: it has taken in what it was answered before.
     pub fn heard(&self, pid: u32) {
-        let mut told = self.inner.told.borrow_mut();
-        if !told.is_empty() && pid != 0 {
-            told.retain(|&(asker, ..)| asker != pid);
+        if pid != 0 {
+            self.inner.told.borrow_mut().remove(&asker(pid, Ino::NONE));
         }
         let mut listings = self.inner.listings.borrow_mut();
         // Threads outside the mount's pid namespace all have number 0.
@@ -172,7 +177,7 @@ impl Notifier {
     fn is_coming(&self, ino: Ino) -> bool {
         let Some((env, _)) = &*self.inner.attached.borrow() else { return false };
         let (told, now) = (self.inner.told.borrow(), env.now());
-        told.iter().any(|&(_, of, at)| of == ino && now.since(at) < TAKEN_IN)
+        told.values().any(|&(of, at)| of == ino && now.since(at) < TAKEN_IN)
     }
 
     async fn inc_epoch_now(&self) {

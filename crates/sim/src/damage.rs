@@ -56,12 +56,13 @@ impl State {
             let all = Content::any_of(all.map(|content| (content, false)));
             let left = all.clone().sized_as(content);
             dirty.become_any(&lost, &left, call.ended);
+            let late = before.as_ref().is_some_and(|before| before.late);
             let flush = flush || before.is_some_and(|before| before.flush);
             for other in &mut node.dirty {
                 Rc::make_mut(other).lost_beside(dirty, &left);
             }
             node.dirty.push(Rc::new(dirty.clone()));
-            node.shaky = Some(Shaky { content: all, flush });
+            node.shaky = Some(Shaky { content: all, flush, late });
             node.body = Body::File(left);
         }
         Step::Next(next)
@@ -123,7 +124,7 @@ impl State {
     pub(crate) fn lost_power(&self) -> Step {
         let mut next = self.clone();
         for (ino, node) in &self.nodes {
-            let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush);
+            let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush || shaky.late);
             let (Some(shaky), Body::File(content)) = (shaky, &node.body) else { continue };
             let lost = node.dirty.iter().map(|dirty| dirty.lost());
             let all: Vec<Content> = lost.chain([shaky.content.clone(), content.clone()]).collect();

@@ -295,10 +295,14 @@ impl Injector {
             }
             Fault::ProcessKill => {
                 let slot = self.slot();
-                for _ in 0..KILL_TRIES {
-                    if self.fleet.kill_process(slot, self.rng.next_u64()) {
+                let mut tries = 1;
+                while !self.fleet.kill_process(slot, self.rng.next_u64()) {
+                    if tries == KILL_TRIES {
+                        // It was nothing.
+                        self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
                         break;
                     }
+                    tries += 1;
                     self.pause(1).await;
                 }
             }

@@ -142,7 +142,9 @@ impl State {
                 late.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::LostPower => {
-                let shaky = |node: &Node| node.shaky.as_ref().is_some_and(|shaky| shaky.flush);
+                let shaky = |node: &Node| {
+                    node.shaky.as_ref().is_some_and(|shaky| shaky.flush || shaky.late)
+                };
                 let shaky = self.nodes.iter().filter(|(_, node)| shaky(node));
                 shaky.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }

@@ -39,8 +39,8 @@ struct Candidate {
     done: Vec<usize>,
     /// What led here, if something may be lost.
     past: Option<Rc<Link>>,
-    /// When each change began that was lost on the way here, or that had no answer and took effect; sorted, the last
-    /// ones. What is the same now without and with it may differ again when what came over it is lost.
+    /// When each change began that was lost on the way here, or that had no answer and took effect; sorted.
+    /// What is the same now without and with it may differ again when what came over it is lost.
     ways: Rc<Vec<u64>>,
 }
 
@@ -332,14 +332,14 @@ impl Distinct {
 }
 
 impl Candidate {
-    /// Its ways and `more`, without those that nobody looks back to from position `now`.
-    fn with_ways(&self, more: &[u64], now: u64) -> Rc<Vec<u64>> {
+    /// Its ways and `more`.
+    fn with_ways(&self, more: &[u64]) -> Rc<Vec<u64>> {
         if more.is_empty() {
             return self.ways.clone();
         }
-        let kept = self.ways.iter().chain(more).copied();
-        let mut ways: Vec<u64> = kept.filter(|at| at + undo::BACK >= now).collect();
+        let mut ways: Vec<u64> = self.ways.iter().chain(more).copied().collect();
         ways.sort_unstable();
+        ways.dedup();
         Rc::new(ways)
     }
 
@@ -453,7 +453,7 @@ impl Search<'_> {
                 false => None,
             };
             let ways = match candidate.state.mortal && call.guessed {
-                true => candidate.with_ways(&[call.begun], call.ended),
+                true => candidate.with_ways(&[call.begun]),
                 false => candidate.ways.clone(),
             };
             follow.extend(states.into_iter().map(|state| Candidate {
@@ -496,7 +496,7 @@ impl Search<'_> {
         for other in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
             let before = other.state.unwrap_or_else(|| candidate.state.clone());
             let past = other.past.or_else(|| candidate.past.clone());
-            let ways = candidate.with_ways(&other.lost, lost.ended);
+            let ways = candidate.with_ways(&other.lost);
             // Of what it made the client may take the newest for lost, though it is not.
             let newest = (1..=made.len()).filter(|_| !dead);
             let mut gone: Vec<Vec<(Ino, FileNo)>> = vec![Vec::new()];

@@ -40,6 +40,9 @@ impl Node {
     }
 
     fn synced(&mut self, client: usize, begun: u64) {
+        if let Some(shaky) = self.shaky.as_mut().filter(|_| self.late.is_none()) {
+            shaky.late = false;
+        }
         let mine = self.dirty.iter_mut().find(|dirty| dirty.client == client);
         if let Some(dirty) = mine {
             Rc::make_mut(dirty).synced(begun);
@@ -53,9 +56,10 @@ impl Node {
             Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
         };
         let shaky = self.shaky.take();
-        // What a device carries out late no flush of the server has made stable.
-        let flush = late || shaky.as_ref().is_some_and(|shaky| shaky.flush);
-        self.shaky = Some(Shaky { content: any_of(shaky.as_ref().map(|it| &it.content)), flush });
+        let (flush, before) =
+            shaky.as_ref().map_or((false, false), |shaky| (shaky.flush, shaky.late));
+        let content = any_of(shaky.as_ref().map(|shaky| &shaky.content));
+        self.shaky = Some(Shaky { content, flush, late: late || before });
         if late {
             self.late = Some(any_of(self.late.as_ref()));
         }

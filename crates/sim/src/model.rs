@@ -64,8 +64,10 @@ pub struct Node {
 pub struct Shaky {
     /// Everything that it may have held.
     pub content: Content,
-    /// A flush failed, or came before a write that a device carried out late: it may come back at a power cut, too.
+    /// A flush failed: it may come back at a power cut, too.
     pub flush: bool,
+    /// A device carried out late what the server's flush should have made stable: as `flush`, until it is synced.
+    pub late: bool,
 }
 
 /// Who has lost something of a file, perhaps.

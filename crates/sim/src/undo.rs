@@ -14,7 +14,7 @@ use crate::call::{Call, FileNo, Op, Outcome};
 use crate::model::{State, Step};
 
 /// Steps further back than this from the last sync of a client are not looked at.
-pub const BACK: u64 = 400;
+const BACK: u64 = 400;
 /// Changes beyond those that may be lost that are looked at: others may have run beside them.
 const BESIDE: usize = 16;
 

@@ -639,7 +639,11 @@ impl File {
             if state.generation != generation {
                 return Err(Fault::Evicted);
             }
-            let part = part?;
+            // Who asks began under a right of a session that was lost before.
+            let part = part.map_err(|fault| match fault {
+                Fault::NotHeld => Fault::Evicted,
+                fault => fault,
+            })?;
             if state.loaded_to == from {
                 if part.to <= from {
                     return Err(Fault::Protocol);

@@ -199,8 +199,9 @@ impl Client {
         core.locks.stand(&file)?;
         let done = in_use.file().fallocate(mode, offset, len).await;
         drop(in_use);
-        if done.is_err() {
-            // Where it succeeds the kernel drops the pages itself; a part may be zero now.
+        if done.is_err() && done != Err(Fault::NotSupported) {
+            // A part may be done. Where it succeeds the kernel forgets by itself what was before.
+            core.kernel.inval_attr(file.inode.ino).await;
             core.void(&file.inode, (offset, end)).await;
         }
         core.content_changed(&file.inode).await;

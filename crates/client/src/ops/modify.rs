@@ -85,6 +85,7 @@ impl Client {
         let inode = self.core.inodes.make(&leased.attr);
         inode.set_unnamed(false);
         let entry = self.core.entry_as_told(&inode, place.dir, place.name, &leased.attr);
+        self.core.untold(&reply).await;
         Ok(Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry })
     }
 
@@ -105,6 +106,7 @@ impl Client {
             Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
             _ => self.core.lost_name(attr),
         }
+        self.core.untold(&reply).await;
         Ok(())
     }
 
@@ -113,6 +115,7 @@ impl Client {
         self.core.writable()?;
         let op = Op::Rmdir { dir: InoRef::Is { ino: place.dir }, name: place.name.clone() };
         let reply = self.core.change(caller, op).await?;
+        self.core.untold(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 
@@ -152,6 +155,7 @@ impl Client {
                 _ => self.core.lost_name(attr),
             }
         }
+        self.core.untold(&reply).await;
         Ok(())
     }
 }
@@ -207,7 +211,9 @@ impl Core {
             return Err(Fault::Protocol);
         };
         self.origins.note(leased.attr.ino, place.dir, place.name);
-        Ok(self.inodes.make(&leased.attr))
+        let inode = self.inodes.make(&leased.attr);
+        self.untold(&reply).await;
+        Ok(inode)
     }
 
     /// An inode lost a name that it was not given up with. If that was the last one and no

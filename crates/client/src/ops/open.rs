@@ -96,7 +96,9 @@ impl Client {
                 let inode = core.inodes.make(&leased.attr);
                 core.origins.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
-                Ok((core.told_entry(&inode, place.dir, place.name), opened))
+                let entry = core.told_entry(&inode, place.dir, place.name);
+                core.untold(&reply).await;
+                Ok((entry, opened))
             }
             Ok(_) => Err(Fault::Protocol),
             Err(Fault::Exists) if !flags.has(OpenFlags::EXCLUSIVE) => {
@@ -148,7 +150,9 @@ impl Client {
         let inode = core.inodes.make(&leased.attr);
         inode.set_unnamed(true);
         let opened = core.opened(&inode, flags);
-        Ok((core.entry(&inode, dir), opened))
+        let entry = core.entry(&inode, dir);
+        core.untold(&reply).await;
+        Ok((entry, opened))
     }
 
     /// The last descriptor is gone; frees the owner's flock if given.

@@ -129,6 +129,7 @@ impl Core {
         }
         let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
         let reply = self.change(caller, op).await?;
+        self.untold(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 

@@ -79,6 +79,7 @@ impl Client {
             kill_setgid,
         };
         let reply = self.core.change(caller, op).await?;
+        self.core.untold(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 
@@ -105,6 +106,7 @@ impl Client {
         self.core.writable()?;
         let op = Op::RemoveXattr { ino: InoRef::Is { ino }, name: Bytes(name.to_vec()) };
         let reply = self.core.change(caller, op).await?;
+        self.core.untold(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 

@@ -610,7 +610,7 @@ impl Vfs {
         if sized {
             self.cache(|cache| cache.unstable(ino, -1));
         }
-        if answer.is_err() {
+        if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
         }
         let (attr, ttl) = answer?;
