@@ -637,6 +637,9 @@ pub struct BenchMetaratesArgs {
     /// Blocks of which the store's checkpoint holds copies while they go home
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub batch: u32,
+    /// Size of directory slots of the embedded layout: 512, 1K, 2K or 4K
+    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
     /// Log of the store, and journal of ext4
     #[arg(long, default_value = "128M", value_parser = parse_size)]
     pub log: u64,

@@ -160,8 +160,12 @@ pub enum Op {
     },
     /// No application's: a kernel could not write back what mappings had stored into a file.
     Unwritten(Ino),
-    /// No application's: all hosts and the data devices lose power.
-    LostPower,
+    /// No application's: all hosts and the data devices lose power. `stuck`: a flush has failed, and what it should have
+    /// made stable was not flushed since.
+    LostPower {
+        /// See above.
+        stuck: bool,
+    },
 }
 
 impl Op {

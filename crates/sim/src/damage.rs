@@ -120,11 +120,12 @@ impl State {
         }
     }
 
-    /// The data devices and all hosts lost power: what flushes failed to make stable may be gone.
-    pub(crate) fn lost_power(&self) -> Step {
+    /// The data devices and all hosts lost power: what flushes failed to make stable may be gone, if some of that is
+    /// `stuck`, and what devices carried out late.
+    pub(crate) fn lost_power(&self, stuck: bool) -> Step {
         let mut next = self.clone();
         for (ino, node) in &self.nodes {
-            let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush || shaky.late);
+            let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush && stuck || shaky.late);
             let (Some(shaky), Body::File(content)) = (shaky, &node.body) else { continue };
             let lost = node.dirty.iter().map(|dirty| dirty.lost());
             let all: Vec<Content> = lost.chain([shaky.content.clone(), content.clone()]).collect();

@@ -384,9 +384,8 @@ impl Injector {
         }
         if all {
             self.cluster.kill_server();
-            if self.cluster.data().has_stuck() {
-                self.history.happened(NOBODY, Op::LostPower);
-            }
+            let stuck = self.cluster.data().has_stuck();
+            self.history.happened(NOBODY, Op::LostPower { stuck });
             let data = self.cluster.data().after_power_cut(&mut self.rng);
             self.cluster.replace(None, Some(data));
         }

@@ -141,7 +141,7 @@ impl State {
                 let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
                 late.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
-            Op::LostPower => {
+            Op::LostPower { .. } => {
                 let shaky = |node: &Node| {
                     node.shaky.as_ref().is_some_and(|shaky| shaky.flush || shaky.late)
                 };

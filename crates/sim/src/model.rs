@@ -386,7 +386,7 @@ impl State {
             }
             Op::Damaged { ino, flush, told } => self.damaged(call, *ino, *flush, told),
             Op::Unwritten(ino) => self.unwritten(call, *ino),
-            Op::LostPower => self.lost_power(),
+            Op::LostPower { stuck } => self.lost_power(*stuck),
             Op::Settled => self.settled(),
             _ => self.step_content(call, outcome),
         }

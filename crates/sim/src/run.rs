@@ -411,9 +411,7 @@ async fn lose_power(
     }
     log::line("fault: cluster-power");
     fleet.end();
-    if cluster.data().has_stuck() {
-        history.happened(NOBODY, Op::LostPower);
-    }
+    history.happened(NOBODY, Op::LostPower { stuck: cluster.data().has_stuck() });
     let meta = cluster.meta().after_power_cut(rng);
     let data = cluster.data().after_power_cut(rng);
     cluster::fsck(meta.fork(), 2)

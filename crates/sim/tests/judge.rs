@@ -322,15 +322,20 @@ fn a_device_that_stands_still_may_carry_out_a_write_after_others_have_read() {
     assert!(settled().holds());
     assert!(!settled().read(1, Some(4)).holds(), "it has carried everything out");
     // What it carried out after the server's flush a power cut may take back.
-    let power =
-        |late| overwritten_and_lost(late).read(1, Some(5)).then(9, Op::LostPower, Outcome::Done);
+    let power = |late| {
+        overwritten_and_lost(late).read(1, Some(5)).then(
+            9,
+            Op::LostPower { stuck: false },
+            Outcome::Done,
+        )
+    };
     assert!(power(true).read(1, Some(4)).holds() && !power(false).read(1, Some(4)).holds());
     let synced = overwritten_and_lost(true)
         .then(9, Op::Settled, Outcome::Done)
         .then(1, Op::Open(FILE, 3), Outcome::Found(Some(FILE)))
         .then(1, write(6), Outcome::Done)
         .then(1, Op::Fsync(FILE, 3), Outcome::Done)
-        .then(9, Op::LostPower, Outcome::Done);
+        .then(9, Op::LostPower { stuck: false }, Outcome::Done);
     assert!(!synced.read(1, Some(4)).holds());
     // Nor does it take what came after it for good.
     assert!(seen(true).then(1, write(6), Outcome::Done).read(1, Some(5)).holds());

@@ -14,7 +14,7 @@ pub(crate) mod virtual_disk;
 use std::future::Future;
 
 use serde::Serialize;
-use store::{DirPlacement, StoreError};
+use store::{DirPlacement, SlotSize, StoreError};
 use types::Duration;
 
 pub use caller::Caller;
@@ -82,6 +82,9 @@ pub struct Settings {
     /// Of traditional layouts: bytes of the device for each inode of its tables.
     #[serde(skip)]
     pub inode_ratio: u64,
+    /// Size of directory slots, of the embedded layout.
+    #[serde(skip)]
+    pub slots: SlotSize,
     /// Where directories begin, of the embedded layout.
     #[serde(skip)]
     pub placement: DirPlacement,
@@ -102,6 +105,7 @@ impl Settings {
         log_bytes: 128 << 20,
         device_bytes: 64 << 30,
         inode_ratio: 16 << 10,
+        slots: SlotSize::Bytes512,
         placement: DirPlacement::Together,
         data_blocks: 0,
     };

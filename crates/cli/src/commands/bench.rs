@@ -234,6 +234,7 @@ fn metarates_of(args: &BenchMetaratesArgs) -> Ended {
             cache_bytes: args.cache as usize,
             log_bytes: args.log,
             device_bytes: args.device,
+            slots: args.slot,
             ..Settings::PAPERS
         },
     };

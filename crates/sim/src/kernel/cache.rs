@@ -134,14 +134,15 @@ impl Cache {
 
     /// An answer tells of an inode of this generation. `true`: the kernel knows another one by that number,
     /// which it gives up; the lookups of both are forgotten together.
-    pub fn supersedes(&mut self, ino: Ino, generation: u64) -> bool {
+    pub fn supersedes(&mut self, attr: &Attr, generation: u64) -> bool {
+        let ino = attr.ino;
         let Some(node) = self.nodes.get_mut(&ino) else { return false };
         if node.generation == generation {
             return false;
         }
         self.version += 1;
         let fresh = Node { void: true, version: self.version, unstable: 0, generation, ..*node };
-        *node = Node { older: false, changed: 0, ..fresh };
+        *node = Node { attr: *attr, older: false, changed: 0, ..fresh };
         self.names.retain(|at, dentry| at.dir != ino && dentry.leads != Some(ino));
         true
     }

@@ -224,7 +224,7 @@ impl Vfs {
     /// Who has a number that was another inode's: Linux makes that one bad, whatever is open of it.
     fn supersede(&self, entry: &Entry) {
         let ino = entry.attr.ino;
-        if self.cache(|cache| cache.supersedes(ino, entry.generation)) {
+        if self.cache(|cache| cache.supersedes(&entry.attr, entry.generation)) {
             self.caches.0.pages.borrow_mut().remove(&ino);
         }
     }
