@@ -62,7 +62,7 @@ pub struct Judge {
 
 /// What the whole history says, whatever moment is judged.
 struct Whole {
-    /// Inodes that were seen and of which no answer says that they were made: the name and the end
+    /// Inodes that were seen and of which no answer says that they were made before: the name and the end
     /// of the first lookup, and the type.
     unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
     /// Names that were renamed, or may have been.
@@ -76,7 +76,8 @@ struct Whole {
 
 impl Whole {
     fn of(calls: &[Call]) -> Whole {
-        let mut made = BTreeSet::from([Ino::ROOT]);
+        // When each was made first, by an answer.
+        let mut made = BTreeMap::from([(Ino::ROOT, 0)]);
         let mut again = BTreeSet::new();
         let mut unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
         let mut renamed = BTreeSet::new();
@@ -94,7 +95,7 @@ impl Whole {
                     }
                 }
                 (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {
-                    let known = made.contains(ino) || unmade.contains_key(ino);
+                    let known = made.contains_key(ino) || unmade.contains_key(ino);
                     again.extend(known.then_some(*ino));
                     let first = unmade.entry(*ino).or_insert((*at, call.ended, None));
                     first.2 = Some(FileKind::Regular);
@@ -105,13 +106,16 @@ impl Whole {
                 ) => {
                     // A number that was lost with its file may come again.
                     let seen = unmade.contains_key(ino);
-                    again.extend((!made.insert(*ino) || seen).then_some(*ino));
+                    let known = made.contains_key(ino) || seen;
+                    again.extend(known.then_some(*ino));
+                    made.entry(*ino).or_insert(call.begun);
                 }
                 (Op::Rename { from, to, .. }, _) => renamed.extend([*from, *to]),
                 _ => {}
             }
         }
-        unmade.retain(|ino, _| !made.contains(ino));
+        // One that was seen before may have been made, and lost, by a step without an answer.
+        unmade.retain(|ino, (_, seen, _)| made.get(ino).is_none_or(|begun| *seen < *begun));
         let remade = remade(calls, &renamed);
         again.extend(remade.values().flatten());
         looked_up.retain(|ino, _| !again.contains(ino));

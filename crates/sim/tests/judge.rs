@@ -431,3 +431,17 @@ fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
     assert!(story(Some(FILE)).holds(), "it was not removed");
     assert!(!story(Some(other)).holds());
 }
+
+#[test]
+fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
+    let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Regular);
+    let found = || Outcome::Found(Some(Ino(8)));
+    let story = |kept| {
+        let mut story = Story::default().then(0, make(1), Outcome::Done);
+        story.0[0].outcome = None;
+        let story = story.then(0, Op::Lookup(AT), found()).lost(true, kept);
+        story.then(1, Op::Lookup(AT), Outcome::Found(None)).then(1, make(2), found())
+    };
+    assert!(story(1).holds());
+    assert!(!story(0).holds(), "nothing was lost");
+}
