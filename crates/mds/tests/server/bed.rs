@@ -207,6 +207,19 @@ pub fn at(ino: Ino) -> InoRef {
     InoRef::Is { ino }
 }
 
+/// A change of attributes that changes none.
+pub fn no_change() -> SetAttr {
+    SetAttr {
+        mode: None,
+        uid: None,
+        gid: None,
+        atime: None,
+        mtime: None,
+        kill_setid: false,
+        judged_by: 0,
+    }
+}
+
 pub fn node(kind: FileKind, mode: u16) -> NewNode {
     NewNode { kind, mode, umask: 0o022, rdev: 0, symlink: Bytes::default() }
 }

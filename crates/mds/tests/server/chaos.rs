@@ -257,15 +257,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         }
         (8, Some(ino)) => {
             let mode = 0o600 | w.rng.below(0o100) as u16;
-            let set = SetAttr {
-                mode: Some(mode),
-                uid: None,
-                gid: None,
-                atime: None,
-                mtime: None,
-                kill_setid: false,
-                judged_by: 0,
-            };
+            let set = SetAttr { mode: Some(mode), ..no_change() };
             must(w.call(Op::SetAttr { ino: at(ino), set }).await);
             model.inodes.get_mut(&ino).unwrap().mode = mode;
         }

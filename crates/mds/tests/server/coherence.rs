@@ -193,15 +193,7 @@ fn attributes_of_a_directory_that_may_still_be_lost_are_told_without_a_right_to_
         let made = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
         let dir = made.unwrap().attr.ino;
         a.call(Op::Sync {}).await.unwrap();
-        let set = SetAttr {
-            mode: Some(0o604),
-            uid: None,
-            gid: None,
-            atime: None,
-            mtime: None,
-            kill_setid: false,
-            judged_by: 0,
-        };
+        let set = SetAttr { mode: Some(0o604), ..no_change() };
         let changed = Op::SetAttr { ino: at(dir), set };
         let changed = a.exchange(a.request(0, vec![changed])).await.unwrap();
         assert!(changed.transno > changed.last_committed);

@@ -135,15 +135,7 @@ fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.file(ROOT, "f").await;
-        let none = SetAttr {
-            mode: None,
-            uid: None,
-            gid: None,
-            atime: None,
-            mtime: None,
-            kill_setid: false,
-            judged_by: 0,
-        };
+        let none = no_change();
         let set = |set: SetAttr| Op::SetAttr { ino: at(ino), set };
         c.call(set(SetAttr { mode: Some(0o6711), ..none.clone() })).await.unwrap();
         assert_eq!(c.attr(ino).await.unwrap().attr.mode, 0o6711);
