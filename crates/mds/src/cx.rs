@@ -55,8 +55,8 @@ pub struct Effects {
     pub needs: Vec<Need>,
     /// Was one of them missing?
     pub missing: bool,
-    /// Those who write these must be asked for size and times; with the size that the server has.
-    pub glimpse: Vec<(Ino, u64)>,
+    /// Those who write these must be asked for size and times; what the server has.
+    pub glimpse: Vec<Attr>,
     /// Rights the client would like.
     pub wants: Vec<(Ino, Rights)>,
     /// Rights it shall have, free of conflicts by its needs.
@@ -262,7 +262,7 @@ impl Cx<'_> {
             Some(glimpsed) if glimpsed.holds_for(&attr) => glimpsed.put_in(&mut attr),
             // Sizes that change too fast to be read are taken.
             Some(glimpsed) if glimpsed.is_given_up() => self.need(attr.ino, Rights::WRITES),
-            _ => self.effects.glimpse.push((attr.ino, attr.size)),
+            _ => self.effects.glimpse.push(attr),
         }
         attr
     }

@@ -4,6 +4,8 @@
 //! - what is told was the file's size at one instant between question and answer. Under
 //!   `DATA_X` one client knows it. Under `DATA_P` the size only grows, and is the largest that any
 //!   holder or the server knows of: it is read twice, and counts if it was the same both times;
+//! - an answer counts beside attributes that were the same before the question and after the answer: `stat` never
+//!   tells a mode of after a write with the size of before it;
 //! - a client is asked also about its own parts: only so all answers belong to one instant.
 
 use std::rc::Rc;
@@ -15,12 +17,21 @@ use types::{Attr, ClientId, Ino, Rights};
 use crate::recall::{LOOK, end_the_late};
 use crate::server::Server;
 
-/// How often a size that grows all the time is read before it is taken.
+/// How often a file that changes all the time is asked about before the right to write it is taken.
 const TRIES: u32 = 4;
 
-/// What those said who write a file.
+/// What those said who write a file, and what the server had before it asked them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Glimpsed {
+pub struct Glimpsed {
+    told: Told,
+    /// The attributes as the server had them before it asked.
+    before: Attr,
+    /// Questions so far.
+    tries: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Told {
     /// The holder of `DATA_X`, if there still was one.
     Whole(Option<DataAttr>),
     /// The holders of `DATA_P`: the largest of everything, that of the server included.
@@ -29,36 +40,45 @@ pub enum Glimpsed {
         data: DataAttr,
         /// Was it the same twice?
         settled: bool,
-        /// Questions so far.
-        tries: u32,
     },
 }
 
 impl Glimpsed {
-    /// Does it say what `attr`, the attributes as the server has them now, lack?
+    /// Does it say what `attr`, the attributes as the server has them now, lack? Only if these are the same as before
+    /// it asked were they so when the writer answered. Those who write parts commit all the time, each
+    /// for itself: of such a file only what commits leave alone must be the same.
     pub fn holds_for(&self, attr: &Attr) -> bool {
-        match self {
-            Glimpsed::Whole(_) => true,
-            Glimpsed::Parts { data, settled, .. } => *settled && attr.size <= data.size,
+        let before = &self.before;
+        match &self.told {
+            Told::Whole(_) => attr.version == before.version,
+            Told::Parts { data, settled } => {
+                let others = |attr: &Attr| (attr.mode, attr.uid, attr.gid, attr.nlink);
+                *settled && attr.size <= data.size && others(attr) == others(before)
+            }
         }
+    }
+
+    /// Questions so far.
+    pub fn tries(&self) -> u32 {
+        self.tries
     }
 
     /// Has it been asked often enough?
     pub fn is_given_up(&self) -> bool {
-        matches!(self, Glimpsed::Parts { tries, .. } if *tries >= TRIES)
+        self.tries >= TRIES
     }
 
     /// Adds to `attr` what the server does not know.
     pub fn put_in(&self, attr: &mut Attr) {
-        match self {
-            Glimpsed::Whole(None) => {}
-            Glimpsed::Whole(Some(data)) => {
+        match &self.told {
+            Told::Whole(None) => {}
+            Told::Whole(Some(data)) => {
                 attr.size = data.size;
                 attr.blocks = data.blocks;
                 attr.mtime = data.mtime;
                 attr.ctime = attr.ctime.max(data.ctime);
             }
-            Glimpsed::Parts { data, .. } => {
+            Told::Parts { data, .. } => {
                 attr.size = attr.size.max(data.size);
                 attr.blocks = attr.blocks.max(data.blocks);
                 attr.mtime = attr.mtime.max(data.mtime);
@@ -68,27 +88,23 @@ impl Glimpsed {
     }
 }
 
-/// Asks all who write `ino`; the server has `size`. `before`: what was said when it was asked last.
-pub async fn glimpse(
-    server: &Rc<Server>,
-    ino: Ino,
-    size: u64,
-    before: Option<&Glimpsed>,
-) -> Glimpsed {
+/// Asks all who write the file of which the server has `before`; `tries`: so often was it asked already.
+pub async fn glimpse(server: &Rc<Server>, before: Attr, tries: u32) -> Glimpsed {
+    let told = ask_those_who_write(server, before.ino, before.size).await;
+    Glimpsed { told, before, tries: tries + 1 }
+}
+
+async fn ask_those_who_write(server: &Rc<Server>, ino: Ino, size: u64) -> Told {
     let holders = server.leases.borrow().part_holders(ino);
     if holders.is_empty() {
-        return Glimpsed::Whole(ask_writer(server, ino).await);
+        return Told::Whole(ask_writer(server, ino).await);
     }
-    let tries = match before {
-        Some(Glimpsed::Parts { tries, .. }) => *tries + 1,
-        _ => 1,
-    };
     let first = ask_all(server, ino, size, &holders).await;
     // Of one holder an answer alone is of one instant.
     let same = holders.len() == 1 || ask_all(server, ino, size, &holders).await.size == first.size;
     let now = server.leases.borrow().part_holders(ino);
     let settled = same && now.iter().all(|holder| holders.contains(holder));
-    Glimpsed::Parts { data: first, settled, tries }
+    Told::Parts { data: first, settled }
 }
 
 /// The largest of what `holders` and the server know; whoever holds nothing any more has told the server.

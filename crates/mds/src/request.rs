@@ -17,7 +17,7 @@ use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::cx::{Cx, Effects, Waited};
-use crate::glimpse::glimpse;
+use crate::glimpse::{Glimpsed, glimpse};
 use crate::ops::{self, READ, commit, repeat, space};
 use crate::recall::{asked_about_open, recall};
 use crate::recent::Unit;
@@ -639,10 +639,10 @@ impl Work {
             waited.open_asked.extend(asked_about_open(&effects.needs));
             return;
         }
-        for &(ino, size) in &effects.glimpse {
-            let before = waited.glimpsed.get(&ino);
-            let glimpsed = glimpse(&self.server, ino, size, before).await;
-            waited.glimpsed.insert(ino, glimpsed);
+        for &attr in &effects.glimpse {
+            let tries = waited.glimpsed.get(&attr.ino).map_or(0, Glimpsed::tries);
+            let glimpsed = glimpse(&self.server, attr, tries).await;
+            waited.glimpsed.insert(attr.ino, glimpsed);
         }
     }
 

@@ -186,6 +186,8 @@ struct State {
     pub obliging: Cell<bool>,
     /// What glimpses are answered with.
     data: RefCell<Option<DataAttr>>,
+    /// Glimpses are not answered by itself.
+    holds_glimpses: Cell<bool>,
     keep_open: Cell<bool>,
     /// Nothing more is read.
     deaf: Cell<bool>,
@@ -249,6 +251,23 @@ impl Client {
     /// Reads nothing from its connection any more.
     pub fn go_deaf(&self) {
         self.state.deaf.set(true);
+    }
+
+    /// Does not answer glimpses by itself any more.
+    pub fn hold_glimpses(&self) {
+        self.state.holds_glimpses.set(true);
+    }
+
+    /// The next question for what this client wrote.
+    pub async fn glimpse(&self) -> u64 {
+        match self.push(|push| matches!(push, Push::Glimpse { .. })).await {
+            Push::Glimpse { id, .. } => id,
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn answer_glimpse(&self, id: u64, data: Option<DataAttr>) {
+        self.send(&Message::PushReply { reply: PushReply { id, data } });
     }
 
     pub fn answer_glimpses(&self, data: DataAttr) {
@@ -351,9 +370,8 @@ impl Client {
                     client.reserved(give).await;
                 });
             }
-            Push::Glimpse { id, .. } => {
-                let reply = PushReply { id: *id, data: self.state.data.borrow().clone() };
-                self.send(&Message::PushReply { reply });
+            Push::Glimpse { id, .. } if !self.state.holds_glimpses.get() => {
+                self.answer_glimpse(*id, self.state.data.borrow().clone());
             }
             _ => {}
         }

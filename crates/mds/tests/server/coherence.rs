@@ -91,6 +91,28 @@ fn attributes_of_a_file_being_written_come_from_its_writer() {
 }
 
 #[test]
+fn a_size_from_before_a_change_is_not_told_with_the_mode_of_after_it() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, X | A).await.unwrap().attr.ino;
+        a.hold_glimpses();
+        let asker = b.clone();
+        let seen = bed.env.spawn_join(async move { asker.attr(ino).await.unwrap().attr });
+        let first = a.glimpse().await;
+        // The writer answers, writes, and then changes the mode, before the server comes to tell.
+        let set = SetAttr { mode: Some(0o600), ..no_change() };
+        a.call(Op::SetAttr { ino: at(ino), set }).await.unwrap();
+        let time = Timestamp { seconds: 4_000_000_000, nanos: 0 };
+        let data = |size| Some(DataAttr { size, blocks: 1, mtime: time, ctime: time });
+        a.answer_glimpse(first, data(0));
+        let second = a.glimpse().await;
+        a.answer_glimpse(second, data(777));
+        let seen = seen.await;
+        assert_eq!((seen.mode, seen.size), (0o600, 777));
+    });
+}
+
+#[test]
 fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
