@@ -76,12 +76,19 @@ impl Quarantine {
     }
 }
 
-/// Takes up the quarantines that were there before the restart. They last for their whole time again.
+/// Takes up the quarantines that were there before the restart. They last for their whole time again; the server
+/// that died may not have come to flush what these clients had written.
 ///
 /// # Errors
 /// The store's.
-pub async fn reload(server: &Server, known: &BTreeMap<ClientId, Info>) -> Result<(), StoreError> {
+pub async fn reload(
+    server: &Rc<Server>,
+    known: &BTreeMap<ClientId, Info>,
+) -> Result<(), StoreError> {
     let (clients, _) = server.mfs.run(READ, |txn| txn.quarantines()).await?;
+    if !clients.is_empty() {
+        flush_for(server, &clients).await;
+    }
     for client in clients {
         let (files, _) = server.mfs.run(READ, |txn| txn.frozen(client)).await?;
         let local = known.get(&client).is_some_and(|info| info.local);

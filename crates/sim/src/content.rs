@@ -165,6 +165,15 @@ impl Content {
         }
     }
 
+    /// All that it may be after an edit, as one; `None`: the edit is impossible.
+    pub fn edited(&self, edit: Edit) -> Option<Content> {
+        let mut all = self.edit(edit);
+        match all.len() {
+            0 | 1 => all.pop(),
+            _ => Some(Content::any_of(all.iter().map(|content| (content, false)))),
+        }
+    }
+
     /// What it is if these bytes were read there, `asked` at most; else what was to be read.
     pub fn read(&self, offset: u64, asked: u32, read: &[u8]) -> Result<Option<Content>, String> {
         match self {

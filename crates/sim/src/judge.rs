@@ -90,8 +90,11 @@ impl Whole {
                     unmade.entry(*ino).or_insert((*at, call.ended, None));
                 }
                 (Op::GetAttr(ino), Some(Outcome::Attr(seen))) => {
-                    if let Some((.., kind)) = unmade.get_mut(ino) {
-                        *kind = Some(seen.kind);
+                    // Once it was made with an answer the number is another file's.
+                    if let Some((.., kind)) = unmade.get_mut(ino)
+                        && !made.contains_key(ino)
+                    {
+                        kind.get_or_insert(seen.kind);
                     }
                 }
                 (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {

@@ -206,17 +206,13 @@ impl State {
     fn edited(&mut self, call: &Call, ino: Ino, old: &Content, new: Content, edit: Edit) {
         let mortal = self.mortal;
         let node = self.node(ino);
-        if let Some(loss) = &mut node.loss
-            && let Some(hope) = &loss.hope
-        {
-            let mut edited = hope.edit(edit);
-            let hope = if edited.len() == 1 { edited.pop() } else { None };
-            Rc::make_mut(loss).hope = hope;
-        }
-        if let Some(loss) = node.loss.as_mut().filter(|loss| loss.client == call.client)
-            && let [before] = &loss.before.edit(edit)[..]
-        {
-            Rc::make_mut(loss).before = before.clone();
+        if let Some(loss) = node.loss.as_mut().map(Rc::make_mut) {
+            loss.hope = loss.hope.take().and_then(|hope| hope.edited(edit));
+            if loss.client == call.client
+                && let Some(before) = loss.before.edited(edit)
+            {
+                loss.before = before;
+            }
         }
         if mortal {
             node.asked_for(call.client, edit.blocks());

@@ -129,6 +129,25 @@ fn a_client_that_lives_is_told_once_of_what_it_lost() {
 }
 
 #[test]
+fn a_client_that_lost_nothing_says_so_also_after_an_append_to_one_of_several_ends() {
+    let longer = Op::Write { ino: FILE, offset: Some(8), len: 20, tag: 6, file: 2, sync: false };
+    let lost = |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false };
+    let append = Op::Write { ino: FILE, offset: None, len: 10, tag: 7, file: 3, sync: false };
+    // The second client was killed while it wrote: the file may have ended at 10 or at 28.
+    let story = || {
+        Story::of_a_write()
+            .then(1, lost(Rc::new(vec![longer.clone()])), Outcome::Done)
+            .lost(false, 0)
+            .then(2, append.clone(), Outcome::Done)
+    };
+    let size = |story: Story, size| story.then(2, Op::End(FILE, size), Outcome::Done);
+    let said = |story: Story| story.then(0, Op::Fsync(FILE, 1), Outcome::Done);
+    assert!(said(story()).holds());
+    assert!(size(said(story()), 20).holds() && size(said(story()), 38).holds());
+    assert!(!size(said(story()), 19).holds());
+}
+
+#[test]
 fn who_is_told_only_where_a_file_ends_has_not_made_it_stable() {
     let lost = |op, outcome| Story::of_a_write().then(1, op, outcome).lost(true, 0);
     let end = Op::End(FILE, 10);
@@ -434,14 +453,18 @@ fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
 
 #[test]
 fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
-    let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Regular);
+    use types::FileKind::{Directory, Regular};
+    let make = |name, kind| Op::Make(At { name, ..AT }, kind);
     let found = || Outcome::Found(Some(Ino(8)));
-    let story = |kept| {
-        let mut story = Story::default().then(0, make(1), Outcome::Done);
+    let story = |kept, kind| {
+        let mut story = Story::default().then(0, make(1, Regular), Outcome::Done);
         story.0[0].outcome = None;
         let story = story.then(0, Op::Lookup(AT), found()).lost(true, kept);
-        story.then(1, Op::Lookup(AT), Outcome::Found(None)).then(1, make(2), found())
+        let seen = Seen { kind, mode: 0o755, nlink: 1, size: 0 };
+        let seen = Seen { nlink: if kind == Directory { 2 } else { 1 }, ..seen };
+        let story = story.then(1, Op::Lookup(AT), Outcome::Found(None));
+        story.then(1, make(2, kind), found()).then(1, Op::GetAttr(Ino(8)), Outcome::Attr(seen))
     };
-    assert!(story(1).holds());
-    assert!(!story(0).holds(), "nothing was lost");
+    assert!(story(1, Regular).holds() && story(1, Directory).holds());
+    assert!(!story(0, Regular).holds(), "nothing was lost");
 }

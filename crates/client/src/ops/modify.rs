@@ -92,6 +92,7 @@ impl Client {
     /// Takes a name away.
     pub async fn unlink(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
         self.core.writable()?;
+        let meant = self.core.meant(place);
         let removal = self.core.prepare_removal(place).await;
         let op = Op::Unlink {
             dir: InoRef::Is { ino: place.dir },
@@ -106,6 +107,7 @@ impl Client {
             Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
             _ => self.core.lost_name(attr),
         }
+        self.core.lost_unmeant(meant, attr.ino).await;
         self.core.untold(&reply).await;
         Ok(())
     }
@@ -113,8 +115,12 @@ impl Client {
     /// Removes an empty directory.
     pub async fn rmdir(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
         self.core.writable()?;
+        let meant = self.core.meant(place);
         let op = Op::Rmdir { dir: InoRef::Is { ino: place.dir }, name: place.name.clone() };
         let reply = self.core.change(caller, op).await?;
+        if let Ok(OpReply::Removed { attr, .. }) = result(&reply, 0) {
+            self.core.lost_unmeant(meant, attr.ino).await;
+        }
         self.core.untold(&reply).await;
         result(&reply, 0).map(|_| ())
     }
@@ -129,6 +135,7 @@ impl Client {
     ) -> Result<(), Fault> {
         self.core.writable()?;
         let exchanged = flags & EXCHANGE != 0;
+        let meant = self.core.meant(to);
         let removal = if flags == 0 && !self.core.is_same(from, to) {
             self.core.prepare_removal(to).await
         } else {
@@ -154,6 +161,7 @@ impl Client {
                 Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
                 _ => self.core.lost_name(attr),
             }
+            self.core.lost_unmeant(meant, attr.ino).await;
         }
         self.core.untold(&reply).await;
         Ok(())
@@ -226,6 +234,20 @@ impl Core {
         if inode.opens() == 0 && inode.holds(Rights::OPEN) {
             let core = self.clone();
             self.env.spawn(async move { core.last_close(&inode).await });
+        }
+    }
+
+    /// The inode that the kernel means by a name that it wants to change: it holds its directory locked, so that
+    /// what it was told last is what is known here.
+    fn meant(&self, place: Place<'_>) -> Option<Ino> {
+        self.known(place).map(|inode| inode.ino)
+    }
+
+    /// An inode lost a name. If the kernel meant another by that, it counts that one's links down: what it keeps of
+    /// this one is from before.
+    async fn lost_unmeant(&self, meant: Option<Ino>, ino: Ino) {
+        if meant != Some(ino) {
+            self.kernel.inval_attr(ino).await;
         }
     }
 

@@ -75,6 +75,32 @@ fn what_others_have_seen_is_told_here_though_the_answer_to_the_change_is_on_its_
     });
 }
 
+/// Its kernel counts the links down of the file that it found under the name.
+#[test]
+fn who_removes_a_file_that_another_client_moved_under_a_name_shows_its_links_as_they_are() {
+    check(20, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (old, new) = (b.put("f", b"old").await, b.put("g", b"new").await);
+        assert_eq!(a.ino("f").await, old);
+        let opened = a.open(new, RDONLY).await;
+        let (from, to) = (name("g"), name("f"));
+        let place = |name| Place { dir: Ino::ROOT, name };
+        b.client.rename(&ROOT, place(&from), place(&to), 0).await.unwrap();
+        assert_eq!(a.client.getattr(new).await.unwrap().0.nlink, 1);
+        a.kernel.told.borrow_mut().clear();
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        assert!(a.kernel.told.borrow().contains(&Told::Attr(new)));
+        assert_eq!(a.client.getattr(new).await.unwrap().0.nlink, 0);
+        a.close(opened).await;
+
+        let own = a.put("h", b"x").await;
+        assert_eq!(a.ino("h").await, own);
+        a.kernel.told.borrow_mut().clear();
+        a.unlink(Ino::ROOT, "h").await.unwrap();
+        assert!(a.kernel.told.borrow().is_empty(), "a kernel that meant it knows");
+    });
+}
+
 #[test]
 fn what_was_just_found_can_be_opened_though_another_client_removes_it() {
     check(21, |cluster| async move {

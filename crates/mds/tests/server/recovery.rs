@@ -254,6 +254,27 @@ fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
 }
 
 #[test]
+fn a_server_flushes_what_its_predecessor_evicted_and_did_not_come_to_flush() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let (admin, b) = (Client::new(bed.world.node("admin")), bed.client("b").await);
+        admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+        b.file(ROOT, "f").await;
+        data.stall(true);
+        let (flushes, evicted) = (data.counts().flushes, b.id());
+        bed.env.spawn(async move {
+            let _ = admin.exchange(admin.request(0, vec![Op::Evict { client: evicted }])).await;
+        });
+        bed.sleep(Duration::from_secs(1)).await;
+        data.stall(false);
+        bed.restart().await;
+        assert!(bed.logged("it was evicted before the restart"));
+        assert_eq!(data.counts().flushes, flushes + 2, "the first did not end before the server");
+    });
+}
+
+#[test]
 fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
     run(|bed| async move {
         let data = data_device(&bed.world);
