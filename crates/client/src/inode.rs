@@ -89,8 +89,8 @@ struct State {
     buffered_writers: u32,
     /// The kernel may have pages of it.
     pages: bool,
-    /// A DATA right was held without a gap since the last open.
-    data_kept: bool,
+    /// A DATA right went while the kernel had pages, which nobody has invalidated for that.
+    pages_left: bool,
     /// A recall of `OPEN` was answered "still open": it is owed at the last close.
     owes_open: bool,
     /// This client made it without a name, and has not given it one yet.
@@ -126,7 +126,7 @@ impl Inode {
             opens: 0,
             buffered_writers: 0,
             pages: false,
-            data_kept: false,
+            pages_left: false,
             owes_open: false,
             unnamed: false,
             lost: false,
@@ -301,7 +301,7 @@ impl Inode {
             names.clear();
         }
         if rights.contains(Rights::DATA_S) {
-            state.data_kept = false;
+            state.pages_left |= state.pages;
         }
     }
 
@@ -502,11 +502,13 @@ impl Inode {
         self.state.borrow_mut().pages = pages;
     }
 
-    /// Was DATA held since the last open? From now on it is watched again.
-    pub fn keep_data(&self) -> bool {
+    /// Are the pages good that the kernel has when it opens the file? If not it drops them: all of them, also those that
+    /// carry a WRITE under way. If a READ comes before that one is served, the kernel shows for good what it read. So
+    /// a file without pages is answered as if they were good.
+    pub fn keep_pages(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let held = state.lease.rights().closed().contains(Rights::DATA_S);
-        std::mem::replace(&mut state.data_kept, held) && held
+        !std::mem::take(&mut state.pages_left) && (held || !state.pages)
     }
 }
 

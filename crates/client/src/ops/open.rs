@@ -266,7 +266,7 @@ impl Core {
         let file = OpenFile { inode: inode.clone(), flags, direct, reported, lockers };
         Opened {
             handle: self.handles.add_file(file),
-            keep_cache: inode.keep_data() && !direct,
+            keep_cache: inode.keep_pages(),
             direct_io: direct,
         }
     }
@@ -327,11 +327,13 @@ impl Core {
                 content.file.lost(Rights::empty());
                 content.file.resume();
             }
-            inode.set_pages(false);
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
         let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
         inode.give(give, self.session.order());
+        if gone {
+            inode.set_pages(false);
+        }
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false, part: None };
         let reply = self.session.call(Call::reserved(vec![op])).await.ok()?;
         match result(&reply, 0) {

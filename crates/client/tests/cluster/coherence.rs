@@ -393,6 +393,31 @@ fn appends_of_two_clients_never_overwrite_each_other() {
     });
 }
 
+/// Else the kernel drops the page that carries it, reads it anew from before the write, and keeps that.
+#[test]
+fn who_opens_a_file_while_a_write_through_pages_waits_leaves_its_pages() {
+    check(23, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = b.put("f", &[1; 4096]).await;
+        let open = async || a.client.open(&ROOT, ino, RDWR).await.expect("the file opens");
+        let first = open().await;
+        assert_eq!(a.read(first.handle, 0, 4096).await, [1; 4096]);
+        let other = b.open(ino, RDWR).await;
+        b.try_write(other, 0, &[2; 4096]).await.unwrap();
+        let (writer, handle) = (a.clone(), first.handle);
+        let write =
+            cluster.env.spawn_join(async move { writer.try_write(handle, 0, &[3; 4096]).await });
+        let second = open().await;
+        assert!(second.keep_cache);
+        assert_eq!(write.await, Ok(4096));
+        assert_eq!(b.read(other, 0, 4096).await, [3; 4096]);
+        for handle in [first.handle, second.handle] {
+            a.close(handle).await;
+        }
+        b.close(other).await;
+    });
+}
+
 #[test]
 fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
     check(7, |cluster| async move {
