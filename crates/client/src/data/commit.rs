@@ -37,8 +37,11 @@ use crate::boundary::{Commit, Refusal, Rpc};
 const AGE: Duration = Duration::from_secs(1);
 /// Until a file that could not be committed is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// How often a recall tries a commit that the server cannot take at the moment.
-pub(super) const FLUSH_TRIES: u32 = 100;
+/// How often a recall tries a commit that the server cannot take at the moment: 5 s.
+const FLUSH_TRIES: u32 = 100;
+/// How often if there is no room for what speaks of data on devices, which may use what is kept for removals: 2 min. There
+/// is room when what is being removed is freed, which may wait for a client's lease to end, and for its quarantine.
+const ROOM_TRIES: u32 = 24 * FLUSH_TRIES;
 /// Between two looks at a pool that nobody uses.
 const IDLE: Duration = Duration::from_secs(10);
 /// Files of one batch.
@@ -667,17 +670,28 @@ impl File {
                 break;
             }
             match self.commit_alone().await {
-                Err(fault) if passing(fault) && tries < FLUSH_TRIES => {
+                Err(fault) if passing(fault) && tries < self.tries_of_flush(fault) => {
                     self.ctx.env.sleep(RETRY).await;
                 }
                 Err(fault) if passing(fault) => {
-                    self.give_up("the server had no room for its layout");
+                    self.give_up_unsent();
                     return result.and(Err(fault));
                 }
                 outcome => result = result.and(outcome),
             }
         }
         result
+    }
+
+    /// How often a recall tries a commit that fails so.
+    pub(super) fn tries_of_flush(&self, fault: Fault) -> u32 {
+        let lacks_room = fault == Fault::NoSpace && !self.state.borrow().has_logged_content();
+        if lacks_room { ROOM_TRIES } else { FLUSH_TRIES }
+    }
+
+    /// The server has not taken a commit for as long as others can be kept waiting.
+    pub(super) fn give_up_unsent(self: &Rc<Self>) {
+        self.give_up("the server had no room for its layout");
     }
 
     /// Waits until everything dirty with a sequence below `mark` is launched, and fixes what

@@ -257,7 +257,10 @@ impl File {
         state.log.retain(|logged| !matches!(logged.edit, Edit::Content { .. }));
         state.inline.max = 0;
         state.inline.refused = true;
-        state.disk_size = state.disk_size.min(state.server_size);
+        // What is launched behind block 0, or is to be in place of the content, is on its device.
+        if state.disk_size <= BLOCK_U64 && state.layout.at(0).is_none() {
+            state.disk_size = state.disk_size.min(state.server_size);
+        }
         if state.is_at_rest_inline(0) {
             self.put_out(state, Means { claim, reserved: place, fetched: Vec::new() });
         }

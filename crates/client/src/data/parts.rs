@@ -15,7 +15,7 @@ use proto::mds::LayoutPart;
 use types::limits::BLOCK_U64;
 use types::{Attr, BlockRange, Fault, Part, Rights};
 
-use super::commit::{FLUSH_TRIES, RETRY, passing};
+use super::commit::{RETRY, passing};
 use super::extents::from_extent;
 use super::file::{File, State};
 
@@ -142,8 +142,8 @@ impl File {
             match outcome {
                 Ok(()) => self.state.borrow_mut().touched.remove(range),
                 Err(fault) if passing(fault) => {
-                    if tries >= FLUSH_TRIES {
-                        self.give_up("the server had no room for its layout");
+                    if tries >= self.tries_of_flush(fault) {
+                        self.give_up_unsent();
                         break;
                     }
                     self.ctx.env.sleep(RETRY).await;

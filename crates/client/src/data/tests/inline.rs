@@ -2,6 +2,7 @@
 
 use env::sim::{DiskAction, DiskFault};
 
+use super::super::commit::Purpose;
 use super::*;
 use crate::api::Whence;
 
@@ -472,4 +473,43 @@ fn small_content_that_something_else_is_put_behind_stays_whole() {
             rig.finish(2048).await;
         });
     }
+}
+
+#[test]
+fn what_is_launched_behind_content_that_finds_no_room_counts_for_the_size() {
+    run(2, setup(), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[7; 1000]).await.unwrap();
+        file.launch_all();
+        rig.write(&file, 9000, &[8; 10]).await.unwrap();
+        rig.server.inline_max.set(200);
+        file.claim_commit().await;
+        let told = rig.ctx.commit_files(std::slice::from_ref(&file), Purpose::Flush).await;
+        assert_eq!(told, [Err(Fault::Interrupted)], "the content goes to a block");
+        // The last block is dirty again: a commit of now says how far the launched one reaches.
+        rig.write(&file, 9000, &[9; 20]).await.unwrap();
+        assert_eq!(file.state.borrow().launched_size(), 9010);
+        file.fsync(false).await.unwrap();
+        let want = [vec![7; 1000], vec![0; 8000], vec![9; 20]].concat();
+        assert!(cold(&rig, 1).await == want);
+        rig.finish(2048).await;
+    });
+}
+
+/// What is freed meanwhile may be a lease and a quarantine away.
+#[test]
+fn a_mapping_that_finds_no_room_for_long_is_not_given_up() {
+    run(2, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[7; 5000]).await.unwrap();
+        let begun = rig.env.now();
+        for _ in 0..1000 {
+            rig.server.refusals.borrow_mut().push_back(Fault::NoSpace.into());
+        }
+        file.flush().await.unwrap();
+        assert!(rig.env.now().since(begun) > Duration::from_secs(50));
+        assert_eq!(file.error_seq(), 0);
+        assert_eq!(cold(&rig, 1).await, [7; 5000]);
+        rig.finish(2048).await;
+    });
 }
