@@ -383,6 +383,7 @@ impl DataContext {
         for file in files {
             let state = &mut *file.state.borrow_mut();
             state.committing = false;
+            state.content_answered();
             let settled = state.is_settled() && !state.queued;
             if settled {
                 state.writes = 0;
@@ -520,10 +521,15 @@ impl DataContext {
             let mut answers = self.rpc.commit(bodies, sync && last).await.into_iter();
             for (index, commit) in group {
                 let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
+                let sealed = sealed[index].as_ref().expect("it was sent");
                 match (answer, kept.get_mut(&index)) {
                     (_, Some((_, edits))) => edits.extend(commit.edits),
-                    (Ok(_), None) => answered.push(index),
+                    (Ok(_), None) => {
+                        files[index].did(sealed, &commit, None);
+                        answered.push(index);
+                    }
                     (Err(Refusal { fault, done }), None) => {
+                        files[index].did(sealed, &commit, Some(done));
                         kept.insert(index, (fault, files[index].rest(commit, done)));
                     }
                 }
@@ -785,6 +791,7 @@ impl File {
         last.mtime = sealed.mtime.filter(|_| state.mtime.is_some());
         last.ctime = sealed.ctime;
         last.tail_zero = sealed.tail_zero && self.errors.get() == sealed.errors;
+        state.content_sent(&parts);
         parts
     }
 
@@ -810,6 +817,14 @@ impl File {
         }
         if state.ctime == sealed.ctime {
             state.ctime = None;
+        }
+    }
+
+    /// The server did all of a commit, or the first `done` edits.
+    fn did(&self, sealed: &Sealed, commit: &Commit, done: Option<usize>) {
+        let mut state = self.state.borrow_mut();
+        if state.generation == sealed.generation {
+            state.content_told(commit, done);
         }
     }
 
@@ -840,12 +855,13 @@ impl File {
         if passing(fault) || company {
             state.alone = company;
             let seq = sealed.edits_below.saturating_sub(1);
+            let content = edits.iter().any(|edit| matches!(edit, Edit::Content { .. }));
             for edit in edits.into_iter().rev() {
                 state.log.push_front(Logged { seq, edit });
             }
             // Nothing of it is under way now.
             thin_contents(&mut state.log, 0);
-            return fault == Fault::NoSpace && !company && self.give_place(&mut state);
+            return fault == Fault::NoSpace && !company && self.give_place(&mut state, content);
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
             // Without a name and a handle, here as elsewhere: nobody misses the data.

@@ -700,7 +700,7 @@ impl File {
             }
         }
         self.reserve_again(state, from, to);
-        self.log_refused(state);
+        self.log_unconfirmed(state);
         state.mark_stale(from, to);
         state.tail = None;
         // What lay behind the size before may lie there still.

@@ -113,6 +113,11 @@ impl DataContext {
         }
     }
 
+    /// Has a writer heard lately that there is no block, and are there none here?
+    pub(super) fn is_scarce(&self) -> bool {
+        self.pool.available() == 0 && self.env.now() < self.space.scarce_until.get()
+    }
+
     /// Asks for a grant ahead if the pool runs low.
     fn prefetch(self: &Rc<Self>) {
         let space = &self.space;

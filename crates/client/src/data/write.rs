@@ -25,6 +25,8 @@ use super::pool::Reserved;
 const DIRECT_MIN: usize = 128 << 10;
 /// A write of fewer bytes is copied behind the run that it continues.
 const APPEND_MAX: usize = 64 << 10;
+/// How often a write is sent as content, for want of a block, before it fails.
+const SENDS: u32 = 4;
 
 /// Where the old content of a block is.
 enum Old {
@@ -100,6 +102,7 @@ impl File {
         let claim = self.ctx.budget.claim(bytes, || self.ctx.press()).await;
         let mut means = Means { claim, reserved: self.ctx.pool.nothing(), fetched: Vec::new() };
         let mut data = Some(data);
+        let (mut sends, mut sent) = (SENDS, false);
         loop {
             if self.state.borrow().generation != generation {
                 return Err(Fault::Evicted);
@@ -118,7 +121,27 @@ impl File {
                 }
                 lack
             };
-            self.fill(&mut means, lack).await?;
+            let bytes = &data.as_ref().expect("not put in yet")[..len];
+            if matches!(lack, Lack::Space(_)) && sends > 0 && self.ctx.is_scarce() {
+                sends -= 1;
+                if self.send_content(generation, offset, bytes).await {
+                    sent = true;
+                    continue;
+                }
+            }
+            match self.fill(&mut means, lack).await {
+                Err(Fault::NoSpace)
+                    if sends > 0 && self.send_content(generation, offset, bytes).await =>
+                {
+                    sends -= 1;
+                    sent = true;
+                }
+                Err(Fault::NoSpace) if sent => {
+                    self.unsend_content();
+                    return Err(Fault::NoSpace);
+                }
+                other => other?,
+            }
         }
         self.enqueue();
         Ok((offset, len as u32))
@@ -250,10 +273,12 @@ impl File {
         len: usize,
     ) {
         let end = offset + len as u64;
-        if state.is_within_content(end) {
+        if state.has_room_inline(end) {
             let held = self.held_at_rest(means.claim.split(BLOCK_U64));
             state.put_at_rest(offset as usize, &data[..len], held);
             state.mark_stale(0, 1);
+            self.grow(state, end);
+            state.disk_size = state.disk_size.max(end);
             return self.accepted(state);
         }
         if let Some(block) = state.stale_tail(offset) {
@@ -366,6 +391,11 @@ impl File {
         if let Some((claim, reserved)) = state.cut_dirty(first, last) {
             means.claim.merge(claim);
             means.reserved.merge(reserved);
+        }
+        if first == 0
+            && let Some(place) = state.take_held_place()
+        {
+            means.reserved.merge(place);
         }
         let seq = state.next_seq;
         state.next_seq += 1;
@@ -493,11 +523,13 @@ impl State {
                 break;
             }
         }
-        need
+        let held =
+            from == 0 && need > 0 && self.layout.at(0).is_none() && self.dirty_at(0).is_none();
+        need - if held { self.held_place().min(1) } else { 0 }
     }
 
     fn lacks(&self, means: &Means, offset: u64, end: u64) -> Lack {
-        if self.is_within_content(end) {
+        if self.has_room_inline(end) {
             return Lack::Nothing;
         }
         let (first, last) = blocks_of(offset, end);

@@ -326,31 +326,132 @@ fn on_a_full_zone_small_files_are_overwritten_shortened_and_punched() {
     }
 }
 
-/// What is accepted may need a block in the end, so one is reserved: who writes is told, not who syncs.
+/// What fits beside the inode is there before the write is answered; what does not is refused, and who syncs is told of nothing.
 #[test]
-fn on_a_full_zone_a_small_file_that_is_new_or_grows_is_refused_and_stays_as_it_was() {
-    for seed in 0..2 {
+fn on_a_full_zone_a_small_file_is_new_and_grows_as_far_as_it_fits_and_stays_as_it_was_beyond() {
+    for seed in 0..4 {
         run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
             let file = rig.file(1);
             rig.write(&file, 0, &[7; 2000]).await.unwrap();
             let rig = fill(rig).await;
-            for (at, len) in [(2000, 1), (1990, 4000), (4096, 1), (90_000, 10)] {
+            for (at, len) in [(1990, 4000), (4096, 1), (90_000, 10)] {
                 assert_eq!(rig.write(&file, at, &vec![8; len]).await, Err(Fault::NoSpace));
             }
             assert_eq!(file.fallocate(0, 0, 100).await, Err(Fault::NoSpace));
             assert_eq!(file.fallocate(0, 8192, 100).await, Err(Fault::NoSpace));
-            assert_eq!(rig.write(&rig.file(2), 0, b"x").await, Err(Fault::NoSpace));
             file.fsync(false).await.unwrap();
             assert_eq!(content(&rig, 1), (vec![7; 2000], 0));
+            // No commit comes between the write and its answer but its own.
+            let small = rig.file(2);
+            assert_eq!(rig.write(&small, 3, b"x").await, Ok(1));
+            assert_eq!(content(&rig, 2), (b"\0\0\0x".to_vec(), 0));
+            for at in 0..20 {
+                rig.write(&file, 2000 + 50 * at, &[8; 50]).await.unwrap();
+            }
+            let grown = [vec![7; 2000], vec![8; 1000]].concat();
+            assert_eq!(content(&rig, 1), (grown.clone(), 0));
+            // The slot of the scripted server has no more, and it has no blobs.
+            assert_eq!(rig.write(&file, 3000, &[8]).await, Err(Fault::NoSpace));
+            assert!(file.read(0, 9000).await.unwrap().to_vec() == grown);
             // A hole needs none.
             rig.write(&file, 0, &[9; 1000]).await.unwrap();
             file.set_size(50_000).await.unwrap();
             file.fsync(false).await.unwrap();
-            let want = [vec![9; 1000], vec![7; 1000], vec![0; 48_000]].concat();
+            let want = [vec![9; 1000], vec![7; 1000], vec![8; 1000], vec![0; 47_000]].concat();
+            assert!(cold(&rig, 1).await == want);
+            assert_eq!(cold(&rig, 2).await, b"\0\0\0x");
+            rig.finish(64).await;
+        });
+    }
+}
+
+/// The server has the old content still, and nobody else gets its room.
+#[test]
+fn on_a_full_zone_a_small_file_is_emptied_and_written_again_in_the_room_that_it_has() {
+    for seed in 0..4 {
+        run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 1000]).await.unwrap();
+            let rig = fill(rig).await;
+            rig.server.inline_max.set(0);
+            let commits = rig.server.commits.get();
+            file.set_size(0).await.unwrap();
+            for at in 0..10 {
+                rig.write(&file, 100 * at, &[at as u8; 100]).await.unwrap();
+            }
+            assert_eq!(rig.server.commits.get(), commits, "nothing is waited for");
+            assert_eq!(rig.write(&file, 1000, &[1]).await, Err(Fault::NoSpace));
+            let want: Vec<u8> = (0..10).flat_map(|at| [at as u8; 100]).collect();
+            file.fsync(false).await.unwrap();
+            assert_eq!(content(&rig, 1), (want.clone(), 0));
+            // And once more while a commit is under way, which may be refused.
+            for refused in [false, true] {
+                file.set_size(10).await.unwrap();
+                let this = file.clone();
+                if refused {
+                    rig.server.refusals.borrow_mut().push_back(Fault::Busy.into());
+                }
+                let syncs = rig.env.spawn_join(async move { this.fsync(false).await });
+                rig.env.sleep(Duration::from_micros(10)).await;
+                file.set_size(0).await.unwrap();
+                let wrote = rig.write(&file, 0, &[4; 10]).await;
+                assert!(wrote == Ok(10) || wrote == Err(Fault::NoSpace), "{wrote:?}");
+                let _ = syncs.await;
+                file.fsync(false).await.unwrap();
+                let left = if wrote.is_ok() { vec![4; 10] } else { Vec::new() };
+                assert_eq!(cold(&rig, 1).await, left);
+                rig.acquire(&file);
+            }
+            rig.finish(64).await;
+        });
+    }
+}
+
+/// The block that content holds until the server has it is the one that it goes to when it grows.
+#[test]
+fn the_last_block_of_a_zone_takes_content_that_grows_before_it_is_committed() {
+    for grown in [2000, 4096] {
+        run(2, Setup { blocks: 64, ..setup() }, |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[7; 1000]).await.unwrap();
+            let rig = fill_but(rig, &file).await;
+            file.launch_all();
+            assert_eq!((file.state.borrow().held_place(), rig.ctx.pool.available()), (1, 0));
+            let commits = rig.server.commits.get();
+            rig.write(&file, 1000, &vec![8; grown - 1000]).await.unwrap();
+            assert_eq!(rig.server.commits.get(), commits);
+            assert_eq!(file.state.borrow().held_place(), 0);
+            file.fsync(false).await.unwrap();
+            let want = [vec![7; 1000], vec![8; grown - 1000]].concat();
+            assert_eq!(content(&rig, 1).1, u64::from(grown == 4096));
             assert!(cold(&rig, 1).await == want);
             rig.finish(64).await;
         });
     }
+}
+
+/// A commit leaves out content that a mapping in it replaces. If that is refused, and its data lost since, the server has neither.
+#[test]
+fn content_that_was_never_sent_is_sent_when_what_replaced_it_is_lost() {
+    run(4, setup(), |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[6; 100]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.write(&file, 0, &[7; 500]).await.unwrap();
+        file.launch_all();
+        rig.write(&file, 500, &[8; 5000]).await.unwrap();
+        rig.server.refusals.borrow_mut().push_back(Fault::Busy.into());
+        assert_eq!(file.fsync(false).await, Err(Fault::Busy));
+        assert_eq!(content(&rig, 1), (vec![6; 100], 0));
+        // In place, and not there.
+        rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
+        rig.write(&file, 0, &[9; 4096]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Err(Fault::Io));
+        assert_eq!(file.read(0, 500).await.unwrap().to_vec(), [7; 500]);
+        file.fsync(false).await.unwrap();
+        assert_eq!(content(&rig, 1).0, [7; 500]);
+        rig.finish(2048).await;
+    });
 }
 
 /// How a file that has 100 bytes of content is changed while its slot loses room, and what it holds then.

@@ -122,14 +122,23 @@ impl Server {
         assert!(!bytes.contains(&GARBAGE), "committed before it was stable: {extent:?}");
     }
 
-    /// Content that is longer than what is there has room only in the slot.
+    /// Content that is longer than what is there when it comes has room only in the slot.
     fn lacks_room(&self, commit: &Commit) -> bool {
-        let there = self.now.borrow().files.get(&commit.ino).map_or(0, |file| file.content.len());
-        let most = there.max(self.inline_max.get() as usize);
-        commit
-            .edits
-            .iter()
-            .any(|edit| matches!(edit, Edit::Content { bytes } if bytes.0.len() > most))
+        let mut there =
+            self.now.borrow().files.get(&commit.ino).map_or(0, |file| file.content.len());
+        commit.edits.iter().any(|edit| {
+            match edit {
+                Edit::Content { bytes } => {
+                    let most = there.max(self.inline_max.get() as usize);
+                    there = bytes.0.len();
+                    return there > most;
+                }
+                Edit::Map { extent } if extent.file.0 == 0 => there = 0,
+                Edit::Unmap { from, .. } if from.0 == 0 => there = 0,
+                _ => {}
+            }
+            false
+        })
     }
 
     fn apply(&self, commit: &Commit) {
