@@ -309,24 +309,22 @@ impl Core {
             return None;
         }
         let gone = inode.server_attr().nlink == 0;
-        if gone {
-            if let Some(content) = inode.content() {
-                if content.shared.get() {
-                    // Another client may have it open still; what is lost is in the log.
-                    let _ = content.file.flush().await;
-                }
-                content.file.pause().await;
-                if inode.opens() > 0 {
-                    // Who found it by its name has opened it meanwhile.
-                    content.file.resume();
-                    inode.owe_open();
-                    return None;
-                }
-                content.forget();
-                content.file.drop_all(false);
-                content.file.lost(Rights::empty());
-                content.file.resume();
+        if gone && let Some(content) = inode.content() {
+            if content.shared.get() {
+                // Another client may have it open still; what is lost is in the log.
+                let _ = content.file.flush().await;
             }
+            content.file.pause().await;
+            if inode.opens() > 0 {
+                // Who found it by its name has opened it meanwhile.
+                content.file.resume();
+                inode.owe_open();
+                return None;
+            }
+            content.forget();
+            content.file.drop_all(false);
+            content.file.lost(Rights::empty());
+            content.file.resume();
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
         let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
