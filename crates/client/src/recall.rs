@@ -153,12 +153,9 @@ impl Core {
         content.begin_drain(BlockRange::ALL);
         content.shared.set(true);
         if inode.has_pages() {
-            for (start, end) in content.all_unlocked() {
-                let len = if end == u64::MAX { 0 } else { end - start };
-                self.kernel.inval_pages(inode.ino, start, len).await;
-            }
+            self.drop_pages(inode, &content, data, content.all_unlocked()).await;
         }
-        self.rounds(inode, &content).await;
+        self.rounds(inode, &content, data).await;
         inode.set_pages(false);
         inode.give(data, self.session.order());
         if planted(Bug::DataKeptAfterRecall) {
@@ -239,21 +236,36 @@ impl Core {
         ));
     }
 
+    /// Has the kernel drop pages, while requests that keep one locked are served. If the session is lost they are not,
+    /// before the drain has ended: then this ends, too, and the kernel drops them all for the loss.
+    async fn drop_pages(
+        &self,
+        inode: &Inode,
+        content: &Content,
+        data: Rights,
+        ranges: Vec<(u64, u64)>,
+    ) {
+        let (kernel, ino) = (self.kernel.clone(), inode.ino);
+        let mut dropped = self.env.spawn_join(async move {
+            for (start, end) in ranges {
+                let len = if end == u64::MAX { 0 } else { end - start };
+                kernel.inval_pages(ino, start, len).await;
+            }
+        });
+        while self.env.timeout(PATIENCE, &mut dropped).await.is_none() {
+            content.park(false);
+            if inode.lease(|lease| lease.rights().closed() & data).is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
-    async fn rounds(&self, inode: &Rc<Inode>, content: &Rc<Content>) {
+    async fn rounds(&self, inode: &Rc<Inode>, content: &Rc<Content>, data: Rights) {
         loop {
             content.park(true);
             if let Some(ranges) = content.take_noted() {
-                let (kernel, ino) = (self.kernel.clone(), inode.ino);
-                let mut invalidation = self.env.spawn_join(async move {
-                    for (start, end) in ranges {
-                        kernel.inval_pages(ino, start, end - start).await;
-                    }
-                });
-                if self.env.timeout(PATIENCE, &mut invalidation).await.is_none() {
-                    content.park(false);
-                    invalidation.await;
-                }
+                self.drop_pages(inode, content, data, ranges).await;
                 continue;
             }
             let changed = content.changed.notified();

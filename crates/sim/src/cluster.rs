@@ -87,8 +87,19 @@ pub struct Cluster {
     store: Rc<RefCell<Option<Mfs>>>,
 }
 
-/// Takes the number of a client and whether it is out already.
-pub type OnEviction = Box<dyn Fn(u64, bool)>;
+/// Takes the number of a client and what is said of it.
+pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
+
+/// What a server says of an eviction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Eviction {
+    /// It begins.
+    Begins,
+    /// A data device stands still: what the client wrote may be carried out later.
+    Unflushed,
+    /// What the client held is free.
+    Out,
+}
 
 /// How large the devices are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -287,10 +298,10 @@ impl Cluster {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: DATA.into() }],
             log: Rc::new(move |text| {
-                if let Some((client, out)) = evicted_client(text)
+                if let Some((client, eviction)) = evicted_client(text)
                     && let Some(tell) = &*evictions.borrow()
                 {
-                    tell(client, out);
+                    tell(client, eviction);
                 }
                 if text.contains("may not outlive a power cut") {
                     // It says what may be lost; here the device keeps it.
@@ -429,12 +440,21 @@ impl Cluster {
     }
 }
 
-/// The client that a line of the server's log says is evicted; and is it out?
-fn evicted_client(text: &str) -> Option<(u64, bool)> {
+/// What a line of the server's log says of the eviction of a client.
+fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
+    if let Some((_, rest)) = text.split_once("what the evicted client ") {
+        let stands_still = text.contains("has not flushed within") || text.contains("still owes");
+        let number = rest.split(' ').next()?.parse().ok()?;
+        return stands_still.then_some((number, Eviction::Unflushed));
+    }
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;
-    let out = rest.starts_with("is out");
-    (out || rest.contains("is evicted")).then(|| Some((number.parse().ok()?, out)))?
+    let eviction = match rest {
+        rest if rest.starts_with("is out") => Eviction::Out,
+        rest if rest.contains("is evicted") => Eviction::Begins,
+        _ => return None,
+    };
+    Some((number.parse().ok()?, eviction))
 }
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {

@@ -205,6 +205,19 @@ impl Content {
         loose.settled()
     }
 
+    /// The same with a size that `other` may have.
+    pub fn no_longer_than(self, other: &Content) -> Content {
+        match (&self, other) {
+            (Content::Sure(bytes), Content::Sure(others)) if bytes.len() > others.len() => {
+                Content::Sure(Rc::new(bytes[..others.len()].to_vec()))
+            }
+            (Content::Sure(_), Content::Loose(_)) => {
+                Content::any_of([(&self, false), (other, false)].into_iter()).sized_as(other)
+            }
+            _ => self.sized_as(other),
+        }
+    }
+
     /// The bytes, if they are known.
     pub fn sure(&self) -> Option<&Rc<Vec<u8>>> {
         match self {

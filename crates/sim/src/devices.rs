@@ -56,14 +56,11 @@ impl Injector {
         let data = !self.rng.one_in(2);
         let disk = if data { self.cluster.data() } else { self.cluster.meta() };
         disk.stall(true);
-        if data {
-            self.history.devices_stall(true);
-        }
         self.pause(LONG_STALL.as_millis() as u64).await;
         disk.stall(false);
         if data {
             self.cluster.env.sleep(SETTLING).await;
-            self.history.devices_stall(false);
+            self.history.devices_settled();
         }
     }
 

@@ -6,11 +6,12 @@
 //! - whenever a session may have been lost, the history says between which moments.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use types::{Duration, Fault, Ino, Instant};
 
-use crate::cluster::{Cluster, LEASE, SERVER};
+use crate::cluster::{Cluster, Eviction, LEASE, SERVER};
 use crate::history::History;
 use crate::kernel::Caches;
 use crate::log;
@@ -56,6 +57,8 @@ struct Session {
     excused: bool,
     /// A server had died, when that began, of which its client might still replay what it had done.
     restarted: bool,
+    /// A device stood still when the server evicted it: it may carry out later what the client wrote.
+    late: bool,
     /// The history says that it is lost.
     told: bool,
     /// Evictions that its client has heard of.
@@ -100,6 +103,8 @@ struct Inner {
     operations: u64,
     members: RefCell<Vec<Member>>,
     dead: RefCell<Vec<Dead>>,
+    /// Clients that live on under other numbers, by those of sessions that the history says are lost.
+    lost: RefCell<BTreeMap<u64, usize>>,
     clients: Cell<usize>,
     /// Processes that have not ended.
     working: Cell<usize>,
@@ -140,6 +145,7 @@ impl Fleet {
             operations,
             members: RefCell::new((0..slots).map(member).collect()),
             dead: RefCell::default(),
+            lost: RefCell::default(),
             clients: Cell::new(0),
             working: Cell::new(0),
             failure: RefCell::default(),
@@ -164,9 +170,9 @@ impl Fleet {
         log::listen(Box::new(move |text| this.hear(text)));
         // The fleet holds the cluster, which must not hold the fleet.
         let this = Rc::downgrade(&self.0);
-        let tell = move |client, out| {
+        let tell = move |client, eviction| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).evicts(client, out);
+                Fleet(inner).evicts(client, eviction);
             }
         };
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
@@ -387,8 +393,28 @@ impl Fleet {
         self.0.cluster.restarted.get().is_some_and(|at| at >= since)
     }
 
+    /// What the server has not flushed for a client that it evicts may be carried out late.
+    fn unflushed(&self, client: u64) {
+        let mut dead = self.0.dead.borrow_mut();
+        if let Some(dead) = dead.iter_mut().find(|dead| dead.session.client == client) {
+            dead.session.late = true;
+            return;
+        }
+        let mut members = self.0.members.borrow_mut();
+        let of = |member: &&mut Member| member.session.client == client && !member.session.told;
+        if let Some(member) = members.iter_mut().find(of) {
+            member.session.late = true;
+        } else if let Some(&index) = self.0.lost.borrow().get(&client) {
+            self.0.history.lost_late(index);
+        }
+    }
+
     /// The server says that it evicts a client, or that it has.
-    fn evicts(&self, client: u64, out: bool) {
+    fn evicts(&self, client: u64, eviction: Eviction) {
+        if eviction == Eviction::Unflushed {
+            return self.unflushed(client);
+        }
+        let out = eviction == Eviction::Out;
         let position = self.0.history.position();
         if let Some(dead) =
             self.0.dead.borrow_mut().iter_mut().find(|dead| dead.session.client == client)
@@ -414,15 +440,15 @@ impl Fleet {
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
             members[slot].session.told = true;
-            self.lost(&mount, since, members[slot].session.restarted);
+            self.lost(&mount, since, &members[slot].session);
         }
     }
 
-    /// The session of a living client is lost; `restarted`: with it perhaps what a server had not made
-    /// durable that died.
-    fn lost(&self, mount: &Mount, since: u64, restarted: bool) {
-        let kept = if restarted { KEPT_MAX } else { 0 };
-        self.0.history.lost(mount.index, since, false, kept);
+    /// The session of a living client is lost, perhaps with what a server had not made durable that died.
+    fn lost(&self, mount: &Mount, since: u64, session: &Session) {
+        let kept = if session.restarted { KEPT_MAX } else { 0 };
+        self.0.lost.borrow_mut().insert(session.client, mount.index);
+        self.0.history.lost(mount.index, since, (false, session.late), kept);
     }
 
     /// What the client says of its sessions is compared with what the server said.
@@ -444,8 +470,8 @@ impl Fleet {
             let position = self.0.history.position();
             let since = member.trouble.map_or(position, |(since, _)| since);
             if !member.session.told {
-                let restarted = self.was_restarted_since(member.replayed);
-                self.lost(mount, member.session.since.unwrap_or(since), restarted);
+                member.session.restarted = self.was_restarted_since(member.replayed);
+                self.lost(mount, member.session.since.unwrap_or(since), &member.session);
             }
             member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
@@ -464,7 +490,7 @@ impl Fleet {
         for dead in buried {
             let kept = if self.was_restarted_since(dead.replayed) { dead.kept } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
-            self.0.history.lost(dead.index, since, true, kept);
+            self.0.history.lost(dead.index, since, (true, dead.session.late), kept);
         }
     }
 

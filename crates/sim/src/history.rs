@@ -81,9 +81,6 @@ struct Inner {
     /// Data devices fail now, or did up to this position.
     failing: bool,
     failed_until: u64,
-    /// A data device stands still for long now, or did up to this position.
-    stalling: bool,
-    stalled_until: u64,
     /// Tells of what there is little.
     space: Option<LookForSpace>,
 }
@@ -189,7 +186,8 @@ impl History {
 
     /// The session of a client was lost between `begun` and now, with up to `kept` of the changes
     /// that it had the answers to.
-    pub fn lost(&self, client: usize, begun: u64, dead: bool, kept: u32) {
+    /// What devices had of it that stand still they may carry out `late`, after others have read.
+    pub fn lost(&self, client: usize, begun: u64, (dead, late): (bool, bool), kept: u32) {
         let mut inner = self.0.borrow_mut();
         let mut of = Vec::new();
         if dead {
@@ -202,9 +200,19 @@ impl History {
             inner.settle(client, waiting.begun, vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
-        let late = inner.stalling || inner.stalled_until > begun;
         let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late };
         inner.settle(client, begun, vec![(lost, Some(Outcome::Done))]);
+    }
+
+    /// Devices may carry out late what a client had written when its session was lost last.
+    pub fn lost_late(&self, client: usize) {
+        let mut inner = self.0.borrow_mut();
+        for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
+            if let Op::Lost { late, .. } = &mut call.op {
+                *late = true;
+                return;
+            }
+        }
     }
 
     /// A client surely knows of the last loss of its session.
@@ -228,17 +236,9 @@ impl History {
         inner.failed_until = inner.events;
     }
 
-    /// From here on a data device stands still for longer than sessions last, or it has carried out since
-    /// what it had.
-    pub fn devices_stall(&self, stalling: bool) {
-        let mut inner = self.0.borrow_mut();
-        inner.next();
-        inner.stalling = stalling;
-        inner.stalled_until = inner.events;
-        drop(inner);
-        if !stalling {
-            self.happened(NOBODY, Op::Settled);
-        }
+    /// A data device that stood still has carried out what it had.
+    pub fn devices_settled(&self) {
+        self.happened(NOBODY, Op::Settled);
     }
 
     /// Something happened at this moment that no application did.

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
-use crate::call::{Call, FileNo, Op, Outcome};
+use crate::call::{Call, FileNo, MAPPED, Op, Outcome};
 use crate::content::{Content, Dirty, Edit, blocks_of};
 use crate::model::{Body, Loss, Node, Shaky, State, Step, impossible, owner_of};
 
@@ -124,9 +124,12 @@ impl State {
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
             return impossible("done");
         };
+        // A store makes no file longer: the kernel that takes it may not know yet what a session has lost.
+        let store = matches!(call.op, Op::Write { file: MAPPED, .. });
         let mut next: Vec<State> = content
             .edit(edit)
             .into_iter()
+            .map(|new| if store { new.no_longer_than(content) } else { new })
             .map(|new| {
                 let mut next = self.clone();
                 next.edited(call, ino, content, new, edit);

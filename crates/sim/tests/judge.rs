@@ -148,6 +148,21 @@ fn a_client_that_lost_nothing_says_so_also_after_an_append_to_one_of_several_end
 }
 
 #[test]
+fn what_a_mapping_stores_after_its_session_was_lost_makes_the_file_no_longer() {
+    use redbud_sim::call::MAPPED;
+    let store = Op::Write { ino: FILE, offset: Some(0), len: 8, tag: 6, file: MAPPED, sync: false };
+    let story = || {
+        let mut story = Story::of_a_write().lost(false, 0);
+        let Op::Lost { learned, .. } = &mut story.0[3].op else { unreachable!("it was lost") };
+        *learned = 20;
+        let story = story.then(0, store.clone(), Outcome::Done);
+        story.then(0, Op::Unwritten(FILE), Outcome::Done)
+    };
+    assert!(story().then(1, Op::End(FILE, 0), Outcome::Done).holds());
+    assert!(story().then(1, Op::End(FILE, 10), Outcome::Done).holds());
+}
+
+#[test]
 fn who_is_told_only_where_a_file_ends_has_not_made_it_stable() {
     let lost = |op, outcome| Story::of_a_write().then(1, op, outcome).lost(true, 0);
     let end = Op::End(FILE, 10);

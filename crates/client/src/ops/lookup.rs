@@ -110,7 +110,9 @@ impl Client {
                     // The kernel found it by a name that another client has taken away since.
                     Err(Fault::Stale) => {
                         core.stands(ino)?;
-                        return core.inodes.get(ino).map_or(Err(Fault::Stale), gone);
+                        // Who has it open lost it with the session: what is known here may be long past.
+                        let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
+                        return inode.map_or(Err(Fault::Stale), gone);
                     }
                     fetched => fetched?,
                 },

@@ -5,7 +5,7 @@ use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino, LockOwner};
 
-use crate::harness::{LEASE, RDWR, ROOT, Told, WRONLY, check, logged};
+use crate::harness::{LEASE, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged};
 
 #[test]
 fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
@@ -324,6 +324,57 @@ fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
         cluster.env.sleep(Duration::from_millis(1)).await;
         assert_eq!(*a.kernel.told.borrow(), [Told::Pages(ino, 4096, 4096)]);
         assert_eq!(a.read_page(ino, handle, 4096).await, [1; 4096]);
+    });
+}
+
+/// The recall waits for the kernel, which waits for the folio of a READ; that waits for the right, which can only be
+/// asked for anew when the recall has ended.
+#[test]
+fn a_recall_that_waits_for_a_read_ends_when_the_session_is_lost() {
+    check(12, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.put("f", &[1; 8192]).await;
+        let ino = b.ino("f").await;
+        let handle = b.open(ino, RDONLY).await;
+        b.read_page(ino, handle, 0).await;
+        b.kernel.stuck.set(true);
+        let writer = a.clone();
+        let write = cluster.env.spawn_join(async move {
+            let handle = writer.open(ino, WRONLY).await;
+            writer.write(handle, 0, &[2; 4096]).await;
+        });
+        cluster.env.sleep(Duration::from_millis(100)).await;
+        cluster.world.isolate("b");
+        write.await;
+        let reader = b.clone();
+        let mut read =
+            cluster.env.spawn_join(async move { reader.read_page(ino, handle, 0).await });
+        cluster.env.sleep(Duration::from_millis(100)).await;
+        b.kernel.stuck.set(false);
+        cluster.world.heal();
+        assert!(cluster.env.timeout(LEASE * 4, &mut read).await.is_some(), "a deadlock");
+        assert_eq!(b.client.status().evictions, 1);
+    });
+}
+
+#[test]
+fn who_has_a_file_open_that_went_with_its_session_is_told_so_and_nothing_old() {
+    check(13, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = b.put("f", &[1; 100]).await;
+        let handle = a.open(ino, RDONLY).await;
+        // Somebody else will wait for what it holds.
+        let other = a.put("g", b"x").await;
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        assert_eq!(a.client.getattr(ino).await.unwrap().0.nlink, 0);
+        cluster.world.isolate("a");
+        let theirs = b.open(other, RDWR).await;
+        b.write(theirs, 0, b"y").await;
+        cluster.world.heal();
+        cluster.env.sleep(LEASE).await;
+        assert_eq!(a.client.status().evictions, 1);
+        assert_eq!(a.client.getattr(ino).await.err(), Some(Fault::Stale));
+        a.close(handle).await;
     });
 }
 
