@@ -127,7 +127,7 @@ pub struct LocalArgs {
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
     #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
     pub slot: Option<store::SlotSize>,
-    /// Whether small files lie with their inodes, at the first start [default: off]
+    /// Whether small files lie with their inodes, at the first start [default: on]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub inline_data: Option<bool>,
     /// Whether files have layout blocks, at the first start [default: off]
@@ -184,7 +184,7 @@ pub struct MkfsArgs {
     #[arg(
         long,
         value_name = "on|off",
-        default_value = "off",
+        default_value = "on",
         value_parser = parse_switch,
         action = clap::ArgAction::Set
     )]
@@ -474,7 +474,7 @@ pub struct SimArgs {
     /// Another course of network and disks with the same operations and faults
     #[arg(long, default_value_t = 0)]
     pub timing: u64,
-    /// Format the file system as usual, with the smallest slots and no inline data, instead of as the seed has it
+    /// Format the file system with the smallest slots, without inline data and layout blocks, instead of as the seed has it
     #[arg(long)]
     pub usual_format: bool,
     /// Metadata servers; there is one

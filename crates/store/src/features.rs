@@ -83,7 +83,7 @@ pub struct Features {
 impl Features {
     /// None: the format as it was first.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
-    /// What a new file system gets unless something else is asked for.
+    /// What a new file system gets unless a feature is taken away; others are added by whoever makes it.
     pub const USUAL: Features =
         Features::NONE.with(Feature::NAME_MAPS).with(Feature::NAMESPACE_INDEX);
 

@@ -61,10 +61,10 @@ fn local_runs_a_command_in_the_mount_and_ends_with_its_status() {
 }
 
 #[test]
-fn what_local_makes_has_small_files_beside_their_inodes_if_asked_for() {
+fn what_local_makes_has_small_files_beside_their_inodes_unless_told_otherwise() {
     let redbud = env!("CARGO_BIN_EXE_redbud");
     let command = format!("echo x > f && sync f && {redbud} layout f");
-    for (options, inline) in [(&[][..], false), (&["--inline-data", "on"], true)] {
+    for (options, inline) in [(&[][..], true), (&["--inline-data", "off"], false)] {
         let scratch = Scratch::new();
         let (code, said) = run(local(&scratch).args(options).args(["--exec", &command]));
         assert!(code == 0 && said.contains("inline 2 bytes") == inline, "{said}");

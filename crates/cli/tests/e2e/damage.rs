@@ -186,8 +186,7 @@ fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths(
     };
     let said = describe(&load());
     assert!(said.contains("was used already"), "{said}");
-    let output =
-        run(redbud().args(["mkfs", "--force", "--inline-data", "on"]).arg(&cluster.config));
+    let output = run(redbud().args(["mkfs", "--force"]).arg(&cluster.config));
     assert!(output.status.success(), "{}", describe(&output));
     let output = load();
     assert!(output.status.success(), "{}", describe(&output));

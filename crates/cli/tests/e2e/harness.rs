@@ -44,7 +44,7 @@ pub struct Spec {
     pub data_path: Option<PathBuf>,
     /// Where metadata lies, if not in a file of the cluster's.
     pub metadata_path: Option<PathBuf>,
-    /// Small files lie with their inodes: nearly all tests meet that as well as data blocks.
+    /// Small files lie with their inodes, as is usual.
     pub inline_data: bool,
     /// Size of slots, as mkfs takes it.
     pub slot: &'static str,
@@ -128,8 +128,8 @@ impl Cluster {
         std::fs::write(&config, text).unwrap();
         let mut mkfs = redbud();
         mkfs.arg("mkfs").arg(&config).args(["--slot", spec.slot]);
-        if spec.inline_data {
-            mkfs.args(["--inline-data", "on"]);
+        if !spec.inline_data {
+            mkfs.args(["--inline-data", "off"]);
         }
         success(&mut mkfs);
         let pids = SharedPids::default();

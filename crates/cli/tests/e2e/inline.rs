@@ -1,13 +1,13 @@
 //! Small files that lie with their inodes, on real mounts.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 
-use crate::harness::{Cluster, Mapping, Spec, pattern, redbud, success};
+use crate::harness::{Cluster, Mapping, Spec, eventually, pattern, redbud, success};
 
 /// Bytes that the data zones take on the disk: they are sparse, so that every first write of a block shows.
 fn taken(cluster: &Cluster) -> u64 {
@@ -279,4 +279,91 @@ fn data_and_holes_of_small_files_are_found() {
     assert_eq!(fs::metadata(&path).unwrap().blocks(), 16, "one with the inode, one on its device");
     drop(file);
     cluster.finish();
+}
+
+/// Leaves no block of the data zones to anybody.
+fn fill(root: &Path) {
+    let mut filler = File::create(root.join("filler")).unwrap();
+    for piece in [1 << 20, 64 << 10, 4096] {
+        let bytes = pattern(7, piece);
+        loop {
+            match filler.write_all(&bytes) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    filler.sync_all().unwrap();
+}
+
+fn appended(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().append(true).open(path)?.write_all(bytes)
+}
+
+type Change = fn(&Path) -> io::Result<()>;
+
+/// How a small file is changed where there is no block: what a shell, an editor and a database do.
+const CHANGES: [(&str, Change); 8] = [
+    ("> shorter", |path| fs::write(path, b"new")),
+    ("> as long", |path| fs::write(path, [b'n'; 600])),
+    ("> longer, in its slot", |path| fs::write(path, [b'l'; 800])),
+    ("> longer than any slot of 1 KiB", |path| fs::write(path, pattern(1, 3928))),
+    (">> in its slot", |path| appended(path, b"more")),
+    (">> beyond", |path| (0..10).try_for_each(|_| appended(path, &[b'm'; 300]))),
+    ("in place", |path| both(path, OFlags::empty()).write_all_at(b"there", 300)),
+    ("cut, and written on", |path| {
+        both(path, OFlags::empty()).set_len(100)?;
+        appended(path, b"on")
+    }),
+];
+
+/// Makes a small file for each change, fills the data zones, and changes them, synced or not; what they hold then.
+fn changed_on_a_full_device(inline_data: bool, synced: bool) -> Vec<Vec<u8>> {
+    let spec = Spec { slot: "1K", data: vec![128 << 20], inline_data, ..Spec::default() };
+    let mut cluster = Cluster::start(&spec);
+    let (a, b) = (cluster.mount(), cluster.mount());
+    let text = |at: usize| format!("f{at}");
+    for at in 0..CHANGES.len() {
+        put(&cluster, a, &text(at), &[b'o'; 600]);
+    }
+    fill(&cluster.path(a));
+    for (at, (what, change)) in CHANGES.iter().enumerate() {
+        let path = cluster.path(a).join(text(at));
+        change(&path).unwrap_or_else(|error| panic!("{what}, {inline_data}: {error}"));
+        if synced {
+            File::open(&path).unwrap().sync_all().unwrap();
+        }
+    }
+    if synced {
+        cluster.kill_client(a);
+        cluster.kill_server();
+        cluster.start_server();
+        cluster.remount(a, &[]);
+    }
+    let read = |mount, at| fs::read(cluster.path(mount).join(text(at))).unwrap();
+    let left: Vec<_> = (0..CHANGES.len()).map(|at| read(b, at)).collect();
+    for (at, left) in left.iter().enumerate() {
+        assert!(read(a, at) == *left, "{}", CHANGES[at].0);
+    }
+    // New names and what is too long find nothing, and say so before anything is promised.
+    let path = cluster.path(a).join(text(0));
+    let error = appended(&path, &[b'x'; 5000]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(read(b, 0) == left[0]);
+    fs::remove_file(cluster.path(a).join("filler")).unwrap();
+    eventually("there is room again", || appended(&path, &[b'x'; 5000]).is_ok());
+    cluster.finish();
+    left
+}
+
+#[test]
+fn small_files_are_written_again_on_a_full_device_as_files_with_blocks_are() {
+    for synced in [true, false] {
+        let (with, without) =
+            (changed_on_a_full_device(true, synced), changed_on_a_full_device(false, synced));
+        for ((with, without), (what, _)) in with.iter().zip(&without).zip(CHANGES) {
+            assert!(with == without, "{what}: {} bytes, {} without", with.len(), without.len());
+        }
+    }
 }

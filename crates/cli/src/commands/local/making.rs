@@ -105,7 +105,7 @@ fn format(making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     let cluster = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     let features = mkfs::features(
         args.slot.unwrap_or_default(),
-        args.inline_data.unwrap_or_default(),
+        args.inline_data.unwrap_or(true),
         args.layout_blocks.unwrap_or_default(),
     );
     mkfs::format(&cluster, false, features)?;
