@@ -49,6 +49,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::LocksIgnored, 5, MODEL),
     (Bug::UnlockLost, 15, MODEL),
     (Bug::TailNotZeroed, 76, MODEL),
+    (Bug::ContentNotCut, 645, MODEL),
     (Bug::HoleNotPunched, 9, MODEL),
     (Bug::AppendAtOldEnd, 6, MODEL),
     (Bug::CookieSkips, 1, MODEL),
@@ -85,10 +86,12 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         _ => faults,
     };
     let workload = match bug {
-        Bug::StaleWriteBack => Workload::Content,
+        Bug::StaleWriteBack | Bug::ContentNotCut => Workload::Content,
         _ => Workload::Mixed,
     };
-    Plan { faults, workload, usual_format: true, ..Plan::new(seed) }
+    // Half of the seeds have content beside inodes.
+    let usual_format = bug != Bug::ContentNotCut;
+    Plan { faults, workload, usual_format, ..Plan::new(seed) }
 }
 
 /// What no seed has shown so far: a test of its own does (`a_durable_request_whose_answer_was_lost…` in

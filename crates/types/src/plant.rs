@@ -93,6 +93,8 @@ bugs! {
     LocksIgnored,
     /// Truncation leaves the old bytes behind the new end.
     TailNotZeroed,
+    /// Truncation leaves the old bytes behind the new end of content beside the inode.
+    ContentNotCut,
     /// A hole that was punched keeps its blocks.
     HoleNotPunched,
     /// An append goes where the file ended when it was opened.

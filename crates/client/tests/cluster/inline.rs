@@ -136,33 +136,57 @@ fn with_a_full_metadata_zone_nothing_is_lost_of_content_whose_room_shrinks() {
                 handles.push(a.create(Ino::ROOT, text, RDWR).await.1.handle);
             }
             fill_metadata(&a).await;
+            let (mut took, mut refused) = (0, 0);
             for (index, (handle, text)) in handles.iter().zip(&mut names).enumerate() {
                 a.write(*handle, 0, &[(index % 250) as u8 + 1; 800]).await;
                 let by = if index % 2 == 0 { &a } else { &b };
                 if index % 3 == 0 {
                     // Who sets an attribute takes the right to write: the content is there first.
                     let set = set_xattr(by, by.ino(text).await, 150).await;
-                    assert!(set == Ok(()) || set == Err(Fault::NoSpace), "{set:?}");
+                    match set {
+                        Ok(()) => took += 1,
+                        Err(fault) => {
+                            assert_eq!(fault, Fault::NoSpace);
+                            refused += 1;
+                        }
+                    }
                     continue;
                 }
                 let longer = format!("{text}{}", "n".repeat(200));
                 match renamed(by, text, &longer).await {
-                    Ok(()) => *text = longer,
-                    Err(fault) => assert_eq!(fault, Fault::NoSpace),
+                    Ok(()) => {
+                        *text = longer;
+                        took += 1;
+                    }
+                    Err(fault) => {
+                        assert_eq!(fault, Fault::NoSpace);
+                        refused += 1;
+                    }
                 }
             }
             let before = accesses(&cluster);
-            check_all_there(&a, &b, handles, &names).await;
+            let placed = check_all_there(&a, &b, handles, &names).await;
+            assert_eq!(
+                placed, took,
+                "content whose room went has a block of the data zone, all other is where it was"
+            );
+            assert!(took > 0 && refused > 0, "{took} got room, {refused} did not");
             assert!(accesses(&cluster).1 > before.1, "some content has a block of the data zone");
         });
     }
 }
 
 /// What files hold that were each written with 800 bytes, here and for another client; and that nothing was told as lost.
-async fn check_all_there(a: &Mount, b: &Mount, handles: Vec<Handle>, names: &[String]) {
+/// How many have a block of the data zone, the others being content.
+async fn check_all_there(a: &Mount, b: &Mount, handles: Vec<Handle>, names: &[String]) -> usize {
+    let mut placed = 0;
     for (index, (handle, text)) in handles.into_iter().zip(names).enumerate() {
         assert_eq!(a.client.fsync(handle, false).await, Ok(()), "{text}");
         assert!(b.get(text).await == [(index % 250) as u8 + 1; 800], "{text}");
+        let layout = a.client.getxattr(a.ino(text).await, b"user.redbud.layout").await.unwrap();
+        let layout = String::from_utf8(layout).unwrap();
+        assert!(layout.contains("written") != layout.contains("inline"), "{layout}");
+        placed += usize::from(layout.contains("written"));
         a.close(handle).await;
     }
     let lost = logged().into_iter().find(|line| line.contains("lost"));
@@ -171,6 +195,7 @@ async fn check_all_there(a: &Mount, b: &Mount, handles: Vec<Handle>, names: &[St
     for text in names {
         a.unlink(Ino::ROOT, text).await.unwrap();
     }
+    placed
 }
 
 /// The room was told with a lease that the names and attributes that take it do not end.
@@ -214,7 +239,8 @@ fn with_a_full_metadata_zone_room_that_was_told_long_ago_is_counted_on_and_nothi
                 a.write(*handle, 0, &[index as u8 + 1; 800]).await;
             }
             let before = accesses(&cluster);
-            check_all_there(&a, &b, handles, &names).await;
+            let placed = check_all_there(&a, &b, handles, &names).await;
+            assert_eq!(placed, names.len() / 4, "that whose only name got longer");
             assert!(accesses(&cluster).1 > before.1, "some content has a block of the data zone");
         });
     }
