@@ -34,6 +34,7 @@ struct Inner {
     path: String,
     size: u64,
     write_through: bool,
+    rotational: bool,
 }
 
 fn buf_of(payload: Payload) -> IoBuf {
@@ -45,8 +46,9 @@ fn buf_of(payload: Payload) -> IoBuf {
 
 impl Disk {
     pub(crate) fn new(env: Env, path: &str, opened: OpenedDisk) -> Disk {
-        let OpenedDisk { handle, size, write_through } = opened;
-        Disk(Rc::new(Inner { env, handle, path: path.to_owned(), size, write_through }))
+        let OpenedDisk { handle, size, write_through, rotational } = opened;
+        let path = path.to_owned();
+        Disk(Rc::new(Inner { env, handle, path, size, write_through, rotational }))
     }
 
     fn handle(&self) -> Handle {
@@ -136,6 +138,12 @@ impl Disk {
     /// Are completed writes stable without a flush?
     pub fn is_write_through(&self) -> bool {
         self.0.write_through
+    }
+
+    /// Is it, as far as the system knows, a disk with heads, or a file on one? Then a request elsewhere costs as much time as
+    /// many blocks.
+    pub fn is_rotational(&self) -> bool {
+        self.0.rotational
     }
 
     /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD): released when the

@@ -95,6 +95,8 @@ pub(crate) struct OpenedDisk {
     pub(crate) size: u64,
     /// Completed writes are stable without a flush.
     pub(crate) write_through: bool,
+    /// Heads move from one request to the next.
+    pub(crate) rotational: bool,
 }
 
 /// A lock on one byte far beyond a disk's data, held by the open file.

@@ -1,4 +1,5 @@
-//! Inodes without a name: kept while someone has them open, then freed in steps.
+//! Inodes without a name: kept while someone has them open, then freed in steps. (Small ones that nobody uses never come
+//! here: they go with their names, [`crate::ops`].)
 //!
 //! Invariants:
 //! - an inode is freed only when nobody holds any right on it; it is hidden from
@@ -43,6 +44,11 @@ impl Freer {
     /// Is any inode without a name that somebody has open one of these?
     pub fn is_any_nameless(&self, which: impl FnMut(Ino) -> bool) -> bool {
         self.open.borrow().iter().copied().any(which)
+    }
+
+    /// May inodes be freed: has everybody who had one open before a restart come back?
+    pub fn is_allowed(&self) -> bool {
+        self.allowed.get()
     }
 
     /// Inodes without a name that are open somewhere, and those being freed.

@@ -112,6 +112,12 @@ impl Cache {
         Some(&frame.data)
     }
 
+    /// The content of `block`, if it is cached and the same as at home. Looking at it so is no use of it.
+    pub fn at_home(&self, block: MetaBlock) -> Option<&Block> {
+        let frame = &self.frames[*self.index.get(&block.0)? as usize];
+        (!frame.dirty && !frame.leaving).then_some(&*frame.data)
+    }
+
     /// The frame of `block`, if cached.
     pub fn frame_mut(&mut self, block: MetaBlock) -> Option<&mut Frame> {
         Some(&mut self.frames[*self.index.get(&block.0)? as usize])

@@ -6,18 +6,23 @@
 //! - what goes home is a copy, made when the block leaves; the log is durable up
 //!   to that copy before it is written. From then on the block counts as clean:
 //!   its next change logs an image, so a torn home write can always be mended;
+//! - on a disk with heads, clean blocks that lie between two that go home are written with them, as they are at home, so that
+//!   one request takes both: nothing of them changes, however it is torn, and they may change meanwhile as any
+//!   clean block may, for what is written next begins when this is stable;
 //! - the tail moves only over blocks that a flush has made stable at home: when a sweep has ended, and
 //!   earlier if much of the log comes free; the log's space behind it is reused only when both
 //!   superblock copies say so;
 //! - it begins when log or cache fill up, or when nothing has changed for a while: then
 //!   everything goes home, once, so that a restart finds nothing to redo.
 
+use std::ops::Range;
 use std::rc::Weak;
 
 use env::Env;
 use types::{Bug, Duration, Lsn, MetaBlock, planted};
 
 use crate::block::{Block, HEADER, lsn_of};
+use crate::cache::Cache;
 use crate::error::StoreError;
 use crate::mfs::{Background, Cost, Inner};
 use crate::recovery::GROUP_BYTES_MAX;
@@ -34,6 +39,23 @@ const CALM: Duration = Duration::from_secs(5);
 const LOG_SWEPT: u64 = 40;
 /// Of the log so many parts come free, or the tail waits for the end of the sweep.
 const TAIL_PARTS: u64 = 16;
+
+/// So many clean blocks at most are bridged to join two requests: on a disk with heads writing them takes a quarter of
+/// what another request takes, or less.
+const BRIDGE_MAX: u64 = 32;
+/// All copies of a batch are at most so many times those that have to go home.
+const BRIDGED_TIMES: usize = 4;
+
+/// Copies of blocks that are on their way home.
+#[derive(Default)]
+struct Departed {
+    /// All that are written, in the order of addresses.
+    copies: Vec<(MetaBlock, Box<Block>)>,
+    /// Those of them that were dirty.
+    own: Vec<MetaBlock>,
+    /// The log must be durable up to here before.
+    lsn: Lsn,
+}
 
 /// What there is too little of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,20 +133,19 @@ impl Inner {
     /// Brings one batch home, and moves the tail if that is due.
     async fn round(&self, background: &Background) -> Result<(), StoreError> {
         let device = &background.device;
-        let (blocks, lsn) = self.depart();
-        if !blocks.is_empty() {
+        let Departed { copies, own, lsn } = self.depart();
+        if !copies.is_empty() {
             if !planted(Bug::HomeBeforeLog) {
                 self.wait_lsn(lsn).await?;
             }
-            let addresses: Vec<MetaBlock> = blocks.iter().map(|(block, _)| *block).collect();
-            let roots = blocks.iter().find(|(block, _)| *block == ROOTS_BLOCK);
+            let roots = copies.iter().find(|(block, _)| *block == ROOTS_BLOCK);
             let roots = roots.map(|(_, data)| get_words(&data[HEADER..]));
-            device.write_home(blocks).await?;
+            device.write_home(copies).await?;
             if !planted(Bug::TailBeforeFlush) {
                 device.flush().await?;
             }
             let mut state = self.state.borrow_mut();
-            for block in addresses {
+            for block in own {
                 state.cache.arrived(block);
             }
             // The next superblock repeats what is stable at home.
@@ -164,23 +185,31 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes copies of the next batch of the sweep, or of a new one; returns them with the position up
-    /// to which the log must be durable before they go home.
-    fn depart(&self) -> (Vec<(MetaBlock, Box<Block>)>, Lsn) {
-        let State { cache, home_batch, sweep, log, .. } = &mut *self.state.borrow_mut();
+    /// Takes copies of the next batch of the sweep, or of a new one, and of clean blocks that bridge gaps in it.
+    fn depart(&self) -> Departed {
+        let State { cache, home_batch, sweep, log, bridge, .. } = &mut *self.state.borrow_mut();
+        let bridge = if *bridge { BRIDGE_MAX } else { 0 };
         let Some(mut current) = sweep.take().or_else(|| Sweep::begin(cache, log.start)) else {
-            return (Vec::new(), Lsn(0));
+            return Departed::default();
         };
         let (batch, last) = current.next(cache, *home_batch);
         *sweep = (!last).then_some(current);
-        let (mut blocks, mut lsn) = (Vec::with_capacity(batch.len()), Lsn(0));
-        for block in batch {
+        let most = batch.len() * BRIDGED_TIMES;
+        let mut out = Departed { own: batch, ..Departed::default() };
+        for at in 0..out.own.len() {
+            let block = out.own[at];
+            if let Some(before) = at.checked_sub(1).map(|at| out.own[at])
+                && block.0 - before.0 - 1 <= bridge
+                && out.copies.len() < most
+            {
+                bridge_gap(cache, before.0 + 1..block.0, &mut out.copies);
+            }
             let mut copy = cache.buffer();
             copy.copy_from_slice(cache.depart(block));
-            lsn = lsn.max(lsn_of(&copy));
-            blocks.push((block, copy));
+            out.lsn = out.lsn.max(lsn_of(&copy));
+            out.copies.push((block, copy));
         }
-        (blocks, lsn)
+        out
     }
 
     /// Nothing has changed since the log ended at `end`: everything up to there shall go home.
@@ -197,6 +226,20 @@ impl Inner {
         state.cache.unsettled() == 0
             && state.log.group.is_empty()
             && state.log.tails == [state.log.durable; 2]
+    }
+}
+
+/// Copies of these blocks, if all of them are cached as they are at home.
+fn bridge_gap(cache: &mut Cache, gap: Range<u64>, copies: &mut Vec<(MetaBlock, Box<Block>)>) {
+    if !gap.clone().all(|block| cache.at_home(MetaBlock(block)).is_some()) {
+        return;
+    }
+    for block in gap.map(MetaBlock) {
+        let mut copy = cache.buffer();
+        if let Some(data) = cache.at_home(block) {
+            copy.copy_from_slice(data);
+            copies.push((block, copy));
+        }
     }
 }
 

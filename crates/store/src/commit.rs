@@ -4,6 +4,8 @@
 //! - one group is on its way at a time; meanwhile the next one collects;
 //! - a group is written when somebody waits for it, when it is large, or when it
 //!   is as old as the commit interval;
+//! - on a slow device it gathers ([`Gathering`]): those whom the group before released are likely to come again at once, and
+//!   without that moment two halves of them would take turns, each waiting for the other's group;
 //! - one write and one flush commit a group; if either fails the store is poisoned.
 
 use std::cell::RefMut;
@@ -18,6 +20,39 @@ use crate::state::State;
 
 /// A group of this size is written even if nobody waits.
 const GROUP_LARGE: usize = 1 << 20;
+/// A device that makes a group durable in less time is not slow.
+const SLOW: Duration = Duration::from_millis(1);
+/// A group gathers for this part of the time that the one before took, and at most for so long. A disk with heads has missed the
+/// place behind that one anyway, and waits for it to come round again.
+const GATHER_PART: u32 = 8;
+const GATHER_MAX: Duration = Duration::from_millis(1);
+
+/// How long the running group gathers, from what the one before was like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gathering {
+    until: Instant,
+    /// Or until so many wait.
+    expected: usize,
+}
+
+impl Gathering {
+    /// None: what is wanted is written at once.
+    pub(crate) const NOTHING: Gathering = Gathering { until: Instant(0), expected: 0 };
+
+    /// After a group that took `took` and ended at `now`, when `waiting` waited for it and for the next one. Who is alone
+    /// waits for nobody.
+    fn after(took: Duration, now: Instant, waiting: usize) -> Gathering {
+        if took < SLOW || waiting < 2 {
+            return Gathering::NOTHING;
+        }
+        Gathering { until: now + (took / GATHER_PART).min(GATHER_MAX), expected: waiting }
+    }
+
+    /// Until when the group goes on gathering, if `waiting` wait for it now.
+    fn goes_on(&self, now: Instant, waiting: usize) -> Option<Instant> {
+        (now < self.until && waiting < self.expected).then_some(self.until)
+    }
+}
 
 impl Mfs {
     /// Waits until the transaction `number` is on stable storage.
@@ -56,12 +91,14 @@ impl Inner {
                 }
                 state.usable()?;
                 let Some(background) = &self.background else { return Ok(()) };
+                state.log.waiting += 1;
                 if state.log.wanted < target {
                     state.log.wanted = target;
                     background.flusher.notify_all();
                 }
                 background.progress.notified()
             };
+            let _waiting = Waiting(self);
             progress.await;
         }
     }
@@ -73,11 +110,13 @@ impl Inner {
             Due::Never
         } else if log.group.is_empty() {
             Due::Later(None)
-        } else if log.wanted > log.durable
-            || log.group.len() >= GROUP_LARGE
-            || log.group_since + interval <= now
-        {
+        } else if log.group.len() >= GROUP_LARGE || log.group_since + interval <= now {
             Due::Now
+        } else if log.wanted > log.durable {
+            match log.gathering.goes_on(now, log.waiting) {
+                Some(until) => Due::Later(Some(until)),
+                None => Due::Now,
+            }
         } else {
             Due::Later(Some(log.group_since + interval))
         }
@@ -102,13 +141,16 @@ impl Inner {
             (bytes, lsn, log.start)
         };
         let device = &background.device;
+        let begin = device.env.now();
         device.write_log(&background.layout, lsn, &bytes).await?;
         if !planted(Bug::LogNotFlushed) {
             device.flush().await?;
         }
-        let mut state = self.state.borrow_mut();
-        state.log.durable = end;
-        state.log.reuse = bytes;
+        let now = device.env.now();
+        let log = &mut self.state.borrow_mut().log;
+        log.gathering = Gathering::after(now.since(begin), now, log.waiting);
+        log.durable = end;
+        log.reuse = bytes;
         Ok(())
     }
 }
@@ -128,6 +170,15 @@ impl Inner {
         if self.wants_checkpoint() {
             background.checkpointer.notify_all();
         }
+    }
+}
+
+/// Counts a caller that waits for the log.
+struct Waiting<'a>(&'a Inner);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.borrow_mut().log.waiting -= 1;
     }
 }
 
@@ -193,3 +244,6 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,13 +19,32 @@ pub enum Stop {
     /// As `Miss`, but the blocks are read once: they may leave the cache when the
     /// body asks for others, so that a scan of any length needs little memory.
     Scan(MetaBlock, u32),
-    /// As `Miss`; and so many blocks behind them, the last number, are likely to be wanted next: they are read with them, and
+    /// As `Miss`; and these blocks around them are likely to be wanted next: they are read with them, and
     /// what cannot be read of these is passed over.
-    Ahead(MetaBlock, u32, u32),
+    Along(MetaBlock, u32, Around),
     /// The operation fails in the words of the file system.
     Fault(Fault),
     /// The block's content makes no sense.
     Corrupt(MetaBlock, &'static str),
+}
+
+/// How many blocks before and behind others come along with them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Around {
+    /// Before.
+    pub before: u32,
+    /// Behind.
+    pub behind: u32,
+}
+
+impl Around {
+    /// None.
+    pub const NOTHING: Around = Around { before: 0, behind: 0 };
+
+    /// So many behind.
+    pub fn behind(behind: u32) -> Around {
+        Around { before: 0, behind }
+    }
 }
 
 impl From<Fault> for Stop {

@@ -4,11 +4,12 @@
 //! - a block is read at most once at a time; others that miss it wait;
 //! - what was read enters the cache only if no transaction gave the block a new
 //!   content meanwhile, so the cache never goes back in time;
-//! - blocks beyond those that were asked for are read with them if they are likely to be wanted next; they need not be sound,
-//!   nor readable, and may leave the cache again at once;
+//! - blocks around those that were asked for are read with them, by the same request, if they are likely to be wanted next;
+//!   they need not be sound, nor readable, and may leave the cache again at once;
 //! - fetched blocks stay cached until the operation that asked for them has ended.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use env::IoBuf;
 use types::MetaBlock;
@@ -16,7 +17,7 @@ use types::limits::BLOCK;
 
 use crate::block;
 use crate::device::{Device, RUN_MAX};
-use crate::error::StoreError;
+use crate::error::{Around, StoreError};
 use crate::mfs::{Background, Inner};
 
 /// Reads of one fetch at once.
@@ -83,8 +84,8 @@ impl Drop for Claim<'_> {
 }
 
 impl Inner {
-    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is dropped. The `ahead` blocks
-    /// behind them come along if they can be read by the same request.
+    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is dropped. Those `around` them
+    /// come along if they can be read by the same request.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -92,7 +93,7 @@ impl Inner {
         &self,
         first: MetaBlock,
         count: u32,
-        ahead: u32,
+        around: Around,
         pins: &mut Pins<'_>,
     ) -> Result<(), StoreError> {
         let blocks = self.state.borrow().space.blocks;
@@ -103,8 +104,9 @@ impl Inner {
         }
         let Some(background) = &self.background else { return Err(corrupt("never written")) };
         pins.add(first, end - first.0);
-        let limit = end.saturating_add(u64::from(ahead)).min(blocks);
-        let mut at = first.0;
+        let asked = first.0..end;
+        let limit = end.saturating_add(u64::from(around.behind)).min(blocks);
+        let mut at = self.reach_back(first.0, around.before);
         let mut reads = VecDeque::new();
         while at < end || !reads.is_empty() {
             while at < end && reads.len() < READS_MAX {
@@ -112,24 +114,37 @@ impl Inner {
                 let device = background.device.clone();
                 let (first, count) = (claim.first, claim.count);
                 let only = reads.is_empty() && at >= end;
-                let reading = read(device, first, count, end);
+                let reading = read(device, first, count, asked.clone());
                 if only {
-                    let buf = reading.await?;
-                    self.enter(claim, &buf, end, pins)?;
+                    let read = reading.await?;
+                    self.enter(claim, &read, &asked, pins)?;
                 } else {
                     reads.push_back((claim, background.device.env.spawn_join(reading)));
                 }
             }
             match reads.pop_front() {
                 Some((claim, join)) => {
-                    let buf = join.await?;
-                    self.enter(claim, &buf, end, pins)?;
+                    let read = join.await?;
+                    self.enter(claim, &read, &asked, pins)?;
                 }
                 None if at < end => self.wait_for(background, at).await?,
                 None => {}
             }
         }
         Ok(())
+    }
+
+    /// From where on, at most `before` blocks before `first`, nothing is cached nor being read up to there.
+    fn reach_back(&self, first: u64, before: u32) -> u64 {
+        let state = self.state.borrow();
+        let free = |block: &u64| {
+            !state.cache.contains(MetaBlock(*block)) && !state.fetching.contains_key(block)
+        };
+        if before == 0 || !free(&first) {
+            return first;
+        }
+        let least = first.saturating_sub(u64::from(before));
+        (least..first).rev().take_while(free).last().unwrap_or(first)
     }
 
     /// Claims one block that is not cached: nobody reads it until the claim is dropped, and `fetching` tells
@@ -180,18 +195,18 @@ impl Inner {
         }
     }
 
-    /// Puts what was read into the cache; from block `end` on it was not asked for.
+    /// Puts what was read into the cache; what is not `asked` for need not be sound.
     fn enter(
         &self,
         claim: Claim<'_>,
-        buf: &IoBuf,
-        end: u64,
+        (from, buf): &(MetaBlock, IoBuf),
+        asked: &Range<u64>,
         pins: &mut Pins<'_>,
     ) -> Result<(), StoreError> {
         let mut damage = None;
         let mut state = self.state.borrow_mut();
         for (index, bytes) in buf.chunks_exact(BLOCK).enumerate() {
-            let block = MetaBlock(claim.first.0 + index as u64);
+            let block = MetaBlock(from.0 + index as u64);
             let valid = state.fetching.get(&block.0) == Some(&true);
             if !valid || state.cache.contains(block) {
                 continue;
@@ -202,30 +217,32 @@ impl Inner {
                     let mut data = state.cache.buffer();
                     data.copy_from_slice(bytes);
                     state.cache.insert(block, data);
-                    if block.0 < end {
+                    if asked.contains(&block.0) {
                         state.cache.pin(block);
                         pins.blocks.push(block);
                     }
                 }
-                Err(_) if block.0 >= end => {}
+                Err(_) if !asked.contains(&block.0) => {}
                 Err(what) => damage = damage.or(Some(StoreError::Corrupt { block, what })),
             }
         }
         drop(state);
+        drop(claim);
         damage.map_or(Ok(()), Err)
     }
 }
 
-/// Reads `count` blocks; only those before `end` must be readable.
+/// Reads `count` blocks, or of these at least those that are `asked` for; where what was read begins.
 async fn read(
     device: Device,
     first: MetaBlock,
     count: usize,
-    end: u64,
-) -> Result<IoBuf, StoreError> {
-    let asked = end.saturating_sub(first.0).min(count as u64) as usize;
+    asked: Range<u64>,
+) -> Result<(MetaBlock, IoBuf), StoreError> {
+    let from = MetaBlock(asked.start.max(first.0));
+    let len = asked.end.min(first.0 + count as u64).saturating_sub(from.0) as usize;
     match device.read(first, count).await {
-        Err(_) if asked < count => device.read(first, asked).await,
-        read => read,
+        Err(_) if len < count => Ok((from, device.read(from, len).await?)),
+        read => Ok((first, read?)),
     }
 }

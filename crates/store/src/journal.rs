@@ -29,6 +29,7 @@ use types::limits::BLOCK_U64;
 use types::{Bug, Epoch, Instant, Lsn, MetaBlock, Uuid, crc32c, planted};
 
 use crate::block::{Block, BlockType, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::commit::Gathering;
 use crate::diff;
 
 /// Bytes of a group header.
@@ -255,6 +256,10 @@ pub(crate) struct Log {
     pub(crate) bytes: u64,
     /// Somebody waits for durability up to here.
     pub(crate) wanted: Lsn,
+    /// So many wait for durability.
+    pub(crate) waiting: usize,
+    /// How long the running group gathers.
+    pub(crate) gathering: Gathering,
     /// When the running group got its first record.
     pub(crate) group_since: Instant,
     /// Memory for the next group.
@@ -275,6 +280,8 @@ impl Log {
             tails: [start; 2],
             bytes,
             wanted: Lsn(0),
+            waiting: 0,
+            gathering: Gathering::NOTHING,
             group_since: Instant(0),
             reuse: Vec::new(),
             volatile: false,

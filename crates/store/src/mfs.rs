@@ -15,7 +15,7 @@ use types::{Epoch, Fault, Lsn, MetaBlock, Transno, Uuid};
 use crate::block::{self, BlockType};
 use crate::cache::Cache;
 use crate::device::Device;
-use crate::error::{Stop, StoreError};
+use crate::error::{Around, Stop, StoreError};
 use crate::features::Features;
 use crate::fetch::Pins;
 use crate::journal::Log;
@@ -162,30 +162,30 @@ impl Mfs {
     ) -> Result<(T, Transno), StoreError> {
         let mut pins = Pins::new(&self.inner);
         let mut scanned = Pins::new(&self.inner);
-        let mut trimmed = false;
         loop {
             if !self.inner.has_room(cost) {
                 self.inner.admit(cost).await?;
             }
             match self.attempt(cost, &mut body)? {
                 Ok(done) => return Ok(done),
-                Err(Stop::Fault(Fault::NoSpace)) if !trimmed && self.is_short(cost) => {
-                    trimmed = true;
-                    if ahead::trim(self).await? + placement::trim(self).await? == 0 {
+                Err(Stop::Fault(Fault::NoSpace)) if self.is_short(cost) => {
+                    let freed = ahead::trim(self).await? + placement::trim(self).await?;
+                    // Another transaction may have taken back what was ahead, and left some of it.
+                    if freed == 0 && self.is_short(cost) {
                         return Err(StoreError::Fault(Fault::NoSpace));
                     }
                 }
                 Err(Stop::Fault(fault)) => return Err(StoreError::Fault(fault)),
                 Err(Stop::Corrupt(block, what)) => return Err(StoreError::Corrupt { block, what }),
                 Err(Stop::Miss(first, count)) => {
-                    self.inner.fetch(first, count, 0, &mut pins).await?;
+                    self.inner.fetch(first, count, Around::NOTHING, &mut pins).await?;
                 }
-                Err(Stop::Ahead(first, count, ahead)) => {
-                    self.inner.fetch(first, count, ahead, &mut pins).await?;
+                Err(Stop::Along(first, count, around)) => {
+                    self.inner.fetch(first, count, around, &mut pins).await?;
                 }
                 Err(Stop::Scan(first, count)) => {
                     scanned.clear();
-                    self.inner.fetch(first, count, 0, &mut scanned).await?;
+                    self.inner.fetch(first, count, Around::NOTHING, &mut scanned).await?;
                 }
             }
         }

@@ -60,6 +60,9 @@ pub struct OpenOptions {
     pub maps: MapLimits,
     /// Where directories begin; benchmarks compare.
     pub placement: DirPlacement,
+    /// Are clean blocks written along where that saves a request of a disk with heads? A benchmark of a layout as other
+    /// file systems have it does without, as they do.
+    pub bridge: bool,
     /// How layout blocks are used; tests take small ones.
     pub layouts: LayoutLimits,
 }
@@ -77,6 +80,7 @@ impl Default for OpenOptions {
             loading: false,
             maps: MapLimits::USUAL,
             placement: DirPlacement::Together,
+            bridge: true,
             layouts: LayoutLimits::USUAL,
         }
     }
@@ -117,6 +121,7 @@ impl Mfs {
         state.read_only = options.read_only;
         state.damage = redone.damage;
         state.home_batch = options.home_batch.max(1);
+        state.bridge = options.bridge && device.disk.is_rotational();
         state.limits = options.maps;
         state.layouts = options.layouts;
         if options.loading {

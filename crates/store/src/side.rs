@@ -17,6 +17,7 @@ use crate::format::slot::Slot;
 use crate::mkfs::FormatOptions;
 use crate::names::index::{self, Names};
 use crate::names::namespace::{self, Searches};
+use crate::names::nearby::Nearby;
 use crate::names::placement::Placement;
 use crate::names::readdir::Listed;
 use crate::space::Hints;
@@ -31,6 +32,7 @@ pub struct SideState {
     pub(crate) placement: Placement,
     pub(crate) namespace: Searches,
     pub(crate) listed: Listed,
+    pub(crate) nearby: Nearby,
 }
 
 /// What the running transaction changes in it.

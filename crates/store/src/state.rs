@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) settle: Lsn,
     /// Blocks that go home together.
     pub(crate) home_batch: usize,
+    /// Does it write clean blocks along where that saves a request?
+    pub(crate) bridge: bool,
     /// From when on directories have name maps.
     pub(crate) limits: MapLimits,
     /// How layout blocks are used.
@@ -75,6 +77,7 @@ impl State {
             draining: false,
             settle: Lsn(0),
             home_batch: crate::checkpoint::BATCH,
+            bridge: false,
             limits: MapLimits::USUAL,
             layouts: LayoutLimits::USUAL,
             sweep: None,

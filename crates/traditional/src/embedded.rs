@@ -117,7 +117,13 @@ impl Layout for Embedded {
         if attr.kind == FileKind::Directory {
             return Err(Fault::IsDirectory.into());
         }
-        Embedded::remove(txn, dir, name, &attr, now)
+        match txn.free_with_name(dir, name)? {
+            Some(ino) => {
+                touch(txn, dir, now, 0)?;
+                Ok(ino)
+            }
+            None => Embedded::remove(txn, dir, name, &attr, now),
+        }
     }
 
     fn rmdir(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name, now: Timestamp) -> Result<Ino, Stop> {

@@ -86,7 +86,8 @@ pub trait Layout {
     /// `Stale`.
     fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop>;
 
-    /// Takes away a name that leads to no directory; gives the inode, which may now be an orphan.
+    /// Takes away a name that leads to no directory; gives the inode. If that was its last name it is an orphan
+    /// now, or, if it is small, it has gone with it.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.

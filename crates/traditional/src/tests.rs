@@ -384,12 +384,21 @@ fn record(seed: u64, hashed: bool) -> (Vec<Dump>, env::sim::Recording) {
         let mut dumps = vec![look(&mfs, |txn| dump(&layout, txn)).await];
         let mut reclaim = Vec::new();
         for second in 0..400 {
-            let op = draw(&mut rng, 60);
+            // Directories that are made and removed leave orphans, as files do not.
+            let op = match second % 25 {
+                11 => Op::Mkdir(0, name("passing")),
+                12 => Op::Rmdir(0, name("passing")),
+                _ => draw(&mut rng, 60),
+            };
             let count = dumps.len() as u64;
             let done = mfs.run(COST, |txn| {
                 let (_, ino) = apply(&layout, txn, &op, second)?;
                 txn.set_root(COUNT, count)?;
-                Ok(ino)
+                // A file has gone with its name.
+                match ino {
+                    Some(ino) => Ok(layout.attr(txn, ino)?.map(|attr| attr.ino)),
+                    None => Ok(None),
+                }
             });
             match done.await {
                 Ok((ino, _)) => {

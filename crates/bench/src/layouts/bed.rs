@@ -114,6 +114,8 @@ impl Bed {
             commit_interval: self.settings.commit,
             home_batch: self.settings.home_batch,
             placement: self.settings.placement,
+            // The traditional layout stands for file systems that write no clean blocks.
+            bridge: self.contender == Contender::Embedded,
             ..OpenOptions::default()
         };
         Mfs::open(env, &disk, options).await.map_err(|error| broken("opening", &error))

@@ -56,8 +56,10 @@ pub(crate) fn open(path: &str, options: DiskOptions) -> io::Result<OpenedDisk> {
     } else {
         about.len()
     };
-    let write_through = is_block && is_write_through(about.rdev());
-    Ok(OpenedDisk { handle: Handle::Fd(Arc::new(fd)), size, write_through })
+    let write_through = is_block && queue_says(about.rdev(), "write_cache", "write through");
+    let device = if is_block { about.rdev() } else { about.dev() };
+    let rotational = queue_says(device, "rotational", "1");
+    Ok(OpenedDisk { handle: Handle::Fd(Arc::new(fd)), size, write_through, rotational })
 }
 
 fn open_raw(path: &str, flags: i32) -> io::Result<OwnedFd> {
@@ -110,15 +112,15 @@ fn block_size(fd: RawFd) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Does the kernel know that this block device has no volatile write cache?
-fn is_write_through(device: u64) -> bool {
+/// Does the kernel say `value` of this attribute of a block device's queue?
+fn queue_says(device: u64, attribute: &str, value: &str) -> bool {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let base = format!("/sys/dev/block/{major}:{minor}");
     // A partition's queue is its disk's.
-    [format!("{base}/queue/write_cache"), format!("{base}/../queue/write_cache")]
+    [format!("{base}/queue/{attribute}"), format!("{base}/../queue/{attribute}")]
         .iter()
         .find_map(|path| fs::read_to_string(path).ok())
-        .is_some_and(|cache| cache.trim() == "write through")
+        .is_some_and(|said| said.trim() == value)
 }
 
 /// Gives a range up. A device or file system that cannot do that is no error.

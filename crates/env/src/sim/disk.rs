@@ -150,6 +150,7 @@ struct State {
     bad: Vec<Range<u64>>,
     stalled: bool,
     write_through: bool,
+    rotational: bool,
     /// Holder of each byte locked on each host; `None` is the whole disk, for all hosts.
     locks: BTreeMap<Option<(String, u64)>, u64>,
     /// How long things take; without it as the world's options say.
@@ -166,7 +167,10 @@ impl State {
     /// A disk of the same size and kind.
     fn alike(&self, image: Image) -> SimDisk {
         let disk = SimDisk::of(self.size, image);
-        disk.lock().mechanics = self.mechanics.as_ref().map(Mechanics::idle);
+        let mut state = disk.lock();
+        state.mechanics = self.mechanics.as_ref().map(Mechanics::idle);
+        state.rotational = self.rotational;
+        drop(state);
         disk
     }
 
@@ -245,6 +249,7 @@ impl SimDisk {
             bad: Vec::new(),
             stalled: false,
             write_through: false,
+            rotational: false,
             locks: BTreeMap::new(),
             mechanics: None,
         })))
@@ -359,10 +364,17 @@ impl SimDisk {
         self.lock().write_through = write_through;
     }
 
+    /// Has the system say that its heads move, whatever its model.
+    pub fn set_rotational(&self, rotational: bool) {
+        self.lock().rotational = rotational;
+    }
+
     /// From now on requests wait in a queue and take as long as on such a disk. Forks and what
     /// a power cut leaves are disks of the same kind.
     pub fn set_model(&self, model: DiskModel) {
-        self.lock().mechanics = Some(Mechanics::new(model));
+        let mut state = self.lock();
+        state.rotational = matches!(model, DiskModel::Hard(_));
+        state.mechanics = Some(Mechanics::new(model));
     }
 
     /// Of a disk with a model: counts writes that begin in this range of bytes apart, too.
@@ -442,6 +454,10 @@ impl SimDisk {
 
     pub(crate) fn is_write_through(&self) -> bool {
         self.lock().write_through
+    }
+
+    pub(crate) fn is_rotational(&self) -> bool {
+        self.lock().rotational
     }
 
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {

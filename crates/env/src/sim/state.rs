@@ -620,6 +620,7 @@ impl Driver for SimDriver {
             handle: Handle::Sim(SimHandle::new(object, &self.0)),
             size: disk.size(),
             write_through: disk.is_write_through(),
+            rotational: disk.is_rotational(),
         })
     }
 

@@ -26,8 +26,7 @@ pub fn unlink(
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     need_target(cx, &attr);
     cx.ready()?;
-    txn.remove_name(dir, name)?;
-    let attr = unname(cx, txn, attr, unused)?;
+    let attr = take_name(cx, txn, (dir, name), attr, unused)?;
     cx.touch_dir(txn, &mut dir_attr)?;
     finish(cx, dir, name, ino);
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
@@ -51,8 +50,7 @@ pub fn rmdir(
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     need_target(cx, &attr);
     cx.ready()?;
-    txn.remove_name(dir, name)?;
-    let attr = unname(cx, txn, attr, None)?;
+    let attr = take_name(cx, txn, (dir, name), attr, None)?;
     if !planted(Bug::ParentLinkKept) {
         dir_attr.nlink = dir_attr.nlink.saturating_sub(1);
     }
@@ -78,17 +76,25 @@ pub fn need_target(cx: &mut Cx<'_>, attr: &Attr) {
     }
 }
 
-/// The inode has lost a name, a directory its only one. With its last name gone it is an orphan.
-pub fn unname(
+/// Takes `name` away from the inode of `attr`, from a directory its only one. With its last name gone an inode is an
+/// orphan; a small one that nobody uses goes with its name.
+pub fn take_name(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
+    (dir, name): (Ino, &Name),
     mut attr: Attr,
     unused: Option<Ino>,
 ) -> Result<Attr, Stop> {
     let directory = attr.kind == FileKind::Directory;
+    let goes = attr.nlink == 1 && !directory && is_unused(cx, attr.ino, unused);
     attr.nlink = if directory { 0 } else { attr.nlink.saturating_sub(1) };
     attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
+    if goes && txn.free_with_name(dir, name)?.is_some() {
+        cx.effects.drops.push((cx.client, attr.ino));
+        return Ok(attr);
+    }
+    txn.remove_name(dir, name)?;
     txn.set_attr(&attr)?;
     if attr.nlink == 0 {
         cx.effects.nameless.push(attr.ino);
@@ -97,4 +103,17 @@ pub fn unname(
         }
     }
     Ok(attr)
+}
+
+/// Does nobody hold anything of the inode, but for what the client that asks gives up with this request? What a replay
+/// finds says nothing of that: not everybody has reclaimed yet.
+fn is_unused(cx: &Cx<'_>, ino: Ino, unused: Option<Ino>) -> bool {
+    let leases = cx.server.leases.borrow();
+    let given_up = unused == Some(ino) || leases.rights(cx.client, ino).is_empty();
+    let promised = cx.effects.wants.iter().chain(&cx.effects.grants).any(|(of, _)| *of == ino);
+    !cx.replay
+        && cx.server.freer.is_allowed()
+        && given_up
+        && !promised
+        && leases.others(cx.client, ino).is_empty()
 }

@@ -9,7 +9,7 @@ use proto::mds::{InoRef, OpReply};
 use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
-use super::remove::{need_target, unname};
+use super::remove::{need_target, take_name};
 use crate::cx::Cx;
 use crate::gate::RENAME_GATE;
 use crate::recent::Unit;
@@ -168,8 +168,7 @@ impl Work<'_> {
             }
         } else {
             if let Some(target) = self.target {
-                txn.remove_name(self.to.0, self.to.1)?;
-                replaced = Some(unname(cx, txn, target, unused)?);
+                replaced = Some(take_name(cx, txn, self.to, target, unused)?);
             }
             txn.rename(self.from.0, self.from.1, self.to.0, self.to.1)?;
         }

@@ -96,6 +96,50 @@ fn links_share_an_inode_until_the_last_name_goes() {
 }
 
 #[test]
+fn a_small_file_that_nobody_uses_is_gone_with_the_answer_and_one_that_is_open_is_not() {
+    run(|bed| async move {
+        let (c, o) = (bed.client("c").await, bed.client("o").await);
+        let mut gone = Vec::new();
+        for (text, over) in [("removed", false), ("replaced", true)] {
+            let held = Rights::OPEN | Rights::DATA_X;
+            let ino = c.create(ROOT, text, FileKind::Regular, held).await.unwrap().attr.ino;
+            let op = if over {
+                c.file(ROOT, "new").await;
+                Op::Rename {
+                    from: at(ROOT),
+                    name: name("new"),
+                    to: at(ROOT),
+                    new_name: name(text),
+                    flags: 0,
+                    unused: Some(ino),
+                }
+            } else {
+                Op::Unlink { dir: at(ROOT), name: name(text), unused: Some(ino) }
+            };
+            // No time passes for the task that frees: what is asked next in the same request finds nothing.
+            let answers = c.compound(vec![op, Op::GetAttr { ino: at(ino), want: Rights::empty() }]);
+            let answers = answers.await;
+            assert!(answers[0].is_ok(), "{answers:?}");
+            assert_eq!(answers[1], Err(Fault::Stale), "{text}");
+            gone.push(ino);
+        }
+        for (text, unused) in [("here", false), ("there", true)] {
+            let ino = c.create(ROOT, text, FileKind::Regular, Rights::OPEN).await.unwrap().attr.ino;
+            if unused {
+                o.acquire(ino, Rights::OPEN).await.unwrap();
+                o.keep_open();
+            }
+            let unused = unused.then_some(ino);
+            c.call(Op::Unlink { dir: at(ROOT), name: name(text), unused }).await.unwrap();
+            bed.sleep(Duration::from_millis(100)).await;
+            assert_eq!(c.attr(ino).await.unwrap().attr.nlink, 0, "{text}");
+        }
+        bed.check().await;
+        assert!(gone.iter().all(|ino| *ino != Ino::NONE));
+    });
+}
+
+#[test]
 fn renames_keep_the_tree_and_the_kernels_order_of_errors() {
     run(|bed| async move {
         let c = bed.client("c").await;

@@ -175,3 +175,61 @@ fn changes_all_over_the_disk_wait_no_longer_than_a_sweep() {
     assert!(outcome.longest < Duration::from_millis(2000), "{outcome:?}");
     assert!(outcome.whole < Duration::from_secs(35), "{outcome:?}");
 }
+
+#[test]
+fn on_a_disk_with_heads_one_request_takes_what_lies_a_few_clean_blocks_apart() {
+    const CHANGED: u64 = 40;
+    let home = |rotational: bool, apart: u64| {
+        let world = SimWorld::new(1);
+        let disk = world.disk("meta", 1 << 30);
+        disk.set_rotational(rotational);
+        let outside = disk.clone();
+        world.run(|env| async move {
+            let mfs = opened(&env).await;
+            let all = CHANGED * apart;
+            let (first, _) = mfs
+                .run(Cost::STEP, |txn| {
+                    let first = txn.alloc_meta(all as u32, None)?;
+                    for n in 0..all {
+                        put_u64(txn.init(MetaBlock(first.0 + n), BlockType::Table)?, 100, n);
+                    }
+                    Ok(first)
+                })
+                .await
+                .unwrap();
+            while !mfs.inner.is_drained() {
+                env.sleep(Duration::from_secs(1)).await;
+            }
+            let before = (outside.counts().writes, outside.peek(first.0 * BLOCK as u64, BLOCK * 2));
+            mfs.run(Cost::STEP, |txn| {
+                (0..CHANGED).try_for_each(|n| {
+                    let block = txn.write(MetaBlock(first.0 + n * apart))?;
+                    put_u64(block, 100, 1000 + n);
+                    Ok(())
+                })
+            })
+            .await
+            .unwrap();
+            while !mfs.inner.is_drained() {
+                env.sleep(Duration::from_secs(1)).await;
+            }
+            for n in 0..all {
+                let at = (first.0 + n) * BLOCK as u64 + 100;
+                let value = crate::block::get_u64(&outside.peek(at, 8), 0);
+                assert_eq!(value, if n % apart == 0 { 1000 + n / apart } else { n });
+            }
+            let clean = outside.peek((first.0 + 1) * BLOCK as u64, BLOCK);
+            assert_eq!(clean, before.1[BLOCK..], "a clean block is written as it was");
+            let report = crate::fsck::check(&mfs).await.unwrap();
+            assert!(report.problems.iter().all(|problem| problem.to_string().contains("nobody")));
+            outside.counts().writes - before.0
+        })
+    };
+    // Beside them the log's group and the superblocks are written.
+    assert!(home(false, 4) > CHANGED);
+    assert!(home(true, 4) < CHANGED / 4, "{}", home(true, 4));
+    assert!(home(true, BRIDGE_APART) > CHANGED, "too far apart");
+}
+
+/// One more than a bridge spans.
+const BRIDGE_APART: u64 = super::BRIDGE_MAX + 2;

@@ -28,7 +28,7 @@ pub const RUN_MAX: u32 = 64;
 /// Longest run of a large directory: one request of a listing.
 pub const RUN_LARGE: u32 = 256;
 /// A directory with so many runs' worth of content is large.
-pub(crate) const LARGE_PARTS: u32 = 32;
+pub(crate) const LARGE_PARTS: u32 = 8;
 /// Chunks whose making can be lost in a crash, at most: more than fit in the log's undurable part.
 const LOST_CHUNKS_MAX: u64 = 1 << 17;
 /// Chunks of one directory at most: a position has 16 bits for the chunk.

@@ -171,6 +171,9 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
                 }
                 links(txn, dir, -1)?;
             }
+            if e % 2 == 1 && txn.free_with_name(dir, &name)?.is_some() {
+                return Ok(());
+            }
             txn.remove_name(dir, &name)?;
             links(txn, ino, if kind == Some(FileKind::Directory) { -2 } else { -1 })?;
         }
@@ -416,6 +419,7 @@ async fn count_of(mfs: &Mfs) -> u32 {
 /// Runs operations on a recorded disk; gives what could be read after each, and the recordings.
 fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
     let disk = formatted(slots(seed));
+    disk.set_rotational(seed % 2 == 1);
     let world = SimWorld::new(seed);
     world.attach("meta", &disk);
     let acks = world.disk("acks", BLOCK as u64);

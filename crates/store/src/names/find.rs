@@ -192,7 +192,7 @@ impl Txn<'_> {
         if matches!(result, Ok(()) | Err(Stop::Miss(..) | Stop::Scan(..))) {
             self.side_mut().names.put(dir, index);
         }
-        result
+        result.map_err(|stop| self.read_around(stop))
     }
 
     /// An index of `dir` of which no content was read; with a name map none has to be.

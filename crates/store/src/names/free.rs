@@ -1,18 +1,45 @@
-//! Freeing inodes without links, in bounded steps that may be repeated after a crash.
+//! Freeing inodes: without links, in bounded steps that may be repeated after a crash, or small ones with their last name.
 //!
-//! Invariant: a step takes away what is last first; the inode's slot goes last, so
-//! that an inode half freed is still an orphan and is found again.
+//! Invariants:
+//! - a step takes away what is last first; the inode's slot goes last, so
+//!   that an inode half freed is still an orphan and is found again;
+//! - what goes with its name ([`Txn::free_with_name`]) is never an orphan, on the disk or in memory.
 
-use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
+use types::{DirNo, Fault, FileKind, Ino, MetaBlock, Name};
 
+use super::entry::hide_attic;
 use super::find::Spot;
 use crate::error::Stop;
 use crate::format::chunk::{DESCRIPTOR, Run, chunk_key};
-use crate::format::slot::Slot;
+use crate::format::number::home_of;
+use crate::format::slot::{Slot, SlotState};
 use crate::trees::{CHUNKS, MOVED, ORPHANS};
 use crate::txn::Txn;
 
+/// Segments of a file that may go with its name: each one changes records of data space.
+const SMALL_SEGMENTS: usize = 4;
+
 impl Txn<'_> {
+    /// Removes a name and frees the inode that lies under it, if that has no other name and is small: no directory, few
+    /// segments, all in its slot, and no blobs. `None` otherwise, and nothing has changed. Nobody may use the inode any more.
+    ///
+    /// # Errors
+    /// `NotFound`; as [`Txn::lookup`].
+    pub fn free_with_name(&mut self, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop> {
+        hide_attic(dir)?;
+        let spot = self.find(dir, name.as_bytes())?.ok_or(Stop::Fault(Fault::NotFound))?;
+        let slot = self.load(&spot)?;
+        if slot.state() != SlotState::Inode || !goes_with_name(&slot) {
+            return Ok(None);
+        }
+        let ino = slot.ino();
+        if slot.kind() == FileKind::Regular && !self.unmap_step(ino, 0, u64::MAX, SMALL_SEGMENTS)? {
+            return Err(Stop::Corrupt(spot.block, "a slot has more segments than it counts"));
+        }
+        self.free_slot(&spot)?;
+        Ok(Some(ino))
+    }
+
     /// Frees part of an inode without links: at most `max_extents` segments or runs of
     /// content, at last its blobs and slot. `true` when nothing is left of it.
     ///
@@ -33,7 +60,15 @@ impl Txn<'_> {
             }
             _ => {}
         }
-        let slot = self.load(&spot)?;
+        self.free_slot(&spot)?;
+        ORPHANS.remove(self, &ino.0.to_be_bytes())?;
+        Ok(true)
+    }
+
+    /// Frees an inode that maps nothing any more: its blobs, layout blocks and slot, with its name if it has one.
+    fn free_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
+        let slot = self.load(spot)?;
+        let ino = slot.ino();
         for blob in
             [slot.xattr_blob(), slot.target_blob(), slot.content_blob()].into_iter().flatten()
         {
@@ -49,11 +84,12 @@ impl Txn<'_> {
             self.index_out(spot.dir, &slot)?;
             self.remove_name_at(spot.dir, &name, spot.at)?;
         }
-        self.release_slot(&spot)?;
+        self.release_slot(spot)?;
         self.count_inode(-1)?;
-        MOVED.remove(self, &ino.0.to_be_bytes())?;
-        ORPHANS.remove(self, &ino.0.to_be_bytes())?;
-        Ok(true)
+        if home_of(ino) != spot.place {
+            MOVED.remove(self, &ino.0.to_be_bytes())?;
+        }
+        Ok(())
     }
 
     /// Frees content and name map of a directory; no block is chained in a map without names.
@@ -131,4 +167,16 @@ impl Txn<'_> {
         self.pending.names.set_chunk(number, None);
         Ok(())
     }
+}
+
+/// Is it small, and is this its last name?
+fn goes_with_name(slot: &Slot) -> bool {
+    let blobs = [slot.xattr_blob(), slot.target_blob(), slot.content_blob()];
+    let segments = match slot.kind() {
+        FileKind::Directory => return false,
+        FileKind::Regular if slot.body() > 0 => return false,
+        FileKind::Regular => slot.segments().len(),
+        _ => 0,
+    };
+    slot.nlink() == 1 && segments <= SMALL_SEGMENTS && blobs.iter().all(Option::is_none)
 }

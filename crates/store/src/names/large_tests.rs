@@ -18,11 +18,19 @@ use crate::testing::new_inode;
 
 /// Names of the directory, if nothing else is asked for.
 const NAMES: u32 = 40_000;
+/// Maps from 16,384 names on, so that a directory of [`NAMES`] has one.
+const EARLY: MapLimits = MapLimits { blocks: 2048, ..MapLimits::USUAL };
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 
 fn names() -> u32 {
     let names = std::env::var("REDBUD_LARGE").ok();
     names.map_or(NAMES, |text| text.parse().expect("a number of names"))
+}
+
+/// As servers have them, where so many names are asked for that a directory has a map.
+fn maps() -> MapLimits {
+    let usual = u64::from(names()) > 8 * MapLimits::USUAL.blocks;
+    if usual { MapLimits::USUAL } else { EARLY }
 }
 
 async fn open(env: &Env, maps: MapLimits) -> Mfs {
@@ -99,7 +107,7 @@ fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_c
     world.run(|env| async move {
         format(&env).await;
         // The server's cache: the name map has to fit, or each create logs an image of a bucket.
-        let mfs = open_with_cache(&env, MapLimits::USUAL, 256 << 20).await;
+        let mfs = open_with_cache(&env, maps(), 256 << 20).await;
         let dir = mkdir(&mfs).await;
         let before = mfs.last_committed().lsn.0;
         for n in 0..names {
@@ -110,9 +118,9 @@ fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_c
         println!("{names} names, {log} bytes of log each");
         assert!(log <= 600, "{log}");
         mfs.close().await.unwrap();
-        lookups(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
-        changes(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
-        listing(&open(&env, MapLimits::USUAL).await, &outside, dir, names).await;
+        lookups(&open(&env, maps()).await, &outside, dir, names).await;
+        changes(&open(&env, maps()).await, &outside, dir, names).await;
+        listing(&open(&env, maps()).await, &outside, dir, names).await;
     });
 }
 
@@ -316,7 +324,7 @@ fn idle_slots_of_a_cold_directory_are_found_when_there_are_many() {
     world.disk("meta", 256 << 20);
     world.run(|env| async move {
         format(&env).await;
-        let mfs = open(&env, MapLimits::USUAL).await;
+        let mfs = open(&env, EARLY).await;
         let dir = mkdir(&mfs).await;
         for n in 0..30_000 {
             create(&mfs, dir, n).await;
@@ -325,7 +333,7 @@ fn idle_slots_of_a_cold_directory_are_found_when_there_are_many() {
             unlink(&mfs, dir, n).await;
         }
         mfs.close().await.unwrap();
-        let mfs = open(&env, MapLimits::USUAL).await;
+        let mfs = open(&env, EARLY).await;
         let size = |mfs: &Mfs| {
             let mfs = mfs.clone();
             async move { mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap().blocks }

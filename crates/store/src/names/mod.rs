@@ -20,6 +20,7 @@ pub mod index;
 pub mod inode;
 pub mod lmap;
 pub(crate) mod namespace;
+pub(crate) mod nearby;
 pub mod path;
 pub(crate) mod placement;
 pub mod readdir;

@@ -7,7 +7,7 @@ use types::{Attr, FileKind, Ino, MetaBlock, Name};
 
 use super::entry::hide_attic;
 use super::index::Position;
-use crate::error::Stop;
+use crate::error::{Around, Stop};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::txn::Txn;
 
@@ -154,7 +154,10 @@ impl Txn<'_> {
         let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
         let ahead = (end..end + u64::from(most)).take_while(allocated).count() as u32;
         self.side_mut().listed.end = end + u64::from(ahead);
-        Stop::Ahead(first, count, ahead)
+        match most {
+            0 => self.read_around(stop),
+            _ => Stop::Along(first, count, Around::behind(ahead)),
+        }
     }
 
     fn attr_in_memory(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {

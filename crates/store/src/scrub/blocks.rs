@@ -240,7 +240,7 @@ impl Scrub<'_> {
     ) -> Result<bool, StoreError> {
         let (first, count) = match self.mfs.attempt(Cost::READ, body)? {
             Err(
-                Stop::Miss(first, count) | Stop::Scan(first, count) | Stop::Ahead(first, count, _),
+                Stop::Miss(first, count) | Stop::Scan(first, count) | Stop::Along(first, count, _),
             ) => (first.0, count.max(1)),
             _ => return Ok(true),
         };

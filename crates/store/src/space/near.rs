@@ -10,7 +10,7 @@
 use types::{Extent, Fault, Ino, MetaBlock};
 
 use crate::block::{Block, BlockType};
-use crate::error::Stop;
+use crate::error::{Around, Stop};
 use crate::features::Feature;
 use crate::format::layout::{self, BLOCKS_MAX};
 use crate::format::slot::{LAYOUT_END, SLOTS_PER_BLOCK, Slot};
@@ -115,7 +115,10 @@ impl Txn<'_> {
     /// Reads a layout block, and with it those of inodes in the block `content` that follow it.
     fn read_layout(&self, content: MetaBlock, block: MetaBlock) -> Result<&Block, Stop> {
         match self.read_as(block, BlockType::Layout) {
-            Err(Stop::Miss(..)) => Err(Stop::Ahead(block, 1, self.sisters_behind(content, block)?)),
+            Err(Stop::Miss(..)) => {
+                let sisters = self.sisters_behind(content, block)?;
+                Err(Stop::Along(block, 1, Around::behind(sisters)))
+            }
             read => read,
         }
     }

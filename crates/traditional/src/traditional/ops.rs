@@ -286,7 +286,10 @@ impl Layout for Traditional {
         if self.live(txn, found.ino)?.kind == Some(FileKind::Directory) {
             return Err(Fault::IsDirectory.into());
         }
-        self.unname(txn, (dir, &mut record), name, &found, now)
+        let ino = self.unname(txn, (dir, &mut record), name, &found, now)?;
+        // All that an inode has are some extents: it goes at once, as a small one does in the embedded layout.
+        self.reclaim(txn, ino)?;
+        Ok(ino)
     }
 
     fn rmdir(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name, now: Timestamp) -> Result<Ino, Stop> {

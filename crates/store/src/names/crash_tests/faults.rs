@@ -36,6 +36,8 @@ struct Course {
 impl Course {
     fn new(seed: u64) -> Course {
         let disk = formatted_with(slots(seed), SIZE, SMALL_LOG);
+        // Home writes bridge what is clean between.
+        disk.set_rotational(seed % 2 == 1);
         let world = SimWorld::new(seed);
         world.attach("meta", &disk);
         let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };

@@ -1,0 +1,195 @@
+//! Reading around: who works on small directories that lie near each other has those between them read along.
+//!
+//! Invariant: a directory that is read alone costs what its content costs; only where one was read before in the same
+//! region lately more is read than was asked for, and no more than [`WINDOW_MAX`] blocks.
+//!
+//! A directory lies near its sisters and near what was made with it ([`super::placement`]), but programs go through a tree
+//! in an order of their own. The kernel's ext4 does the same with the blocks of inodes, always, 32 at a time; here it
+//! begins when it pays.
+
+use types::{HashMap, MetaBlock};
+
+use crate::error::{Around, Stop};
+use crate::txn::Txn;
+
+/// Blocks of a region.
+const REGION: u64 = 256;
+/// Regions of which is remembered how often they were read in; beyond that all is forgotten.
+const REGIONS_MAX: usize = 4096;
+/// Blocks that are read together, by how often the region was read in before: first these, then four times as many.
+const WINDOW_FIRST: u64 = 16;
+const WINDOW_MAX: u64 = 128;
+
+/// How often content was read in each region.
+#[derive(Default, Debug)]
+pub(crate) struct Nearby {
+    reads: HashMap<u64, u32>,
+}
+
+impl Nearby {
+    /// The window, aligned, in which the blocks `first..end` are to be read: nothing around them at first.
+    fn window(&mut self, first: u64, end: u64) -> Around {
+        if self.reads.len() >= REGIONS_MAX {
+            self.reads.clear();
+        }
+        let reads = self.reads.entry(first / REGION).or_insert(0);
+        let before = *reads;
+        *reads = before.saturating_add(1);
+        if before == 0 {
+            return Around::NOTHING;
+        }
+        let window = (WINDOW_FIRST << (2 * (before - 1)).min(8)).min(WINDOW_MAX);
+        let (start, stop) = (first / window * window, end.next_multiple_of(window));
+        Around { before: (first - start) as u32, behind: (stop - end) as u32 }
+    }
+}
+
+impl Txn<'_> {
+    /// As `stop`, with what lies around the content that it misses, if that is small and others were read near it.
+    pub(crate) fn read_around(&mut self, stop: Stop) -> Stop {
+        let (Stop::Miss(first, count) | Stop::Scan(first, count)) = stop else { return stop };
+        let end = first.0 + u64::from(count);
+        if u64::from(count) > WINDOW_FIRST {
+            return stop;
+        }
+        let Around { before, behind } = self.side_mut().nearby.window(first.0, end);
+        let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
+        let least = first.0 - u64::from(before);
+        let before = (least..first.0).rev().take_while(allocated).count() as u32;
+        let behind = (end..end + u64::from(behind)).take_while(allocated).count() as u32;
+        match (before, behind) {
+            (0, 0) => stop,
+            _ => Stop::Along(first, count, Around { before, behind }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use env::DiskOptions;
+    use env::sim::{SimDisk, SimWorld};
+    use types::{FileKind, Ino, Name, Uuid};
+
+    use super::*;
+    use crate::error::StoreError;
+    use crate::features::Features;
+    use crate::mfs::{Cost, Mfs};
+    use crate::mkfs::FormatOptions;
+    use crate::open::OpenOptions;
+    use crate::testing::new_inode;
+
+    #[test]
+    fn the_first_read_of_a_region_is_alone_and_later_ones_read_ever_more_around_them() {
+        let mut nearby = Nearby::default();
+        let mut window = |first: u64, count: u64| {
+            let Around { before, behind } = nearby.window(first, first + count);
+            (first - u64::from(before), first + count + u64::from(behind))
+        };
+        assert_eq!(window(1030, 4), (1030, 1034));
+        assert_eq!(window(1050, 4), (1040, 1056));
+        assert_eq!(window(1100, 4), (1088, 1152));
+        assert_eq!(window(1200, 4), (1152, 1280));
+        assert_eq!(window(1030, 4), (1024, 1152));
+        assert_eq!(window(5000, 1), (5000, 5001), "another region");
+        for region in 0..2 * REGIONS_MAX as u64 {
+            window(region * REGION, 1);
+        }
+        assert!(nearby.reads.len() <= REGIONS_MAX);
+    }
+
+    const DIRS: u32 = 64;
+
+    fn name(n: u32) -> Name {
+        Name::new(format!("name{n}").as_bytes()).unwrap()
+    }
+
+    /// Makes directories with a file each, and looks the files up in another order on a store that was just opened:
+    /// the reads that took, and what each lookup gave. Before that `damage` is told where the content of a directory lies.
+    fn walked(
+        damage: impl Fn(&SimDisk, u32, MetaBlock) -> ControlFlow<()>,
+    ) -> (u64, Vec<Result<Option<Ino>, StoreError>>) {
+        let world = SimWorld::new(1);
+        let disk = world.disk("meta", 256 << 20);
+        let outside = disk.clone();
+        world.run(|env| async move {
+            let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false });
+            let disk = disk.await.unwrap();
+            let format = FormatOptions {
+                name: "home".to_owned(),
+                uuid: Uuid([9; 16]),
+                log_bytes: 16 << 20,
+                pags: vec![],
+                features: Features::USUAL,
+                force: false,
+            };
+            Mfs::format(&env, &disk, &format).await.unwrap();
+            let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
+            // Directories of the root begin in regions of their own.
+            let top = mfs.run(Cost::SMALL, |txn| {
+                txn.create(Ino::ROOT, &name(0), &new_inode(FileKind::Directory), None)
+            });
+            let top = top.await.unwrap().0;
+            let mut dirs = Vec::new();
+            for n in 0..DIRS {
+                let make = mfs.run(Cost::SMALL, |txn| {
+                    let dir = txn.create(top, &name(n), &new_inode(FileKind::Directory), None)?;
+                    txn.create(dir, &name(n), &new_inode(FileKind::Regular), None)?;
+                    let number = txn.read_chunks(dir)?[0];
+                    Ok((dir, txn.chunk(number)?.runs[0].start))
+                });
+                dirs.push(make.await.unwrap().0);
+            }
+            mfs.close().await.unwrap();
+            for (n, &(_, start)) in dirs.iter().enumerate() {
+                if damage(&outside, n as u32, start).is_break() {
+                    break;
+                }
+            }
+            let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
+            for &(dir, _) in &dirs {
+                // Where a directory's slot and table lie is not what is counted.
+                mfs.run(Cost::READ, |txn| txn.read_chunks(dir)).await.unwrap();
+            }
+            let before = outside.counts().reads;
+            let mut found = Vec::new();
+            for n in (0..DIRS).map(|n| n * 37 % DIRS) {
+                let dir = dirs[n as usize].0;
+                found.push(mfs.run(Cost::READ, |txn| txn.lookup(dir, &name(n))).await);
+            }
+            let found = found.into_iter().map(|found| found.map(|(found, _)| found)).collect();
+            (outside.counts().reads - before, found)
+        })
+    }
+
+    #[test]
+    fn many_directories_near_each_other_cost_few_reads_in_any_order() {
+        let (reads, found) = walked(|_, _, _| ControlFlow::Break(()));
+        assert!(found.iter().all(|found| matches!(found, Ok(Some(_)))), "{found:?}");
+        assert!(reads <= u64::from(DIRS) / 4, "{reads}");
+    }
+
+    #[test]
+    fn a_neighbour_that_is_damaged_or_cannot_be_read_fails_its_own_lookups_only() {
+        let bad = 5;
+        let flip = |disk: &SimDisk, n: u32, start: MetaBlock| {
+            if n == bad {
+                disk.flip_bit(start.0 * types::limits::BLOCK_U64 + 200, 3);
+            }
+            ControlFlow::Continue(())
+        };
+        let unreadable = |disk: &SimDisk, n: u32, start: MetaBlock| {
+            if n == bad {
+                let block = types::limits::BLOCK_U64;
+                disk.make_unreadable(start.0 * block..(start.0 + 1) * block);
+            }
+            ControlFlow::Continue(())
+        };
+        for (_, found) in [walked(flip), walked(unreadable)] {
+            for (n, found) in (0..DIRS).map(|n| n * 37 % DIRS).zip(found) {
+                assert_eq!(found.is_err(), n == bad, "{n}: {found:?}");
+            }
+        }
+    }
+}
