@@ -40,6 +40,11 @@ pub fn state(server: &Server, path: &str) -> &'static str {
     }
 }
 
+/// Does a device stand still, as far as is known? It may carry out at any moment what evicted clients had submitted.
+pub fn is_any_suspect(server: &Server) -> bool {
+    server.disks.borrow().iter().any(|device| device.suspect.get())
+}
+
 /// What `clients` wrote in place others can read from now on: it must not go with a power cut. All
 /// devices are flushed at the same time; the log says of which that cannot be promised.
 pub async fn flush_for(server: &Rc<Server>, clients: &[ClientId]) {

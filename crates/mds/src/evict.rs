@@ -5,7 +5,8 @@
 //! - an eviction is durable before anything the client held is given to others, and so is what
 //!   it had written in place, unless a data device does not answer in time (`devices`);
 //! - blocks that an evicted client could write are not reused, and files it could
-//!   write are frozen, until lease and grace have passed, or its process on this host is gone;
+//!   write are frozen, until lease and grace have passed and no data device owes a flush, or its process on
+//!   this host is gone;
 //! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
 
 use std::cell::RefCell;
@@ -16,7 +17,7 @@ use proto::mds::{Message, Push};
 use store::{ALL_FILES, Cost, StoreError};
 use types::{ClientId, Duration, Ino, Instant, Rights, Transno};
 
-use crate::devices::flush_for;
+use crate::devices::{flush_for, is_any_suspect};
 use crate::hello::Info;
 use crate::ops::READ;
 use crate::server::Server;
@@ -327,10 +328,11 @@ fn keeps_removed(server: &Server, client: ClientId) -> bool {
 /// Ends the quarantines whose time has come.
 pub async fn end_quarantines(server: &Rc<Server>) {
     let now = server.env.now();
+    let stands_still = is_any_suspect(server);
     let all: Vec<(ClientId, bool, bool)> = {
         let quarantine = server.quarantine.0.borrow();
         let noted = quarantine.iter().filter(|(_, evicted)| evicted.noted);
-        noted.map(|(&client, e)| (client, e.until <= now, e.local)).collect()
+        noted.map(|(&client, e)| (client, e.until <= now && !stands_still, e.local)).collect()
     };
     for (client, past, local) in all {
         let gone = past || (local && is_lock_free(server, client).await);

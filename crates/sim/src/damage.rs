@@ -199,15 +199,19 @@ impl State {
         let grew = matches!(edit, Edit::Write { .. });
         let edited = edited.iter().map(|edited| (edited, grew));
         let perhaps = Content::any_of(std::iter::once((content, false)).chain(edited));
-        // Another client's stays unsynced, if nothing was done.
+        // Another client's stays unsynced, if nothing was done; and this client's if that comes to the other's blocks.
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
-        let any = mine.or_else(|| (!node.dirty.is_empty()).then_some(0));
-        if any.is_none() {
+        let mut any: Vec<usize> = mine.into_iter().collect();
+        if mine.is_none() {
+            any.extend((!node.dirty.is_empty()).then_some(0));
+            any.push(node.dirty.len());
             node.dirty.push(Rc::new(Dirty::new(call.client, content)));
         }
-        let dirty = Rc::make_mut(&mut node.dirty[any.unwrap_or(0)]);
-        dirty.changes(edit.blocks());
-        dirty.add(&perhaps, call.ended, false);
+        for at in any {
+            let dirty = Rc::make_mut(&mut node.dirty[at]);
+            dirty.changes(edit.blocks());
+            dirty.add(&perhaps, call.ended, false);
+        }
         node.body = Body::File(perhaps);
     }
 }

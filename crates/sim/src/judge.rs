@@ -82,6 +82,11 @@ impl Whole {
         let mut unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
         let mut renamed = BTreeSet::new();
         let mut looked_up: BTreeMap<Ino, u64> = BTreeMap::new();
+        let losses: Vec<&Call> = losses(calls).collect();
+        // After a loss the number of what was seen may be another file's.
+        let is_same = |seen: u64, call: &Call| {
+            !losses.iter().any(|loss| loss.ended > seen && loss.begun < call.ended)
+        };
         for call in calls {
             match (&call.op, &call.outcome) {
                 (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
@@ -90,9 +95,8 @@ impl Whole {
                     unmade.entry(*ino).or_insert((*at, call.ended, None));
                 }
                 (Op::GetAttr(ino), Some(Outcome::Attr(seen))) => {
-                    // Once it was made with an answer the number is another file's.
-                    if let Some((.., kind)) = unmade.get_mut(ino)
-                        && !made.contains_key(ino)
+                    if let Some((_, first, kind)) = unmade.get_mut(ino)
+                        && is_same(*first, call)
                     {
                         kind.get_or_insert(seen.kind);
                     }
@@ -100,8 +104,11 @@ impl Whole {
                 (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {
                     let known = made.contains_key(ino) || unmade.contains_key(ino);
                     again.extend(known.then_some(*ino));
-                    let first = unmade.entry(*ino).or_insert((*at, call.ended, None));
-                    first.2 = Some(FileKind::Regular);
+                    let kind = Some(FileKind::Regular);
+                    let (_, first, its) = unmade.entry(*ino).or_insert((*at, call.ended, kind));
+                    if is_same(*first, call) {
+                        *its = kind;
+                    }
                 }
                 (
                     Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),
@@ -147,11 +154,16 @@ fn makes(op: &Op) -> Option<(At, FileKind)> {
     }
 }
 
+/// The ends of sessions with which names may have been lost.
+fn losses(calls: &[Call]) -> impl Iterator<Item = &Call> {
+    calls.iter().filter(|call| matches!(call.op, Op::Lost { kept: 1.., .. }))
+}
+
 /// See [`Whole::remade`].
 fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
     let mut makers: BTreeMap<Ino, &Call> = BTreeMap::new();
     let mut seen: BTreeMap<Ino, BTreeMap<At, u64>> = BTreeMap::new();
-    let mut losses = Vec::new();
+    let losses: Vec<&Call> = losses(calls).collect();
     for call in calls {
         match (&call.op, &call.outcome) {
             (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
@@ -164,7 +176,6 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
             ) => {
                 makers.entry(*ino).or_insert(call);
             }
-            (Op::Lost { kept: 1.., .. }, _) => losses.push(call),
             _ => {}
         }
     }

@@ -483,3 +483,55 @@ fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
     assert!(story(1, Regular).holds() && story(1, Directory).holds());
     assert!(!story(0, Regular).holds(), "nothing was lost");
 }
+
+#[test]
+fn a_number_that_was_lost_may_come_to_a_file_of_another_type() {
+    let story = |kept| {
+        let made = Op::Make(AT, types::FileKind::Directory);
+        let found = || Outcome::Found(Some(Ino(8)));
+        let mut story = Story::default().then(0, made, Outcome::Done);
+        story.0[0].outcome = None;
+        let create = Op::Create { at: At { name: 2, ..AT }, exclusive: false, file: 1 };
+        let below = At { dir: Ino(8), ..AT };
+        story
+            .then(0, Op::Lookup(AT), found())
+            .then(0, Op::Lookup(below), Outcome::Found(None))
+            .lost(true, kept)
+            .then(1, Op::Lookup(AT), Outcome::Found(None))
+            .then(1, create, found())
+            .then(1, Op::Truncate(Ino(8), 10), Outcome::Done)
+    };
+    assert!(story(1).holds());
+    assert!(!story(0).holds(), "nothing was lost");
+}
+
+#[test]
+fn a_write_whose_flush_failed_may_go_with_a_power_cut_though_it_made_anothers_stable() {
+    let story = |stuck, left| {
+        let in_place =
+            Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 6, file: 2, sync: true };
+        let appended = Op::Write { ino: FILE, offset: None, len: 10, tag: 7, file: 1, sync: false };
+        let read = || Op::Read { ino: FILE, offset: 0, len: 10 };
+        let bytes = |tag| Outcome::Bytes(Rc::new(pattern(tag, 0, 10)));
+        let damaged = Op::Damaged { ino: FILE, flush: true, told: vec![(2, false)] };
+        let story = Story::of_a_write()
+            .then(0, Op::Fsync(FILE, 1), Outcome::Done)
+            .then(1, Op::Open(FILE, 2), Outcome::Found(Some(FILE)))
+            .then(0, appended, Outcome::Done);
+        let begun = 2 * story.0.len() as u64;
+        let mut story = story.then(1, read(), bytes(6)).then(1, damaged, Outcome::Done).then(
+            1,
+            in_place,
+            Outcome::DeviceFailed,
+        );
+        story.0.last_mut().expect("it was added").begun = begun;
+        story.then(0, read(), bytes(6)).then(98, Op::LostPower { stuck }, Outcome::Done).then(
+            2,
+            read(),
+            bytes(left),
+        )
+    };
+    assert!(story(true, 5).holds() && story(true, 6).holds());
+    assert!(!story(true, 8).holds());
+    assert!(!story(false, 5).holds(), "a later flush made it stable");
+}

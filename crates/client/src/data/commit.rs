@@ -54,7 +54,7 @@ pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 /// What a commit is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// Age: only edits that speak of data need a flush at once; writes in place get theirs by age.
+    /// Age: only edits that speak of data, and a larger size, need a flush at once; writes in place get theirs by age.
     Background,
     /// A right goes back: the data is stable, the server knows all.
     Flush,
@@ -421,9 +421,11 @@ impl DataContext {
                 .iter()
                 .take_while(|logged| logged.seq < sealed.edits_below)
                 .any(|logged| speaks_of_data(&logged.edit));
+            // Behind the old end a block may hold what was never in the file, and zeros written in place hide that.
+            let grows = sealed.size.is_some_and(|size| size > state.server_size);
             // What was written in place is made stable when there is nothing else to tell, or by age.
             let young = now.since(state.stamped) < AGE;
-            let waits = purpose == Purpose::Background && !speaks_of_data;
+            let waits = purpose == Purpose::Background && !speaks_of_data && !grows;
             if waits && young && state.has_uncommitted() {
                 continue;
             }

@@ -297,6 +297,36 @@ fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
 }
 
 #[test]
+fn a_quarantine_lasts_as_long_as_a_data_device_stands_still() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let (admin, a, b) =
+            (Client::new(bed.world.node("admin")), bed.client("a").await, bed.client("b").await);
+        admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+        let want = Rights::DATA_X | Rights::DATA_S;
+        let ino = a.create(ROOT, "f", FileKind::Regular, want).await.unwrap().attr.ino;
+        data.stall(true);
+        assert!(admin.call(Op::Evict { client: a.id() }).await.is_ok());
+        let (_, layout) = b.acquire(ino, Rights::DATA_S).await.unwrap();
+        assert!(layout.unwrap().frozen);
+        let frozen_later = async |time: Duration| {
+            let until = bed.env.now() + time;
+            while bed.env.now() < until {
+                bed.sleep(Duration::from_secs(1)).await;
+                b.call(Op::Renew {}).await.unwrap();
+            }
+            let layout = Op::Layout { ino: at(ino), from: FileBlock(0) };
+            let Ok(OpReply::Layout { part }) = b.call(layout).await else { panic!() };
+            part.frozen
+        };
+        assert!(frozen_later(LEASE * 3).await, "the device still has what was submitted to it");
+        data.stall(false);
+        assert!(!frozen_later(Duration::from_secs(2)).await);
+    });
+}
+
+#[test]
 fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);

@@ -82,3 +82,37 @@ fn bytes_written_in_place_are_stable_after_a_while_although_their_writer_makes_n
         });
     }
 }
+
+/// Behind the end lies what a client wrote that is dead: zeros take its place in the block, and the size says nothing
+/// that only they make true.
+#[test]
+fn a_file_that_grows_over_what_lies_behind_its_end_shows_none_of_that_after_a_power_cut() {
+    for seed in 250..256 {
+        run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[1; 63]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            rig.write(&file, 0, &[1; 4096]).await.unwrap();
+            file.launch_all();
+            while rig.ctx.writes_in_flight() > 0 {
+                rig.env.sleep(Duration::from_millis(10)).await;
+            }
+            file.drop_all(true);
+            rig.server.disks[0].settle();
+            let file = rig.file(1);
+            assert_eq!(file.size(), 63);
+            match seed % 3 {
+                0 => file.set_size(10_000).await.unwrap(),
+                1 => file.fallocate(0, 4096, 4096).await.unwrap(),
+                _ => drop(rig.write(&file, 1000, &[2; 10]).await.unwrap()),
+            }
+            while rig.server.attr(Ino(1)).size == 63 {
+                rig.env.sleep(Duration::from_millis(10)).await;
+            }
+            let left = [rig.server.disks[0].stable_only()];
+            let content = Server::content(&rig.server.now.borrow(), &left, Ino(1));
+            assert!(content[..63] == [1; 63]);
+            assert!(!content[63..].contains(&1), "what was never in the file");
+        });
+    }
+}
