@@ -432,7 +432,7 @@ repeats exactly those.
 
 SIGINT and SIGTERM end several seeds and campaigns with their summary.
 Kinds of faults (SIMULATION.md says what each is): cut, partition, one-way, mute, uneven; server-kill,
-server-power, server-pause; client-kill, process-kill, silence, power, cluster-power; stall,
+server-power, server-pause; client-kill, process-kill, signal, silence, power, cluster-power; stall,
 long-stall, data-eio, meta-eio, space, damage; clock-jump, drift.
 
 Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments.")]

@@ -9,14 +9,18 @@ pub use crate::boundary::LocalFuture;
 pub use types::LockOwner;
 
 /// What the kernel is told when rights are recalled. Each ends when the kernel
-/// has done it; none may wait for a FUSE request, except `inval_pages`.
+/// has done it; none may wait for a FUSE request, except those for pages.
 pub trait Kernel {
     /// All cached names are to be looked up anew (FUSE_NOTIFY_INC_EPOCH).
     fn inc_epoch(&self) -> LocalFuture<'static, ()>;
     /// Cached attributes of `ino` are stale.
     fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()>;
     /// Cached pages of `ino` in the range are to be written back and dropped; `len` 0: to the end.
+    /// A recall waits for that: nothing may hold it up but the requests that keep these pages locked.
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
+    /// The same where no recall waits for it. It may wait for a request that itself waits for recalls, and must
+    /// hold up none of these.
+    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
 }
 
 /// A kernel that caches nothing: for tests and embedding.
@@ -31,6 +35,9 @@ impl Kernel for NoKernel {
         Box::pin(std::future::ready(()))
     }
     fn inval_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn void_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 }

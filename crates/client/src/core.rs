@@ -273,9 +273,7 @@ impl Core {
     pub async fn content_changed(&self, inode: &Inode) {
         if self.session.caller_is_gone() {
             self.kernel.inval_attr(inode.ino).await;
-            if inode.has_pages() {
-                self.kernel.inval_pages(inode.ino, 0, 0).await;
-            }
+            self.void(inode, (0, u64::MAX)).await;
         }
     }
 
@@ -285,7 +283,7 @@ impl Core {
         let ranges = content.map_or_else(Vec::new, |content| content.unlocked(&[range]));
         for (start, end) in ranges {
             let len = if end == u64::MAX { 0 } else { end - start };
-            self.kernel.inval_pages(inode.ino, start, len).await;
+            self.kernel.void_pages(inode.ino, start, len).await;
         }
     }
 
@@ -800,7 +798,7 @@ impl Core {
     ) {
         self.kernel.inc_epoch().await;
         for (ino, content) in outdated {
-            self.kernel.inval_pages(ino, 0, 0).await;
+            self.kernel.void_pages(ino, 0, 0).await;
             content.pages_dropped();
         }
         for inode in inodes {

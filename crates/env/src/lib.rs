@@ -17,6 +17,7 @@ mod driver;
 mod env;
 mod executor;
 mod fuse;
+mod lane;
 mod mailbox;
 mod net;
 mod os;

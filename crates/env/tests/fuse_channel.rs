@@ -300,7 +300,7 @@ fn inval_inode(ino: u64) -> Vec<u8> {
 fn notifications_are_written_on_every_lane_and_unknown_inodes_are_no_error() {
     on_mount(DriverKind::Auto, "notify", async |env, channel, point| {
         env.offload(move || use_file(&point)).await;
-        for lane in [NotifyLane::Names, NotifyLane::Pages, NotifyLane::Attrs] {
+        for lane in [NotifyLane::Names, NotifyLane::Pages, NotifyLane::Attrs, NotifyLane::Voids] {
             channel.notify(lane, inval_inode(FILE)).await.unwrap();
             assert!(!channel.notify(lane, inval_inode(99)).await.unwrap());
         }

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - names and attributes travel on lanes whose notifications take no lock of the
-//!   kernel, so they never wait for a request; those for pages have their own;
+//!   kernel, so they never wait for a request; those for pages have their own, and what no recall
+//!   waits for has another: it may wait for requests that wait for recalls;
 //! - before the mount stands there is nothing to void;
 //! - an answer that tells of an inode may still be on its way inside the kernel when
 //!   the inode's attributes are recalled: the kernel then does not know the inode yet.
@@ -98,7 +99,7 @@ impl Notifier {
 
     /// A cached name is void. Waits for the directory's lock in the kernel.
     pub fn inval_entry(&self, dir: Ino, name: &Name) -> LocalFuture<'static, ()> {
-        Box::pin(self.clone().void(NotifyLane::Pages, inval_entry_message(self.node(dir), name)))
+        Box::pin(self.clone().void(NotifyLane::Voids, inval_entry_message(self.node(dir), name)))
     }
 
     /// An inode is being opened: attributes that arrived after they were voided go now.
@@ -295,6 +296,21 @@ impl Kernel for Notifier {
     }
 
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        self.drop_pages(NotifyLane::Pages, ino, (offset, len))
+    }
+
+    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        self.drop_pages(NotifyLane::Voids, ino, (offset, len))
+    }
+}
+
+impl Notifier {
+    fn drop_pages(
+        &self,
+        lane: NotifyLane,
+        ino: Ino,
+        (offset, len): (u64, u64),
+    ) -> LocalFuture<'static, ()> {
         if planted(Bug::KernelPagesKept) {
             return Box::pin(std::future::ready(()));
         }
@@ -302,7 +318,7 @@ impl Kernel for Notifier {
         // A range that reaches the largest offset is one to the end.
         let len = if offset.saturating_add(len) >= i64::MAX as u64 { 0 } else { len };
         let message = inval_inode_message(self.node(ino), clip(offset), clip(len));
-        Box::pin(self.clone().void(NotifyLane::Pages, message))
+        Box::pin(self.clone().void(lane, message))
     }
 }
 
@@ -371,6 +387,31 @@ mod tests {
         assert_eq!(voided_after(Duration::from_micros(500), true), 1);
         assert_eq!(voided_after(Duration::from_millis(50), true), 1);
         assert_eq!(voided_after(Duration::from_micros(500), false), 0, "an OPEN will come");
+    }
+
+    /// A kernel that carries out no invalidation of what no recall waits for.
+    struct Blocked;
+
+    impl Notified for Blocked {
+        fn notify(&self, lane: NotifyLane, _: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
+            match lane {
+                NotifyLane::Voids => Box::pin(std::future::pending()),
+                _ => Box::pin(std::future::ready(Ok(true))),
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_recall_needs_passes_an_invalidation_that_waits() {
+        SimWorld::new(1).run(|env| async move {
+            let notifier = Notifier::new();
+            notifier.attach(&env, Rc::new(Blocked), true, Ino::ROOT);
+            let voided = env.spawn_join(notifier.void_pages(Ino(5), 0, 0));
+            notifier.inval_pages(Ino(6), 0, 0).await;
+            notifier.inval_attr(Ino(5)).await;
+            notifier.inc_epoch().await;
+            assert!(env.timeout(Duration::from_secs(1), voided).await.is_none());
+        });
     }
 
     #[test]

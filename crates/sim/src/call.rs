@@ -127,6 +127,23 @@ pub enum Op {
         /// Which units of the file, of [`LOCK_UNITS`], by fcntl; `None`: all of it, by flock.
         range: Option<(u8, u8)>,
     },
+    /// No application's: a wait for a lock was given up. Until that is over it may have been taken, and is given back.
+    Tried {
+        /// File.
+        ino: Ino,
+        /// Who tried.
+        owner: u64,
+        /// Against all others?
+        exclusive: bool,
+        /// As [`Op::Lock`].
+        range: Option<(u8, u8)>,
+        /// Of all those of a run this is the only one.
+        number: u64,
+    },
+    /// No application's: the lock that was tried is given back.
+    GivenBack(Ino, u64),
+    /// No application's: a file of a process that was killed is closed, and nobody is told anything.
+    Left(Ino, FileNo),
     /// Everything of the file that this client wrote is durable.
     Fsync(Ino, FileNo),
     /// Every change of names and attributes that this client made is durable.
@@ -178,6 +195,7 @@ impl Op {
                 | Op::TmpFile(..)
                 | Op::Open(..)
                 | Op::Close(..)
+                | Op::Left(..)
                 | Op::Read { .. }
                 | Op::End(..)
                 | Op::GetXattr(_)

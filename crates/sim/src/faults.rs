@@ -33,6 +33,8 @@ pub enum Fault {
     ClientKill,
     /// A process that waits for an answer is killed: the kernel interrupts its request.
     ProcessKill,
+    /// Processes that wait for locks get signals that they handle, one of each client.
+    Signal,
     /// A client's process stands still, or is cut off, for up to three leases.
     Silence,
     /// Any of the hosts lose power at once; if all do, so do the data disks.
@@ -65,7 +67,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 21] = [
+    pub const ALL: [Fault; 22] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -87,6 +89,7 @@ impl Fault {
         Fault::Space,
         Fault::ClusterPower,
         Fault::ProcessKill,
+        Fault::Signal,
     ];
 
     /// May clients lose what they did?
@@ -94,6 +97,9 @@ impl Fault {
         matches!(
             self,
             Fault::ClientKill
+                // Of a write that its process does not live to see the kernel gives up the pages, with what
+                // mappings had stored there.
+                | Fault::ProcessKill
                 | Fault::Silence
                 | Fault::Power
                 | Fault::DataEio
@@ -117,6 +123,7 @@ impl Fault {
             Fault::Stall => "stall",
             Fault::ClientKill => "client-kill",
             Fault::ProcessKill => "process-kill",
+            Fault::Signal => "signal",
             Fault::Silence => "silence",
             Fault::Power => "power",
             Fault::DataEio => "data-eio",
@@ -156,6 +163,8 @@ impl FromStr for Fault {
 const HELD_MS: u64 = 2000;
 /// How often it is looked for a process that waits.
 const KILL_TRIES: u32 = 20;
+/// Processes killed shortly after each other, at most.
+const KILLED_MAX: u64 = 4;
 /// A client that was not held up for so long is heard.
 const BREATH: Duration = Duration::from_secs(1);
 /// Within it a client finds out that nobody answers it, and connects again.
@@ -293,17 +302,13 @@ impl Injector {
                 let (slot, absence) = (self.slot(), self.absence());
                 self.fleet.kill(slot, absence);
             }
-            Fault::ProcessKill => {
-                let slot = self.slot();
-                let mut tries = 1;
-                while !self.fleet.kill_process(slot, self.rng.next_u64()) {
-                    if tries == KILL_TRIES {
-                        // It was nothing.
-                        self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
-                        break;
-                    }
-                    tries += 1;
-                    self.pause(1).await;
+            Fault::ProcessKill => self.kill_processes().await,
+            Fault::Signal => {
+                // It is counted when somebody gets it.
+                self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
+                for slot in 0..self.fleet.slots() {
+                    let most = [2_000, 20_000, 500_000][self.rng.below(3) as usize];
+                    self.fleet.disturb(slot, Duration::from_micros(self.rng.below(most)));
                 }
             }
             Fault::Silence => {
@@ -351,6 +356,22 @@ impl Injector {
             // Of the whole run, see `run`.
             Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower => {}
         }
+    }
+
+    /// One or several processes of a client are killed while they wait.
+    async fn kill_processes(&mut self) {
+        let (slot, most) = (self.slot(), 1 + self.rng.below(KILLED_MAX));
+        let (mut killed, mut tries) = (0, 0);
+        while killed < most && tries < KILL_TRIES {
+            match self.fleet.kill_process(slot, self.rng.next_u64()) {
+                true => killed += 1,
+                false => tries += 1,
+            }
+            self.pause(1).await;
+        }
+        // It was counted as one.
+        let made = &mut *self.made.borrow_mut();
+        made.entry(Fault::ProcessKill).and_modify(|made| *made = *made + killed - 1);
     }
 
     /// What the server answers to a client does not arrive before the server is killed; nor, perhaps,

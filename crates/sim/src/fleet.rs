@@ -197,7 +197,11 @@ impl Fleet {
             }
         };
         let (history, tags) = (inner.history.clone(), inner.tags.clone());
-        Ok((Mount::new((index, slot), (client, caches), env, history, tags), begun))
+        let mount = Mount::new((index, slot), (client, caches), env, history, tags);
+        if inner.script.kills {
+            mount.may_kill();
+        }
+        Ok((mount, begun))
     }
 
     /// A client that does nothing by itself, to look.
@@ -260,6 +264,13 @@ impl Fleet {
     /// Kills one of the processes of a client that wait for an answer, by `chance`. `false`: none does.
     pub fn kill_process(&self, slot: usize, chance: u64) -> bool {
         self.0.members.borrow()[slot].mount.as_ref().is_some_and(|mount| mount.kill_one(chance))
+    }
+
+    /// A process of a client gets a signal when the next wait for a lock has lasted so long.
+    pub fn disturb(&self, slot: usize, after: Duration) {
+        if let Some(mount) = &self.0.members.borrow()[slot].mount {
+            mount.disturb_next(after);
+        }
     }
 
     /// The client's process is gone; another one mounts after `pause`.

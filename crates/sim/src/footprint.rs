@@ -130,6 +130,9 @@ impl State {
             }
             Op::Open(ino, _)
             | Op::Close(ino, _)
+            | Op::Left(ino, _)
+            | Op::GivenBack(ino, _)
+            | Op::Tried { ino, .. }
             | Op::Write { ino, .. }
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }

@@ -25,6 +25,8 @@ pub struct Waiting {
     pub op: Op,
     /// Of what there was little meanwhile.
     pub little: Little,
+    /// Its process was killed: others may see it done before it ends.
+    pub killed: bool,
 }
 
 impl Inner {
@@ -78,6 +80,8 @@ struct Inner {
     cut_short: Vec<Waiting>,
     hash: u64,
     count: u64,
+    /// Signals that processes got that waited for locks.
+    disturbed: u64,
     /// Data devices fail now, or did up to this position.
     failing: bool,
     failed_until: u64,
@@ -98,7 +102,8 @@ impl History {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let begun = inner.events;
-        inner.waiting.insert(begun, Waiting { client, begun, op, little: Little::default() });
+        let little = Little::default();
+        inner.waiting.insert(begun, Waiting { client, begun, op, little, killed: false });
         inner.look();
         begun
     }
@@ -133,6 +138,34 @@ impl History {
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
+        inner.settle(waiting.client, begun, steps);
+    }
+
+    /// The process that waits for this was killed.
+    pub fn killed(&self, begun: u64) {
+        if let Some(waiting) = self.0.borrow_mut().waiting.get_mut(&begun) {
+            waiting.killed = true;
+        }
+    }
+
+    /// A process got a signal while it waited for a lock.
+    pub fn disturbed(&self) {
+        self.0.borrow_mut().disturbed += 1;
+    }
+
+    /// How often that was so.
+    pub fn times_disturbed(&self) -> u64 {
+        self.0.borrow().disturbed
+    }
+
+    /// A wait for a lock was given up, and what it may have got is given back.
+    pub fn end_tried(&self, begun: u64) {
+        let mut inner = self.0.borrow_mut();
+        let Some(waiting) = inner.waiting.remove(&begun) else { return };
+        let Op::Lock { ino, owner, exclusive: Some(exclusive), range } = waiting.op else { return };
+        inner.count += 1;
+        let tried = Op::Tried { ino, owner, exclusive, range, number: begun };
+        let steps = vec![(tried, None), (Op::GivenBack(ino, begun), Some(Outcome::Done))];
         inner.settle(waiting.client, begun, steps);
     }
 
@@ -194,7 +227,7 @@ impl History {
             of = inner.cut_short.extract_if(.., |waiting| waiting.client == client).collect();
         }
         let (edits, of): (Vec<Waiting>, Vec<Waiting>) =
-            of.into_iter().partition(|waiting| waiting.op.edits_unseen());
+            of.into_iter().partition(|waiting| waiting.op.edits_unseen() && !waiting.killed);
         let kept = kept.saturating_add(of.len() as u32);
         for waiting in of {
             inner.settle(client, waiting.begun, vec![(waiting.op, None)]);

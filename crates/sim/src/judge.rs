@@ -470,7 +470,9 @@ impl Search<'_> {
                 true => Some(Link::new(&candidate.past, &candidate.state, &call)),
                 false => None,
             };
-            let ways = match candidate.state.mortal && call.guessed {
+            // No loss of changes brings back locks.
+            let guessed = call.guessed && !matches!(call.op, Op::Tried { .. });
+            let ways = match candidate.state.mortal && guessed {
                 true => candidate.with_ways(&[call.begun]),
                 false => candidate.ways.clone(),
             };

@@ -373,6 +373,8 @@ impl State {
                 pages.chain([end]).map(part).chain(failed).collect()
             }
             Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
+            // A part of it may be done.
+            Op::Allocate { .. } => vec![with(Outcome::Done), with(Outcome::NoRoom)],
             _ => vec![with(Outcome::Done)],
         }
     }
@@ -400,11 +402,7 @@ impl State {
         }
         if let Op::Close(..) = call.op {
             let mut next = self.clone();
-            let files = next.ghosts.get_mut(&(call.client, ino))?;
-            files.retain(|other| *other != file);
-            if files.is_empty() {
-                next.ghosts.remove(&(call.client, ino));
-            }
+            next.no_ghost(call.client, file, ino);
             next.perhaps_owed.remove(&(call.client, file));
             return Some(Step::Next(next));
         }
@@ -415,11 +413,28 @@ impl State {
         })
     }
 
+    /// The descriptor is closed.
+    pub(crate) fn no_ghost(&mut self, client: usize, file: FileNo, ino: Ino) {
+        if let Some(files) = self.ghosts.get_mut(&(client, ino)) {
+            files.retain(|other| *other != file);
+            if files.is_empty() {
+                self.ghosts.remove(&(client, ino));
+            }
+        }
+    }
+
     /// The session of a client is over; `late`: devices may still have writes of it.
     pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op], late: bool) -> State {
         let mut next = self.clone();
         for op in edits {
             next.perhaps_edited(client, op);
+        }
+        // What was tried went with it.
+        if !next.tries.taken.is_empty() {
+            for (_, taken, before) in Rc::make_mut(&mut next.tries).taken.values_mut() {
+                taken.retain(|lock| owner_of(lock.owner) != client);
+                before.retain(|lock| owner_of(lock.owner) != client);
+            }
         }
         let inos: Vec<Ino> = self.nodes.keys().copied().collect();
         for ino in inos {

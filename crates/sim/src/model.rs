@@ -15,7 +15,7 @@ use crate::content::{Content, Dirty};
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 /// Owners of locks of each client.
-pub const OWNERS: u64 = 1000;
+pub const OWNERS: u64 = 1_000_000;
 /// Inodes without names and handles that are remembered.
 const GONE_MAX: usize = 8;
 
@@ -98,6 +98,13 @@ impl Node {
         self.locks.iter().any(|lock| owner_of(lock.owner) == client)
     }
 
+    /// Does another one hold what is in the way of such a lock?
+    fn is_locked_for(&self, owner: u64, units: &[Option<u8>], exclusive: bool) -> bool {
+        self.locks.iter().any(|lock| {
+            units.contains(&lock.unit) && lock.owner != owner && (lock.exclusive || exclusive)
+        })
+    }
+
     fn kind(&self) -> FileKind {
         match &self.body {
             Body::File(_) => FileKind::Regular,
@@ -157,10 +164,21 @@ pub struct State {
     pub doubted: BTreeSet<(usize, Ino)>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
+    /// Waits for locks that were given up.
+    pub tries: Rc<Tries>,
     /// Clients may lose what they did.
     pub mortal: bool,
     /// Which inodes without names and handles are remembered.
     pub gone: Gone,
+}
+
+/// Waits for locks that were given up, by their numbers.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Tries {
+    /// What they took, and what their owner had held there.
+    pub taken: BTreeMap<u64, (Ino, Vec<Held>, Vec<Held>)>,
+    /// Those that are over.
+    pub over: BTreeSet<u64>,
 }
 
 /// Inodes in the order in which they lost their last name or handle. States that differ only in that
@@ -200,6 +218,7 @@ impl Default for State {
             ghosts: BTreeMap::new(),
             doubted: BTreeSet::new(),
             learned: BTreeMap::new(),
+            tries: Rc::default(),
             mortal: false,
             gone: Gone::default(),
         }
@@ -342,6 +361,9 @@ impl State {
     }
 
     fn step_answered(&self, call: &Call, outcome: &Outcome) -> Step {
+        if let Op::Left(ino, file) = call.op {
+            return Step::Next(self.left(call.client, file, ino));
+        }
         if *outcome == Outcome::DeviceFailed || self.tells_late(call) {
             return self.device_failed(call);
         }
@@ -388,6 +410,10 @@ impl State {
             Op::Unwritten(ino) => self.unwritten(call, *ino),
             Op::LostPower { stuck } => self.lost_power(*stuck),
             Op::Settled => self.settled(),
+            Op::Tried { ino, owner, exclusive, range, number } => {
+                self.tried(*ino, (*owner, *exclusive, *range), *number)
+            }
+            Op::GivenBack(_, number) => self.given_back(*number),
             _ => self.step_content(call, outcome),
         }
     }
@@ -690,6 +716,54 @@ impl State {
         Step::Next(next)
     }
 
+    /// The kernel closes a file of a killed process.
+    fn left(&self, client: usize, file: FileNo, ino: Ino) -> State {
+        let mut next = self.clone();
+        next.no_ghost(client, file, ino);
+        next.closed(client, file, ino);
+        next
+    }
+
+    /// A wait for a lock that was given up took it, before that is over.
+    fn tried(
+        &self,
+        ino: Ino,
+        (owner, exclusive, range): (u64, bool, Option<(u8, u8)>),
+        number: u64,
+    ) -> Step {
+        let Some(node) = self.nodes.get(&ino).filter(|_| !self.tries.over.contains(&number)) else {
+            return impossible("nobody tries");
+        };
+        let units = units_of(range);
+        if node.is_locked_for(owner, &units, exclusive) {
+            return impossible(format!("held by {:?}", node.locks));
+        }
+        let mut next = self.clone();
+        let locks = &mut next.node(ino).locks;
+        let mine = |lock: &Held| lock.owner == owner && units.contains(&lock.unit);
+        let before: Vec<Held> = locks.iter().filter(|lock| mine(lock)).copied().collect();
+        locks.retain(|lock| !mine(lock));
+        let taken: Vec<Held> = units.iter().map(|&unit| Held { unit, owner, exclusive }).collect();
+        locks.extend(&taken);
+        Rc::make_mut(&mut next.tries).taken.insert(number, (ino, taken, before));
+        Step::Next(next)
+    }
+
+    /// What was tried is over: of what it took nothing is held.
+    fn given_back(&self, number: u64) -> Step {
+        let mut next = self.clone();
+        let tries = Rc::make_mut(&mut next.tries);
+        tries.over.insert(number);
+        if let Some((ino, taken, before)) = tries.taken.remove(&number)
+            && next.nodes.contains_key(&ino)
+        {
+            let locks = &mut next.node(ino).locks;
+            locks.retain(|lock| !taken.contains(lock));
+            locks.extend(before);
+        }
+        Step::Next(next)
+    }
+
     pub(crate) fn closed(&mut self, client: usize, file: FileNo, ino: Ino) {
         if let Some(opens) = self.opens.get_mut(&(client, ino)) {
             opens.files.retain(|other| *other != file);
@@ -758,6 +832,11 @@ impl State {
     }
 }
 
+/// The units of a lock, by fcntl or by flock.
+fn units_of(range: Option<(u8, u8)>) -> Vec<Option<u8>> {
+    range.map_or(vec![None], |(a, b)| (a..b).map(Some).collect())
+}
+
 /// What follows if a node is changed.
 type Change<'a> = &'a dyn Fn(&dyn Fn(&mut Node)) -> Step;
 
@@ -768,7 +847,7 @@ fn lock(
     outcome: &Outcome,
     change: Change<'_>,
 ) -> Step {
-    let units: Vec<Option<u8>> = range.map_or(vec![None], |(a, b)| (a..b).map(Some).collect());
+    let units = units_of(range);
     let mine = |lock: &Held| lock.owner == owner && units.contains(&lock.unit);
     let Some(exclusive) = exclusive else {
         return match outcome {
@@ -776,9 +855,7 @@ fn lock(
             _ => impossible("freed"),
         };
     };
-    let conflict = node.locks.iter().any(|lock| {
-        units.contains(&lock.unit) && lock.owner != owner && (lock.exclusive || exclusive)
-    });
+    let conflict = node.is_locked_for(owner, &units, exclusive);
     match outcome {
         Outcome::Failed(Fault::WouldBlock) if conflict => Step::Same,
         Outcome::Done if !conflict => change(&|node| {

@@ -8,9 +8,9 @@ use client::{Client, Handle, LockRequest, OpenFlags, Opened, SetAttrRequest, Wri
 use env::Env;
 use env::sync::Permit;
 use types::limits::BLOCK_U64;
-use types::{Attr, Fault, FileKind, Ino, LockOwner};
+use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner};
 
-use crate::call::{At, FileNo, MAPPED, NameNo, Op, Outcome, Seen, pattern};
+use crate::call::{At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, pattern};
 use crate::history::History;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
@@ -41,8 +41,6 @@ pub struct Mount {
     history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    /// The process was killed.
-    killed: Rc<Cell<bool>>,
 }
 
 /// An open file of a process.
@@ -85,6 +83,13 @@ fn done(result: Result<(), Fault>) -> Outcome {
     }
 }
 
+/// The kernel closes a file of a process that has ended, and frees its locks.
+fn left(file: &OpenFile, owner: u64) -> Vec<(Op, Outcome)> {
+    let free = |range| Op::Lock { ino: file.ino, owner, exclusive: None, range };
+    let all = [free(Some((0, LOCK_UNITS))), free(None), Op::Left(file.ino, file.number)];
+    all.map(|op| (op, Outcome::Done)).into()
+}
+
 /// Content is consistent per block: what was read of each is a step of its own. The last one says
 /// where the file ends, if that was seen.
 fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcome)> {
@@ -124,13 +129,13 @@ impl Mount {
         let unwritten = history.clone();
         caches.tell_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
         let vfs = Vfs::new(client.clone(), caches);
-        Mount { index, slot, client, env, history, vfs, tags, killed: Rc::default() }
+        Mount { index, slot, client, env, history, vfs, tags }
     }
 
     /// As another process sees it.
     pub fn of_process(&self, number: u64) -> Mount {
         let vfs = self.vfs.of_process(number as u32 + 1);
-        Mount { vfs, killed: Rc::default(), ..self.clone() }
+        Mount { vfs, ..self.clone() }
     }
 
     /// The process begins something new: what it found before it does not use any more.
@@ -143,9 +148,24 @@ impl Mount {
         self.vfs.kill_one(chance)
     }
 
-    /// Was the process killed since this was asked last? What takes its place begins without open files.
-    pub fn take_killed(&self) -> bool {
-        self.killed.take()
+    /// From here on processes may be killed.
+    pub fn may_kill(&self) {
+        self.vfs.may_kill();
+    }
+
+    /// A signal comes when the next wait for a lock has lasted so long.
+    pub fn disturb_next(&self, after: Duration) {
+        self.vfs.disturb_next(after);
+    }
+
+    /// Was the process killed? It has nothing but its open files to be closed.
+    pub fn is_dead(&self) -> bool {
+        self.vfs.is_dead()
+    }
+
+    /// What its kernel holds, for people.
+    pub fn held(&self) -> String {
+        self.vfs.held()
     }
 
     /// Ends when nothing goes on that killed processes had asked for.
@@ -162,16 +182,8 @@ impl Mount {
     }
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
-        if outcome == Outcome::Failed(Fault::Interrupted)
-            && let Some(asked) = self.vfs.take_killed()
-        {
-            self.killed.set(true);
-            let history = self.history.clone();
-            self.env.spawn(async move {
-                asked.over().await;
-                history.end_killed(begun);
-            });
-            return;
+        if outcome == Outcome::Failed(Fault::Interrupted) && self.vfs.is_dead() {
+            return self.end_without(begun, History::end_killed);
         }
         // The session was lost under way: nobody knows whether it was done.
         if outcome == Outcome::Failed(Fault::Evicted) && self.client.status().evictions > 0 {
@@ -179,6 +191,19 @@ impl Mount {
             return;
         }
         self.history.end(begun, vec![(op, outcome)]);
+    }
+
+    /// What nobody waits for any more ends some time, if it was asked at all, and then so as `ends` says.
+    fn end_without(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
+        let history = self.history.clone();
+        let Some(asked) = self.vfs.take_left() else { return history.end(begun, Vec::new()) };
+        history.killed(begun);
+        self.env.spawn(async move {
+            match asked.over().await {
+                true => ends(&history, begun),
+                false => history.end(begun, Vec::new()),
+            }
+        });
     }
 
     /// A number that was not used before.
@@ -346,12 +371,28 @@ impl Mount {
         let op = Op::Close(file.ino, file.number);
         let begun = self.begin(&op);
         let mut flushed = self.vfs.sync_pages(file.ino, file.handle).await;
-        if flushed.is_ok() {
+        // Who has ended hears of nothing.
+        if flushed.is_ok() || self.is_dead() {
             self.vfs.ask();
-            flushed = self.client.flush(file.handle, LockOwner(owner)).await;
+            flushed = self.vfs.flush(file.handle, LockOwner(owner)).await;
         }
-        self.vfs.release(file.ino, file.handle).await;
-        self.end(begun, op, done(flushed));
+        let dead = self.is_dead();
+        self.vfs.release(file.ino, file.handle, dead.then_some(LockOwner(owner))).await;
+        if !dead {
+            return self.end(begun, op, done(flushed));
+        }
+        let owner = self.owner(owner);
+        if self.vfs.has_left() {
+            return self.end_without(begun, move |history, begun| {
+                history.end(begun, left(&file, owner));
+            });
+        }
+        self.history.end(begun, left(&file, owner));
+    }
+
+    /// Owners of different clients are different.
+    fn owner(&self, owner: u64) -> u64 {
+        owner + OWNERS * self.index as u64
     }
 
     async fn finish(
@@ -443,6 +484,10 @@ impl Mount {
     pub async fn list(&self, dir: Ino, plus: bool, bytes: usize) -> Result<(), Fault> {
         let begun = self.begin(&Op::Lookup(At { dir, name: NameNo::MAX }));
         let result = self.names_of(dir, plus, bytes).await;
+        if result == Err(Fault::Interrupted) {
+            self.end_without(begun, History::end_killed);
+            return Err(Fault::Interrupted);
+        }
         let steps = match &result {
             Ok(names) => crate::workload::NAMES
                 .map(|name| {
@@ -495,14 +540,13 @@ impl Mount {
         self.vfs.write_back(file.ino, offset, end).await;
         let stores = self.vfs.stores(file.ino);
         self.vfs.ask();
-        match self.client.read(file.handle, offset, len, false).await {
+        match self.vfs.read(file.handle, offset, len).await {
             // What a mapping of this host stored meanwhile it may show or not.
             Ok(_) if self.vfs.stores(file.ino) != stores => {
                 self.history.end(begun, Vec::new());
                 Ok(())
             }
             Ok(read) => {
-                let read = read.to_vec();
                 let seen = read.len() as u32;
                 let asked = if seen == 0 { len } else { seen };
                 let mut steps = blocks_read(file.ino, offset, asked, &read);
@@ -553,7 +597,7 @@ impl Mount {
             return self.write_through(file, offset.unwrap_or(0), len).await;
         }
         let pages = self.vfs.known_pages(file.ino);
-        let _changing = (self.vfs.changes(file.ino), pages.as_ref().map(Pages::change));
+        let changing = Rc::new((self.vfs.changes(file.ino), pages.as_ref().map(Pages::change)));
         let end = offset.map_or(u64::MAX, |offset| offset + u64::from(len));
         self.vfs.invalidate(file.ino, offset.unwrap_or(u64::MAX - 1), end).await;
         let tag = self.number();
@@ -563,16 +607,11 @@ impl Mount {
         // A pattern that does not depend on the offset, which appending learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
         let flags = WriteFlags { append, ..WriteFlags::default() };
-        let caller = self.vfs.caller();
         let at = offset.unwrap_or(0);
-        let write = self.client.write(&caller, file.handle, at, data, len as usize, flags);
         let (begun, evictions) = (self.begin(&op), self.client.status().evictions);
         self.vfs.ask();
-        let written = match write.await {
-            Ok(written) if written == len => Ok(()),
-            Ok(_) => Err(Fault::Range),
-            Err(fault) => Err(fault),
-        };
+        let data = (at, data, len as usize);
+        let written = self.vfs.send_write(file.handle, data, flags, &changing).await;
         self.write_ended((begun, evictions), op, written);
         let end = offset.filter(|_| written.is_ok()).map(|offset| offset + u64::from(len));
         self.vfs.wrote(file.ino, end);
@@ -595,6 +634,8 @@ impl Mount {
             let steps = if stored { vec![(op, Outcome::Done)] } else { Vec::new() };
             self.history.end(begun, steps);
             if !stored {
+                // Whoever was killed had asked for the page only.
+                drop(self.vfs.take_left());
                 return;
             }
             at = to;
@@ -678,10 +719,9 @@ impl Mount {
     ) -> Result<(), Fault> {
         let _locked = self.lock(&[file.ino]).await;
         let op = Op::Allocate { ino: file.ino, mode, offset, len, file: file.number };
-        let caller = self.vfs.caller();
-        let allocate = self.client.fallocate(&caller, file.handle, mode, offset, len);
         let pages = self.vfs.known_pages(file.ino);
-        let _changing = (self.vfs.changes(file.ino), pages.as_ref().map(Pages::change));
+        let changing = Rc::new((self.vfs.changes(file.ino), pages.as_ref().map(Pages::change)));
+        let allocate = self.vfs.fallocate(file.handle, mode, (offset, len), &changing);
         if mode & (PUNCH_HOLE | ZERO_RANGE) != 0 {
             self.vfs.write_back(file.ino, offset, offset + len).await;
         }
@@ -699,15 +739,7 @@ impl Mount {
     pub async fn set_xattr(&self, ino: Ino, value: Option<u32>) -> Result<(), Fault> {
         let _locked = self.lock(&[ino]).await;
         let op = Op::SetXattr(ino, value);
-        let caller = self.vfs.caller();
-        let set = match value {
-            Some(value) => {
-                let bytes = value.to_le_bytes();
-                let set = self.client.setxattr(&caller, ino, XATTR, &bytes, 0, false);
-                self.finish(op, set).await
-            }
-            None => self.finish(op, self.client.removexattr(&caller, ino, XATTR)).await,
-        };
+        let set = self.finish(op, self.vfs.set_xattr(ino, XATTR, value)).await;
         self.vfs.changed(ino);
         set
     }
@@ -717,7 +749,7 @@ impl Mount {
         let op = Op::GetXattr(ino);
         let begun = self.begin(&op);
         self.vfs.ask();
-        let outcome = match self.client.getxattr(ino, XATTR).await {
+        let outcome = match self.vfs.get_xattr(ino, XATTR).await {
             Ok(value) => match value.try_into() {
                 Ok(bytes) => Outcome::Xattr(Some(u32::from_le_bytes(bytes))),
                 Err(_) => Outcome::Failed(Fault::Range),
@@ -747,10 +779,24 @@ impl Mount {
             start,
             end,
         };
-        // Owners of different clients are different.
-        let owner = owner + OWNERS * self.index as u64;
+        let owner = self.owner(owner);
         let op = Op::Lock { ino: file.ino, owner, exclusive, range };
-        self.finish(op, self.client.setlk(file.handle, lock, wait)).await
+        if exclusive.is_none() {
+            return self.finish(op, self.vfs.free_lock(file.handle, lock)).await;
+        }
+        let begun = self.begin(&op);
+        self.vfs.ask();
+        let taken = self.vfs.take_lock((file.ino, file.handle), lock, wait).await;
+        match taken {
+            Err(Fault::Interrupted) => {
+                if !self.is_dead() {
+                    self.history.disturbed();
+                }
+                self.end_without(begun, History::end_tried);
+            }
+            taken => self.end(begun, op, done(taken)),
+        }
+        taken
     }
 
     /// fsync(2) or fdatasync(2).
@@ -758,7 +804,7 @@ impl Mount {
         let sync = async {
             self.vfs.sync_pages(file.ino, file.handle).await?;
             self.vfs.ask();
-            self.client.fsync(file.handle, datasync).await
+            self.vfs.fsync(file.handle, datasync).await
         };
         self.finish(Op::Fsync(file.ino, file.number), sync).await
     }
@@ -769,7 +815,7 @@ impl Mount {
             Ok(handle) => handle,
             Err(fault) => return Err(fault),
         };
-        let result = self.finish(Op::SyncNames, self.client.fsyncdir(handle)).await;
+        let result = self.finish(Op::SyncNames, self.vfs.fsync_dir(handle)).await;
         self.client.releasedir(handle);
         result
     }
@@ -778,7 +824,7 @@ impl Mount {
     pub async fn sync_all(&self) -> Result<(), Fault> {
         let sync = async {
             self.vfs.write_back_all().await;
-            self.client.syncfs().await
+            self.vfs.sync_all().await
         };
         self.finish(Op::SyncAll, sync).await
     }

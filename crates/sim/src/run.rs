@@ -110,7 +110,9 @@ impl Plan {
         let spacing = self.time.map_or(Duration::ZERO, |time| time / each.max(1));
         // A store into a hole has no answer that could say that there is no space.
         let maps = !self.has(Fault::Space, 2);
-        Script { seed: self.seed, keep: self.keep.clone(), workload: self.workload, spacing, maps }
+        let kills = self.faults.contains(&Fault::ProcessKill);
+        let (keep, workload) = (self.keep.clone(), self.workload);
+        Script { seed: self.seed, keep, workload, spacing, maps, kills }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.
@@ -228,9 +230,9 @@ pub fn run(plan: &Plan) -> Report {
         violation.or_else(|| log::first_violation().map(|text| ("seen on the way", text)));
     let mut made = ended.made.take();
     let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
-    if refused > 0 {
-        made.insert(Fault::Space, refused as u64);
-    }
+    made.insert(Fault::Space, refused as u64);
+    made.insert(Fault::Signal, ended.history.times_disturbed());
+    made.retain(|_, count| *count > 0);
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
@@ -356,7 +358,7 @@ fn stuck(history: &History, mounts: &[Mount]) -> String {
         text += &format!("\n  c{} {:?} [{}]", waiting.client, waiting.op, waiting.begun);
     }
     for mount in mounts {
-        text += &format!("\n  c{}: {:?}", mount.index, mount.client.status());
+        text += &format!("\n  c{}: {:?};{}", mount.index, mount.client.status(), mount.held());
     }
     text
 }

@@ -140,6 +140,8 @@ pub struct Script {
     pub spacing: Duration,
     /// Applications store into shared mappings.
     pub maps: bool,
+    /// Processes are killed.
+    pub kills: bool,
 }
 
 /// What operations do, for the most part.
@@ -253,7 +255,7 @@ mod tests {
     #[test]
     fn a_step_draws_the_same_whatever_is_left_out() {
         let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
-        let all = Script { seed: 7, keep: None, workload, spacing, maps: true };
+        let all = Script { seed: 7, keep: None, workload, spacing, maps: true, kills: false };
         let some = Script { keep: Some(Keep([Step::Fault(2)].into())), ..all.clone() };
         assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
         assert!(all.uses(0));

@@ -217,7 +217,7 @@ fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<O
             // Without what is lost it would, but the server did nothing.
             continue;
         }
-        if let Op::Close(_, file) = link.call.op {
+        if let Op::Close(_, file) | Op::Left(_, file) = link.call.op {
             orphans.retain(|(_, open)| *open != file);
         }
         if link.call.client == client && saw_mode(&link.call, lost) {

@@ -25,12 +25,17 @@ pub struct Process {
     /// The chances of the operation at hand.
     rng: SimRng,
     files: Vec<OpenFile>,
+    /// How often it was killed, and another one went on.
+    deaths: u64,
 }
+
+/// Numbers of processes that go on after each other differ by so much.
+const GENERATION: u64 = 1000;
 
 impl Process {
     /// A process on a mount; `number` tells it from others of the same client.
     pub fn new(mount: Mount, number: u64, script: Rc<Script>) -> Process {
-        Process { mount, number, script, rng: SimRng::new(0), files: Vec::new() }
+        Process { mount, number, script, rng: SimRng::new(0), files: Vec::new(), deaths: 0 }
     }
 
     fn one_in(&mut self, n: u64) -> bool {
@@ -55,8 +60,10 @@ impl Process {
             self.mount.next_operation();
             // Failures are in the history, where they are judged.
             let _ = self.operation().await;
-            if self.mount.take_killed() {
+            if self.mount.is_dead() {
                 self.end().await;
+                self.deaths += 1;
+                self.mount = self.mount.of_process(self.owner());
             }
             if self.one_in(8) {
                 let pause = self.rng.below(2000);
@@ -74,8 +81,13 @@ impl Process {
     /// The kernel closes what a process has open that ends.
     async fn end(&mut self) {
         for file in std::mem::take(&mut self.files) {
-            self.mount.close(file, self.number).await;
+            self.mount.close(file, self.owner()).await;
         }
+    }
+
+    /// Its number, also as the owner of locks.
+    fn owner(&self) -> u64 {
+        self.number + GENERATION * self.deaths
     }
 
     /// A directory, mostly near the root.
@@ -159,7 +171,7 @@ impl Process {
     }
 
     async fn create(&mut self) -> Result<(), Fault> {
-        self.make_room().await;
+        self.make_room().await?;
         let at = self.place().await?;
         let flags = self.flags();
         let file = if self.one_in(10) {
@@ -173,7 +185,7 @@ impl Process {
     }
 
     async fn open(&mut self) -> Result<(), Fault> {
-        self.make_room().await;
+        self.make_room().await?;
         if let Some(found) = self.found(Some(FileKind::Regular)).await? {
             let flags = self.flags();
             let file = self.mount.open(found.ino, flags).await?;
@@ -182,11 +194,12 @@ impl Process {
         Ok(())
     }
 
-    async fn make_room(&mut self) {
+    async fn make_room(&mut self) -> Result<(), Fault> {
         if self.files.len() >= FILES_MAX {
             let file = self.files.remove(0);
-            self.mount.close(file, self.number).await;
+            self.mount.close(file, self.owner()).await;
         }
+        if self.mount.is_dead() { Err(Fault::Interrupted) } else { Ok(()) }
     }
 
     async fn rename(&mut self) -> Result<(), Fault> {
@@ -223,6 +236,7 @@ impl Process {
                 self.mount.set_xattr(found.ino, value).await
             }
             2 if found.kind == FileKind::Regular => self.mount.get_xattr(found.ino).await,
+            _ if self.script.kills && self.one_in(3) => self.mount.sync_all().await,
             _ => self.mount.fsync_dir(Ino::ROOT).await,
         }
     }
@@ -241,7 +255,7 @@ impl Process {
         let end = self.rng.between(u64::from(first) + 1, u64::from(LOCK_UNITS)) as u8;
         let range = (!self.one_in(3)).then_some((first, end));
         let wait = self.one_in(2);
-        self.mount.lock_file(file, self.number, (range, exclusive), wait).await?;
+        self.mount.lock_file(file, self.owner(), (range, exclusive), wait).await?;
         // Some are held longer than a server takes to come back.
         let most = [300, 3_000, 30_000, 300_000, 3_000_000][self.rng.below(5) as usize];
         self.mount.env.sleep(Duration::from_micros(self.rng.below(most))).await;
@@ -249,9 +263,9 @@ impl Process {
             && self.one_in(2)
         {
             let part = Some((first, end - 1));
-            self.mount.lock_file(file, self.number, (part, None), false).await?;
+            self.mount.lock_file(file, self.owner(), (part, None), false).await?;
         }
-        self.mount.lock_file(file, self.number, (range, None), false).await
+        self.mount.lock_file(file, self.owner(), (range, None), false).await
     }
 
     /// A lock of the one file that everybody locks.
@@ -260,7 +274,7 @@ impl Process {
         let flags = OpenFlags::READ_WRITE;
         let file = self.mount.create(at, false, flags).await?;
         let held = self.hold_lock(file).await;
-        self.mount.close(file, self.number).await;
+        self.mount.close(file, self.owner()).await;
         held
     }
 
@@ -319,7 +333,7 @@ impl Process {
                 let at = self.files.iter().position(|other| other.handle == file.handle);
                 if let Some(at) = at {
                     self.files.remove(at);
-                    self.mount.close(file, self.number).await;
+                    self.mount.close(file, self.owner()).await;
                 }
                 Ok(())
             }

@@ -164,6 +164,23 @@ fn what_mappings_stored_is_the_files_or_lost_with_its_session() {
 }
 
 #[test]
+fn what_killed_processes_had_asked_for_is_done_or_not_and_nothing_stays_of_it() {
+    let first = asked("REDBUD_FIRST").unwrap_or(0);
+    let (killed, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
+    for_each(seeds(300), |nth| {
+        let faults = vec![Fault::ProcessKill, Fault::Signal];
+        let workload = [Workload::Content, Workload::Mixed][(nth % 2) as usize];
+        let report = check(&Plan { faults, workload, operations: 200, ..plan(first + nth) });
+        let made = |kind| report.made.get(&kind).copied().unwrap_or(0);
+        killed.fetch_add(made(Fault::ProcessKill), Ordering::Relaxed);
+        disturbed.fetch_add(made(Fault::Signal), Ordering::Relaxed);
+    });
+    let (killed, disturbed) = (killed.into_inner(), disturbed.into_inner());
+    println!("{killed} processes were killed, {disturbed} waits for locks disturbed");
+    assert!(killed > seeds(300) / 2 && disturbed > 0, "{killed} killed, {disturbed} disturbed");
+}
+
+#[test]
 fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
     let made = AtomicU64::new(0);

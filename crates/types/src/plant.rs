@@ -71,6 +71,8 @@ bugs! {
     LeasesNotReclaimed,
     /// Locks are not reclaimed after a restart.
     LocksNotReclaimed,
+    /// A lock stays with who has given up waiting for it before the grant came.
+    LockKeptByNobody,
     /// Attributes are told without the size that a writer knows.
     GlimpseIgnored,
     /// Data are committed before they are stable.

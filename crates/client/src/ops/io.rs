@@ -126,7 +126,7 @@ impl Client {
             in_use.file().write((!append).then_some(offset), data, len).await?
         };
         if file.direct && !flags.write_back_cache && inode.has_pages() {
-            core.kernel.inval_pages(inode.ino, at, u64::from(written)).await;
+            core.kernel.void_pages(inode.ino, at, u64::from(written)).await;
         }
         core.content_changed(inode).await;
         let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
@@ -214,7 +214,7 @@ impl Client {
         let file = core.handles.file(handle)?;
         if file.inode.has_buffered_writer() && file.inode.has_pages() {
             // What was stored into a mapping is data, too: the kernel does not say so of itself.
-            core.kernel.inval_pages(file.inode.ino, offset, 0).await;
+            core.kernel.void_pages(file.inode.ino, offset, 0).await;
         }
         let in_use = core.use_data(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         in_use.file().seek(offset, whence).await

@@ -419,6 +419,35 @@ fn who_opens_a_file_while_a_write_through_pages_waits_leaves_its_pages() {
 }
 
 #[test]
+fn a_recall_waits_for_no_invalidation_that_no_recall_needs() {
+    check(12, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let (one, other) = (a.put("one", &[1; 4096]).await, a.put("other", &[1; 4096]).await);
+        for ino in [one, other] {
+            let handle = a.open(ino, RDONLY).await;
+            a.read_page(ino, handle, 0).await;
+        }
+        // A READ for the one that waits for another client's rights keeps this locked.
+        a.kernel.locked.borrow_mut().push((one, 0, 4096));
+        let writer = a.clone();
+        let mut past_pages = cluster.env.spawn_join(async move {
+            let handle = writer.open(one, WRONLY).await;
+            writer.write(handle, 0, b"past the pages").await;
+        });
+        let second = Duration::from_secs(1);
+        assert!(cluster.env.timeout(second, &mut past_pages).await.is_none(), "it waits");
+        let writer = b.clone();
+        let mut recalled = cluster.env.spawn_join(async move {
+            let handle = writer.open(other, WRONLY).await;
+            writer.write(handle, 0, b"of another client").await;
+        });
+        assert!(cluster.env.timeout(second, &mut recalled).await.is_some(), "a deadlock");
+        a.kernel.locked.borrow_mut().clear();
+        past_pages.await;
+    });
+}
+
+#[test]
 fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
     check(7, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);

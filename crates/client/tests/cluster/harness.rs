@@ -9,6 +9,7 @@ use client::{
     Opened, Place, WriteFlags,
 };
 use env::sim::{SimDisk, SimOptions, SimWorld};
+use env::sync::AsyncMutex;
 use env::{DiskOptions, Env};
 use store::{FormatOptions, Mfs, OpenOptions, PagFormat};
 use types::label::{Label, LabelKind};
@@ -200,20 +201,29 @@ pub struct TestKernel {
     /// Invalidations of pages wait while this is set.
     pub stuck: Rc<Cell<bool>>,
     /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
-    locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
+    pub locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
+    /// Invalidations of pages are carried out one after the other: those for recalls, and others.
+    lanes: Rc<[AsyncMutex; 2]>,
 }
 
 impl TestKernel {
     fn new(env: Env) -> TestKernel {
-        TestKernel { env, told: Rc::default(), stuck: Rc::default(), locked: Rc::default() }
+        let (told, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
+        TestKernel { env, told, stuck, locked, lanes: Rc::default() }
     }
 
     fn tell(&self, told: Told) -> LocalFuture<'static, ()> {
+        self.tell_on(0, told)
+    }
+
+    fn tell_on(&self, lane: usize, told: Told) -> LocalFuture<'static, ()> {
         self.told.borrow_mut().push(told);
+        let lanes = self.lanes.clone();
         let (env, stuck, locked) = (self.env.clone(), self.stuck.clone(), self.locked.clone());
         Box::pin(async move {
             env.sleep(Duration::from_micros(30)).await;
             let Told::Pages(ino, start, len) = told else { return };
+            let _turn = lanes[lane].lock().await;
             let end = if len == 0 { u64::MAX } else { start + len };
             let hangs =
                 |&(file, from, to): &(Ino, u64, u64)| file == ino && from < end && start < to;
@@ -233,6 +243,9 @@ impl Kernel for TestKernel {
     }
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.tell(Told::Pages(ino, offset, len))
+    }
+    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        self.tell_on(1, Told::Pages(ino, offset, len))
     }
 }
 

@@ -74,10 +74,12 @@ struct Inner {
 pub enum NotifyLane {
     /// Entries: invalidation and deletion of names, epochs.
     Names,
-    /// Page ranges; may block for long behind locked pages.
+    /// Page ranges that a recall waits for; may block for long behind locked pages.
     Pages,
     /// Attributes.
     Attrs,
+    /// Page ranges that no recall waits for; may block behind requests that wait for recalls.
+    Voids,
 }
 
 /// One request of the kernel.

@@ -1,14 +1,12 @@
 //! System calls on /dev/fuse, and the threads that write notifications.
 
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, OnceLock};
 
 use super::sys;
 use crate::fuse::NotifyLane;
+use crate::lane::Lane;
 use crate::team::away;
 
 /// `_IOR(229, 0, u32)`: makes a descriptor a further channel of a mount.
@@ -90,26 +88,13 @@ fn notify(fd: &OwnedFd, message: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// What the waiter and the lane's thread share.
-#[derive(Default)]
-struct Outcome {
-    result: Option<io::Result<bool>>,
-    waker: Option<Waker>,
-}
-
-struct Letter {
-    message: Vec<u8>,
-    outcome: Arc<Mutex<Outcome>>,
-}
-
-fn lock(outcome: &Mutex<Outcome>) -> MutexGuard<'_, Outcome> {
-    outcome.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// A lane's queue, and what became of each notification.
+type Queue = Lane<Vec<u8>, io::Result<bool>>;
 
 /// One thread per lane, made at its first notification; it ends with the channel.
 pub(crate) struct Lanes {
     fd: Arc<OwnedFd>,
-    queues: [OnceLock<mpsc::Sender<Letter>>; 3],
+    queues: [OnceLock<Arc<Queue>>; 4],
 }
 
 impl Lanes {
@@ -117,49 +102,34 @@ impl Lanes {
         Lanes { fd, queues: Default::default() }
     }
 
-    fn queue(&self, lane: NotifyLane) -> io::Result<&mpsc::Sender<Letter>> {
+    fn queue(&self, lane: NotifyLane) -> io::Result<&Arc<Queue>> {
         let (index, name) = match lane {
             NotifyLane::Names => (0, "redbud-names"),
             NotifyLane::Pages => (1, "redbud-pages"),
             NotifyLane::Attrs => (2, "redbud-attrs"),
+            NotifyLane::Voids => (3, "redbud-voids"),
         };
         if let Some(queue) = self.queues[index].get() {
             return Ok(queue);
         }
-        let (sender, letters) = mpsc::channel::<Letter>();
-        let fd = self.fd.clone();
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            for letter in letters {
-                let result = notify(&fd, &letter.message);
-                let waker = {
-                    let mut outcome = lock(&letter.outcome);
-                    outcome.result = Some(result);
-                    outcome.waker.take()
-                };
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-        })?;
-        Ok(self.queues[index].get_or_init(|| sender))
+        let queue = Arc::new(Queue::new());
+        let (served, fd) = (queue.clone(), self.fd.clone());
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || served.serve(|message| notify(&fd, &message)))?;
+        Ok(self.queues[index].get_or_init(|| queue))
     }
 
     pub(crate) async fn write(&self, lane: NotifyLane, message: Vec<u8>) -> io::Result<bool> {
-        let outcome = Arc::new(Mutex::new(Outcome::default()));
-        let letter = Letter { message, outcome: outcome.clone() };
-        self.queue(lane)?
-            .send(letter)
-            .map_err(|_| io::Error::other("the lane's thread has ended"))?;
-        poll_fn(|cx| {
-            let mut outcome = lock(&outcome);
-            match outcome.result.take() {
-                Some(result) => Poll::Ready(result),
-                None => {
-                    outcome.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+        match self.queue(lane)?.post(message) {
+            Some(written) => written.await,
+            None => Err(io::Error::other("the lane's thread has ended")),
+        }
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.queues.iter().filter_map(OnceLock::get).for_each(|queue| queue.end());
     }
 }

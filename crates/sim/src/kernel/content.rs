@@ -8,10 +8,12 @@
 
 use std::rc::Rc;
 
-use client::{Handle, WriteFlags};
+use client::{Handle, ReadData, WriteFlags};
 use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
+use crate::kernel::cache::Asked;
+use crate::kernel::calls::{Given, ReadingAhead};
 use crate::kernel::pages::{Locked, Pages};
 use crate::kernel::vfs::Vfs;
 
@@ -107,7 +109,31 @@ impl Vfs {
         }
         let asked = self.ask();
         let (from, len) = (index * BLOCK_U64, locked.len() as u64 * BLOCK_U64);
-        let answer = self.client().read(handle, from, len as u32, true).await;
+        let client = self.client().clone();
+        let read = async move { client.read(handle, from, len as u32, true).await };
+        if locked.len() == 1 {
+            let answer = self.call(read, |_| Given::Nothing, &Rc::new(())).await;
+            return self.filled((ino, pages), (from, len), &locked, (asked, answer)).await;
+        }
+        // The kernel waits for these itself, and they stay locked.
+        let (this, pages) = (self.clone(), pages.clone());
+        let reading = ReadingAhead::new(&self.caches, handle);
+        self.read_ahead(async move {
+            let _reading = reading;
+            let answer = read.await;
+            this.filled((ino, &pages), (from, len), &locked, (asked, answer)).await
+        })
+        .await
+    }
+
+    /// Takes the answer into locked pages.
+    async fn filled(
+        &self,
+        (ino, pages): (Ino, &Rc<Pages>),
+        (from, len): (u64, u64),
+        locked: &[Locked],
+        (asked, answer): (Asked, Result<ReadData, Fault>),
+    ) -> Result<(), Fault> {
         self.wake().await;
         let bytes = answer?.to_vec();
         let end = from + bytes.len() as u64;
@@ -144,20 +170,15 @@ impl Vfs {
         if grows {
             self.cache(|cache| cache.unstable(ino, 1));
         }
-        let _changing = (self.changes(ino), Pages::change(&pages));
+        let changing = Rc::new((self.changes(ino), Pages::change(&pages)));
         let (touched, held, to) = copy_in(&pages, offset, data).await;
         let len = (to - offset) as usize;
         let mut buffer = self.buffer(len);
         buffer.copy_from_slice(&data[..len]);
         self.ask();
         let flags = WriteFlags::default();
-        let answer = self.client().write(&self.caller(), handle, offset, buffer, len, flags).await;
+        let written = self.send_write(handle, (offset, buffer, len), flags, &changing).await;
         self.wake().await;
-        let written = match answer {
-            Ok(written) if written as usize == len => Ok(()),
-            Ok(_) => Err(Fault::Range),
-            Err(fault) => Err(fault),
-        };
         if written.is_err() {
             touched.iter().for_each(|page| page.set_up_to_date(false));
             // What mappings had stored there goes with it.

@@ -6,6 +6,7 @@
 //! - nothing is sent while a request that changes the size is under way (`fuse_set_nowrite`);
 //! - what could not be written back every descriptor tells that was open then, at `fsync` or `close`.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 
 use client::{Caller, Handle, WriteFlags};
@@ -21,6 +22,9 @@ use env::sync::Permit;
 const BATCH_MAX: u64 = 4;
 /// A page that is stored into is written back within so much time, if it is by itself.
 const FLUSH_WITHIN_US: u64 = 30_000;
+
+/// Number of what the kernel itself asks for.
+const THE_KERNEL: u64 = u64::MAX;
 
 /// Neighbouring pages that are written back together.
 struct Batch {
@@ -91,8 +95,12 @@ impl Caches {
         let mut buffer = self.0.env.buffer(len);
         buffer.copy_from_slice(&batch.bytes[..len]);
         let flags = WriteFlags { write_back_cache: true, ..WriteFlags::default() };
-        let answer =
-            client.write(&Caller::default(), handle, batch.first, buffer, len, flags).await;
+        let asked = client.clone();
+        let mut written = Box::pin(async move {
+            asked.write(&Caller::default(), handle, batch.first, buffer, len, flags).await
+        });
+        // Whoever has it written back: it is no part of his request, which may be given up.
+        let answer = poll_fn(|cx| client.step(THE_KERNEL, || written.as_mut().poll(cx))).await;
         self.wake().await;
         self.0.cache.borrow_mut().changed(ino);
         if answer != Ok(len as u32) {

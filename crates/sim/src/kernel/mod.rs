@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub env: Env,
     pub linux: Linux,
     pub notifier: Notifier,
-    lanes: [AsyncMutex; 3],
+    lanes: [AsyncMutex; 4],
     locks: RefCell<BTreeMap<Ino, Semaphore>>,
     pub cache: RefCell<Cache>,
     pub pages: RefCell<BTreeMap<Ino, Rc<Pages>>>,

@@ -130,6 +130,16 @@ impl Pages {
         std::mem::replace(told, self.failures.get()) < self.failures.get()
     }
 
+    /// The pages that are locked, and those that are being written back; for people.
+    pub fn held(&self) -> (Vec<u64>, Vec<u64>) {
+        let pages = self.pages.borrow();
+        let of = |held: fn(&Page) -> &AsyncMutex| {
+            let held = pages.iter().filter(|(_, page)| held(page).try_lock().is_none());
+            held.map(|(number, _)| *number).collect()
+        };
+        (of(|page| &page.lock), of(|page| &page.writing))
+    }
+
     /// A page that is there.
     pub fn get(&self, index: u64) -> Option<Rc<Page>> {
         self.pages.borrow().get(&index).cloned()

@@ -5,13 +5,15 @@
 //!   in after other things may have happened;
 //! - inodes that a process found it uses until its next operation, and those of its open files.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use client::{Caller, Client, Entry, Handle, NodeSpec, OpenFlags, Opened, Place, SetAttrRequest};
+use client::{
+    Caller, Client, Entry, Handle, NodeSpec, OpenFlags, Opened, Place, SetAttrRequest, WriteFlags,
+};
 use env::IoBuf;
 use env::sync::Permit;
-use types::{Attr, Duration, Fault, FileKind, Ino, Name};
+use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
 use crate::call::{At, NameNo, name_text};
 use crate::kernel::cache::{Asked, Cache};
@@ -62,8 +64,10 @@ pub struct Vfs {
     pid: u32,
     /// Inodes that the process uses in the operation at hand.
     uses: Rc<Uses>,
-    /// What it had asked for when it was killed.
-    killed: Rc<RefCell<Option<GoesOn>>>,
+    /// What it had asked for when it was killed, or got a signal.
+    left: Rc<RefCell<Option<GoesOn>>>,
+    /// It was killed.
+    dead: Rc<Cell<bool>>,
 }
 
 struct Uses {
@@ -98,7 +102,7 @@ impl Vfs {
 
     fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
         let uses = Uses { caches: caches.clone(), inos: RefCell::default() };
-        Vfs { client, caches, pid, uses: Rc::new(uses), killed: Rc::default() }
+        Vfs { client, caches, pid, uses: Rc::new(uses), left: Rc::default(), dead: Rc::default() }
     }
 
     /// As another process sees it.
@@ -111,13 +115,27 @@ impl Vfs {
         self.uses.end();
     }
 
-    pub(super) fn was_killed(&self, asked: GoesOn) {
-        *self.killed.borrow_mut() = Some(asked);
+    pub(super) fn leaves(&self, asked: GoesOn) {
+        *self.left.borrow_mut() = Some(asked);
     }
 
-    /// Of a process that was killed just now: what it had asked for.
-    pub fn take_killed(&self) -> Option<GoesOn> {
-        self.killed.borrow_mut().take()
+    pub(super) fn dies(&self) {
+        self.dead.set(true);
+    }
+
+    /// Was it killed?
+    pub fn is_dead(&self) -> bool {
+        self.dead.get()
+    }
+
+    /// Does anything go on that it had asked for?
+    pub fn has_left(&self) -> bool {
+        self.left.borrow().is_some()
+    }
+
+    /// Of a process that does not wait any more: what it had asked for.
+    pub fn take_left(&self) -> Option<GoesOn> {
+        self.left.borrow_mut().take()
     }
 
     /// Does the kernel cache anything?
@@ -177,6 +195,19 @@ impl Vfs {
     /// The pages of a file, if it has had any.
     pub fn known_pages(&self, ino: Ino) -> Option<Rc<Pages>> {
         self.caches.known_pages(ino)
+    }
+
+    /// What the kernel holds, for people: files with pages that are locked or being written back, and how many
+    /// requests go on without a process.
+    pub fn held(&self) -> String {
+        let mut text = String::new();
+        for (ino, pages) in &*self.caches.0.pages.borrow() {
+            let (locked, written) = pages.held();
+            if !locked.is_empty() || !written.is_empty() {
+                text += &format!(" inode {ino}: locked {locked:?}, written back {written:?};");
+            }
+        }
+        text + &format!(" {} requests without a process", self.left_behind())
     }
 
     /// What the kernel remembers.
@@ -424,11 +455,12 @@ impl Vfs {
         }
     }
 
-    /// The last descriptor went.
-    pub async fn release(&self, ino: Ino, handle: Handle) {
+    /// The last descriptor went; `owner`: with the locks by flock of a process that has ended.
+    pub async fn release(&self, ino: Ino, handle: Handle, owner: Option<LockOwner>) {
         self.unmap(ino, handle).await;
+        self.nothing_is_read_by(handle).await;
         self.ask();
-        self.client.release(handle, None).await;
+        self.client.release(handle, owner).await;
         self.caches.leave_inode(ino);
     }
 
@@ -531,7 +563,9 @@ impl Vfs {
         bytes: usize,
     ) -> Result<Vec<(NameNo, Ino)>, Fault> {
         self.ask();
-        let handle = self.client.opendir(dir).await?;
+        let client = self.client.clone();
+        let opened = async move { client.opendir(dir).await };
+        let handle = self.call(opened, |handle| Given::Dir(*handle), &Rc::new(())).await?;
         self.caches.0.notifier.opening(dir).await;
         let mut names = Vec::new();
         let mut cookie = 0;
@@ -557,7 +591,9 @@ impl Vfs {
     ) -> Result<Option<u64>, Fault> {
         let _locked = self.caches.lock_shared(dir).await;
         let asked = self.ask();
-        let part = self.client.readdir(handle, cookie, bytes, plus).await?;
+        let client = self.client.clone();
+        let work = async move { client.readdir(handle, cookie, bytes, plus).await };
+        let part = self.call(work, |part| Given::listed(part), &Rc::new(())).await?;
         let Some(last) = part.last() else { return Ok(None) };
         if plus {
             self.caches.0.notifier.listed(self.pid);
@@ -624,6 +660,117 @@ impl Vfs {
             self.caches.invalidate(ino, 0, u64::MAX).await;
         }
         Ok((!self.caches() && !ttl.is_zero()).then_some(attr))
+    }
+
+    /// Sends a write; `held` until it has ended.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn send_write<H: 'static>(
+        &self,
+        handle: Handle,
+        (offset, data, len): (u64, IoBuf, usize),
+        flags: WriteFlags,
+        held: &Rc<H>,
+    ) -> Result<(), Fault> {
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move { client.write(&caller, handle, offset, data, len, flags).await };
+        match self.call(work, |_| Given::Nothing, held).await? {
+            written if written as usize == len => Ok(()),
+            _ => Err(Fault::Range),
+        }
+    }
+
+    /// read(2) past the pages.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
+        let client = self.client.clone();
+        let work = async move {
+            let read = client.read(handle, offset, len, false).await?;
+            Ok(read.to_vec())
+        };
+        self.call(work, |_| Given::Nothing, &Rc::new(())).await
+    }
+
+    /// fallocate(2) of `[offset, offset + len)`; `held` until it has ended.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn fallocate<H: 'static>(
+        &self,
+        handle: Handle,
+        mode: u32,
+        (offset, len): (u64, u64),
+        held: &Rc<H>,
+    ) -> Result<(), Fault> {
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move { client.fallocate(&caller, handle, mode, offset, len).await };
+        self.call(work, |()| Given::Nothing, held).await
+    }
+
+    /// fsync(2) or fdatasync(2), but for the pages.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
+        let client = self.client.clone();
+        let work = async move { client.fsync(handle, datasync).await };
+        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+    }
+
+    /// fsync(2) of a directory.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn fsync_dir(&self, handle: Handle) -> Result<(), Fault> {
+        let client = self.client.clone();
+        let work = async move { client.fsyncdir(handle).await };
+        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+    }
+
+    /// syncfs(2), but for the pages.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn sync_all(&self) -> Result<(), Fault> {
+        let client = self.client.clone();
+        let work = async move { client.syncfs().await };
+        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+    }
+
+    /// setxattr(2), or without a value removexattr(2).
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &'static [u8],
+        value: Option<u32>,
+    ) -> Result<(), Fault> {
+        let (client, caller) = (self.client.clone(), self.caller());
+        let work = async move {
+            match value {
+                Some(value) => {
+                    let value = value.to_le_bytes();
+                    client.setxattr(&caller, ino, name, &value, 0, false).await
+                }
+                None => client.removexattr(&caller, ino, name).await,
+            }
+        };
+        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+    }
+
+    /// getxattr(2).
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn get_xattr(&self, ino: Ino, name: &'static [u8]) -> Result<Vec<u8>, Fault> {
+        let client = self.client.clone();
+        let work = async move { client.getxattr(ino, name).await };
+        self.call(work, |_| Given::Nothing, &Rc::new(())).await
     }
 
     /// Content was changed by this kernel, past its pages; `end`: the file reaches there now.
