@@ -44,6 +44,10 @@ macro_rules! block_types {
         }
 
         impl BlockType {
+            /// Every type.
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [BlockType] = &[$(BlockType::$name,)*];
+
             /// The type with this number on disk.
             pub fn from_u8(value: u8) -> Option<BlockType> {
                 match value { $($value => Some(BlockType::$name),)* _ => None }

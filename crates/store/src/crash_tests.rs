@@ -415,27 +415,19 @@ fn a_failed_read_fails_its_operation_only() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_log_is_reported_or_heals() {
+fn one_to_eight_flipped_bits_in_the_log_are_reported_or_heal() {
     let disk = formatted(256 << 10);
     let (models, _) = record(7, &disk, 120, true);
     let disk = disk.stable_only();
     let mut rng = SimRng::new(7);
     let (mut reported, mut shorter) = (0, 0);
-    for _ in 0..300 {
+    for n in 0..320 {
         let disk = disk.fork();
-        let offset = 3 * BLOCK as u64 + rng.below(256 << 10);
-        disk.flip_bit(offset, rng.below(8) as u8);
-        let world = SimWorld::new(1);
-        world.attach("meta", &disk);
-        let models = &models;
-        let outcome = world.run(|env| async move {
-            match open(&env).await {
-                Ok(mfs) => Some(check(&mfs, models).await),
-                Err(StoreError::DamagedLog { .. }) => None,
-                Err(other) => panic!("{other}"),
-            }
-        });
-        match outcome {
+        let block = 3 * BLOCK as u64 + rng.below(256 << 10) / BLOCK as u64 * BLOCK as u64;
+        for _ in 0..1 + n % 8 {
+            disk.flip_bit(block + rng.below(BLOCK as u64), rng.below(8) as u8);
+        }
+        match open_damaged_log(&disk, &models) {
             None => reported += 1,
             // The very last group cannot be told from one that was being written.
             Some(count) if count < 120 => shorter += 1,
@@ -444,6 +436,46 @@ fn a_flipped_bit_in_the_log_is_reported_or_heals() {
     }
     assert!(reported > 20, "{reported}");
     assert!(shorter < 30, "{shorter}");
+}
+
+/// How much of a history is there; `None` if the log is said to be damaged.
+fn open_damaged_log(disk: &SimDisk, models: &[Model]) -> Option<u64> {
+    let world = SimWorld::new(1);
+    world.attach("meta", disk);
+    world.run(|env| async move {
+        match open(&env).await {
+            Ok(mfs) => Some(check(&mfs, models).await),
+            Err(StoreError::DamagedLog { .. }) => None,
+            Err(other) => panic!("{other}"),
+        }
+    })
+}
+
+#[test]
+fn a_group_of_the_log_in_the_place_of_another_is_reported() {
+    let disk = formatted(256 << 10);
+    let (models, _) = record(7, &disk, 120, true);
+    let disk = disk.stable_only();
+    let blocks = 3..3 + (256 << 10) / BLOCK as u64;
+    let at = |block: u64| disk.peek(block * BLOCK as u64, BLOCK);
+    let lsn = |block: u64| get_u64(&at(block), 8);
+    let groups: Vec<u64> = blocks.filter(|&block| at(block)[4..8] == *b"RBLG").collect();
+    let last = groups.iter().copied().max_by_key(|&block| lsn(block)).unwrap();
+    let (mut reported, mut healed) = (0, 0);
+    for pair in groups.windows(2) {
+        // One that was misdirected, and one of an earlier lap: each is whole, and says where it belongs.
+        for (to, from) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+            let broken = disk.fork();
+            broken.poke(to * BLOCK as u64, &at(from));
+            match open_damaged_log(&broken, &models) {
+                None => reported += 1,
+                Some(120) => healed += 1,
+                Some(count) => assert!(to == last && count > 100, "{from} at {to}: {count}"),
+            }
+        }
+    }
+    // Those before the tail are not read.
+    assert!(reported > 4 && reported + healed > 20, "{reported} {healed}");
 }
 
 #[test]

@@ -30,9 +30,14 @@ pub fn formatted_inline(size: crate::SlotSize) -> crate::mfs::Mfs {
 
 /// The same, whose files also have layout blocks.
 pub fn formatted_inline_near(size: crate::SlotSize) -> crate::mfs::Mfs {
+    formatted_inline_near_in(200_000, size)
+}
+
+/// The same, on `blocks` metadata blocks.
+pub fn formatted_inline_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
     use crate::{Feature, Features};
     let both = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    made(200_000, both.with_slots(size))
+    made(blocks, both.with_slots(size))
 }
 
 /// An empty file system in memory whose files have layout blocks, in slots of this size.

@@ -5,7 +5,8 @@
 //! Invariants:
 //! - the same seed and the same program give the same run, event by event
 //!   ([`SimWorld::trace`] tells);
-//! - computing takes no virtual time, but for a little when tasks keep each other busy;
+//! - computing takes no virtual time, but for a little when tasks keep each other busy, and for messages where
+//!   they have a price ([`SimOptions::price`]);
 //! - a disk outlives the worlds it is attached to.
 //!
 //! Not modelled: writes that reach a disk after a power cut, torn sectors of 512 bytes.
@@ -15,6 +16,7 @@ mod disk;
 mod image;
 mod mechanics;
 mod net;
+mod price;
 mod rng;
 mod state;
 #[cfg(test)]
@@ -24,6 +26,7 @@ mod world;
 pub use crash::{CrashImages, CrashOptions, CrashPoint, Recording, crash_images};
 pub use disk::{DiskAction, DiskCounts, DiskFault, SimDisk};
 pub use mechanics::{Apart, DiskModel, DiskReport, DiskRequest, Flash, HardDisk, Mechanics};
+pub use price::{Price, Processors};
 pub use rng::SimRng;
 pub use state::SimOptions;
 pub use world::SimWorld;

@@ -23,6 +23,8 @@ const BACKLOG: usize = 1024;
 pub(crate) enum NetEvent {
     /// Bytes, or the end of the stream, for a socket.
     Deliver { to: u64, bytes: Vec<u8>, end: bool },
+    /// Bytes, or the end, that arrived: the receiver's processor is through with them.
+    Take { to: u64, bytes: Vec<u8>, end: bool },
     /// A connect request arrives.
     Connect { from: NodeId, token: Token, address: String, since: Instant },
     /// The answer to a connect request arrives.
@@ -45,6 +47,8 @@ struct Socket {
     untaken: usize,
     /// When the last bytes sent to this end arrive.
     last_arrival: Instant,
+    /// When this end's processor is through with the last of them that arrived.
+    last_taken: Instant,
     /// How much longer than others the way of this connection is.
     detour: Duration,
 }
@@ -125,7 +129,9 @@ impl State {
     /// When `len` bytes sent now have arrived, not before what was sent to the socket earlier.
     fn arrival(&mut self, to: Option<u64>, len: usize) -> Instant {
         let range = self.options.net_latency.clone();
-        let at = self.now + self.latency(&range);
+        let sender = to.and_then(|socket| Some(self.net.sockets.get(&socket)?.peer_node));
+        let left = sender.map_or(self.now, |node| self.pay(node, len));
+        let at = left + self.latency(&range);
         let pass = self.options.net_bandwidth.map_or(Duration::ZERO, |bandwidth| {
             Duration::from_nanos(len as u64 * 1_000_000_000 / bandwidth.max(1))
         });
@@ -150,6 +156,7 @@ impl State {
                 let socket = self.net.sockets.get(to);
                 socket.is_none_or(|socket| !self.is_cut(socket.peer_node, socket.node))
             }
+            NetEvent::Take { .. } => true,
             NetEvent::Connect { from, address, .. } => {
                 let listener = self.net.listeners.get(address);
                 listener.is_none_or(|listener| !self.is_cut(*from, listener.node))
@@ -174,7 +181,12 @@ impl State {
             return;
         }
         match event {
-            NetEvent::Deliver { to, bytes, end } => self.deliver(to, &bytes, end),
+            NetEvent::Deliver { to, bytes, end } if self.options.price.is_some() => {
+                self.receive(to, bytes, end);
+            }
+            NetEvent::Deliver { to, bytes, end } | NetEvent::Take { to, bytes, end } => {
+                self.deliver(to, &bytes, end);
+            }
             NetEvent::Connect { from, token, address, .. } => self.arrive(from, token, address),
             NetEvent::Connected { token, socket, address } => {
                 if self.net.sockets.contains_key(&socket) {
@@ -218,6 +230,7 @@ impl State {
                 writers: VecDeque::new(),
                 untaken: 0,
                 last_arrival: self.now,
+                last_taken: self.now,
                 detour,
             };
             self.net.sockets.insert(object, socket);
@@ -234,6 +247,16 @@ impl State {
         }
         let at = self.arrival(Some(near), 0);
         self.schedule(at, Event::Net(NetEvent::Connected { token, socket: near, address }));
+    }
+
+    /// What has arrived is there when the receiver's processor is through with it, and with what came before.
+    fn receive(&mut self, to: u64, bytes: Vec<u8>, end: bool) {
+        let Some(node) = self.net.sockets.get(&to).map(|socket| socket.node) else { return };
+        let paid = self.pay(node, bytes.len());
+        let Some(socket) = self.net.sockets.get_mut(&to) else { return };
+        socket.last_taken = socket.last_taken.max(paid);
+        let at = socket.last_taken;
+        self.schedule(at, Event::Net(NetEvent::Take { to, bytes, end }));
     }
 
     fn deliver(&mut self, to: u64, bytes: &[u8], end: bool) {
@@ -406,7 +429,7 @@ impl State {
                 continue;
             }
             let to = match &event {
-                NetEvent::Deliver { to, .. } => Some(*to),
+                NetEvent::Deliver { to, .. } | NetEvent::Take { to, .. } => Some(*to),
                 NetEvent::Connected { socket, .. } => Some(*socket),
                 NetEvent::Connect { .. } => None,
             };

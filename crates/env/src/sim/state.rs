@@ -16,6 +16,7 @@ use types::{Duration, Instant, Timestamp};
 use super::disk::{DiskAction, SimDisk};
 use super::mechanics::DiskRequest;
 use super::net::{Net, NetEvent};
+use super::price::{Price, Processors};
 use super::rng::SimRng;
 use crate::buffer::IoBuf;
 use crate::disk::DiskOptions;
@@ -36,6 +37,8 @@ pub struct SimOptions {
     pub net_detour: Duration,
     /// Bytes a second in each direction of a connection; `None`: as many as come.
     pub net_bandwidth: Option<u64>,
+    /// What messages cost the processors of the hosts at their ends; `None`: nothing.
+    pub price: Option<Price>,
     /// After which a connect to an unreachable node fails.
     pub connect_timeout: Duration,
     /// Run ready tasks in a random order instead of the order in which they were woken.
@@ -52,6 +55,7 @@ impl Default for SimOptions {
             net_latency: Duration::from_micros(50)..=Duration::from_micros(500),
             net_detour: Duration::ZERO,
             net_bandwidth: None,
+            price: None,
             connect_timeout: Duration::from_secs(30),
             shuffle_tasks: false,
             time_limit: Duration::from_secs(7 * 24 * 3600),
@@ -190,6 +194,8 @@ pub(crate) struct State {
     pub(crate) nodes: Vec<String>,
     /// Hosts of nodes, by name; the others share one.
     pub(crate) hosts: BTreeMap<String, String>,
+    /// Processors of hosts, by name, once they had something to do or were counted.
+    pub(crate) processors: BTreeMap<String, Processors>,
     /// Nodes with more than one executor.
     pub(crate) executors: BTreeMap<String, usize>,
     /// Clocks of nodes, by name; the others show the world's time.
@@ -215,6 +221,7 @@ impl State {
             net: Net::default(),
             nodes: vec!["main".to_owned()],
             hosts: BTreeMap::new(),
+            processors: BTreeMap::new(),
             executors: BTreeMap::new(),
             clocks: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -226,6 +233,13 @@ impl State {
 
     fn clock(&self, node: NodeId) -> NodeClock {
         self.clocks.get(&self.nodes[node as usize]).copied().unwrap_or_default()
+    }
+
+    /// When the processors of the host of `node` are through with a message of `bytes` bytes; at once if it costs nothing.
+    pub(crate) fn pay(&mut self, node: NodeId, bytes: usize) -> Instant {
+        let Some(price) = self.options.price.filter(|_| bytes > 0) else { return self.now };
+        let host = self.hosts.get(&self.nodes[node as usize]).cloned().unwrap_or_default();
+        self.processors.entry(host).or_default().take(self.now, price.of(bytes))
     }
 
     pub(crate) fn new_object(&mut self) -> u64 {

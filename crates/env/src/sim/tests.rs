@@ -72,7 +72,10 @@ fn a_timeout_ends_what_takes_longer() {
 
 /// A program with tasks, disk I/O and a connection; gives what it saw and the trace.
 fn busy_program(seed: u64, shuffle_tasks: bool) -> (Vec<u64>, u64) {
-    let options = SimOptions { shuffle_tasks, ..SimOptions::default() };
+    busy_program_with(seed, SimOptions { shuffle_tasks, ..SimOptions::default() })
+}
+
+fn busy_program_with(seed: u64, options: SimOptions) -> (Vec<u64>, u64) {
     let world = SimWorld::with_options(seed, options);
     world.disk("disk", 1 << 20);
     let seen = world.run(|env| async move {
@@ -144,6 +147,87 @@ fn nobody_listening_refuses_and_a_taken_address_too() {
         assert_eq!(env.listen("server:1").await.err().unwrap().kind(), io::ErrorKind::AddrInUse);
     });
 }
+
+const FREE: Duration = Duration::from_micros(100);
+
+/// When each of three messages of 2 KiB, sent at once from as many clients, can be read; and the trace.
+fn three_messages(price: Option<Price>, processors: usize) -> (Vec<u64>, SimWorld) {
+    let options = SimOptions { net_latency: FREE..=FREE, price, ..SimOptions::default() };
+    let world = SimWorld::with_options(1, options);
+    for name in ["a", "b", "c", "server"] {
+        world.set_host(name, name);
+    }
+    if processors != 1 {
+        world.set_processors("server", processors);
+    }
+    let handle = world.clone();
+    let seen = world.run(|env| async move {
+        let server = handle.node("server");
+        let listener = server.listen("server:1").await.unwrap();
+        let mut pairs = Vec::new();
+        for name in ["a", "b", "c"] {
+            let near = handle.node(name).connect("server:1").await.unwrap();
+            pairs.push((near, listener.accept().await.unwrap()));
+        }
+        let begin = env.now();
+        for (near, _) in &pairs {
+            near.write_all(vec![7; 2048]).await.0.unwrap();
+        }
+        let mut seen = Vec::new();
+        for (_, far) in &pairs {
+            far.read(Vec::new(), 1).await.0.unwrap();
+            seen.push(env.now().since(begin).as_micros() as u64);
+        }
+        seen
+    });
+    (seen, world)
+}
+
+#[test]
+fn the_price_of_messages_delays_them_at_both_ends_and_keeps_processors_busy() {
+    let micros = Duration::from_micros;
+    let price = Price { message: micros(10), kib: micros(5), change: micros(1000) };
+    assert_eq!(three_messages(None, 1).0, [100, 100, 100]);
+    // Each sender takes 20 µs by itself, the way 100, and the server 20 for each.
+    let (seen, world) = three_messages(Some(price), 1);
+    assert_eq!(seen, [140, 160, 180]);
+    assert_eq!(["a", "server", "nobody"].map(|host| world.busy(host)), [20, 60, 0].map(micros));
+    assert_eq!(three_messages(Some(price), 2).0, [140, 140, 160]);
+    assert_eq!(world.trace(), three_messages(Some(price), 1).1.trace());
+    assert_ne!(world.trace(), three_messages(None, 1).1.trace());
+}
+
+#[test]
+fn bytes_that_cost_keep_their_order_whatever_processors_there_are_and_no_price_changes_nothing() {
+    let price = Price { message: Duration::ZERO, kib: Duration::from_micros(50), ..PRICELESS };
+    let world =
+        SimWorld::with_options(3, SimOptions { price: Some(price), ..SimOptions::default() });
+    world.set_processors("", 8);
+    world.run(|env| async move {
+        let listener = env.listen("server:1").await.unwrap();
+        let near = env.connect("server:1").await.unwrap();
+        let far = listener.accept().await.unwrap();
+        let reader = env.spawn_join(async move { read_all(&far).await.unwrap() });
+        let mut sent = Vec::new();
+        for n in 0..100u8 {
+            // A large piece takes longer than the small ones behind it.
+            let piece = vec![n; if n % 10 == 0 { 20_000 } else { 3 }];
+            sent.extend(&piece);
+            near.write_all(piece).await.0.unwrap();
+        }
+        near.shutdown();
+        assert!(reader.await == sent);
+    });
+    let (seen, trace) = busy_program(5, false);
+    let free = SimOptions { price: None, ..SimOptions::default() };
+    assert_eq!(busy_program_with(5, free.clone()), (seen.clone(), trace));
+    let priced = SimOptions { price: Some(price), ..free };
+    assert_ne!(busy_program_with(5, priced.clone()).1, trace);
+    assert_eq!(busy_program_with(5, priced.clone()), busy_program_with(5, priced));
+}
+
+const PRICELESS: Price =
+    Price { message: Duration::ZERO, kib: Duration::ZERO, change: Duration::ZERO };
 
 #[test]
 fn a_partition_delays_and_a_cut_breaks() {

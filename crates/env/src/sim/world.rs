@@ -5,9 +5,10 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use types::Instant;
+use types::{Duration, Instant};
 
 use super::disk::SimDisk;
+use super::price::Processors;
 use super::state::{SharedState, SimDriver, SimOptions, State, lock};
 use crate::driver::NodeId;
 use crate::env::Env;
@@ -122,6 +123,16 @@ impl SimWorld {
     /// Nodes that were put nowhere share one host.
     pub fn set_host(&self, name: &str, host: &str) {
         lock(&self.0.state).hosts.insert(name.to_owned(), host.to_owned());
+    }
+
+    /// Gives a host so many processors instead of one, for the price of messages ([`super::SimOptions::price`]).
+    pub fn set_processors(&self, host: &str, count: usize) {
+        lock(&self.0.state).processors.insert(host.to_owned(), Processors::new(count));
+    }
+
+    /// How long a host's processors were busy with messages. Nodes that were put nowhere are on the host "".
+    pub fn busy(&self, host: &str) -> Duration {
+        lock(&self.0.state).processors.get(host).map_or(Duration::ZERO, Processors::busy)
     }
 
     /// Lets the node have several executors that take turns. Which task runs next is drawn from those of all

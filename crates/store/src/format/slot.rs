@@ -136,7 +136,7 @@ impl SlotSize {
 }
 
 /// Where slot `index` of a content block lies, if it has so many.
-fn place(block: &[u8; BLOCK], index: u32) -> Option<std::ops::Range<usize>> {
+pub(crate) fn place(block: &[u8; BLOCK], index: u32) -> Option<std::ops::Range<usize>> {
     let slots = SlotSize::of(block).per_block();
     let len = (BLOCK - HEADER) / slots as usize;
     let at = HEADER + len * index as usize;

@@ -5,27 +5,28 @@ use std::collections::BTreeMap;
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
-use types::limits::BLOCK;
+use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
     Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock,
     PagId, Timestamp, Uuid,
 };
 
-use super::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
+use super::tests::{Outcome, settled};
+use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::block::{self, BlockType};
 use crate::error::Stop;
 use crate::features::{Feature, Features};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
-use crate::names::NewInode;
+use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
 use crate::space::ALL_FILES;
 use crate::superblock::Superblock;
 use crate::trees::QUARANTINES;
 use crate::txn::Txn;
 
-const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
+pub(crate) const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 pub(crate) const SIZE: u64 = 8 << 20;
 const LOG: u64 = 1 << 20;
 const SMALL: FsckOptions = FsckOptions { cache_bytes: 0, progress: None };
@@ -92,8 +93,22 @@ pub(crate) fn directory(txn: &mut Txn<'_>, parent: Ino, text: String) -> Result<
     Ok(dir)
 }
 
+/// What a device is made with.
+pub(crate) struct Shape {
+    pub(crate) features: Features,
+    pub(crate) maps: MapLimits,
+    /// Directories, beside the root; a multiple of three.
+    pub(crate) dirs: usize,
+}
+
 /// A closed device with something in every tree, most of them of several nodes.
 pub(crate) fn populated() -> SimDisk {
+    let features = Features::USUAL.with(Feature::LAYOUT_BLOCKS);
+    populated_as(Shape { features, maps: MapLimits::USUAL, dirs: 90 })
+}
+
+/// A closed device with something in every tree, and of each feature.
+pub(crate) fn populated_as(shape: Shape) -> SimDisk {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
@@ -104,23 +119,27 @@ pub(crate) fn populated() -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes: LOG,
             pags: vec![pag(3), pag(4)],
-            features: Features::USUAL.with(Feature::LAYOUT_BLOCKS),
+            features: shape.features,
             force: false,
         };
         Mfs::format(&env, &device, &options).await.unwrap();
-        let mfs = open(&env).await;
-        populate(&mfs).await;
+        let options = OpenOptions { cache_bytes: 0, maps: shape.maps, ..OpenOptions::default() };
+        let mfs = Mfs::open(&env, &device, options).await.unwrap();
+        populate(&mfs, shape.dirs).await;
+        if shape.features.has(Feature::INLINE_DATA) {
+            contents_beside_inodes(&mfs).await;
+        }
         mfs.close().await.unwrap();
     });
     disk
 }
 
-async fn populate(mfs: &Mfs) {
+async fn populate(mfs: &Mfs, count: usize) {
     let client = run(mfs, |txn| txn.new_client(&[7; 300])).await;
     let pool = run(mfs, |txn| txn.grant(client, None, 2000)).await[0];
     let mut next = pool.1.0;
     let mut dirs = vec![Ino::ROOT];
-    for n in 0..90 {
+    for n in 0..count {
         let parent = dirs[if n < 20 { n } else { n / 4 }];
         let dir = run(mfs, |txn| directory(txn, parent, format!("d{n}"))).await;
         dirs.push(dir);
@@ -136,8 +155,9 @@ async fn populate(mfs: &Mfs) {
             run(mfs, |txn| txn.map(file, client, extent)).await;
         }
     }
-    for n in 0..280u64 {
-        let (from, to) = (dirs[1 + n as usize % 60], dirs[61 + n as usize % 30]);
+    let most = count / 3 * 2;
+    for n in 0..3 * count + 10 {
+        let (from, to) = (dirs[1 + n % most], dirs[1 + most + n % (count - most)]);
         run(mfs, |txn| {
             let text = format!("m{n}");
             txn.create(from, &name(text.clone()), &new(FileKind::Fifo), None)?;
@@ -170,6 +190,18 @@ async fn populate(mfs: &Mfs) {
     .await;
 }
 
+/// A file with content in its slot, and one with content that is in a blob, whatever the size of slots is.
+async fn contents_beside_inodes(mfs: &Mfs) {
+    for (text, len) in [("in the slot".to_owned(), 200), ("b".repeat(255), CONTENT_MAX)] {
+        run(mfs, |txn| {
+            let new = NewInode { size: len as u64, ..new(FileKind::Regular) };
+            let ino = txn.create(Ino::ROOT, &name(text.clone()), &new, None)?;
+            txn.set_content(ino, &vec![b'c'; len])
+        })
+        .await;
+    }
+}
+
 /// Everything that can be read, by path.
 pub(crate) fn contents(disk: &SimDisk) -> BTreeMap<String, String> {
     in_world(&disk.fork(), |env| async move {
@@ -190,13 +222,13 @@ pub(crate) fn contents(disk: &SimDisk) -> BTreeMap<String, String> {
     })
 }
 
-fn describe(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
+pub(crate) fn describe(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
     let attr = txn.attr(ino)?.unwrap();
     let mut text = format!("{ino} {:?} {:o} {:?}", attr.kind, attr.mode, attr.mtime);
     match attr.kind {
         FileKind::Regular => {
             text += &format!(" {} {:?}", attr.nlink, txn.layout(ino, FileBlock(0), 1000)?);
-            text += &format!(" {:?}", txn.xattrs(ino)?);
+            text += &format!(" {:?} {:x}", txn.xattrs(ino)?, types::crc32c(&txn.content(ino)?));
         }
         FileKind::Symlink => text += &format!(" {}", txn.symlink(ino)?.len()),
         FileKind::Directory => text = format!("{ino} {:?}", attr.kind),
@@ -224,6 +256,10 @@ pub(crate) fn is_read(disk: &SimDisk, at: u64) -> bool {
 
 pub(crate) fn flip(disk: &SimDisk, at: u64, rng: &mut SimRng) -> String {
     let bits = 1 + rng.below(8);
+    flip_bits(disk, at, bits, rng)
+}
+
+pub(crate) fn flip_bits(disk: &SimDisk, at: u64, bits: u64, rng: &mut SimRng) -> String {
     let mut chosen = std::collections::BTreeSet::new();
     while (chosen.len() as u64) < bits {
         chosen.insert(rng.below(8 * BLOCK as u64));
@@ -418,12 +454,14 @@ fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
 }
 
 #[test]
-fn the_label_is_written_anew_and_a_damaged_log_is_left() {
+pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
     let disk = populated();
     disk.flip_bit(700, 3);
     let repaired = run_repair(&disk);
     assert_eq!((repaired.found.len(), repaired.done.len()), (1, 1));
+    assert_eq!(repaired.found[0].subject, Subject::Block(MetaBlock(0)));
     assert_eq!(run_fsck(&disk).problems, []);
+    settled(ProblemKind::DamagedLabel, Outcome::Mended);
     // A log with a hole: an unclosed device of which a group in the middle is damaged.
     in_world(&disk, |env| async move {
         let mfs = open(&env).await;
@@ -438,9 +476,13 @@ fn the_label_is_written_anew_and_a_damaged_log_is_left() {
         let broken = disk.fork();
         broken.poke(at * BLOCK as u64 + 70, &[0x5a; 8]);
         let repaired = run_repair(&broken);
-        repaired.left.problems.first().is_some_and(|p| p.kind == ProblemKind::DamagedLog)
+        let told = &repaired.left.problems;
+        let log = |p: &Problem| (p.kind, matches!(p.subject, Subject::Log(_)));
+        told.first().is_some_and(|first| log(first) == (ProblemKind::DamagedLog, true))
+            && run_fsck(&broken).problems == *told
     });
     assert!(refused);
+    settled(ProblemKind::DamagedLog, Outcome::Left);
 }
 
 /// Clients in quarantine, and of how many of them all files are frozen.

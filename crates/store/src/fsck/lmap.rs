@@ -165,18 +165,20 @@ impl Check {
 }
 
 #[cfg(test)]
-mod tests {
-    use types::{ClientId, FileKind, Name, Timestamp};
+pub(super) mod tests {
+    use types::{ClientId, DirNo, FileKind, Name, Timestamp};
 
     use super::*;
     use crate::block::put_u64;
     use crate::error::Stop;
     use crate::features::{Feature, Features};
-    use crate::fsck::check;
+    use crate::format::slot::SlotSize;
     use crate::fsck::repair::mend;
+    use crate::fsck::tests::{Outcome, settled};
+    use crate::fsck::{Problem, check};
     use crate::mfs::{Cost, Mfs};
     use crate::names::{MapLimits, NewInode};
-    use crate::testing::{formatted, now};
+    use crate::testing::{formatted, formatted_with, now};
     use crate::txn::Txn;
 
     const NAMES: u32 = 200;
@@ -186,8 +188,8 @@ mod tests {
     }
 
     /// A file system whose root directory has a name map.
-    fn mapped() -> Mfs {
-        let mfs = formatted();
+    fn mapped(size: SlotSize) -> Mfs {
+        let mfs = formatted_with(size);
         fill(&mfs);
         mfs
     }
@@ -214,29 +216,42 @@ mod tests {
         }
     }
 
-    /// Plants something in the map, where the name `n0` has its entry; expects the finding, and
-    /// that repair mends it without losing a name.
+    /// Plants something in the map, where the name `n0` has its entry; expects the finding, about the directory, its
+    /// map, or the bucket, and that repair mends it without losing a name.
     fn planted(what: &str, plant: impl Fn(&mut Txn<'_>, MetaBlock) -> Result<(), Stop>) {
-        let mfs = mapped();
+        for size in SlotSize::ALL {
+            planted_on(&mapped(size), what, &plant);
+        }
+        settled(ProblemKind::BadNameMap, Outcome::Mended);
+    }
+
+    fn planted_on(
+        mfs: &Mfs,
+        what: &str,
+        plant: &impl Fn(&mut Txn<'_>, MetaBlock) -> Result<(), Stop>,
+    ) {
         let plant = |txn: &mut Txn<'_>| {
             let map = txn.map_of(Ino::ROOT).expect("200 names have a map");
             let head = txn.bucket_of_name(Ino::ROOT, map, name(0).as_bytes())?;
-            plant(txn, head)
+            plant(txn, head)?;
+            Ok((head, txn.locate_live(Ino::ROOT)?.1.map()))
         };
-        now(mfs.run(Cost::STEP, plant)).unwrap();
+        let (head, map) = now(mfs.run(Cost::STEP, plant)).unwrap().0;
         mfs.forget_indexes();
-        let found = now(check(&mfs)).unwrap().problems;
+        let found = now(check(mfs)).unwrap().problems;
         assert!(!found.is_empty(), "{what}: nothing was found");
         use ProblemKind::{BadNameMap, DamagedBlock, LostChunk, LostMetaBlock};
         let follow = [BadNameMap, DamagedBlock, LostChunk, LostMetaBlock];
         for problem in &found {
             assert!(follow.contains(&problem.kind), "{what}: {problem}");
         }
-        assert!(found.iter().any(|problem| problem.kind == ProblemKind::BadNameMap), "{what}");
-        let repaired = now(mend(&mfs, None)).unwrap();
+        let of = [Subject::Inode(Ino::ROOT), Subject::Chunk(DirNo(map)), Subject::Block(head)];
+        let told = |it: &Problem| it.kind == BadNameMap && of.contains(&it.subject);
+        assert!(found.iter().any(told), "{what}: {found:?}");
+        let repaired = now(mend(mfs, None)).unwrap();
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();
-        assert_eq!(now(check(&mfs)).unwrap().problems, [], "{what}");
+        assert_eq!(now(check(mfs)).unwrap().problems, [], "{what}");
         assert!(now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).is_ok());
         let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0;
         assert!(mapped.is_some(), "{what}: the map was made again");
@@ -248,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_large_directory_that_a_broken_off_repair_left_without_a_map_gets_one_by_the_next() {
-        let mfs = mapped();
+        let mfs = mapped(SlotSize::default());
         let drop_map = |txn: &mut Txn<'_>| {
             let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
             slot.set_map(0);
@@ -270,13 +285,13 @@ mod tests {
 
     #[test]
     fn a_sound_name_map_is_clean() {
-        let mfs = mapped();
+        let mfs = mapped(SlotSize::default());
         assert_eq!(now(check(&mfs)).unwrap().problems, []);
     }
 
     #[test]
     fn a_map_that_the_superblock_does_not_tell_of_is_found() {
-        let mfs = mapped();
+        let mfs = mapped(SlotSize::default());
         mfs.inner.state.borrow_mut().superblock.features =
             Features::USUAL.without(Feature::NAME_MAPS);
         let found = now(check(&mfs)).unwrap().problems;
@@ -297,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_name_map_is_found() {
+    pub(crate) fn what_is_wrong_in_a_name_map_is_found() {
         planted("a name without an entry", |txn, head| {
             lmap::swap_remove(txn.write(head)?, 0);
             Ok(())

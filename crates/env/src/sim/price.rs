@@ -1,0 +1,106 @@
+//! What computing costs, in virtual time.
+//!
+//! Invariants:
+//! - without a price computing takes no virtual time, and nothing here is asked;
+//! - a processor does one thing at a time, in the order in which it was asked; who asks while it is busy waits;
+//! - the bytes of one direction of a connection are never taken in another order for it.
+//!
+//! A *message* is what one send gives to a connection, as far as the window takes it, so what a sender puts together
+//! is paid once. It is paid twice: it leaves when the sender's processor is through with it, and can be read when
+//! the receiver's is. A sender does not wait for its own processor: what it sends later leaves later.
+
+use types::{Duration, Instant};
+
+const KIB: u64 = 1024;
+
+/// The price of messages, and of what a metadata server does between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Price {
+    /// Sending or receiving a message.
+    pub message: Duration,
+    /// Each KiB of it.
+    pub kib: Duration,
+    /// A transaction of the store that changes something.
+    pub change: Duration,
+}
+
+impl Price {
+    /// Sending or receiving `bytes` bytes.
+    pub fn of(&self, bytes: usize) -> Duration {
+        let payload = self.kib.as_nanos() as u64 * bytes as u64 / KIB;
+        Duration::from_nanos(self.message.as_nanos() as u64 + payload)
+    }
+
+    /// A request that changes something or not, with its answer: what the server's processor has to do.
+    pub fn request(&self, changes: bool) -> Duration {
+        let work = if changes { self.change } else { Duration::ZERO };
+        Duration::from_nanos(2 * self.message.as_nanos() as u64 + work.as_nanos() as u64)
+    }
+}
+
+/// The processors of one host, and what waits for them.
+#[derive(Clone, Debug)]
+pub struct Processors {
+    /// When each is free.
+    free: Vec<Instant>,
+    busy: Duration,
+}
+
+impl Default for Processors {
+    fn default() -> Processors {
+        Processors::new(1)
+    }
+}
+
+impl Processors {
+    /// So many, idle.
+    ///
+    /// # Panics
+    /// There are none.
+    pub fn new(count: usize) -> Processors {
+        assert!(count > 0, "a host has a processor");
+        Processors { free: vec![Instant(0); count], busy: Duration::ZERO }
+    }
+
+    /// Gives the one that is free first something to do; when it is done.
+    pub fn take(&mut self, now: Instant, cost: Duration) -> Instant {
+        let next = self.free.iter_mut().min().expect("a host has a processor");
+        *next = (*next).max(now) + cost;
+        self.busy += cost;
+        *next
+    }
+
+    /// How long they were busy, summed up.
+    pub fn busy(&self) -> Duration {
+        self.busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(count: u64) -> Duration {
+        Duration::from_micros(count)
+    }
+
+    #[test]
+    fn a_processor_does_one_thing_after_the_other_and_two_do_two() {
+        let at = |count| Instant(0) + micros(count);
+        let mut one = Processors::default();
+        let done = [(0, 5), (1, 5), (30, 2)].map(|(now, cost)| one.take(at(now), micros(cost)));
+        assert_eq!(done, [at(5), at(10), at(32)]);
+        assert_eq!(one.busy(), micros(12));
+        let mut two = Processors::new(2);
+        let done = [(0, 5), (1, 5), (2, 5)].map(|(now, cost)| two.take(at(now), micros(cost)));
+        assert_eq!(done, [at(5), at(6), at(10)]);
+    }
+
+    #[test]
+    fn a_price_has_a_part_for_the_message_and_one_for_its_bytes() {
+        let price = Price { message: micros(10), kib: micros(2), change: micros(7) };
+        assert_eq!(price.of(0), micros(10));
+        assert_eq!(price.of(4096), micros(18));
+        assert_eq!((price.request(false), price.request(true)), (micros(20), micros(27)));
+    }
+}
