@@ -47,6 +47,8 @@ pub struct Plan {
     pub log_bytes: u64,
     /// Bytes of the store's cache, and of the check's.
     pub cache_bytes: usize,
+    /// Threads of the check; one check with each.
+    pub jobs: Vec<usize>,
     /// Size of directory slots.
     pub slots: SlotSize,
 }
@@ -79,10 +81,19 @@ pub struct Found {
     pub redo: Took,
     /// Opening it for writing after that: redo, and everything brought home.
     pub recover: Took,
-    /// The check.
-    pub fsck: Took,
+    /// The checks.
+    pub fsck: Vec<Checked>,
+}
+
+/// What a check took and found.
+#[derive(Clone, Serialize, Debug)]
+pub struct Checked {
+    /// Threads that looked through directory content.
+    pub jobs: usize,
+    /// Its time.
+    pub took: Took,
     /// Most memory that the process had meanwhile, in bytes.
-    pub fsck_memory: u64,
+    pub memory: u64,
     /// Inodes that it counted.
     pub inodes: u64,
     /// Its findings, which should be none.
@@ -123,11 +134,14 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
     found.redo = staged(&text, |env, disk| opened(env, disk, cache_bytes, true))?;
     found.recover = staged(&text, |env, disk| opened(env, disk, cache_bytes, false))?;
     progress(&format!("redone in {:.2} s", found.redo.seconds));
-    forget_peak();
-    let (took, report) = staged(&text, |env, disk| checked(env, disk, cache_bytes))?;
-    (found.fsck, found.fsck_memory) = (took, peak());
-    found.inodes = report.counts.inodes;
-    found.problems = report.problems.len() as u64 + report.omitted;
+    for &jobs in &plan.jobs {
+        forget_peak();
+        let options = FsckOptions { cache_bytes, jobs, ..FsckOptions::default() };
+        let (took, report) = staged(&text, |env, disk| checked(env, disk, options))?;
+        let problems = report.problems.len() as u64 + report.omitted;
+        let inodes = report.counts.inodes;
+        found.fsck.push(Checked { jobs, took, memory: peak(), inodes, problems });
+    }
     drop(image);
     Ok(found)
 }
@@ -313,10 +327,7 @@ async fn made(env: Env, disk: Disk, plan: Plan) -> Res<Found> {
         redo_bytes: mfs.usage().log_used,
         redo: Took::default(),
         recover: Took::default(),
-        fsck: Took::default(),
-        fsck_memory: 0,
-        inodes: 0,
-        problems: 0,
+        fsck: Vec::new(),
     })
 }
 
@@ -330,9 +341,8 @@ async fn opened(env: Env, disk: Disk, cache_bytes: usize, read_only: bool) -> Re
     Ok(took)
 }
 
-async fn checked(env: Env, disk: Disk, cache_bytes: usize) -> Res<(Took, Report)> {
+async fn checked(env: Env, disk: Disk, options: FsckOptions) -> Res<(Took, Report)> {
     let clocks = Clocks::begin(&env);
-    let options = FsckOptions { cache_bytes, ..FsckOptions::default() };
     let report = fsck(&env, &disk, options).await.map_err(|error| broken("checking", &error))?;
     Ok((clocks.took(), report))
 }
@@ -366,8 +376,10 @@ impl Found {
         let redone = format!("{} MiB of log", self.redo_bytes >> 20);
         row("redo", self.redo, self.redo_bytes >> 20, redone);
         row("recover", self.recover, self.redo_bytes >> 20, "and brought home".into());
-        let memory = format!("{} MiB, {} findings", self.fsck_memory >> 20, self.problems);
-        row("fsck", self.fsck, self.inodes, memory);
+        for check in &self.fsck {
+            let what = format!("{} MiB, {} findings", check.memory >> 20, check.problems);
+            row(&format!("fsck, {} threads", check.jobs), check.took, check.inodes, what);
+        }
         let each = self.create.processor * 1e6 / self.files as f64;
         format!(
             "{} files: {:.2} us of processor and {:.0} bytes of log for each\n\n{}",

@@ -346,6 +346,9 @@ pub struct LayoutArgs {
     pub output: Output,
 }
 
+/// Most threads of a check.
+const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
+
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -365,6 +368,9 @@ pub struct FsckArgs {
     /// List the findings that there are, and what repair does about each
     #[arg(long, conflicts_with_all = ["target", "repair"])]
     pub list: bool,
+    /// Threads that look through directory content (the report does not depend on it); default: the processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
+    pub jobs: Option<u16>,
     /// Accepted as fsck(8) has them; nothing is ever asked, nor repaired without -y
     #[arg(short = 'a', short_aliases = ['p', 'n', 'f'], action = clap::ArgAction::Count, hide = true)]
     pub ignored: u8,
@@ -723,6 +729,15 @@ pub struct BenchMfsArgs {
     /// Cache of the store, and of the check
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,
+    /// Threads of the check; several numbers: one check with each, in this order
+    #[arg(
+        long,
+        value_name = "N,...",
+        default_value = "1,2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX)
+    )]
+    pub jobs: Vec<u16>,
     /// Size of directory slots
     #[arg(long, default_value = "512", value_parser = parse_slots)]
     pub slot: store::SlotSize,

@@ -484,7 +484,7 @@ pub fn fsck(image: SimDisk, seed: u64) -> Result<(), String> {
             .open_disk(META, DiskOptions { write: false, exclusive: false })
             .await
             .map_err(|error| error.to_string())?;
-        let options = FsckOptions { cache_bytes: CACHE_BYTES, ..FsckOptions::default() };
+        let options = FsckOptions { cache_bytes: CACHE_BYTES, jobs: 2, ..FsckOptions::default() };
         let report =
             store::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())?;
         if report.is_clean() {

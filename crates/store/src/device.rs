@@ -41,7 +41,8 @@ impl Device {
 
     /// Reads `len` bytes at `offset`, both multiples of 4096.
     pub(crate) async fn read_bytes(&self, offset: u64, len: usize) -> Result<IoBuf, StoreError> {
-        let (result, buf) = self.disk.read(offset, self.env.buffer(len)).await;
+        // A read fills all of it, or fails.
+        let (result, buf) = self.disk.read(offset, IoBuf::unspecified(len)).await;
         result.map(|()| buf).map_err(|error| self.error("reading", &error))
     }
 

@@ -132,7 +132,12 @@ impl Mfs {
     /// An empty store of `blocks` blocks in memory, without a device: nothing waits,
     /// everything counts as durable, nothing outlives it. For tests of what lies above.
     pub fn volatile(blocks: u64) -> Mfs {
-        let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, 0);
+        Mfs::in_memory(blocks, 0)
+    }
+
+    /// The same with room for a log, which nobody uses: what is in memory can be put on a device, then.
+    pub(crate) fn in_memory(blocks: u64, log_blocks: u64) -> Mfs {
+        let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, log_blocks);
         superblock.features = Features::USUAL;
         superblock.begin_epoch(Epoch(1), FIRST_LSN);
         let mut log = Log::new(Epoch(1), FIRST_LSN, Lsn(0), 0);

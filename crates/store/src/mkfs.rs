@@ -155,11 +155,9 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
     device.flush().await
 }
 
-pub(crate) async fn write_label(
-    device: &Device,
-    superblock: &Superblock,
-) -> Result<(), StoreError> {
-    let label = Label {
+/// The label that goes with a superblock.
+pub(crate) fn label_of(superblock: &Superblock) -> Label {
+    Label {
         kind: LabelKind::Metadata,
         fs_uuid: superblock.uuid,
         fs_name: superblock.name.clone(),
@@ -167,9 +165,15 @@ pub(crate) async fn write_label(
         pag_uuid: superblock.uuid,
         blocks: superblock.blocks,
         fencing_epoch: Epoch(0),
-    };
+    }
+}
+
+pub(crate) async fn write_label(
+    device: &Device,
+    superblock: &Superblock,
+) -> Result<(), StoreError> {
     let mut buf = device.env.buffer(BLOCK);
-    buf.copy_from_slice(&label.encode());
+    buf.copy_from_slice(&label_of(superblock).encode());
     device.write_bytes(0, buf).await?;
     device.flush().await
 }

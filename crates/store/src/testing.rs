@@ -56,6 +56,39 @@ pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
 }
 
 fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
+    made_with_log(blocks, 0, features)
+}
+
+/// An empty file system in memory, on `blocks` metadata blocks, of which [`image_of`] makes a device.
+pub fn formatted_for_images(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
+    made_with_log(blocks, 16, features)
+}
+
+/// A closed device that holds what a store of [`formatted_for_images`] has in memory.
+pub fn image_of(mfs: &crate::mfs::Mfs) -> env::sim::SimDisk {
+    use types::limits::{BLOCK, BLOCK_U64};
+    let state = mfs.inner.state.borrow();
+    let blocks = state.superblock.blocks;
+    let disk = env::sim::SimDisk::new(blocks * BLOCK_U64);
+    let mut superblock = state.superblock.clone();
+    let cached = |at| state.cache.get(types::MetaBlock(at)).map(|data| (at, *data));
+    for (at, mut data) in (0..blocks).filter_map(cached) {
+        superblock.tail = superblock.tail.max(crate::block::lsn_of(&data));
+        crate::block::seal(&mut data);
+        disk.poke(at * BLOCK_U64, &data);
+    }
+    superblock.tail.0 = superblock.tail.0.next_multiple_of(BLOCK_U64);
+    for index in 0..2 {
+        let mut data = [0; BLOCK];
+        superblock.encode(index, &mut data);
+        let place = crate::superblock::Superblock::place(index, blocks);
+        disk.poke(place.0 * BLOCK_U64, &data);
+    }
+    disk.poke(0, &crate::mkfs::label_of(&superblock).encode());
+    disk
+}
+
+fn made_with_log(blocks: u64, log_blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
     let pag = |id: u16| PagFormat {
         id: types::PagId(id),
@@ -70,7 +103,7 @@ fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
         features,
         force: false,
     };
-    let mfs = crate::mfs::Mfs::volatile(blocks);
+    let mfs = crate::mfs::Mfs::in_memory(blocks, log_blocks);
     mfs.inner.state.borrow_mut().superblock.features = features;
     now(mfs.run(crate::mfs::Cost::STEP, |txn| crate::side::initialise(txn, &options))).unwrap();
     mfs

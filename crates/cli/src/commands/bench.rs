@@ -191,6 +191,7 @@ fn mfs_of(args: &BenchMfsArgs) -> Ended {
         commit: args.commit,
         log_bytes: args.log,
         cache_bytes: args.cache as usize,
+        jobs: args.jobs.iter().map(|&jobs| usize::from(jobs)).collect(),
         slots: args.slot,
     };
     let found = mfs::measure(&plan, &mut progress).map_err(ended)?;

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::{DriverKind, Env};
 use serde::Serialize;
-use store::fsck::{Counts, FsckOptions, ProblemKind, Repaired, Report as Findings, Severity};
+use store::fsck::{
+    Counts, FsckOptions, JOBS_MAX, ProblemKind, Repaired, Report as Findings, Severity,
+};
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
@@ -91,7 +93,7 @@ pub fn run(args: &FsckArgs) -> Ended {
     let Some(target) = args.target.as_ref().filter(|_| !args.list) else {
         return list(args);
     };
-    let (cluster, outcome) = match checked(target, args.repair) {
+    let (cluster, outcome) = match checked(target, args) {
         Ok(checked) => checked,
         Err(failure) => {
             if args.output.format() != Format::Table {
@@ -154,10 +156,10 @@ fn severity(kind: ProblemKind) -> &'static str {
     }
 }
 
-fn checked(target: &Path, repair: bool) -> Result<(Cluster, Repaired), Failure> {
+fn checked(target: &Path, args: &FsckArgs) -> Result<(Cluster, Repaired), Failure> {
     let cluster = target::cluster(target).map_err(|failure| failure.with_code(code::USAGE))?;
     let checked = env::run(DriverKind::Auto, |env| async move {
-        check(&env, &cluster, repair).await.map(|f| (cluster, f))
+        check(&env, &cluster, args).await.map(|f| (cluster, f))
     });
     progress_end();
     checked.map_err(|error| failed(format!("cannot do input and output: {error}"))).flatten()
@@ -167,12 +169,19 @@ fn failed(text: String) -> Failure {
     Failure::failed("RB-FSCK", text).with_code(code::OPERATION)
 }
 
-async fn check(env: &Env, cluster: &Cluster, repair: bool) -> Result<Repaired, Failure> {
+/// One thread for each processor that this process may use, if nobody says otherwise.
+fn jobs(args: &FsckArgs) -> usize {
+    let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(JOBS_MAX));
+    args.jobs.map_or_else(cpus, usize::from)
+}
+
+async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired, Failure> {
+    let (repair, jobs) = (args.repair, jobs(args));
     let path = cluster.metadata.path.display().to_string();
     let disk =
         open_exclusive(env, &path, repair).await.map_err(|error| failed(error.to_string()))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
-    let options = FsckOptions { cache_bytes: cluster.cache as usize, progress };
+    let options = FsckOptions { cache_bytes: cluster.cache as usize, progress, jobs };
     let error = |error: store::StoreError| failed(error.to_string());
     if repair {
         return store::fsck::repair(env, &disk, options).await.map_err(error);

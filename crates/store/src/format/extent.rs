@@ -74,6 +74,12 @@ pub fn extent_key(ino: Ino, file: u64) -> [u8; EXTENT_KEY] {
     out
 }
 
+/// The inode that a key of the extent tree means.
+pub fn ino_of_key(key: &[u8; EXTENT_KEY]) -> Ino {
+    let (ino, _) = key.split_at(8);
+    Ino(u64::from_be_bytes(ino.try_into().expect("eight bytes")))
+}
+
 /// Value of the extent tree.
 pub fn extent_value(extent: &Extent) -> [u8; EXTENT_VALUE] {
     let mut out = [0; EXTENT_VALUE];

@@ -124,6 +124,7 @@ impl Check {
         self.walk((MOVED, TreeName::Moved, "moved inodes"), |check, key, value| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
+                check.tree.note_abroad(ino);
                 check.tree.moved.insert(ino, Place::unpack(u64::from_le_bytes(*value)));
             }
         })

@@ -11,8 +11,9 @@ use types::{
     PagId, Timestamp, Uuid,
 };
 
+use super::jobs_tests::same_report;
 use super::tests::{Outcome, settled};
-use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
+use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, repair};
 use crate::block::{self, BlockType};
 use crate::error::Stop;
 use crate::features::{Feature, Features};
@@ -29,7 +30,7 @@ use crate::txn::Txn;
 pub(crate) const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 pub(crate) const SIZE: u64 = 8 << 20;
 const LOG: u64 = 1 << 20;
-const SMALL: FsckOptions = FsckOptions { cache_bytes: 0, progress: None };
+const SMALL: FsckOptions = FsckOptions { cache_bytes: 0, progress: None, jobs: 2 };
 
 pub(crate) fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOnce(Env) -> F) -> T {
     let world = SimWorld::new(1);
@@ -37,17 +38,19 @@ pub(crate) fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOn
     world.run(main)
 }
 
+/// A check, which must be the same with any number of threads.
 pub(crate) fn run_fsck(disk: &SimDisk) -> Report {
-    in_world(disk, |env| async move {
-        let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-        fsck(&env, &disk, SMALL).await.unwrap()
-    })
+    same_report(disk)
 }
 
 fn run_repair(disk: &SimDisk) -> Repaired {
+    run_repair_with(disk, 2)
+}
+
+fn run_repair_with(disk: &SimDisk, jobs: usize) -> Repaired {
     in_world(disk, |env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();
-        repair(&env, &disk, SMALL).await.unwrap()
+        repair(&env, &disk, FsckOptions { jobs, ..SMALL }).await.unwrap()
     })
 }
 
@@ -338,7 +341,9 @@ fn a_damaged_block_comes_back_from_the_log() {
         if run_fsck(&broken).is_clean() {
             continue;
         }
+        let alone = broken.fork();
         let repaired = run_repair(&broken);
+        assert_eq!(run_repair_with(&alone, 1), repaired, "{what}");
         if repaired.done.len() != 1 || !repaired.done[0].contains("from the log") {
             continue;
         }

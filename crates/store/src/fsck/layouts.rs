@@ -105,9 +105,13 @@ impl Check {
 
     /// Notes what a file is for the fragments of the directory in which it lies.
     pub(super) fn file_fragments(&mut self, dir: Ino, slot: &Slot) {
-        let own = slot.own_fragments();
+        self.add_fragments(dir, u64::from(slot.own_fragments()));
+    }
+
+    /// Notes what files are for the fragments of the directory in which they lie.
+    pub(super) fn add_fragments(&mut self, dir: Ino, own: u64) {
         if own > 0 && dir != ATTIC && dir != Ino::NONE {
-            self.tree.fragments.entry(dir).or_default().found += u64::from(own);
+            self.tree.fragments.entry(dir).or_default().found += own;
         }
     }
 

@@ -149,12 +149,13 @@ impl Check {
     }
 
     fn compare_names(&mut self, of: &Directory, names: &mut Vec<Entry>, found: &mut Vec<Entry>) {
-        names.sort_unstable();
+        // Names come in sorted runs, which this sort makes use of.
+        names.sort();
         found.sort_unstable();
         let subject = Subject::Inode(of.ino);
-        let missing = names.iter().filter(|name| found.binary_search(name).is_err()).count();
-        let wrong = found.iter().filter(|entry| names.binary_search(entry).is_err()).count();
         if names != found {
+            let missing = names.iter().filter(|name| found.binary_search(name).is_err()).count();
+            let wrong = found.iter().filter(|entry| names.binary_search(entry).is_err()).count();
             let what = format!("{missing} names missing, {wrong} entries lead to no such name");
             self.bad_map(of.ino, subject, what);
         }
@@ -173,12 +174,13 @@ pub(super) mod tests {
     use crate::error::Stop;
     use crate::features::{Feature, Features};
     use crate::format::slot::SlotSize;
+    use crate::fsck::jobs_tests::checked;
     use crate::fsck::repair::mend;
     use crate::fsck::tests::{Outcome, settled};
-    use crate::fsck::{Problem, check};
+    use crate::fsck::{FsckOptions, Problem};
     use crate::mfs::{Cost, Mfs};
     use crate::names::{MapLimits, NewInode};
-    use crate::testing::{formatted, formatted_with, now};
+    use crate::testing::{formatted_for_images, now};
     use crate::txn::Txn;
 
     const NAMES: u32 = 200;
@@ -189,7 +191,7 @@ pub(super) mod tests {
 
     /// A file system whose root directory has a name map.
     fn mapped(size: SlotSize) -> Mfs {
-        let mfs = formatted_with(size);
+        let mfs = formatted_for_images(20_000, Features::USUAL.with_slots(size));
         fill(&mfs);
         mfs
     }
@@ -238,7 +240,7 @@ pub(super) mod tests {
         };
         let (head, map) = now(mfs.run(Cost::STEP, plant)).unwrap().0;
         mfs.forget_indexes();
-        let found = now(check(mfs)).unwrap().problems;
+        let found = checked(mfs).problems;
         assert!(!found.is_empty(), "{what}: nothing was found");
         use ProblemKind::{BadNameMap, DamagedBlock, LostChunk, LostMetaBlock};
         let follow = [BadNameMap, DamagedBlock, LostChunk, LostMetaBlock];
@@ -248,10 +250,10 @@ pub(super) mod tests {
         let of = [Subject::Inode(Ino::ROOT), Subject::Chunk(DirNo(map)), Subject::Block(head)];
         let told = |it: &Problem| it.kind == BadNameMap && of.contains(&it.subject);
         assert!(found.iter().any(told), "{what}: {found:?}");
-        let repaired = now(mend(mfs, None)).unwrap();
+        let repaired = now(mend(mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();
-        assert_eq!(now(check(mfs)).unwrap().problems, [], "{what}");
+        assert_eq!(checked(mfs).problems, [], "{what}");
         assert!(now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).is_ok());
         let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0;
         assert!(mapped.is_some(), "{what}: the map was made again");
@@ -272,10 +274,10 @@ pub(super) mod tests {
         };
         now(mfs.run(Cost::STEP, drop_map)).unwrap();
         mfs.forget_indexes();
-        let found = now(check(&mfs)).unwrap().problems;
+        let found = checked(&mfs).problems;
         use ProblemKind::{LostChunk, LostMetaBlock};
         assert!(found.iter().all(|p| matches!(p.kind, LostChunk | LostMetaBlock)), "{found:?}");
-        let repaired = now(mend(&mfs, None)).unwrap();
+        let repaired = now(mend(&mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         mfs.forget_indexes();
         now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).unwrap();
@@ -286,7 +288,7 @@ pub(super) mod tests {
     #[test]
     fn a_sound_name_map_is_clean() {
         let mfs = mapped(SlotSize::default());
-        assert_eq!(now(check(&mfs)).unwrap().problems, []);
+        assert_eq!(checked(&mfs).problems, []);
     }
 
     #[test]
@@ -294,21 +296,21 @@ pub(super) mod tests {
         let mfs = mapped(SlotSize::default());
         mfs.inner.state.borrow_mut().superblock.features =
             Features::USUAL.without(Feature::NAME_MAPS);
-        let found = now(check(&mfs)).unwrap().problems;
+        let found = checked(&mfs).problems;
         let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
         assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
-        assert_eq!(now(mend(&mfs, None)).unwrap().left.problems, []);
+        assert_eq!(now(mend(&mfs, FsckOptions::default())).unwrap().left.problems, []);
         assert_eq!(mfs.superblock().features, Features::USUAL);
     }
 
     #[test]
     fn without_the_feature_no_map_is_made() {
-        let mfs = formatted();
+        let mfs = formatted_for_images(20_000, Features::USUAL);
         mfs.inner.state.borrow_mut().superblock.features =
             Features::USUAL.without(Feature::NAME_MAPS);
         fill(&mfs);
         assert_eq!(now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0, None);
-        assert_eq!(now(check(&mfs)).unwrap().problems, []);
+        assert_eq!(checked(&mfs).problems, []);
     }
 
     #[test]

@@ -16,14 +16,18 @@
 //! catalogue says, a second check clean and a second repair idle, inodes that were not damaged as before. Damage at
 //! rest in every kind of block of every format is in `format_tests`, with what no format can tell.
 
+mod ahead;
 mod blocks;
 mod chunks;
 mod clients;
 #[cfg(test)]
 pub(crate) mod device_tests;
+mod digest;
 mod fix;
 #[cfg(test)]
 mod format_tests;
+#[cfg(test)]
+mod jobs_tests;
 mod layouts;
 mod links;
 mod lmap;
@@ -56,6 +60,9 @@ use crate::open::OpenOptions;
 /// Findings that a report lists; more are only counted.
 pub const PROBLEMS_MAX: usize = 10_000;
 
+/// Threads that look through directory content at once, at most: more would wait for the one that walks.
+pub const JOBS_MAX: usize = 16;
+
 /// How to check.
 #[derive(Clone, Copy, Debug)]
 pub struct FsckOptions {
@@ -63,11 +70,13 @@ pub struct FsckOptions {
     pub cache_bytes: usize,
     /// Told now and then how many inodes were met, and how many there are.
     pub progress: Option<fn(u64, u64)>,
+    /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is the caller's own.
+    pub jobs: usize,
 }
 
 impl Default for FsckOptions {
     fn default() -> FsckOptions {
-        FsckOptions { cache_bytes: 256 << 20, progress: None }
+        FsckOptions { cache_bytes: 256 << 20, progress: None, jobs: 1 }
     }
 }
 
@@ -146,7 +155,7 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Report
         Ok(mfs) => mfs,
         Err(error) => return unopened(error),
     };
-    let report = whole_check(&mfs, options.progress).await.map(|check| check.report);
+    let report = whole_check(&mfs, options).await.map(|check| check.report);
     let label = mfs.is_label_damaged();
     mfs.close().await?;
     report.map(|mut report| {
@@ -177,12 +186,11 @@ fn unopened(error: StoreError) -> Result<Report, StoreError> {
 /// # Errors
 /// `Io`, `Poisoned`.
 pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
-    Ok(whole_check(mfs, None).await?.report)
+    Ok(whole_check(mfs, FsckOptions::default()).await?.report)
 }
 
-async fn whole_check(mfs: &Mfs, progress: Option<fn(u64, u64)>) -> Result<Check, StoreError> {
-    let mut check = Check::new(mfs);
-    check.progress = progress;
+async fn whole_check(mfs: &Mfs, options: FsckOptions) -> Result<Check, StoreError> {
+    let mut check = Check::new(mfs, options);
     for damaged in mfs.damaged() {
         check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
     }
@@ -207,6 +215,7 @@ struct Check {
     /// Clients that repair will enter.
     entered: BTreeSet<ClientId>,
     tree: names::Tree,
+    ahead: ahead::Ahead,
     pieces: Vec<space::Piece>,
     /// Metadata blocks that were claimed twice.
     shared: BTreeSet<MetaBlock>,
@@ -225,7 +234,7 @@ struct Check {
 }
 
 impl Check {
-    fn new(mfs: &Mfs) -> Check {
+    fn new(mfs: &Mfs, options: FsckOptions) -> Check {
         Check {
             mfs: mfs.clone(),
             report: Report { features: Some(mfs.superblock().features), ..Report::default() },
@@ -234,6 +243,7 @@ impl Check {
             clients: BTreeSet::new(),
             entered: BTreeSet::new(),
             tree: names::Tree::default(),
+            ahead: ahead::Ahead::new(mfs, options.jobs),
             pieces: Vec::new(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),
@@ -241,7 +251,7 @@ impl Check {
             mapless: Vec::new(),
             lost: Vec::new(),
             plan: plan::Plan::default(),
-            progress: None,
+            progress: options.progress,
             total: 0,
         }
     }

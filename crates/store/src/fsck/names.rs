@@ -8,27 +8,26 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use types::limits::{BLOCK_U64, CONTENT_MAX};
-use types::{DirNo, FileKind, HashMap, Ino, MetaBlock, Name};
+use types::{DirNo, FileKind, HashMap, Ino, Name};
 
+use super::digest::{Digest, Rest, Unit, position};
 use super::layouts::Fragments;
 use super::namespace::Met;
 use super::plan::{Fix, SlotAt};
 use super::stranded::Short;
 use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
-use crate::error::StoreError;
+use crate::error::{Stop, StoreError};
 use crate::features::Feature;
 use crate::format::blob::decode_xattrs;
-use crate::format::extent::extent_key;
+use crate::format::extent::{extent_key, ino_of_key};
 use crate::format::lmap::{self, hash_of};
 use crate::format::namespace::Entry;
-use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, reuse_of};
+use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, ino_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::names::index::{Chunk, Position};
 use crate::trees::{EXTENTS, INODES};
-
-/// Content blocks read together.
-const BATCH: u32 = 64;
+use crate::txn::Txn;
 
 /// What is known of the namespace.
 #[derive(Default)]
@@ -48,6 +47,15 @@ pub(super) struct Tree {
     pub(super) other_slots: BTreeMap<BlockType, u64>,
     /// Files whose content counts, though the extent tree has a segment of their block 0.
     pub(super) shadowed: BTreeSet<Ino>,
+    /// Chunks of which inodes were born that are, or should be, elsewhere.
+    abroad: BTreeSet<DirNo>,
+}
+
+impl Tree {
+    /// Notes that an inode is, or should be, elsewhere than where it was born.
+    pub(super) fn note_abroad(&mut self, ino: Ino) {
+        self.abroad.insert(home_of(ino).chunk);
+    }
 }
 
 /// The ordinary inodes, two bytes for each slot of a chunk that has any: reuse number + 1 in the
@@ -56,14 +64,32 @@ pub(super) struct Tree {
 pub(super) struct Ordinary(BTreeMap<DirNo, Vec<u16>>);
 
 impl Ordinary {
+    /// What is kept of an inode.
+    pub(super) fn word(ino: Ino, kind: FileKind) -> u16 {
+        (u16::from(reuse_of(ino)) + 1) | (u16::from(kind as u8) << 9)
+    }
+
     fn add(&mut self, ino: Ino, kind: FileKind) {
         let home = home_of(ino);
-        let slots = self.0.entry(home.chunk).or_default();
-        let at = home.slot as usize;
-        if slots.len() <= at {
-            slots.resize((at + 1).next_multiple_of(64).min(CHUNK_SLOTS as usize), 0);
+        self.add_all(home.chunk, &[(home.slot as u16, Ordinary::word(ino, kind))]);
+    }
+
+    /// Adds inodes born in one chunk, by their slots.
+    fn add_all(&mut self, chunk: DirNo, inodes: &[(u16, u16)]) {
+        let Some(last) = inodes.iter().map(|(slot, _)| usize::from(*slot)).max() else { return };
+        let slots = self.0.entry(chunk).or_default();
+        if slots.len() <= last {
+            slots.resize((last + 1).next_multiple_of(64).min(CHUNK_SLOTS as usize), 0);
         }
-        slots[at] = (u16::from(reuse_of(ino)) + 1) | (u16::from(kind as u8) << 9);
+        for &(slot, word) in inodes {
+            slots[usize::from(slot)] = word;
+        }
+    }
+
+    /// The number of an inode born in slot `slot` of a chunk, of which this is kept.
+    fn ino(chunk: DirNo, (slot, word): (u16, u16)) -> Ino {
+        let reuse = ((word & 0x1ff) - 1) as u8;
+        ino_of(Place { chunk, slot: u32::from(slot) }, reuse)
     }
 
     /// The kind of an ordinary inode.
@@ -124,7 +150,7 @@ pub(super) struct Names {
 
 impl Names {
     fn begin(&mut self, number: DirNo, chunk: &Chunk) {
-        self.index = chunk.descriptor.index & 0xffff;
+        self.index = position(chunk);
         self.chunks.insert(self.index as usize, number);
     }
 
@@ -160,13 +186,56 @@ impl Check {
                 self.plan.add(Fix::FindChunk(SYSTEM_CHUNK, Ino::NONE, 0));
             }
         }
-        while let Some(directory) = self.tree.queue.pop_front() {
+        while let Some(directory) = self.next_directory() {
             self.directory(directory).await?;
         }
+        self.ahead.forget();
         self.report_other_slots();
         self.compare_links().await?;
         self.compare_lists().await?;
         self.namespace().await
+    }
+
+    fn next_directory(&mut self) -> Option<Directory> {
+        if self.ahead.directories == 0 {
+            // What is still known was of directories whose content broke off.
+            self.ahead.forget();
+        }
+        self.look_ahead();
+        self.ahead.directories = self.ahead.directories.saturating_sub(1);
+        self.tree.queue.pop_front()
+    }
+
+    /// Has content read whose turn will come, as far as there is room.
+    fn look_ahead(&mut self) {
+        loop {
+            while self.ahead.wants_units()
+                && let Some(directory) = self.tree.queue.get(self.ahead.directories)
+            {
+                let units = self.units(directory);
+                self.ahead.foresee(units);
+                self.ahead.directories += 1;
+            }
+            if !self.ahead.launch(&self.mfs) {
+                return;
+            }
+        }
+    }
+
+    /// The content of a directory, as far as its chunks fit together.
+    fn units(&self, directory: &Directory) -> Vec<Unit> {
+        let (mut out, mut number, mut before) = (Vec::new(), directory.body, None);
+        while let Some((chunk, _)) = self.tree.chunks.get(&number).filter(|_| number.0 != 0) {
+            let descriptor = &chunk.descriptor;
+            let follows = before.is_none_or(|before: u32| descriptor.index == before + 1);
+            if descriptor.owner != directory.ino || !follows || descriptor.index == u32::MAX {
+                break;
+            }
+            out.extend(Unit::all(directory.ino, number, chunk));
+            before = Some(descriptor.index);
+            number = descriptor.next;
+        }
+        out
     }
 
     /// Content whose slots are of another size is whole, and read as it is: nothing is done about it.
@@ -210,7 +279,7 @@ impl Check {
             *reached = true;
             let chunk = chunk.clone();
             blocks += self.content(dir, number, &chunk, &mut names).await?;
-            index = Some(expected + 1);
+            index = Some(expected.saturating_add(1));
             last = Some(number);
             number = descriptor.next;
         }
@@ -237,33 +306,84 @@ impl Check {
     ) -> Result<u64, StoreError> {
         let mut blocks = 0;
         names.begin(number, chunk);
-        for run in chunk.runs.iter().filter(|run| run.is_present()) {
-            let used = run.len.min(chunk.descriptor.used.saturating_sub(run.first));
-            blocks += u64::from(used);
-            for at in (0..used).step_by(BATCH as usize) {
-                let count = BATCH.min(used - at);
-                let start = MetaBlock(run.start.0 + u64::from(at));
-                self.prefetch(start, count).await?;
-                if let Some(progress) = self.progress {
-                    progress(self.report.counts.inodes, self.total);
-                }
-                for n in 0..count {
-                    let home = MetaBlock(start.0 + u64::from(n));
-                    self.content_block(dir, number, run.first + at + n, home, names).await?;
+        for unit in Unit::all(dir, number, chunk) {
+            blocks += u64::from(unit.len);
+            self.look_ahead();
+            let digest = self.ahead.take(&self.mfs, &unit).await;
+            if let Some(progress) = self.progress {
+                progress(self.report.counts.inodes, self.total);
+            }
+            if self.is_simple(&unit, &digest).await? {
+                self.absorb(&unit, digest, names).await?;
+            } else {
+                self.prefetch(unit.home, unit.len).await?;
+                for n in 0..unit.len {
+                    self.content_block(&unit, n, names).await?;
                 }
             }
         }
         Ok(blocks)
     }
 
-    async fn content_block(
+    /// Were none of the inodes in the plain slots of a unit met before, and has the extent tree nothing of those whose
+    /// content lies with them? Then it does not matter in which order these slots are met.
+    async fn is_simple(&mut self, unit: &Unit, digest: &Digest) -> Result<bool, StoreError> {
+        if digest.tangled || is_one_by_one() {
+            return Ok(false);
+        }
+        if self.tree.abroad.contains(&unit.chunk) {
+            let inodes = digest.ordinary.iter().map(|&kept| Ordinary::ino(unit.chunk, kept));
+            let (moved, met) = (&self.tree.moved, &self.tree.inodes);
+            if inodes.into_iter().any(|ino| moved.contains_key(&ino) || met.contains_key(&ino)) {
+                return Ok(false);
+            }
+        }
+        if digest.contents.is_empty() {
+            return Ok(true);
+        }
+        let mapped = self.read(|txn| any_mapped(txn, &digest.contents)).await?;
+        Ok(mapped == Some(false))
+    }
+
+    /// Takes over what a simple unit leaves behind.
+    async fn absorb(
         &mut self,
-        dir: Ino,
-        number: DirNo,
-        index: u32,
-        home: MetaBlock,
+        unit: &Unit,
+        mut digest: Digest,
         names: &mut Names,
     ) -> Result<(), StoreError> {
+        let counts = &mut self.report.counts;
+        counts.inodes += digest.ordinary.len() as u64;
+        counts.names += digest.names.len() as u64;
+        counts.segments += digest.segments;
+        self.tree.ordinary.add_all(unit.chunk, &digest.ordinary);
+        names.list.append(&mut digest.names);
+        self.pieces.append(&mut digest.pieces);
+        self.add_fragments(unit.dir, digest.fragments);
+        let mut prefetched = false;
+        for Rest { block, slot } in digest.rest {
+            match slot {
+                Some((at, slot)) => self.slot(unit.dir, at, slot, names).await?,
+                None => {
+                    if !std::mem::replace(&mut prefetched, true) {
+                        self.prefetch(unit.home, unit.len).await?;
+                    }
+                    self.content_block(unit, block, names).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every slot of the `n`-th block of a unit, which it reads through the store.
+    async fn content_block(
+        &mut self,
+        unit: &Unit,
+        n: u32,
+        names: &mut Names,
+    ) -> Result<(), StoreError> {
+        let (dir, number) = (unit.dir, unit.chunk);
+        let (index, home) = (unit.first + n, unit.block(n));
         let slots = self
             .read(|txn| {
                 let block = txn.read_slots(home)?;
@@ -409,6 +529,9 @@ impl Check {
             && attr.kind != FileKind::Directory
             && (seen.nlink, seen.names, seen.counted, seen.found) == (1, 1, 0, 0)
             && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
+        if !at_home {
+            self.tree.note_abroad(ino);
+        }
         if ordinary {
             self.tree.ordinary.add(ino, attr.kind);
         } else {
@@ -543,7 +666,8 @@ impl Check {
     /// Finds names that a directory has twice.
     async fn duplicates(&mut self, names: Names) -> Result<(), StoreError> {
         let Names { mut list, chunks, .. } = names;
-        list.sort_unstable();
+        // It consists of sorted runs, which this sort makes use of.
+        list.sort();
         let mut first = 0;
         for at in 1..list.len() {
             if list[at].hash != list[first].hash {
@@ -562,6 +686,28 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// Do tests have the check look at every slot itself, as what it must find of all of them?
+fn is_one_by_one() -> bool {
+    #[cfg(test)]
+    return super::jobs_tests::ONE_BY_ONE.get();
+    #[cfg(not(test))]
+    false
+}
+
+/// Has the extent tree a segment of any of these inodes, which are sorted?
+fn any_mapped(txn: &Txn<'_>, inodes: &[Ino]) -> Result<bool, Stop> {
+    let mut at = 0;
+    while let Some(&ino) = inodes.get(at) {
+        let Some((key, _)) = EXTENTS.next(txn, &extent_key(ino, 0))? else { break };
+        let found = ino_of_key(&key);
+        if found == ino {
+            return Ok(true);
+        }
+        at += inodes[at..].partition_point(|&ino| ino < found);
+    }
+    Ok(false)
 }
 
 /// A name like `name`, for an inode whose own name is taken.

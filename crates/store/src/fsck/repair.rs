@@ -201,7 +201,7 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
     };
     let label = mfs.is_label_damaged();
     let features = mfs.superblock().features;
-    let mut out = mend(&mfs, options.progress).await?;
+    let mut out = mend(&mfs, options).await?;
     let device = mfs.device();
     mfs.close().await?;
     let mut superblock = mfs.superblock();
@@ -222,14 +222,11 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
 ///
 /// # Errors
 /// `Io`, `Poisoned`, `ReadOnly`.
-pub(super) async fn mend(
-    mfs: &Mfs,
-    progress: Option<fn(u64, u64)>,
-) -> Result<Repaired, StoreError> {
+pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, StoreError> {
     let mut out = Repaired::default();
     let mut memory = Memory::default();
     loop {
-        let mut check = whole_check(mfs, progress).await?;
+        let mut check = whole_check(mfs, options).await?;
         out.rounds += 1;
         out.take(&mut check);
         memory.miss(&check.mapless);

@@ -2,16 +2,18 @@
 
 use types::{DirNo, FileKind, Ino, MetaBlock, Name};
 
+use super::jobs_tests::checked;
 use super::repair::mend;
 use super::tests::{links, name};
-use super::{ProblemKind, Repaired, Subject, check};
+use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::block::BlockType;
+use crate::features::Features;
 use crate::format::chunk::{chunk_key, decode_key};
 use crate::format::number::{Place, ino_of};
 use crate::format::slot::Slot;
 use crate::mfs::Mfs;
 use crate::side::first_attr;
-use crate::testing::{formatted, new_inode, now, run};
+use crate::testing::{formatted_for_images, new_inode, now, run};
 use crate::trees::{CHUNKS, INODES};
 
 /// A directory of three chunks with ten files in each, and its chunks.
@@ -42,7 +44,7 @@ fn long_directory(mfs: &Mfs, text: &str) -> (Ino, Vec<DirNo>) {
 /// What a lost leaf of the directory table held: every item of these chunks.
 fn lose(mfs: &Mfs, chunks: &[DirNo]) {
     mfs.forget_indexes();
-    assert_eq!(now(check(mfs)).unwrap().problems, []);
+    assert_eq!(checked(mfs).problems, []);
     run(mfs, |txn| {
         for &chunk in chunks {
             let mut keys = Vec::new();
@@ -61,9 +63,10 @@ fn lose(mfs: &Mfs, chunks: &[DirNo]) {
 }
 
 fn repaired(mfs: &Mfs) -> Repaired {
-    let out = now(mend(mfs, None)).unwrap();
+    checked(mfs);
+    let out = now(mend(mfs, FsckOptions::default())).unwrap();
     mfs.forget_indexes();
-    assert_eq!(now(check(mfs)).unwrap().problems, out.left.problems);
+    assert_eq!(checked(mfs).problems, out.left.problems);
     out
 }
 
@@ -78,7 +81,7 @@ fn names(mfs: &Mfs, dir: Ino) -> Vec<(Name, Ino)> {
 #[test]
 fn all_files_of_a_directory_are_there_after_chunks_of_its_chain_were_lost_together() {
     for lost in [1..3, 0..2, 0..3, 2..3] {
-        let mfs = formatted();
+        let mfs = formatted_for_images(20_000, Features::USUAL);
         let (dir, chunks) = long_directory(&mfs, "dir");
         let before = names(&mfs, dir);
         assert_eq!(before.len(), 30);
@@ -91,7 +94,7 @@ fn all_files_of_a_directory_are_there_after_chunks_of_its_chain_were_lost_togeth
 
 #[test]
 fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
-    let mfs = formatted();
+    let mfs = formatted_for_images(20_000, Features::USUAL);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let (other, more) = long_directory(&mfs, "other");
     let before = [names(&mfs, dir), names(&mfs, other)].concat();
@@ -109,7 +112,7 @@ fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
 
 #[test]
 fn content_with_missing_inodes_that_contradict_each_other_is_left_and_never_freed() {
-    let mfs = formatted();
+    let mfs = formatted_for_images(20_000, Features::USUAL);
     let plant = |missing: u64| {
         run(&mfs, |txn| {
             let home: MetaBlock = txn.alloc_meta(1, None)?;

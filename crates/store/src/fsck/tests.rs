@@ -9,11 +9,12 @@ use types::{
     PagBlock, PagId,
 };
 
+use super::jobs_tests::checked;
 use super::repair::mend;
-use super::{Problem, ProblemKind, Report, Severity, Subject, check};
+use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
-use crate::features::Feature;
+use crate::features::{Feature, Features};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
 use crate::format::extent::{extent_key, extent_value};
 use crate::format::namespace::{Entry, Stream};
@@ -23,7 +24,7 @@ use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
 use crate::mfs::Mfs;
 use crate::names::{MapLimits, NewInode};
 use crate::space::ALL_FILES;
-use crate::testing::{formatted_inline_near_in, new_inode, now, run};
+use crate::testing::{formatted_for_images, new_inode, now, run};
 use crate::trees::{
     CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS,
     PAGS, POOLS, QUARANTINES, REPLIES, SETTINGS,
@@ -76,7 +77,8 @@ fn segments() -> u64 {
 }
 
 fn world() -> World {
-    let mfs = formatted_inline_near_in(WORLD, SLOTS.get());
+    let features = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
+    let mfs = formatted_for_images(WORLD, features.with_slots(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
         let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
@@ -137,7 +139,7 @@ fn untouched(mfs: &Mfs) -> (Ino, Ino, Ino) {
 fn report(world: &World) -> Report {
     // What is planted goes past the memory of the store.
     world.mfs.forget_indexes();
-    now(check(&world.mfs)).unwrap()
+    checked(&world.mfs)
 }
 
 /// What can be read of the inodes of a world, by their names in it.
@@ -205,12 +207,15 @@ fn planted_on(
     assert!(found.len() <= most, "{:?}", all());
     let costs = kind.severity() == Severity::Error;
     assert!(costs || victims.is_empty(), "{kind:?} is a warning, and costs {victims:?}");
-    let repaired = now(mend(&world.mfs, None)).unwrap();
+    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kind:?}: {:#?}", repaired.done);
     assert!(!repaired.done.is_empty());
     assert!(repaired.found.iter().any(told));
     assert_eq!(report(&world).problems, [], "a second time");
-    assert!(now(mend(&world.mfs, None)).unwrap().done.is_empty(), "{kind:?}, repaired twice");
+    assert!(
+        now(mend(&world.mfs, FsckOptions::default())).unwrap().done.is_empty(),
+        "{kind:?}, repaired twice"
+    );
     for (what, text) in contents(&world) {
         if !victims.contains(&what) {
             assert_eq!(text, before[what], "{kind:?}: {:#?}", repaired.done);
@@ -649,7 +654,7 @@ fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
             let found = report(&world).problems;
             let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
             assert_eq!(kinds, [ProblemKind::BadContent], "{victim}, {flags}: {found:?}");
-            let repaired = now(mend(&world.mfs, None)).unwrap();
+            let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
             assert_eq!(repaired.left.problems, [], "{victim}, {flags}: {:#?}", repaired.done);
             assert_eq!(contents(&world), before, "{victim}, {flags}");
             assert_eq!(world.mfs.superblock().features, features);
@@ -666,7 +671,7 @@ fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
     });
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), [ProblemKind::BadContent]);
-    assert_eq!(now(mend(&world.mfs, None)).unwrap().left.problems, []);
+    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.content(world.orphan)), b"");
     assert_eq!(world.mfs.superblock().features, features);
 }
@@ -718,7 +723,7 @@ fn planted_with(
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), kinds, "{found:?}");
     assert_eq!(found[0].subject, of(&world), "{found:?}");
-    let repaired = now(mend(&world.mfs, None)).unwrap();
+    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kinds:?}: {:#?}", repaired.done);
     assert_eq!(report(&world).problems, [], "a second time");
     let others = |what: &&str| !["file", "orphan"].contains(what);
@@ -871,7 +876,7 @@ fn layout_blocks_that_the_superblock_does_not_tell_of_are_found() {
         features.without(Feature::LAYOUT_BLOCKS);
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(mend(&world.mfs, None)).unwrap().left.problems, []);
+    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
     assert_eq!(contents(&world), before);
 }
@@ -930,7 +935,7 @@ fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
         let pool = run(&world.mfs, |txn| txn.pool(world.client));
         run(&world.mfs, |txn| bytes(txn, world.moved, 0, &[0]));
         world.mfs.forget_indexes();
-        let repaired = now(mend(&world.mfs, None)).unwrap();
+        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
         let left = |kind| repaired.left.problems.iter().any(|problem| problem.kind == kind);
         assert!(left(ProblemKind::OutsideDataBlock), "{:?}", repaired.left.problems);
         assert!(left(ProblemKind::WrongCount) && left(ProblemKind::WrongBlockCount));
@@ -993,7 +998,7 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
     });
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert!(kinds.contains(&ProblemKind::DamagedBlock), "{kinds:?}");
-    let repaired = now(mend(&world.mfs, None)).unwrap();
+    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     let said = repaired.lost.iter().any(|line| line.contains("every client counts as evicted"));
     assert!(said, "{:?}", repaired.lost);
@@ -1009,7 +1014,7 @@ fn a_client_that_repair_enters_counts_as_evicted_with_all_that_it_could_write() 
     let world = world();
     let gone = ClientId(50);
     run(&world.mfs, |txn| txn.quarantine(gone));
-    let repaired = now(mend(&world.mfs, None)).unwrap();
+    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.frozen(gone)), [ALL_FILES]);
     assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [world.file]);
@@ -1029,7 +1034,7 @@ fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_los
             }
             Ok(())
         });
-        let repaired = now(mend(&world.mfs, None)).unwrap();
+        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         let said = repaired.lost.iter().any(|line| line.contains("which files evicted clients"));
         assert!(said, "{:?}", repaired.lost);
@@ -1053,7 +1058,7 @@ fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
             Ok(())
         });
         world.mfs.forget_indexes();
-        let repaired = now(mend(&world.mfs, None)).unwrap();
+        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         repaired.lost.iter().any(|line| line.contains("names that were removed may"))
     };
@@ -1130,7 +1135,7 @@ fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
     world.mfs.inner.state.borrow_mut().superblock.features = without;
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(mend(&world.mfs, None)).unwrap().left.problems, []);
+    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
     settled(ProblemKind::MissingFeature, Outcome::Mended);
 }

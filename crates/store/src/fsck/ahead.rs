@@ -1,0 +1,206 @@
+//! Directory content that is read, and looked through by other threads, before its turn in the check.
+//!
+//! Invariants:
+//! - what comes out does not depend on it: a digest is that of its unit whoever makes it and when, the check takes
+//!   digests in the order of its own walk, and makes those that nobody foresaw;
+//! - a block that the cache has counts as it is there, as of before the unit is read; any other is at home in its newest
+//!   version, because nothing changes the store during a check. Nothing that is read here enters the cache;
+//! - bounded: for each block that is under way or waits for its turn, as it is or as a digest, there is a permit
+//!   ([`Ahead::room`]); at most [`FsckOptions::jobs`](super::FsckOptions::jobs) threads work;
+//! - what cannot be read is left to the check, which reads it through the store and tells.
+
+use std::collections::VecDeque;
+
+use env::sync::{OneReceiver, OneSender, Permit, Semaphore, oneshot};
+use env::{IoBuf, Join};
+use types::MetaBlock;
+use types::limits::BLOCK;
+
+use super::JOBS_MAX;
+use super::digest::{BATCH, Digest, Rules, Unit, digest};
+use crate::block::Block;
+use crate::cache::Cache;
+use crate::device::Device;
+use crate::mfs::Mfs;
+
+/// What fewer blocks need is worked out in place: a thread would cost more.
+const FEW: u32 = 8;
+
+/// A digest that waits for its turn, and what it takes of the room.
+type Came = (Digest, Permit);
+
+/// Content whose turn will come.
+pub(super) struct Ahead {
+    /// `None`: the store has no device, and nothing is foreseen.
+    device: Option<Device>,
+    rules: Rules,
+    /// Threads that work: who has a permit lets one work; `None`: none but this one.
+    workers: Option<Semaphore>,
+    /// See the module.
+    room: Semaphore,
+    /// In the order of their turn; those under way before those that are only known.
+    units: VecDeque<(Unit, Option<OneReceiver<Came>>)>,
+    /// How many of them are under way.
+    launched: usize,
+    /// Directories at the front of the check's queue whose units are known.
+    pub(super) directories: usize,
+}
+
+impl Ahead {
+    pub(super) fn new(mfs: &Mfs, jobs: usize) -> Ahead {
+        let jobs = jobs.clamp(1, JOBS_MAX);
+        Ahead {
+            device: mfs.device(),
+            rules: Rules::new(&mfs.superblock()),
+            workers: (jobs > 1).then(|| Semaphore::new(jobs)),
+            room: Semaphore::new((2 * jobs + 2) * BATCH as usize),
+            units: VecDeque::new(),
+            launched: 0,
+            directories: 0,
+        }
+    }
+
+    /// Should units be told of? No more are than the next launch may take.
+    pub(super) fn wants_units(&self) -> bool {
+        self.device.is_some() && self.units.len() - self.launched < BATCH as usize
+    }
+
+    /// Tells of units whose turn comes behind all that are known.
+    pub(super) fn foresee(&mut self, units: Vec<Unit>) {
+        self.units.extend(units.into_iter().map(|unit| (unit, None)));
+    }
+
+    /// Nothing that is known will have a turn.
+    pub(super) fn forget(&mut self) {
+        self.units.clear();
+        (self.launched, self.directories) = (0, 0);
+    }
+
+    /// Starts to read the next units, as many as go together, if there is room; says whether it did.
+    pub(super) fn launch(&mut self, mfs: &Mfs) -> bool {
+        let room = self.room.available() >= BATCH as usize;
+        let Some(device) = self.device.clone().filter(|_| room) else { return false };
+        let (mut looks, mut answers, mut blocks) = (Vec::new(), Vec::new(), 0);
+        let cache = &mfs.inner.state.borrow().cache;
+        while let Some((unit, coming)) = self.units.get_mut(self.launched)
+            && blocks + unit.len <= BATCH
+            && let Some(permit) = self.room.try_acquire(unit.len as usize)
+        {
+            let (answer, receiver) = oneshot();
+            *coming = Some(receiver);
+            answers.push((answer, permit));
+            looks.push(Look::new(*unit, cache));
+            blocks += unit.len;
+            self.launched += 1;
+        }
+        if blocks > 0 {
+            let workers = self.workers.clone().filter(|_| blocks >= FEW);
+            device.env.clone().spawn(look(device, self.rules, looks, (workers, answers)));
+        }
+        blocks > 0
+    }
+
+    /// The digest of a unit whose turn has come; what was known before it has none any more.
+    pub(super) async fn take(&mut self, mfs: &Mfs, unit: &Unit) -> Digest {
+        let known = self.units.iter().position(|(known, _)| known == unit);
+        let mut coming = None;
+        for (_, receiver) in self.units.drain(..known.map_or(0, |at| at + 1)) {
+            self.launched -= usize::from(receiver.is_some());
+            coming = receiver;
+        }
+        if let Some(receiver) = coming
+            && let Some((digest, _)) = receiver.await
+        {
+            return digest;
+        }
+        let look = Look::new(*unit, &mfs.inner.state.borrow().cache);
+        let buf = match &self.device {
+            Some(device) => device.read(unit.home, unit.len as usize).await.ok(),
+            None => None,
+        };
+        look.digest(self.rules, unit.home, buf.as_ref())
+    }
+}
+
+/// A unit that is to be looked through.
+struct Look {
+    unit: Unit,
+    /// Its blocks, as far as the cache has them.
+    cached: Vec<Option<Box<Block>>>,
+}
+
+impl Look {
+    fn new(unit: Unit, cache: &Cache) -> Look {
+        let copy = |n| cache.get(unit.block(n)).map(|data| Box::new(*data));
+        Look { unit, cached: (0..unit.len).map(copy).collect() }
+    }
+
+    /// Looks through what the cache had, and for the rest what was read from block `from` on.
+    fn digest(&self, rules: Rules, from: MetaBlock, read: Option<&IoBuf>) -> Digest {
+        let unit = &self.unit;
+        let blocks = (0..unit.len).zip(&self.cached).map(|(n, cached)| {
+            let at = (unit.block(n).0 - from.0) as usize * BLOCK;
+            match cached {
+                Some(block) => Some(&**block),
+                None => rules.verified(read?.get(at..at + BLOCK)?, unit.block(n)),
+            }
+        });
+        digest(rules, unit, blocks)
+    }
+}
+
+/// Units that lie together, and the read of all their blocks.
+type Span = (Vec<Look>, Join<Option<IoBuf>>);
+
+/// Reads units, looks them through, by a worker if there are some, and answers.
+async fn look(
+    device: Device,
+    rules: Rules,
+    looks: Vec<Look>,
+    (workers, answers): (Option<Semaphore>, Vec<(OneSender<Came>, Permit)>),
+) {
+    let mut spans = Vec::new();
+    for (looks, reading) in spans_of(&device, looks) {
+        spans.push((looks, reading.await));
+    }
+    // The buffers come back, too: they are of this thread's pool.
+    let work = move || {
+        let digests = spans.iter().flat_map(|(looks, buf)| {
+            let from = looks[0].unit.home;
+            looks.iter().map(move |look| look.digest(rules, from, buf.as_ref()))
+        });
+        (digests.collect::<Vec<_>>(), spans)
+    };
+    let (digests, _spans) = match workers {
+        Some(workers) => {
+            let _permit = workers.acquire(1).await;
+            device.env.offload(work).await
+        }
+        None => work(),
+    };
+    for ((answer, permit), digest) in answers.into_iter().zip(digests) {
+        answer.send((digest, permit));
+    }
+}
+
+/// Starts a read for all units that lie behind each other.
+fn spans_of(device: &Device, looks: Vec<Look>) -> Vec<Span> {
+    let mut spans: Vec<Vec<Look>> = Vec::new();
+    for look in looks {
+        match spans.last_mut() {
+            Some(span) if span.last().is_some_and(|last| last.unit.end() == look.unit.home) => {
+                span.push(look);
+            }
+            _ => spans.push(vec![look]),
+        }
+    }
+    let start = |span: Vec<Look>| {
+        let from = span[0].unit.home;
+        let blocks: u32 = span.iter().map(|look| look.unit.len).sum();
+        let device = device.clone();
+        let env = device.env.clone();
+        let read = async move { device.read(from, blocks as usize).await.ok() };
+        (span, env.spawn_join(read))
+    };
+    spans.into_iter().map(start).collect()
+}
