@@ -49,7 +49,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::LocksIgnored, 20, MODEL),
     (Bug::UnlockLost, 15, MODEL),
     (Bug::TailNotZeroed, 76, MODEL),
-    (Bug::ContentNotCut, 645, MODEL),
+    (Bug::ContentNotCut, 855, MODEL),
     (Bug::HoleNotPunched, 9, MODEL),
     (Bug::AppendAtOldEnd, 6, MODEL),
     (Bug::CookieSkips, 1, MODEL),
