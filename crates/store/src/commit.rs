@@ -39,8 +39,8 @@ impl Gathering {
     /// None: what is wanted is written at once.
     pub(crate) const NOTHING: Gathering = Gathering { until: Instant(0), expected: 0 };
 
-    /// After a group that took `took` and ended at `now`, when `waiting` waited for it and for the next one. Who is alone
-    /// waits for nobody.
+    /// After a group that took `took` and ended at `now`, when `waiting` had waited for it and for the next one, as far as is
+    /// known: who gave up waiting is counted, too. Who is alone waits for nobody.
     fn after(took: Duration, now: Instant, waiting: usize) -> Gathering {
         if took < SLOW || waiting < 2 {
             return Gathering::NOTHING;
@@ -48,7 +48,7 @@ impl Gathering {
         Gathering { until: now + (took / GATHER_PART).min(GATHER_MAX), expected: waiting }
     }
 
-    /// Until when the group goes on gathering, if `waiting` wait for it now.
+    /// Until when the group goes on gathering, if `waiting` wait for it by now.
     fn goes_on(&self, now: Instant, waiting: usize) -> Option<Instant> {
         (now < self.until && waiting < self.expected).then_some(self.until)
     }
@@ -83,6 +83,7 @@ impl Mfs {
 impl Inner {
     /// Waits until the log is durable up to `target`.
     pub(crate) async fn wait_lsn(&self, target: Lsn) -> Result<(), StoreError> {
+        let mut joined = false;
         loop {
             let progress = {
                 let mut state = self.state.borrow_mut();
@@ -91,14 +92,16 @@ impl Inner {
                 }
                 state.usable()?;
                 let Some(background) = &self.background else { return Ok(()) };
-                state.log.waiting += 1;
+                if !joined {
+                    joined = true;
+                    state.log.join(target);
+                }
                 if state.log.wanted < target {
                     state.log.wanted = target;
                     background.flusher.notify_all();
                 }
                 background.progress.notified()
             };
-            let _waiting = Waiting(self);
             progress.await;
         }
     }
@@ -113,7 +116,7 @@ impl Inner {
         } else if log.group.len() >= GROUP_LARGE || log.group_since + interval <= now {
             Due::Now
         } else if log.wanted > log.durable {
-            match log.gathering.goes_on(now, log.waiting) {
+            match log.gathering.goes_on(now, log.joined) {
                 Some(until) => Due::Later(Some(until)),
                 None => Due::Now,
             }
@@ -136,6 +139,7 @@ impl Inner {
             }
             let reuse = std::mem::take(&mut log.reuse);
             let bytes = log.group.seal(lsn, log.previous, log.epoch, state.uuid, reuse);
+            (log.on_way, log.joined) = (log.joined, 0);
             log.previous = lsn;
             log.start = Lsn(padded(lsn.0 + bytes.len() as u64));
             (bytes, lsn, log.start)
@@ -148,7 +152,7 @@ impl Inner {
         }
         let now = device.env.now();
         let log = &mut self.state.borrow_mut().log;
-        log.gathering = Gathering::after(now.since(begin), now, log.waiting);
+        log.gathering = Gathering::after(now.since(begin), now, log.on_way + log.joined);
         log.durable = end;
         log.reuse = bytes;
         Ok(())
@@ -170,15 +174,6 @@ impl Inner {
         if self.wants_checkpoint() {
             background.checkpointer.notify_all();
         }
-    }
-}
-
-/// Counts a caller that waits for the log.
-struct Waiting<'a>(&'a Inner);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.state.borrow_mut().log.waiting -= 1;
     }
 }
 

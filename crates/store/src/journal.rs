@@ -256,8 +256,9 @@ pub(crate) struct Log {
     pub(crate) bytes: u64,
     /// Somebody waits for durability up to here.
     pub(crate) wanted: Lsn,
-    /// So many wait for durability.
-    pub(crate) waiting: usize,
+    /// So many wait for the running group, and for the one on its way, or did so once.
+    pub(crate) joined: usize,
+    pub(crate) on_way: usize,
     /// How long the running group gathers.
     pub(crate) gathering: Gathering,
     /// When the running group got its first record.
@@ -280,7 +281,8 @@ impl Log {
             tails: [start; 2],
             bytes,
             wanted: Lsn(0),
-            waiting: 0,
+            joined: 0,
+            on_way: 0,
             gathering: Gathering::NOTHING,
             group_since: Instant(0),
             reuse: Vec::new(),
@@ -291,6 +293,14 @@ impl Log {
     /// The position after the last record.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.start.0 + self.group.len() as u64)
+    }
+
+    /// Somebody begins to wait until the log is durable up to `target`.
+    pub(crate) fn join(&mut self, target: Lsn) {
+        match target > self.start {
+            true => self.joined += 1,
+            false => self.on_way += 1,
+        }
     }
 
     /// Bytes of the log that cannot be overwritten yet, the running group included.

@@ -50,6 +50,8 @@ fn durable(processes: u64, files: u64) -> (u64, Duration) {
         let work = |process: u64| {
             let (env, mfs) = (env.clone(), mfs.clone());
             async move {
+                // They do not begin together.
+                env.sleep(Duration::from_micros(process * 211)).await;
                 for n in 0..files {
                     let text = format!("{process}.{n}");
                     let name = Name::new(text.as_bytes()).unwrap();
