@@ -50,11 +50,18 @@ const GOLDENS: &[(&str, Features)] = &[
     ("v1-slots-4096", USUAL.with_slots(SlotSize::Bytes4096)),
 ];
 /// Features that no image can have.
-pub(crate) const TRANSIENT: &[Feature] = &[Feature::UNFINISHED_LOAD];
+const TRANSIENT: &[Feature] = &[Feature::UNFINISHED_LOAD];
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const MAGIC: &[u8] = b"REDBUDGOLD1\n";
 /// Bytes of an image at most: it is in the repository for ever.
 const IMAGE_MAX: usize = 100 << 10;
+
+/// All features that last, with slots of this size.
+pub(crate) fn lasting(size: SlotSize) -> Features {
+    let known = Feature::KNOWN.iter().map(|(feature, _)| *feature);
+    let lasting = known.filter(|feature| !TRANSIENT.contains(feature));
+    lasting.fold(Features::NONE, Features::with).with_slots(size)
+}
 
 fn path(name: &str, ending: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.{ending}"))

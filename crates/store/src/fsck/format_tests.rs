@@ -24,22 +24,14 @@ use super::device_tests::{
 use super::{ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
-use crate::features::{Feature, Features};
 use crate::format::slot::SlotSize;
-use crate::golden::TRANSIENT;
+use crate::golden::lasting;
 use crate::mfs::{Cost, Mfs};
 use crate::names::MapLimits;
 use crate::txn::Txn;
 
 /// Blocks of each kind among which those to be damaged are chosen.
 const SAMPLE: usize = 16;
-
-/// All features that last, with slots of this size.
-fn features(size: SlotSize) -> Features {
-    let lasting = Feature::KNOWN.iter().map(|(feature, _)| *feature);
-    let lasting = lasting.filter(|feature| !TRANSIENT.contains(feature));
-    lasting.fold(Features::NONE, Features::with).with_slots(size)
-}
 
 /// A question to a store.
 #[derive(Clone)]
@@ -111,7 +103,7 @@ struct Device {
 
 impl Device {
     fn new(size: SlotSize) -> Device {
-        let shape = Shape { features: features(size), maps: MapLimits::TINY, dirs: 12 };
+        let shape = Shape { features: lasting(size), maps: MapLimits::TINY, dirs: 12 };
         let once = populated_as(shape);
         let now = once.fork();
         in_world(&now, |env| async move {
@@ -249,7 +241,7 @@ fn one_to_eight_flipped_bits_are_found_and_never_served_whatever_the_format() {
 fn flipped_bits_of_the_label_are_found_and_cost_nothing_whatever_the_format() {
     let mut rng = SimRng::new(22);
     for size in SlotSize::ALL {
-        let disk = populated_as(Shape { features: features(size), maps: MapLimits::TINY, dirs: 3 });
+        let disk = populated_as(Shape { features: lasting(size), maps: MapLimits::TINY, dirs: 3 });
         let before = contents(&disk);
         for bits in 1..=8 {
             let broken = disk.fork();

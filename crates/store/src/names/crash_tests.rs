@@ -4,9 +4,13 @@
 //! is written down. Every image that a power cut may leave is recovered, must read
 //! exactly as after some operation not older than the newest durable one, and
 //! `fsck` must find nothing. The same is done to a store whose cache is as small as possible.
+//!
+//! Each sweep (crashes here; failing calls, and no space, in `faults`) meets every feature that lasts with slots of
+//! every size: [`Swept`] tells of one that none of its operations used.
 
 mod faults;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
 
 use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, crash_images};
@@ -23,12 +27,13 @@ use crate::error::{Stop, StoreError};
 use crate::features::{Feature, Features};
 use crate::format::slot::SlotSize;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
+use crate::golden::lasting;
 use crate::mfs::{Cost, Mfs, Reserve};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::open::OpenOptions;
 use crate::space::LayoutLimits;
 use crate::testing::new_inode;
-use crate::trees::NEXT_CHUNK;
+use crate::trees::{NAMESPACE, NEXT_CHUNK};
 use crate::txn::Txn;
 
 const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
@@ -37,6 +42,8 @@ const SIZE: u64 = 6 << 20;
 const LOG: u64 = 512 << 10;
 /// The setting in which an operation notes its number.
 const COUNT: u32 = 1;
+/// Operations after which a sweep looks for what is in use.
+const LOOK: usize = 10;
 
 async fn open(env: &Env) -> Mfs {
     open_as(env, MapLimits::USUAL, LayoutLimits::USUAL).await
@@ -53,14 +60,66 @@ async fn open_as(env: &Env, maps: MapLimits, layouts: LayoutLimits) -> Mfs {
     Mfs::open(env, &disk, options).await.unwrap()
 }
 
-/// With every second seed small directories have name maps.
+/// With four seeds of five, which are one for each size of slots, small directories have name maps.
 fn maps(seed: u64) -> MapLimits {
-    if seed.is_multiple_of(2) { MapLimits::TINY } else { MapLimits::USUAL }
+    if seed.is_multiple_of(5) { MapLimits::USUAL } else { MapLimits::TINY }
 }
 
-/// With two of three, few segments lie in one layout block, and files get theirs early.
+/// With the same, few segments lie in one layout block, and files get theirs early.
 fn layouts(seed: u64) -> LayoutLimits {
-    if seed.is_multiple_of(3) { LayoutLimits::USUAL } else { LayoutLimits::TINY }
+    if seed.is_multiple_of(5) { LayoutLimits::USUAL } else { LayoutLimits::TINY }
+}
+
+/// Features of which a sweep met something on the device, by the size of slots.
+#[derive(Default)]
+struct Swept(BTreeSet<(SlotSize, &'static str)>);
+
+impl Swept {
+    /// Notes what is in use now.
+    async fn look(&mut self, mfs: &Mfs) {
+        let size = mfs.superblock().features.slots();
+        for &(feature, name) in Feature::KNOWN {
+            let used = mfs.run(Cost::READ, |txn| is_in_use(txn, feature)).await.unwrap().0;
+            self.0.extend(used.then_some((size, name)));
+        }
+    }
+
+    /// Each lasting feature was met with slots of each size: one that is new and not met fails this.
+    fn met_all(&self) {
+        for size in SlotSize::ALL {
+            for name in lasting(size).iter().filter_map(Feature::name) {
+                assert!(self.0.contains(&(size, name)), "no operation met {name} with {size:?}");
+            }
+        }
+    }
+}
+
+/// Is something of this feature on the device? A new feature needs its own answer here.
+fn is_in_use(txn: &mut Txn<'_>, feature: Feature) -> Result<bool, Stop> {
+    match feature {
+        Feature::NAMESPACE_INDEX => return Ok(NAMESPACE.top(txn)?.is_some()),
+        Feature::SLOTS_1024 | Feature::SLOTS_2048 | Feature::SLOTS_4096 => {
+            return Ok(txn.state.superblock.features.has(feature));
+        }
+        _ => {}
+    }
+    for dir in directories(txn)? {
+        if feature == Feature::NAME_MAPS && txn.locate_live(dir)?.1.map() != 0 {
+            return Ok(true);
+        }
+        for entry in txn.readdir(dir, 0, 1000)? {
+            let slot = txn.locate_live(entry.ino)?.1;
+            let used = match feature {
+                Feature::INLINE_DATA => slot.has_content(),
+                Feature::LAYOUT_BLOCKS => !slot.layout_blocks().is_empty() && slot.body() > 0,
+                _ => false,
+            };
+            if used && entry.kind == FileKind::Regular {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Each size of slots has its turns.
@@ -83,10 +142,7 @@ fn formatted_with(size: SlotSize, bytes: u64, log_bytes: u64) -> SimDisk {
             uuid: Uuid([9; 16]),
             log_bytes,
             pags: vec![pag(3), pag(4)],
-            features: Features::USUAL
-                .with(Feature::INLINE_DATA)
-                .with(Feature::LAYOUT_BLOCKS)
-                .with_slots(size),
+            features: lasting(size),
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();
@@ -99,6 +155,9 @@ fn new(kind: FileKind) -> NewInode<'static> {
     NewInode { symlink, ..new_inode(kind) }
 }
 
+/// Numbers that are drawn are smaller; those of planted operations need not be.
+const DRAWN: u64 = 1 << 20;
+
 /// What an operation does, drawn before it runs so that it can run again.
 #[derive(Clone, Debug)]
 struct Draw {
@@ -108,6 +167,8 @@ struct Draw {
 
 struct Work {
     rng: SimRng,
+    /// What is done before anything random.
+    first: VecDeque<Draw>,
     /// What could be read after each operation.
     dumps: Vec<String>,
 }
@@ -314,7 +375,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             // Blocks that do not follow each other in the file.
             for n in 0..len.min(20) {
                 let (addr, state) = (PagBlock(start.0 + n), ExtentState::Written);
-                let file = FileBlock(f % 100 + 2 * n);
+                let file = FileBlock(f.checked_sub(DRAWN).unwrap_or(f % 100) + 2 * n);
                 txn.map(ino, client, Extent { file, len: 1, pag, addr, state })?;
             }
         }
@@ -324,9 +385,16 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
 }
 
 impl Work {
+    fn new(seed: u64) -> Work {
+        Work { rng: SimRng::new(seed), first: planted(slots(seed)), dumps: Vec::new() }
+    }
+
     fn draw(&mut self) -> Draw {
+        if let Some(draw) = self.first.pop_front() {
+            return draw;
+        }
         let mut numbers = [0; 6];
-        numbers.iter_mut().for_each(|number| *number = self.rng.below(1 << 20));
+        numbers.iter_mut().for_each(|number| *number = self.rng.below(DRAWN));
         Draw { kind: self.rng.below(33), numbers }
     }
 
@@ -337,6 +405,23 @@ impl Work {
         self.dumps.push(dump(mfs).await);
         Ok(number)
     }
+}
+
+/// What random operations do of small slots at best: a file with content, and one with more segments than a slot of this
+/// size holds.
+fn planted(size: SlotSize) -> VecDeque<Draw> {
+    /// Segments that one operation makes at most.
+    const EACH: u64 = 20;
+    let draw = |kind, name, e, f| Draw { kind, numbers: [0, 0, name, 0, e, f] };
+    let (content, fragments) = (4, 0);
+    let mut out =
+        VecDeque::from([draw(0, content, 0, 0), draw(24, content, 1, 0), draw(0, fragments, 0, 0)]);
+    for n in 0..=size.segments_max() as u64 / EACH {
+        // Even blocks of the file, then odd ones, then further on.
+        let at = n / 2 * 2 * EACH + n % 2;
+        out.extend([draw(14, 0, EACH - 1, 0), draw(31, fragments, 0, DRAWN + at)]);
+    }
+    out
 }
 
 /// Runs one operation, which is the `count`-th.
@@ -417,7 +502,7 @@ async fn count_of(mfs: &Mfs) -> u32 {
 }
 
 /// Runs operations on a recorded disk; gives what could be read after each, and the recordings.
-fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
+fn record(seed: u64, swept: &mut Swept) -> (Vec<String>, Vec<env::sim::Recording>) {
     let disk = formatted(slots(seed));
     disk.set_rotational(seed % 2 == 1);
     let world = SimWorld::new(seed);
@@ -428,11 +513,14 @@ fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
     let dumps = world.run(|env| async move {
         let mfs = open_with(&env, seed).await;
         let client = first(&mfs).await;
-        let mut work = Work { rng: SimRng::new(seed), dumps: vec![dump(&mfs).await] };
+        let mut work = Work { dumps: vec![dump(&mfs).await], ..Work::new(seed) };
         let notes = env.open_disk("acks", WRITE).await.unwrap();
         recorded.0.record();
         recorded.1.record();
-        for _ in 0..500 {
+        for n in 0..500 {
+            if n % LOOK == 0 {
+                swept.look(&mfs).await;
+            }
             let number = work.step(&mfs, client).await.unwrap();
             if work.rng.one_in(9) {
                 mfs.wait_durable(number).await.unwrap();
@@ -449,8 +537,9 @@ fn record(seed: u64) -> (Vec<String>, Vec<env::sim::Recording>) {
 
 #[test]
 fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
+    let mut swept = Swept::default();
     for seed in 1..6 {
-        let (dumps, recordings) = record(seed);
+        let (dumps, recordings) = record(seed, &mut swept);
         let mut images = 0;
         for point in crash_images(recordings, CrashOptions { seed, subsets: 1 }) {
             images += 1;
@@ -469,6 +558,7 @@ fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
         }
         assert!(images > 100, "{images}");
     }
+    swept.met_all();
 }
 
 #[test]
@@ -527,7 +617,7 @@ fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
         world.run(|env| async move {
             let mfs = open(&env).await;
             let client = first(&mfs).await;
-            let mut work = Work { rng: SimRng::new(8), dumps: vec![String::new()] };
+            let mut work = Work { dumps: vec![String::new()], ..Work::new(8) };
             for _ in 0..200 {
                 work.step(&mfs, client).await.unwrap();
             }
@@ -559,7 +649,7 @@ fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
     let (first_block, blocks, unused) = world.run(|env| async move {
         let mfs = open(&env).await;
         let client = first(&mfs).await;
-        let mut work = Work { rng: SimRng::new(8), dumps: vec![String::new()] };
+        let mut work = Work { dumps: vec![String::new()], ..Work::new(8) };
         for _ in 0..200 {
             work.step(&mfs, client).await.unwrap();
         }
@@ -602,7 +692,7 @@ fn damage_in_the_middle_of_the_log_is_found() {
     let (from, to) = world.run(|env| async move {
         let mfs = open(&env).await;
         let client = first(&mfs).await;
-        let mut work = Work { rng: SimRng::new(8), dumps: vec![String::new()] };
+        let mut work = Work { dumps: vec![String::new()], ..Work::new(8) };
         for _ in 0..20 {
             let number = work.step(&mfs, client).await.unwrap();
             mfs.wait_durable(number).await.unwrap();

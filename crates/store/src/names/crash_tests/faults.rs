@@ -6,7 +6,8 @@
 //! - Wherever no metadata block is found, the operation fails as a whole, or does without; a full device lets everything be
 //!   removed.
 //!
-//! `REDBUD_FAULT_SEEDS` tries more than one workload. Not covered: two faults of different kinds in one run.
+//! Every call fails with the first workload, every read and every sixth other call with those that have slots of the other
+//! sizes; `REDBUD_FAULT_SEEDS` tries every call of so many workloads. Not covered: two faults of different kinds in one run.
 
 use env::sim::{DiskAction, DiskFault};
 
@@ -19,9 +20,19 @@ const SMALL_LOG: u64 = 128 << 10;
 /// An operation of a client, in miniature: it may not take the reserve.
 const ORDINARY: Cost = Cost { reserve: Reserve::Left, ..COST };
 
-fn seeds() -> std::ops::Range<u64> {
+fn more_seeds() -> Option<u64> {
     let more = std::env::var("REDBUD_FAULT_SEEDS").ok();
-    1..1 + more.map_or(1, |text| text.parse().expect("a number of seeds"))
+    more.map(|text| text.parse().expect("a number of seeds"))
+}
+
+/// At least one for each size of slots.
+fn seeds() -> std::ops::Range<u64> {
+    1..1 + more_seeds().unwrap_or(0).max(SlotSize::ALL.len() as u64)
+}
+
+/// Of so many writes or flushes one fails.
+fn sparse(seed: u64) -> usize {
+    if seed <= more_seeds().unwrap_or(1) { 1 } else { 6 }
 }
 
 /// A device that was not closed, what is done on it, and what can be read after each operation.
@@ -34,14 +45,17 @@ struct Course {
 }
 
 impl Course {
-    fn new(seed: u64) -> Course {
+    fn new(seed: u64, swept: &mut Swept) -> Course {
         let disk = formatted_with(slots(seed), SIZE, SMALL_LOG);
         // Home writes bridge what is clean between.
         disk.set_rotational(seed % 2 == 1);
         let world = SimWorld::new(seed);
         world.attach("meta", &disk);
-        let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
-        let draws: Vec<Draw> = (0..BEFORE + STEPS).map(|_| work.draw()).collect();
+        let mut work = Work::new(seed);
+        let planted = std::mem::take(&mut work.first);
+        let before: Vec<Draw> = (0..BEFORE).map(|_| work.draw()).collect();
+        let under = (0..STEPS).map(|_| work.draw());
+        let draws: Vec<Draw> = before.into_iter().chain(planted).chain(under).collect();
         let (ops, start) = (draws.clone(), disk.clone());
         let (client, dumps, image) = world.run(|env| async move {
             let mfs = open_with(&env, seed).await;
@@ -54,6 +68,9 @@ impl Course {
                     image = Some(start.fork());
                 }
                 attempt(&mfs, COST, client, draw, n as u32 + 1).await.unwrap();
+                if n > BEFORE && n % LOOK == 0 {
+                    swept.look(&mfs).await;
+                }
                 dumps.push(dump(&mfs).await);
             }
             (client, dumps, image.unwrap())
@@ -66,11 +83,12 @@ impl Course {
     fn run(&self, disk: &SimDisk, plan: impl Fn(&SimDisk)) -> (usize, Option<StoreError>) {
         let world = SimWorld::new(self.seed);
         world.attach("meta", disk);
-        let (draws, client, maps) = (&self.draws, self.client, maps(self.seed));
+        let (draws, client) = (&self.draws, self.client);
+        let (maps, layouts) = (maps(self.seed), layouts(self.seed));
         plan(disk);
         world.run(|env| async move {
             let device = env.open_disk("meta", WRITE).await.unwrap();
-            let options = OpenOptions { cache_bytes: 0, maps, ..OpenOptions::default() };
+            let options = OpenOptions { cache_bytes: 0, maps, layouts, ..OpenOptions::default() };
             let mfs = match Mfs::open(&env, &device, options).await {
                 Ok(mfs) => mfs,
                 Err(error) => return (BEFORE, Some(error)),
@@ -136,17 +154,19 @@ fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
         (DiskAction::Flush, DiskFault::Io, true, 3),
         (DiskAction::Read, DiskFault::Io, false, 1),
     ];
+    let mut swept = Swept::default();
     for seed in seeds() {
-        let course = Course::new(seed);
+        let course = Course::new(seed, &mut swept);
+        let sparse = sparse(seed);
         for (action, fault, lasting, step) in plans {
             let (mut points, mut healed) = (0, 0);
             let whole = course.disk.fork();
             assert!(course.run(&whole, |_| {}).1.is_none());
             let counts = whole.counts();
-            let calls = match action {
-                DiskAction::Read => counts.reads,
-                DiskAction::Write => counts.writes,
-                _ => counts.flushes,
+            let (calls, step) = match action {
+                DiskAction::Read => (counts.reads, step),
+                DiskAction::Write => (counts.writes, step * sparse),
+                _ => (counts.flushes, step * sparse),
             };
             for nth in (1..=calls).step_by(step) {
                 let disk = course.disk.fork();
@@ -158,7 +178,7 @@ fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
                 points += 1;
                 match error {
                     Some(error) => names_what_failed(&error, action, &what),
-                    // There was another copy of what could not be read.
+                    // There was another copy of what could not be read, or it was asked for once more, by itself.
                     None if action == DiskAction::Read => healed += 1,
                     None => panic!("{what}, and nobody is told"),
                 }
@@ -169,9 +189,10 @@ fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
             println!(
                 "seed {seed}: {points} of {calls} points, {healed} without an error: {action:?} {fault:?}"
             );
-            assert!(points > 15 && healed < 10, "{action:?}: {points}, {healed}");
+            assert!(points > 15 / sparse && healed * 2 < points, "{action:?}: {points}, {healed}");
         }
     }
+    swept.met_all();
 }
 
 /// Searches for metadata blocks fail from the `nth` on; 0: none does.
@@ -182,17 +203,27 @@ fn fail_searches(mfs: &Mfs, nth: u64) {
 #[test]
 fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
     let (mut failed, mut without) = (0, 0);
-    for seed in seeds().start..seeds().end + 3 {
+    let mut swept = Swept::default();
+    for seed in seeds() {
         let disk = formatted_with(slots(seed), SIZE, LOG);
         let world = SimWorld::new(seed);
         world.attach("meta", &disk);
+        let swept = &mut swept;
         let (more_failed, more_without) = world.run(|env| async move {
             let mfs = open_with(&env, seed).await;
             let client = first(&mfs).await;
-            let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
+            let mut work = Work::new(seed);
             let (mut failed, mut without) = (0, 0);
+            // Where no block is found files do without layout blocks: one has its own before.
+            for draw in &work.first {
+                attempt(&mfs, COST, client, draw, 0).await.unwrap();
+            }
+            swept.look(&mfs).await;
             let mut before = dump(&mfs).await;
             for count in 1..200 {
+                if (count as usize).is_multiple_of(LOOK) {
+                    swept.look(&mfs).await;
+                }
                 let draw = work.draw();
                 // Those that do without hide the searches behind them: every other run begins behind.
                 for nth in 1 + work.rng.below(3).. {
@@ -226,6 +257,7 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
     }
     println!("{failed} operations failed, {without} did without");
     assert!(failed > 100 && without > 10, "{failed}, {without}");
+    swept.met_all();
 }
 
 /// Removes every name, and frees what nothing leads to.
@@ -264,18 +296,22 @@ async fn remove_everything(mfs: &Mfs, what: &str) {
 #[test]
 fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_removed() {
     let (mut sizes, mut failed) = (0, 0);
-    for blocks in (88..260).step_by(4).chain(110..130) {
-        let seed = blocks;
+    let mut swept = Swept::default();
+    for (seed, blocks) in (1..).zip((88..260).step_by(4).chain(110..130)) {
         let disk = formatted_with(slots(seed), blocks * BLOCK as u64, 64 << 10);
         let world = SimWorld::new(seed);
         world.attach("meta", &disk);
         sizes += 1;
+        let swept = &mut swept;
         failed += world.run(|env| async move {
             let mfs = open_with(&env, seed).await;
             let client = first(&mfs).await;
-            let mut work = Work { rng: SimRng::new(seed), dumps: Vec::new() };
+            let mut work = Work::new(seed);
             let (mut failed, mut before) = (0, dump(&mfs).await);
             for count in 1..150 {
+                if (count as usize).is_multiple_of(LOOK) {
+                    swept.look(&mfs).await;
+                }
                 let draw = work.draw();
                 let what = format!("{blocks} blocks: {count}: {draw:?}");
                 let small = Cost { journal: 10 << 10, ..ORDINARY };
@@ -309,4 +345,5 @@ fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_remove
     }
     println!("{sizes} sizes, {failed} operations refused");
     assert!(failed > 100, "{failed}");
+    swept.met_all();
 }
