@@ -59,7 +59,7 @@ struct World {
 const XATTR: &[u8] = b"user.long";
 
 /// Metadata blocks of a world.
-const WORLD: u64 = 20_000;
+const WORLD: u64 = 70_000;
 /// Names of the directory that has a map.
 const MAPPED: u64 = 20;
 
