@@ -26,7 +26,7 @@ use crate::undo::{self, Link};
 /// Candidates kept; beyond it the search gives up, and says so.
 const CANDIDATES_MAX: usize = 2000;
 /// A history of which so many searches were given up is not judged any further: what is open in it goes on multiplying.
-const GIVEN_UP_MAX: u64 = 64;
+const GIVEN_UP_MAX: u64 = 32;
 /// Steps tried for one end from one candidate, and from all of them.
 const TRIES_MAX: usize = 20_000;
 const END_TRIES_MAX: usize = 200_000;
