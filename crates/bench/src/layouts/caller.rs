@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - an operation that a client would send as one request is one transaction (utime: lookup, attributes,
-//!   change), but an unlinked inode is freed by a second one, as the server does;
+//!   change); an unlinked inode that is not small is freed by further ones, as the server does;
 //! - between an answer and the next request lies a message, except where the caller says otherwise.
 
 use std::cell::Cell;
