@@ -394,7 +394,10 @@ impl Search<'_> {
             Err(text) => self.expected = self.expected.take().or(Some(text)),
         }
         for index in self.concerned(&candidate) {
-            if self.comes_first(&candidate, index) || self.comes_later(index) {
+            if self.comes_first(&candidate, index)
+                || self.comes_later(index)
+                || self.has_its_turn(&candidate, index)
+            {
                 continue;
             }
             for mut next in self.follow(&candidate, index).unwrap_or_default() {
@@ -419,6 +422,22 @@ impl Search<'_> {
                 && !matches!(call.op, Op::Lookup(_))
                 && candidate.done.binary_search(&before).is_err()
                 && (before == self.target || self.running.contains(&before))
+        })
+    }
+
+    /// A process that ends gives up what it had open and locked. Of one inode that is taken in the order in which it was
+    /// noted: nobody can tell another one, for a lock is in the way until all that it conflicts with are free, and
+    /// a file without names is there until the last has closed it.
+    fn has_its_turn(&self, candidate: &Candidate, index: usize) -> bool {
+        let this = &self.calls[index];
+        let Some(ino) = given_up(this) else { return false };
+        let others = self.running.iter().copied().chain([self.target]);
+        others.filter(|&other| other < index).any(|other| {
+            let before = &self.calls[other];
+            given_up(before) == Some(ino)
+                && (before.client, before.begun, before.ended)
+                    == (this.client, this.begun, this.ended)
+                && candidate.done.binary_search(&other).is_err()
         })
     }
 
@@ -584,6 +603,16 @@ impl Search<'_> {
         }
         concerned.sort_unstable();
         concerned
+    }
+}
+
+/// The inode of which this gives up an open file or a lock.
+fn given_up(call: &Call) -> Option<Ino> {
+    match call.op {
+        Op::Left(ino, _) | Op::Lock { ino, exclusive: None, .. } => {
+            (call.outcome == Some(Outcome::Done)).then_some(ino)
+        }
+        _ => None,
     }
 }
 

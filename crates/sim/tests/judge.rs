@@ -114,6 +114,46 @@ fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client
     assert!(!read(lost(0, 100), 0, None).holds());
 }
 
+/// A process of client 0 has a file open so many times and holds a lock of it; it ends, while client 1 tries to lock the file.
+fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
+    let lock = |client: u64, exclusive| Op::Lock {
+        ino: FILE,
+        owner: client << 32,
+        exclusive,
+        range: None,
+    };
+    let made = Outcome::Found(Some(FILE));
+    let mut story =
+        Story::default().then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made.clone());
+    for file in 2..=files {
+        story = story.then(0, Op::Open(FILE, file), made.clone());
+    }
+    story = story.then(0, lock(0, Some(true)), Outcome::Done);
+    let Story(mut calls) = story;
+    let begun = 2 * calls.len() as u64 + 1;
+    let mut at_once = |client, op, outcome| {
+        let outcome = Some(outcome);
+        calls.push(Call { client, op, outcome, guessed: false, begun, ended: begun + 1 });
+    };
+    for file in 1..=files {
+        at_once(0, lock(0, None), Outcome::Done);
+        at_once(0, Op::Left(FILE, file), Outcome::Done);
+    }
+    at_once(1, lock(1, Some(true)), tried);
+    let mut judge = Judge::new(State { mortal: true, ..State::default() });
+    judge.settle(&calls).expect("that may be");
+    judge
+}
+
+#[test]
+fn the_end_of_a_process_that_has_a_file_open_many_times_is_judged_without_trying_each_order() {
+    for tried in [Outcome::Done, Outcome::Failed(Fault::WouldBlock)] {
+        let judge = locked_by_who_ends(24, tried.clone());
+        assert_eq!(judge.given_up, 0, "{tried:?}");
+        assert!(judge.tries < 1000, "{} tries for {tried:?}", judge.tries);
+    }
+}
+
 #[test]
 fn a_client_that_lives_is_told_once_of_what_it_lost() {
     let lost = || Story::of_a_write().lost(false, 0);
