@@ -1,0 +1,82 @@
+//! A metadata device that is opened, and the way through its namespace: FORMAT.md 3.4, 6 and 7.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
+use std::path::Path;
+
+use crate::device::{Device, Error, ROOTS, damaged, u64_at};
+use crate::directory::ROOT;
+use crate::inode::{Inode, Kind, LINK};
+use crate::log::redo;
+use crate::superblock::Superblock;
+use crate::tree::{NAMESPACE, ORPHANS};
+
+pub struct Image {
+    pub superblock: Superblock,
+    pub device: Device,
+    pub roots: [u64; 64],
+}
+
+/// A name, where it is, and the inode that it leads to. The root has no name.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Found {
+    pub path: Vec<u8>,
+    pub parent: u64,
+    pub inode: Inode,
+}
+
+impl Image {
+    /// Opens the metadata device in a file, and redoes its log in memory.
+    #[expect(clippy::disallowed_methods, reason = "a reader of plain files")]
+    pub fn open(path: &Path) -> Result<Image, Error> {
+        let file = File::open(path)?;
+        let superblock = Superblock::find(&file)?;
+        let redone = redo(&file, &superblock)?;
+        let (blocks, tag) = (superblock.blocks, crc32c::crc32c(&superblock.uuid));
+        let device = Device { file, blocks, tag, redone, met: RefCell::new(BTreeSet::new()) };
+        let roots = match device.read(superblock.roots, ROOTS) {
+            Ok(block) => std::array::from_fn(|n| u64_at(&block[..], 32 + 8 * n)),
+            // The superblock has them as they were at home.
+            Err(Error::Damaged { .. }) if superblock.roots_copy != [0; 64] => superblock.roots_copy,
+            Err(error) => return Err(error),
+        };
+        Ok(Image { superblock, device, roots })
+    }
+
+    /// All names, a directory before what is in it and each in the order of its slots.
+    pub fn walk(&self) -> Result<Vec<Found>, Error> {
+        let root = self.locate(ROOT)?;
+        let mut found = vec![Found { path: Vec::new(), parent: ROOT, inode: self.inode(&root)? }];
+        let (mut queue, mut met) = (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([ROOT]));
+        while let Some((above, dir)) = queue.pop_front() {
+            self.list(&dir, &mut |slot| {
+                let path = [&above[..], b"/", &slot.name].concat();
+                let holder = if slot.state == LINK { self.locate(slot.ino)? } else { slot };
+                let inode = self.inode(&holder)?;
+                if inode.kind == Kind::Directory {
+                    if !met.insert(inode.ino) {
+                        return damaged(self.roots[1], "a directory with two names");
+                    }
+                    queue.push_back((path.clone(), holder));
+                }
+                found.push(Found { path, parent: dir.ino, inode });
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Inodes without a name that somebody may have open.
+    pub fn orphans(&self) -> Result<Vec<u64>, Error> {
+        let number = |key: &[u8]| u64::from_be_bytes(key.try_into().expect("eight bytes"));
+        Ok(self.entries(&ORPHANS)?.iter().map(|(key, _)| number(key)).collect())
+    }
+
+    /// All directories of the namespace index, each with that in which it lies (7.4).
+    pub fn namespace_index(&self) -> Result<Vec<(u64, u64)>, Error> {
+        let big = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
+        let entries = self.entries(&NAMESPACE)?;
+        Ok(entries.iter().map(|(key, _)| (big(&key[..5]), big(&key[8..]))).collect())
+    }
+}
