@@ -2,8 +2,10 @@
 //! (FORMAT.md 3.1), in the state in which the log leaves them.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::log::Redone;
@@ -24,6 +26,15 @@ pub const CONTENT_2048: u8 = 11;
 pub const CONTENT_4096: u8 = 12;
 pub const LAYOUT: u8 = 13;
 
+/// Bytes that are reserved, by type.
+const RESERVED: [(u8, Range<usize>); 5] = [
+    (ROOTS, 544..BLOCK),
+    (TREE, 38..48),
+    (NAME_MAP, 34..40),
+    (NAME_MAP, 4092..BLOCK),
+    (LAYOUT, 42..64),
+];
+
 pub type Block = [u8; BLOCK];
 
 /// Why something was not read.
@@ -42,6 +53,17 @@ pub enum Error {
         lsn: u64,
         what: &'static str,
     },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io(error) => write!(f, "{error}"),
+            Error::Refused(why) => write!(f, "{why}"),
+            Error::Damaged { block, what } => write!(f, "block {block}: {what}"),
+            Error::Log { lsn, what } => write!(f, "log at {lsn}: {what}"),
+        }
+    }
 }
 
 impl From<std::io::Error> for Error {
@@ -65,6 +87,11 @@ pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Keys of trees are big-endian, so that they sort as bytes.
+pub fn big(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
 pub fn is_zero(bytes: &[u8]) -> bool {
@@ -99,8 +126,8 @@ pub struct Device {
     pub blocks: u64,
     pub tag: u32,
     pub redone: Redone,
-    /// What was read of it, for whoever compares that with the bitmap.
-    pub met: RefCell<BTreeSet<u64>>,
+    /// The blocks that were read, with their types.
+    pub met: RefCell<BTreeMap<u64, u8>>,
 }
 
 impl Device {
@@ -109,18 +136,27 @@ impl Device {
         if block == 0 || block >= self.blocks {
             return damaged(block, "outside the device");
         }
-        self.met.borrow_mut().insert(block);
-        if let Some(redone) = self.redone.images.get(&block) {
-            let fits = redone[4] == kind;
-            return if fits { Ok(redone.clone()) } else { damaged(block, "of another type") };
-        }
-        let data = raw(&self.file, block)?;
-        check(&data, block, kind, self.tag)?;
-        // A change without an image is at home already (4.1).
-        let expected = self.redone.at_home.get(&block).copied().unwrap_or(0);
-        if u64_at(&data[..], 16) < expected {
-            return damaged(block, "older than the log says");
+        self.met.borrow_mut().insert(block, kind);
+        let data = match self.redone.images.get(&block) {
+            Some(redone) if redone[4] == kind => redone.clone(),
+            Some(_) => return damaged(block, "of another type"),
+            None => self.at_home(block, kind)?,
+        };
+        let mut reserved = RESERVED.into_iter().filter(|(of, _)| *of == kind);
+        if reserved.any(|(_, range)| !is_zero(&data[range])) {
+            return damaged(block, "reserved bytes are not zero");
         }
         Ok(data)
+    }
+
+    /// The block as it is at home, where it must have all changes of which the log has no image (4.1).
+    fn at_home(&self, block: u64, kind: u8) -> Result<Box<Block>, Error> {
+        let data = raw(&self.file, block)?;
+        check(&data, block, kind, self.tag)?;
+        let expected = self.redone.at_home.get(&block).copied().unwrap_or(0);
+        match u64_at(&data[..], 16) < expected {
+            true => damaged(block, "older than the log says"),
+            false => Ok(data),
+        }
     }
 }

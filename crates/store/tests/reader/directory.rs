@@ -2,7 +2,7 @@
 
 use crate::Image;
 use crate::device::{
-    BLOCK, Block, CONTENT, Error, HEADER, NAME_MAP, damaged, u16_at, u32_at, u64_at,
+    BLOCK, Block, CONTENT, Error, HEADER, NAME_MAP, big, damaged, u16_at, u32_at, u64_at,
 };
 use crate::inode::{LINK, Slot};
 use crate::tree::{DIRECTORY_TABLE, MOVED};
@@ -30,6 +30,9 @@ impl Image {
     fn chunk(&self, number: u64, owner: u64, index: u32) -> Result<Chunk, Error> {
         let table = self.roots[1];
         let key = |index: u64| (number << 16 | index).to_be_bytes();
+        if number >> 40 != 0 {
+            return damaged(table, "an impossible chunk");
+        }
         let Some(descriptor) = self.get(&DIRECTORY_TABLE, &key(DESCRIPTOR))? else {
             return damaged(table, "a chunk is not in the directory table");
         };
@@ -40,7 +43,7 @@ impl Image {
         let mut blocks = Vec::new();
         for (key, run) in self.range(&DIRECTORY_TABLE, &key(0), &key(DESCRIPTOR - 1))? {
             let (start, len) = (u64_at(&run, 0), u64::from(u32_at(&run, 16)));
-            let first = u64::from(u16::from_be_bytes([key[6], key[7]]));
+            let first = big(&key[6..]);
             if first != blocks.len() as u64 || first + len > CHUNK_BLOCKS {
                 return damaged(table, "the runs of a chunk have gaps");
             }
@@ -94,6 +97,9 @@ impl Image {
     /// The slot at a place, if there is one in use.
     fn slot(&self, chunk: u64, slot: u64) -> Result<Option<Slot>, Error> {
         let key = (chunk << 16 | DESCRIPTOR).to_be_bytes();
+        if chunk >> 40 != 0 {
+            return Ok(None);
+        }
         let Some(descriptor) = self.get(&DIRECTORY_TABLE, &key)? else { return Ok(None) };
         let (owner, index) = (u64_at(&descriptor, 0), u32_at(&descriptor, 16));
         let found = self.chunk(chunk, owner, index)?;

@@ -1,16 +1,16 @@
 //! A metadata device that is opened, and the way through its namespace: FORMAT.md 3.4, 6 and 7.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::path::Path;
 
-use crate::device::{Device, Error, ROOTS, damaged, u64_at};
+use crate::device::{Device, Error, ROOTS, big, damaged, u64_at};
 use crate::directory::ROOT;
 use crate::inode::{Inode, Kind, LINK};
 use crate::log::redo;
 use crate::superblock::Superblock;
-use crate::tree::{NAMESPACE, ORPHANS};
+use crate::tree::{Entry, NAMESPACE, ORPHANS};
 
 pub struct Image {
     pub superblock: Superblock,
@@ -34,7 +34,7 @@ impl Image {
         let superblock = Superblock::find(&file)?;
         let redone = redo(&file, &superblock)?;
         let (blocks, tag) = (superblock.blocks, crc32c::crc32c(&superblock.uuid));
-        let device = Device { file, blocks, tag, redone, met: RefCell::new(BTreeSet::new()) };
+        let device = Device { file, blocks, tag, redone, met: RefCell::new(BTreeMap::new()) };
         let roots = match device.read(superblock.roots, ROOTS) {
             Ok(block) => std::array::from_fn(|n| u64_at(&block[..], 32 + 8 * n)),
             // The superblock has them as they were at home.
@@ -69,14 +69,12 @@ impl Image {
 
     /// Inodes without a name that somebody may have open.
     pub fn orphans(&self) -> Result<Vec<u64>, Error> {
-        let number = |key: &[u8]| u64::from_be_bytes(key.try_into().expect("eight bytes"));
-        Ok(self.entries(&ORPHANS)?.iter().map(|(key, _)| number(key)).collect())
+        Ok(self.entries(&ORPHANS)?.iter().map(|(key, _)| big(key)).collect())
     }
 
-    /// All directories of the namespace index, each with that in which it lies (7.4).
-    pub fn namespace_index(&self) -> Result<Vec<(u64, u64)>, Error> {
-        let big = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
-        let entries = self.entries(&NAMESPACE)?;
-        Ok(entries.iter().map(|(key, _)| (big(&key[..5]), big(&key[8..]))).collect())
+    /// The namespace index (7.4): first chunk of the parent, who made the directory, the directory.
+    pub fn namespace_index(&self) -> Result<Vec<(u64, u64, u64)>, Error> {
+        let entry = |(key, _): &Entry| (big(&key[..5]), big(&key[5..8]), big(&key[8..]));
+        Ok(self.entries(&NAMESPACE)?.iter().map(entry).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! Slots and the inodes in them, with what lies elsewhere of them: FORMAT.md 7.2, 8, 8.1 and 9.
 
 use crate::Image;
-use crate::device::{BLOB, Error, LAYOUT, damaged, u16_at, u32_at, u64_at};
+use crate::device::{BLOB, Error, LAYOUT, big, damaged, u16_at, u32_at, u64_at};
 use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS};
 use crate::tree::EXTENTS;
 
@@ -14,6 +14,7 @@ const TARGET_IN_BLOB: u8 = 2;
 const CONTENT_IN_TAIL: u8 = 4;
 const CONTENT_IN_BLOB: u8 = 8;
 const LAYOUT_BLOCK: u8 = 16;
+const FLAGS: u8 = 31;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -81,10 +82,13 @@ pub struct Slot {
     /// First chunk of a directory, and of its name map; of other inodes something else.
     pub body: u64,
     pub map: u64,
+    /// Offset 32: who made a directory; the first layout block of a file.
+    /// Offset 52: the names of a directory with a name map; the second layout block of a file.
+    pub words: [u32; 2],
+    /// Of a directory.
+    pub fragments: u32,
     flags: u8,
     block: u64,
-    /// Offset 32 and offset 52.
-    words: [u32; 2],
     xattrs: u64,
     tail_xattrs: Vec<u8>,
     rest: Vec<u8>,
@@ -95,8 +99,8 @@ impl Slot {
     pub fn decode(bytes: &[u8], block: u64) -> Result<Slot, Error> {
         let kind = KINDS.get(usize::from(bytes[1]).wrapping_sub(1));
         let lengths = [usize::from(bytes[4]), u16_at(bytes, 6).into(), u16_at(bytes, 18).into()];
-        let (Some(&kind), INODE | LINK) = (kind, bytes[0]) else {
-            return damaged(block, "a slot of an unknown state or kind");
+        let (Some(&kind), INODE | LINK, 0) = (kind, bytes[0], bytes[5] & !FLAGS) else {
+            return damaged(block, "a slot of an unknown state or kind, or with unknown flags");
         };
         let mut tail = &bytes[136..];
         if lengths.iter().sum::<usize>() > tail.len() {
@@ -141,6 +145,7 @@ impl Slot {
             flags: bytes[5],
             block,
             words: [u32_at(bytes, 32), u32_at(bytes, 52)],
+            fragments: u32_at(bytes, 68),
             xattrs: u64_at(bytes, 112),
             tail_xattrs,
             rest,
@@ -180,17 +185,21 @@ impl Image {
 
     /// The content that lies with a regular file, and its segments.
     fn body(&self, slot: &Slot, inode: &mut Inode) -> Result<(), Error> {
-        let inline = self.superblock.has(INLINE_DATA);
+        let needs =
+            [(CONTENT_IN_TAIL | CONTENT_IN_BLOB, INLINE_DATA), (LAYOUT_BLOCK, LAYOUT_BLOCKS)];
+        if needs.iter().any(|&(flags, feature)| slot.has(flags) && !self.superblock.has(feature)) {
+            return damaged(slot.block, "a flag without its feature");
+        }
         let mut in_tail = &slot.rest[..];
-        if inline && slot.has(CONTENT_IN_BLOB) {
+        if slot.has(CONTENT_IN_BLOB) {
             inode.content = self.blob(slot.map)?;
-        } else if inline && slot.has(CONTENT_IN_TAIL) {
+        } else if slot.has(CONTENT_IN_TAIL) {
             inode.content = std::mem::take(&mut in_tail).to_vec();
         }
         inode.segments = in_tail.chunks_exact(24).map(segment_of).collect();
         // The word `body` counts the segments beyond the slot: in layout blocks (8.1), then in the extent tree (8).
-        let all = slot.body + inode.segments.len() as u64;
-        if self.superblock.has(LAYOUT_BLOCKS) && slot.has(LAYOUT_BLOCK) && slot.body > 0 {
+        let all = slot.body.saturating_add(inode.segments.len() as u64);
+        if slot.has(LAYOUT_BLOCK) && slot.body > 0 {
             for word in slot.words.into_iter().filter(|&word| word != 0) {
                 self.layout_block(u64::from(word), slot.ino, &mut inode.segments)?;
             }
@@ -198,8 +207,8 @@ impl Image {
         if (inode.segments.len() as u64) < all {
             let key = |file: u64| [slot.ino.to_be_bytes(), file.to_be_bytes()].concat();
             for (key, value) in self.range(&EXTENTS, &key(0), &key(u64::MAX))? {
-                let file = u64::from_be_bytes(key[8..].try_into().expect("eight bytes"));
-                inode.segments.push(segment_of(&[&file.to_le_bytes()[..], &value].concat()));
+                let file = big(&key[8..]).to_le_bytes();
+                inode.segments.push(segment_of(&[&file[..], &value].concat()));
             }
         }
         inode.segments.sort();

@@ -17,8 +17,10 @@ pub struct Redone {
     pub images: BTreeMap<u64, Box<Block>>,
     /// Blocks with changes and no image: they are at home in a version not older than this.
     pub at_home: BTreeMap<u64, u64>,
-    /// Whole groups that there were.
+    /// Whole groups that there were, where the last one begins, and the position behind it.
     pub groups: u64,
+    pub last: u64,
+    pub end: u64,
 }
 
 /// Goes through the log from the tail on.
@@ -37,8 +39,10 @@ pub fn redo(file: &File, superblock: &Superblock) -> Result<Redone, Error> {
         redone.groups += 1;
         epoch = u32_at(&group, 20);
         previous = Some(lsn);
+        redone.last = lsn;
         lsn += (group.len() as u64).next_multiple_of(BLOCK as u64);
     }
+    redone.end = lsn;
     if log.goes_on_behind(lsn)? {
         return Err(Error::Log { lsn, what: "a group is missing and later ones are whole" });
     }

@@ -1,12 +1,13 @@
 //! Images that the store makes, and what it tells of them itself.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use env::sim::{SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
 use redbud_store::{
-    Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, NewInode, OpenOptions,
-    PagFormat, SlotSize, Stop, Txn,
+    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, OpenOptions, PagFormat,
+    SlotSize, Stop, Txn,
 };
 use types::{
     Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
@@ -19,8 +20,10 @@ use crate::space::{Pag, Run};
 
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const SIZE: u64 = 64 << 20;
+/// Bytes of the log.
+pub const LOG: u64 = 4 << 20;
 /// Blocks of each data zone.
-pub const PAG_BLOCKS: u64 = 6000;
+const PAG_BLOCKS: u64 = 6000;
 
 /// What an image is to be like.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +33,9 @@ pub struct Plan {
     pub near: bool,
     /// Cut from the power, with a log that must be redone; else closed.
     pub cut: bool,
-    /// Names that the large directory gets.
+    /// Names that the large directory gets, and operations by chance.
     pub names: u32,
+    pub operations: u64,
 }
 
 /// The file system as the store tells it.
@@ -58,10 +62,9 @@ impl Plan {
     }
 }
 
+/// Small directories have all that large ones have.
 fn options() -> OpenOptions {
-    // Small directories have all that large ones have, and so have small files.
-    let (maps, layouts) = (MapLimits::TINY, LayoutLimits::TINY);
-    OpenOptions { cache_bytes: 0, maps, layouts, ..OpenOptions::default() }
+    OpenOptions { cache_bytes: 0, home_batch: 1, maps: MapLimits::TINY, ..OpenOptions::default() }
 }
 
 fn name(text: &str) -> Name {
@@ -96,36 +99,57 @@ fn new(kind: FileKind, n: u64) -> NewInode<'static> {
     }
 }
 
-/// The device of a file system that has everything.
+/// The device of a file system that has everything, as the power left it.
 pub fn make(plan: Plan) -> SimDisk {
+    make_cutting(plan, u64::MAX).pop().unwrap()
+}
+
+/// The same, and before it what a power cut would have left after each so many operations.
+pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
-    world.run(move |env| async move {
-        let device = env.open_disk("meta", WRITE).await.unwrap();
-        let pag =
-            |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: PAG_BLOCKS };
-        let format = FormatOptions {
-            name: "made".to_owned(),
-            uuid: Uuid([0x51; 16]),
-            log_bytes: 4 << 20,
-            pags: vec![pag(0), pag(7)],
-            features: plan.features(),
-            force: false,
-        };
-        Mfs::format(&env, &device, &format).await.unwrap();
+    let device = disk.clone();
+    let mut rng = SimRng::new(1);
+    let cuts = world.run(move |env| async move {
+        format(&env, plan).await;
         let mfs = open(&env, false).await;
         large(&mfs, plan.names).await;
         mfs.close().await.unwrap();
         let mfs = open(&env, false).await;
         let client = run(&mfs, |txn| txn.new_client(&[b'c'; 4000])).await;
         special(&mfs, client).await;
-        work(&mfs, client).await;
+        fragmented(&mfs, client).await;
+        let mut cuts = Vec::new();
+        let mut chance = Chance::new(client);
+        for n in 0..plan.operations {
+            chance.operation(&mfs, n).await;
+            // The log and the checkpoint go on meanwhile.
+            env.sleep(Duration::from_micros(100)).await;
+            if n % each == each - 1 {
+                cuts.push(device.after_power_cut(&mut rng));
+            }
+        }
         match plan.cut {
             true => mfs.sync().await.unwrap(),
             false => mfs.close().await.unwrap(),
         }
+        cuts
     });
-    disk.after_power_cut(&mut SimRng::new(1))
+    cuts.into_iter().chain([disk.after_power_cut(&mut SimRng::new(1))]).collect()
+}
+
+async fn format(env: &Env, plan: Plan) {
+    let device = env.open_disk("meta", WRITE).await.unwrap();
+    let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: PAG_BLOCKS };
+    let format = FormatOptions {
+        name: "made".to_owned(),
+        uuid: Uuid([0x51; 16]),
+        log_bytes: LOG,
+        pags: vec![pag(0), pag(7)],
+        features: plan.features(),
+        force: false,
+    };
+    Mfs::format(env, &device, &format).await.unwrap();
 }
 
 /// A directory that is so large that it has a name map, and lost every third name.
@@ -179,41 +203,81 @@ async fn special(mfs: &Mfs, client: ClientId) {
     .await;
 }
 
-/// Operations by chance on files of one tree.
-async fn work(mfs: &Mfs, client: ClientId) {
-    let mut rng = SimRng::new(7);
-    let mut dirs = vec![Ino::ROOT];
-    let mut pool = Vec::new();
-    for n in 0..900 {
-        let mut below = |limit: u64| rng.next_u64() % limit;
-        let (dir, to) =
-            (dirs[below(dirs.len() as u64) as usize], dirs[below(dirs.len() as u64) as usize]);
-        let (text, other) = (name(&format!("f{}", below(40))), name(&format!("f{}", below(40))));
-        let (what, at, amount) = (below(12), below(60), below(30));
-        if pool.is_empty() {
-            pool = run(mfs, |txn| txn.grant(client, None, 200)).await;
+/// Files of few and many segments, which came in no order; of each the middle goes again.
+async fn fragmented(mfs: &Mfs, client: ClientId) {
+    let new_dir = new(FileKind::Directory, 3);
+    let dir = run(mfs, |txn| txn.create(Ino::ROOT, &name("fragmented"), &new_dir, None)).await;
+    for count in [1, 14, 40, 200, 400, 900] {
+        let text = name(&format!("{count}"));
+        let ino = run(mfs, |txn| txn.create(dir, &text, &new(FileKind::Regular, 8), None)).await;
+        let mut left = Vec::new();
+        for n in (0..count).map(|n| n * 7_919 % count) {
+            if left.is_empty() {
+                left = run(mfs, |txn| txn.grant(client, None, 100)).await;
+            }
+            let (pag, addr, len) = left.pop().unwrap();
+            let state = if n % 3 == 0 { ExtentState::Unwritten } else { ExtentState::Written };
+            let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
+            run(mfs, |txn| txn.map(ino, client, extent)).await;
+            if len > 1 {
+                left.push((pag, PagBlock(addr.0 + 1), len - 1));
+            }
         }
-        let (pag, addr) = (pool[0].0, pool[0].1);
+        let middle = (FileBlock(count), FileBlock(count + count / 10));
+        while !run(mfs, |txn| txn.unmap(ino, middle.0, middle.1)).await {}
+    }
+}
+
+/// Operations by chance on the files of a few directories.
+struct Chance {
+    rng: SimRng,
+    client: ClientId,
+    dirs: Vec<Ino>,
+    /// What is left of the client's last grant.
+    pool: Vec<(PagId, PagBlock, u64)>,
+}
+
+impl Chance {
+    fn new(client: ClientId) -> Chance {
+        Chance { rng: SimRng::new(7), client, dirs: vec![Ino::ROOT], pool: Vec::new() }
+    }
+
+    async fn operation(&mut self, mfs: &Mfs, n: u64) {
+        let mut below = |limit: u64| self.rng.next_u64() % limit;
+        let mut dir = || self.dirs[below(self.dirs.len() as u64) as usize];
+        let (dir, to) = (dir(), dir());
+        let mut file = || name(&format!("f{}", below(20)));
+        let (text, other) = (file(), file());
+        let (what, at, amount) = (below(12), below(60), below(30));
+        if self.pool.is_empty() {
+            self.pool = run(mfs, |txn| txn.grant(self.client, None, 200)).await;
+        }
+        let (client, (pag, addr, len)) = (self.client, self.pool[0]);
         let done = mfs.run(Cost::STEP, |txn| {
-            let found = txn.lookup(dir, &text)?;
-            let made = match found {
+            let made = match txn.lookup(dir, &text)? {
                 Some(ino) => ino,
-                None if n % 25 == 0 => {
+                None if n % 70 == 0 => {
                     let made = txn.create(dir, &text, &new(FileKind::Directory, n), None)?;
-                    return Ok((Some(made), false));
+                    return Ok(Done::Directory(made));
                 }
                 None => txn.create(dir, &text, &new(FileKind::Regular, n), None)?,
             };
+            if attr(txn, made)?.kind == FileKind::Directory {
+                if !txn.is_within(to, made)? {
+                    txn.rename(dir, &text, to, &other)?;
+                }
+                return Ok(Done::Other);
+            }
             match what {
                 0..6 => {
                     let state =
                         if what == 0 { ExtentState::Unwritten } else { ExtentState::Written };
                     let extent = Extent { file: FileBlock(at * 3), len: 1, pag, addr, state };
                     txn.map(made, client, extent)?;
-                    let attr = txn.attr(made)?.ok_or(Stop::Fault(Fault::Stale))?;
-                    let size = attr.size.max((at * 3 + 1) << 12);
-                    txn.set_attr(&Attr { size, version: attr.version + 1, ..attr })?;
-                    return Ok((None, true));
+                    let old = attr(txn, made)?;
+                    let size = old.size.max((at * 3 + 1) << 12);
+                    txn.set_attr(&Attr { size, version: old.version + 1, ..old })?;
+                    return Ok(Done::Mapped);
                 }
                 6 => txn.set_content(made, &vec![n as u8; (at * 60 + 1) as usize])?,
                 7 => drop(txn.unmap(made, FileBlock(at), FileBlock(at + amount))?),
@@ -228,22 +292,32 @@ async fn work(mfs: &Mfs, client: ClientId) {
                 }
                 _ => txn.set_xattr(made, b"user.some", &vec![b'y'; (at * 9) as usize])?,
             }
-            Ok((None, false))
+            Ok(Done::Other)
         });
-        // Names that are taken, directories where files should be: nothing happens then.
-        if let Ok(((made, mapped), _)) = done.await {
-            dirs.extend(made);
-            if mapped {
-                pool[0].1 = PagBlock(addr.0 + 1);
-                pool[0].2 -= 1;
-                pool.retain(|run| run.2 > 0);
+        match done.await.map(|(done, _)| done) {
+            Ok(Done::Directory(made)) => self.dirs.push(made),
+            Ok(Done::Mapped) => {
+                self.pool[0] = (pag, PagBlock(addr.0 + 1), len - 1);
+                self.pool.retain(|run| run.2 > 0);
             }
+            // Where a name is taken, or there is no inline data, nothing happens.
+            Ok(Done::Other) | Err(_) => {}
         }
     }
 }
 
+enum Done {
+    Directory(Ino),
+    Mapped,
+    Other,
+}
+
+fn attr(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
+}
+
 fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let attr = attr(txn, ino)?;
     txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
 }
 
@@ -312,7 +386,7 @@ async fn walk(mfs: &Mfs) -> Vec<Found> {
 }
 
 fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let attr = attr(txn, ino)?;
     let is_file = attr.kind == FileKind::Regular;
     let mut xattrs = Vec::new();
     for (name, _) in txn.xattrs(ino)? {

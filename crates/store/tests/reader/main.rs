@@ -4,8 +4,9 @@
 //! - the modules of the reader use the standard library and CRC32C, nothing of Redbud; the store is in the tests only,
 //!   where it makes images and says what should be found;
 //! - what the reader needs to know stands in FORMAT.md, whose sections the modules name;
-//! - reading is total: any bytes give a tree or an [`Error`](device::Error).
+//! - reading is total: any bytes give a tree or an [`Error`].
 
+mod damage;
 mod device;
 mod directory;
 mod golden;
@@ -13,20 +14,24 @@ mod image;
 mod inode;
 mod log;
 mod made;
+mod sound;
 mod space;
 mod superblock;
 mod tree;
 
+use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use env::sim::SimDisk;
 use redbud_store::SlotSize;
 
-use directory::ATTIC;
+use device::{
+    BITMAP, BLOB, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, LAYOUT, NAME_MAP,
+    REPLIES, ROOTS, TREE,
+};
 use image::Image;
-use inode::{Kind, Slot};
-use made::{Plan, Told, make, told};
+use made::{LOG, Plan, Told, make, make_cutting, told};
 
 const GOLDENS: [&str; 8] = [
     "v1",
@@ -69,6 +74,7 @@ fn every_golden_image_is_what_the_text_beside_it_says() {
             assert_eq!(found, expected, "{name}");
         }
         assert_eq!(golden::text(&image), expected);
+        sound::check(&image);
     }
 }
 
@@ -80,45 +86,78 @@ fn written(name: &str, disk: &SimDisk) -> PathBuf {
 }
 
 /// Everything that the reader finds.
-fn read(image: &Image) -> Told {
-    let clients = image.clients().unwrap();
-    let first = clients[0].0;
-    let replies = image.replies().unwrap().into_iter();
+fn read(image: &Image) -> Result<Told, Error> {
+    let clients = image.clients()?;
+    let first = clients.first().map_or(0, |client| client.0);
+    let replies = image.replies()?.into_iter();
     let mut kept = replies.filter(|&(client, slot, ..)| (client, slot) == (first, 4));
-    let mut settings = image.settings().unwrap().into_iter().filter(|&(key, _)| key == 3);
-    Told {
-        found: image.walk().unwrap(),
-        orphans: image.orphans().unwrap(),
-        pags: image.pags().unwrap(),
-        pools: image.pools().unwrap(),
+    let mut settings = image.settings()?.into_iter().filter(|&(key, _)| key == 3);
+    Ok(Told {
+        found: image.walk()?,
+        orphans: image.orphans()?,
+        pags: image.pags()?,
+        pools: image.pools()?,
         clients,
         reply: kept.next().map(|(_, _, sequence, answer)| (sequence, answer)),
         setting: settings.next().map(|(_, value)| value),
-    }
+    })
 }
 
 /// Compares the reader with the store, and what it reads with itself.
-fn check(name: &str, plan: Plan) {
-    let disk = make(plan);
-    let path = written(name, &disk);
+fn check(name: &str, disk: &SimDisk) -> Image {
+    let path = written(name, disk);
     let image = Image::open(&path).unwrap();
-    assert_eq!(image.device.redone.groups > 0, plan.cut, "{plan:?}");
-    let (read, told) = (read(&image), told(&disk));
-    for (read, told) in read.found.iter().zip(&told.found) {
-        assert_eq!(read, told, "{plan:?}");
-    }
-    assert_eq!(read.found.len(), told.found.len());
-    assert_eq!(Told { found: Vec::new(), ..read }, Told { found: Vec::new(), ..told }, "{plan:?}");
+    // The image stays open.
     std::fs::remove_file(path).unwrap();
+    let (read, told) = (read(&image).unwrap(), told(disk));
+    for (read, told) in read.found.iter().zip(&told.found) {
+        assert_eq!(read, told, "{name}");
+    }
+    assert_eq!(read.found.len(), told.found.len(), "{name}");
+    assert_eq!(Told { found: Vec::new(), ..read }, Told { found: Vec::new(), ..told }, "{name}");
+    sound::check(&image);
+    image
 }
+
+const USUAL: Plan = Plan {
+    slots: SlotSize::Bytes512,
+    inline: true,
+    near: true,
+    cut: true,
+    names: 300,
+    operations: 900,
+};
 
 #[test]
 fn an_image_of_each_kind_is_what_the_store_tells_of_it() {
-    for slots in SlotSize::ALL {
+    let sizes = [CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096];
+    for (slots, content) in SlotSize::ALL.into_iter().zip(sizes) {
         for kind in 0..8 {
             let (inline, near, cut) = (kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
-            let name = format!("{slots:?}-{kind}");
-            check(&name, Plan { slots, inline, near, cut, names: 300 });
+            let plan = Plan { slots, inline, near, cut, ..USUAL };
+            let image = check(&format!("{slots:?}-{kind}"), &make(plan));
+            assert_eq!(image.device.redone.groups > 0, cut, "{plan:?}");
+            // Everything that there may be was read.
+            let mut expected =
+                BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, BLOB, REPLIES, NAME_MAP]);
+            expected.insert(content);
+            expected.extend(near.then_some(LAYOUT));
+            assert_eq!(
+                image.device.met.borrow().values().copied().collect::<BTreeSet<_>>(),
+                expected
+            );
         }
     }
+}
+
+#[test]
+fn what_a_power_cut_leaves_is_redone_wherever_it_came() {
+    let (mut round, mut at_home) = (0, 0);
+    for (n, disk) in make_cutting(Plan { operations: 4500, ..USUAL }, 211).iter().enumerate() {
+        let image = check(&format!("cut-{n}"), disk);
+        round += usize::from(image.device.redone.end / LOG > image.superblock.tail / LOG);
+        at_home += image.device.redone.at_home.len();
+    }
+    assert!(round > 0, "the end of the log never came before its beginning");
+    assert!(at_home > 0, "no block had changes without an image");
 }

@@ -1,7 +1,7 @@
 //! Data space, clients, settings and the bitmap: FORMAT.md 3.5, 10 and 11.
 
 use crate::Image;
-use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, u16_at, u32_at, u64_at};
+use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, big, u16_at, u32_at, u64_at};
 use crate::tree::{
     CLIENTS, Entry, FREE, FREED, PAGS, POOLS, REPLIES as REPLY_TREE, SETTINGS, Tree,
 };
@@ -23,10 +23,6 @@ pub struct Run {
     pub start: u64,
     pub len: u64,
     pub client: u64,
-}
-
-fn big(key: &[u8]) -> u64 {
-    key.iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
 impl Image {

@@ -11,6 +11,7 @@ use crate::device::{
 const UNFINISHED_LOAD: u8 = 1;
 const SLOTS: [(u8, u8); 3] = [(2, CONTENT_1024), (3, CONTENT_2048), (4, CONTENT_4096)];
 pub const INLINE_DATA: u8 = 5;
+pub const NAMESPACE_INDEX: u8 = 6;
 pub const LAYOUT_BLOCKS: u8 = 7;
 const KNOWN: u64 = 0xff;
 
@@ -118,8 +119,9 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
         needed,
     };
     let log_end = superblock.log_first.saturating_add(u64_at(data, 88));
-    let aligned = superblock.tail.is_multiple_of(BLOCK as u64);
-    if superblock.log_bytes == 0 || log_end >= superblock.blocks || !aligned {
+    let tail = superblock.tail;
+    let possible = tail.is_multiple_of(BLOCK as u64) && tail < u64::MAX - superblock.log_bytes;
+    if superblock.log_bytes == 0 || log_end >= superblock.blocks || !possible {
         return damaged(place, "an impossible log");
     }
     Ok(superblock)

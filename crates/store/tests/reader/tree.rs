@@ -31,8 +31,8 @@ pub const NAMESPACE: Tree = tree(17, 16, 8);
 const PLANTED: [usize; 6] = [2, 3, 4, 7, 8, 17];
 
 const ENTRIES: usize = 48;
-/// Higher trees would have more leaves than a device has blocks.
-const LEVELS: u8 = 16;
+/// Bytes of a child's block number.
+const CHILD: usize = 8;
 
 pub type Entry = (Vec<u8>, Vec<u8>);
 
@@ -51,7 +51,9 @@ impl Image {
     pub fn range(&self, tree: &Tree, first: &[u8], last: &[u8]) -> Result<Vec<Entry>, Error> {
         let mut out = Vec::new();
         if let root @ 1.. = self.roots[tree.root] {
-            self.descend(tree, root, None, (first, last), &mut out)?;
+            let node = self.node(tree, root)?;
+            let bounds = Bounds { low: &vec![0; tree.key], high: None };
+            self.descend(tree, &node, bounds, (first, last), &mut out)?;
         }
         if PLANTED.contains(&tree.root) {
             out.retain(|(key, _)| !is_zero(key));
@@ -59,50 +61,70 @@ impl Image {
         Ok(out)
     }
 
-    /// Adds what is below the node in `block`; `level`: of the node above it.
+    /// Adds the entries below a node that have wanted keys. Its keys must lie within `bounds`.
     fn descend(
         &self,
         tree: &Tree,
-        block: u64,
-        above: Option<u8>,
+        node: &Node,
+        bounds: Bounds<'_>,
         (first, last): (&[u8], &[u8]),
         out: &mut Vec<Entry>,
     ) -> Result<(), Error> {
-        let node = self.device.read(block, TREE)?;
-        let (level, list) = node_of(tree, &node, block)?;
-        if level > LEVELS || above.is_some_and(|above| above != level + 1) {
-            return damaged(block, "a node at the wrong level");
-        }
-        for (n, &(key, value)) in list.iter().enumerate() {
-            if level == 0 {
-                if (first..=last).contains(&key) {
-                    out.push((key.to_vec(), value.to_vec()));
-                }
-                continue;
+        for n in 0..node.count {
+            let (key, value) = node.entry(n);
+            // The separator of the first child is unused: it has all keys from the node's own bound on.
+            let low = if node.level > 0 && n == 0 { bounds.low } else { key };
+            let high = if n + 1 < node.count { Some(node.entry(n + 1).0) } else { bounds.high };
+            if low < bounds.low || high.is_some_and(|high| high <= low) {
+                return damaged(node.block, "keys out of order");
             }
-            // A child has the keys from its separator on and below the next one's; that of the first is unused.
-            let begins_behind = n > 0 && key > last;
-            let ends_before = list.get(n + 1).is_some_and(|(next, _)| *next <= first);
-            if !begins_behind && !ends_before {
-                self.descend(tree, u64_at(value, 0), Some(level), (first, last), out)?;
+            let is_wanted = low <= last && high.is_none_or(|high| high > first);
+            if node.level == 0 && (first..=last).contains(&key) {
+                out.push((key.to_vec(), value.to_vec()));
+            } else if node.level > 0 && is_wanted {
+                let child = self.node(tree, u64_at(value, 0))?;
+                if child.level != node.level - 1 || child.count == 0 {
+                    return damaged(child.block, "a node in the wrong place");
+                }
+                self.descend(tree, &child, Bounds { low, high }, (first, last), out)?;
             }
         }
         Ok(())
     }
+
+    fn node(&self, tree: &Tree, block: u64) -> Result<Node, Error> {
+        let data = self.device.read(block, TREE)?;
+        let (level, count) = (data[32], usize::from(u16_at(&data[..], 36)));
+        let value = if level == 0 { tree.value } else { CHILD };
+        let widths = (usize::from(data[33]), usize::from(u16_at(&data[..], 34)));
+        if widths != (tree.key, tree.value) || count * (tree.key + value) > data.len() - ENTRIES {
+            return damaged(block, "a node of another tree");
+        }
+        Ok(Node { block, level, key: tree.key, width: tree.key + value, count, data })
+    }
 }
 
-/// The level of a node, and its keys with what belongs to them.
-fn node_of<'a>(
-    tree: &Tree,
-    node: &'a Block,
+/// The keys of a node: not below `low` and below `high`, if it has one.
+#[derive(Clone, Copy)]
+struct Bounds<'a> {
+    low: &'a [u8],
+    high: Option<&'a [u8]>,
+}
+
+struct Node {
     block: u64,
-) -> Result<(u8, Vec<(&'a [u8], &'a [u8])>), Error> {
-    let (level, count) = (node[32], usize::from(u16_at(node, 36)));
-    let value = if level == 0 { tree.value } else { 8 };
-    let widths = (usize::from(node[33]), usize::from(u16_at(node, 34)));
-    if widths != (tree.key, tree.value) || count * (tree.key + value) > node.len() - ENTRIES {
-        return damaged(block, "a node of another tree");
+    level: u8,
+    /// Bytes of a key, and of an entry.
+    key: usize,
+    width: usize,
+    count: usize,
+    data: Box<Block>,
+}
+
+impl Node {
+    /// A key, and the value or child that belongs to it.
+    fn entry(&self, n: usize) -> (&[u8], &[u8]) {
+        let at = ENTRIES + n * self.width;
+        self.data[at..at + self.width].split_at(self.key)
     }
-    let entries = node[ENTRIES..].chunks_exact(tree.key + value).take(count);
-    Ok((level, entries.map(|entry| entry.split_at(tree.key)).collect()))
 }
