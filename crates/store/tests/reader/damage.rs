@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use env::sim::{SimDisk, SimRng};
 
-use crate::device::{BLOCK, Error, ROOTS, u64_at};
+use crate::device::{BLOCK, Error, ROOTS, u32_at, u64_at};
 use crate::made::{Plan, Told, make, make_cutting};
 use crate::{Image, USUAL, check, read, written};
 
@@ -55,6 +55,13 @@ fn one_copy_of_the_superblock_and_of_the_roots_is_enough() {
         assert_eq!(flipped(&disk, blocks), whole, "{blocks:?}");
     }
     assert_eq!(flipped(&disk, &[first, last]), Err("block 1: wrong checksum".to_owned()));
+    // The write of the roots was lost before the tail moved.
+    let mut old = disk.peek(roots * BLOCK as u64, BLOCK);
+    old[32..40].fill(7);
+    old[40..48].fill(0);
+    seal(&mut old);
+    disk.poke(roots * BLOCK as u64, &old);
+    assert_eq!(flipped(&disk, &[]), whole);
 }
 
 #[test]
@@ -123,33 +130,57 @@ fn features_that_are_unknown_are_refused_by_name_if_they_are_needed() {
     assert!(with(200, 1 << 7, 64 + 7).is_ok());
 }
 
-#[test]
-fn bytes_by_chance_under_right_checksums_give_a_tree_or_an_error() {
-    let path = written("chance", &make(SMALL));
-    let image = Image::open(&path).unwrap();
-    crate::sound::check(&image);
-    let mut blocks: Vec<u64> = image.device.met.borrow().keys().copied().collect();
-    blocks.extend([1, image.superblock.blocks - 1]);
+/// Where the groups of the log lie on the device that do not go on at its beginning, and their lengths.
+fn groups(image: &Image, disk: &SimDisk) -> Vec<(u64, usize)> {
+    let (superblock, end) = (&image.superblock, image.device.redone.end);
+    let (mut lsn, mut out) = (superblock.tail, Vec::new());
+    while lsn < end {
+        let offset = lsn % superblock.log_bytes;
+        let place = superblock.log_first * BLOCK as u64 + offset;
+        let len = u32_at(&disk.peek(place, 64), 16) as usize;
+        if offset + len as u64 <= superblock.log_bytes {
+            out.push((place, len));
+        }
+        lsn += (len as u64).next_multiple_of(BLOCK as u64);
+    }
+    out
+}
+
+/// Changes one of these pieces, all of which begin with their checksum, again and again.
+fn try_by_chance(name: &str, disk: &SimDisk, pieces: &[(u64, usize)]) {
+    let path = written(name, disk);
     #[expect(clippy::disallowed_methods, reason = "the reader opens plain files")]
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    let mut rng = SimRng::new(3);
-    let mut refused = 0;
-    for _ in 0..800 {
-        let place = blocks[rng.next_u64() as usize % blocks.len()] * BLOCK as u64;
-        let mut data = [0; BLOCK];
+    let (mut rng, mut refused) = (SimRng::new(3), 0);
+    let mut below = |limit: usize| rng.next_u64() as usize % limit;
+    for _ in 0..500 {
+        let (place, len) = pieces[below(pieces.len())];
+        let mut data = vec![0; len];
         file.read_exact_at(&mut data, place).unwrap();
-        let old = data;
+        let old = data.clone();
         // Most of what decides lies in the first bytes.
-        let within = [64, 300, BLOCK][rng.next_u64() as usize % 3];
-        for _ in 0..=rng.next_u64() % 3 {
-            let at = rng.next_u64() as usize % within;
-            data[at] = [0, 1, 0xff, rng.next_u64() as u8][rng.next_u64() as usize % 4];
+        let within = len.min([80, 300, len][below(3)]);
+        for _ in 0..=below(3) {
+            data[below(within)] = [0, 1, 0xff, below(256) as u8][below(4)];
         }
         seal(&mut data);
         file.write_all_at(&data, place).unwrap();
         refused += usize::from(Image::open(&path).and_then(|image| read(&image)).is_err());
         file.write_all_at(&old, place).unwrap();
     }
-    assert!((100..700).contains(&refused), "{refused}");
+    assert!((50..500).contains(&refused), "{name}: {refused}");
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn bytes_by_chance_under_right_checksums_give_a_tree_or_an_error() {
+    let disk = make(CLOSED);
+    let image = check("blocks", &disk);
+    let blocks: Vec<u64> = image.device.met.borrow().keys().copied().collect();
+    let blocks = blocks.into_iter().chain([1, image.superblock.blocks - 1]);
+    let pieces: Vec<_> = blocks.map(|block| (block * BLOCK as u64, BLOCK)).collect();
+    try_by_chance("by chance", &disk, &pieces);
+    let disk = make(SMALL);
+    let image = check("groups", &disk);
+    try_by_chance("by chance", &disk, &groups(&image, &disk));
 }

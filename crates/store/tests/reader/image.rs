@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::path::Path;
 
-use crate::device::{Device, Error, ROOTS, big, damaged, u64_at};
+use crate::device::{Block, Device, Error, ROOTS, big, damaged, u64_at};
 use crate::directory::ROOT;
 use crate::inode::{Inode, Kind, LINK};
-use crate::log::redo;
+use crate::log::{Redone, redo};
 use crate::superblock::Superblock;
 use crate::tree::{Entry, NAMESPACE, ORPHANS};
 
@@ -35,12 +35,7 @@ impl Image {
         let redone = redo(&file, &superblock)?;
         let (blocks, tag) = (superblock.blocks, crc32c::crc32c(&superblock.uuid));
         let device = Device { file, blocks, tag, redone, met: RefCell::new(BTreeMap::new()) };
-        let roots = match device.read(superblock.roots, ROOTS) {
-            Ok(block) => std::array::from_fn(|n| u64_at(&block[..], 32 + 8 * n)),
-            // The superblock has them as they were at home.
-            Err(Error::Damaged { .. }) if superblock.roots_copy != [0; 64] => superblock.roots_copy,
-            Err(error) => return Err(error),
-        };
+        let roots = roots_of(&superblock, &device)?;
         Ok(Image { superblock, device, roots })
     }
 
@@ -77,4 +72,25 @@ impl Image {
         let entry = |(key, _): &Entry| (big(&key[..5]), big(&key[5..8]), big(&key[8..]));
         Ok(self.entries(&NAMESPACE)?.iter().map(entry).collect())
     }
+}
+
+/// The roots, or what the superblock has of them where the last write of their block was lost (3.2).
+fn roots_of(superblock: &Superblock, device: &Device) -> Result<[u64; 64], Error> {
+    let copy = Some(superblock.roots_copy).filter(|words| *words != [0; 64]);
+    let Redone { images, at_home, .. } = &device.redone;
+    let block = superblock.roots;
+    match (device.read(block, ROOTS), copy) {
+        (Ok(data), Some(copy)) => {
+            let in_log = images.contains_key(&block) || at_home.contains_key(&block);
+            let is_newer = u64_at(&data[..], 16) > superblock.tail;
+            Ok(if in_log || is_newer { words_of(&data) } else { copy })
+        }
+        (Ok(data), None) => Ok(words_of(&data)),
+        (Err(Error::Damaged { .. }), Some(copy)) => Ok(copy),
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn words_of(roots: &Block) -> [u64; 64] {
+    std::array::from_fn(|n| u64_at(roots, 32 + 8 * n))
 }

@@ -9,6 +9,7 @@ use crate::superblock::Superblock;
 
 const GROUP_HEADER: usize = 64;
 const IMAGE: u8 = 1;
+const CHANGE: u8 = 2;
 
 /// What the log says of blocks.
 #[derive(Default)]
@@ -120,6 +121,9 @@ impl Redone {
     fn item<'a>(&mut self, bytes: &'a [u8], lsn: u64) -> Option<&'a [u8]> {
         let (head, mut rest) = bytes.split_at_checked(12)?;
         let (block, what, kind) = (u64_at(head, 0), head[8], head[9]);
+        if !matches!(what, IMAGE | CHANGE) {
+            return None;
+        }
         if what == IMAGE {
             let mut data = Box::new([0; BLOCK]);
             data[4] = kind;

@@ -117,6 +117,7 @@ pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
         mfs.close().await.unwrap();
         let mfs = open(&env, false).await;
         let client = run(&mfs, |txn| txn.new_client(&[b'c'; 4000])).await;
+        run(&mfs, |txn| txn.new_client(b"")).await;
         special(&mfs, client).await;
         fragmented(&mfs, client).await;
         let mut cuts = Vec::new();
@@ -256,7 +257,7 @@ impl Chance {
         let done = mfs.run(Cost::STEP, |txn| {
             let made = match txn.lookup(dir, &text)? {
                 Some(ino) => ino,
-                None if n % 70 == 0 => {
+                None if n.is_multiple_of(70) => {
                     let made = txn.create(dir, &text, &new(FileKind::Directory, n), None)?;
                     return Ok(Done::Directory(made));
                 }

@@ -25,6 +25,13 @@ pub struct Run {
     pub client: u64,
 }
 
+pub struct Reply {
+    pub client: u64,
+    pub slot: u64,
+    pub sequence: u32,
+    pub answer: Vec<u8>,
+}
+
 impl Image {
     pub fn pags(&self) -> Result<Vec<Pag>, Error> {
         let pag = |(key, value): &Entry| Pag {
@@ -66,16 +73,20 @@ impl Image {
         self.entries(&CLIENTS)?.iter().map(client).collect()
     }
 
-    /// What is kept for clients: client, slot, sequence, answer.
-    pub fn replies(&self) -> Result<Vec<(u64, u64, u32, Vec<u8>)>, Error> {
+    /// The answers that are kept for clients.
+    pub fn replies(&self) -> Result<Vec<Reply>, Error> {
         let mut out = Vec::new();
         for (key, value) in self.entries(&REPLY_TREE)? {
             let block = self.device.read(u64_at(&value, 0), REPLIES)?;
             for (n, reply) in (0..).zip(block[HEADER..].chunks_exact(1352).take(3)) {
                 let len = usize::from(u16_at(reply, 4)).min(1024);
                 if u16_at(reply, 6) == 1 {
-                    let slot = 3 * big(&key[8..]) + n;
-                    out.push((big(&key[..8]), slot, u32_at(reply, 0), reply[8..8 + len].to_vec()));
+                    out.push(Reply {
+                        client: big(&key[..8]),
+                        slot: 3 * big(&key[8..]) + n,
+                        sequence: u32_at(reply, 0),
+                        answer: reply[8..8 + len].to_vec(),
+                    });
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! B+trees: FORMAT.md 5, and the table of those that there are (7.4).
+//! B+trees, and those that there are: FORMAT.md 5 and 5.1.
 
 use crate::Image;
 use crate::device::{Block, Error, TREE, damaged, is_zero, u16_at, u64_at};
