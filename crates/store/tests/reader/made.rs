@@ -104,7 +104,8 @@ pub fn make(plan: Plan) -> SimDisk {
     make_cutting(plan, u64::MAX).pop().unwrap()
 }
 
-/// The same, and before it what a power cut would have left after each so many operations.
+/// The same, and before it what a power cut would have left after each so many operations, and whenever a group
+/// reached from the end of the log to its beginning.
 pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
@@ -126,7 +127,11 @@ pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
             chance.operation(&mfs, n).await;
             // The log and the checkpoint go on meanwhile.
             env.sleep(Duration::from_micros(100)).await;
-            if n % each == each - 1 {
+            let before_end = LOG - mfs.last_committed().lsn.0 % LOG;
+            if before_end < WIDE / 2 {
+                wide(&mfs, n).await;
+            }
+            if each < u64::MAX && (n % each == each - 1 || before_end < WIDE / 2) {
                 cuts.push(device.after_power_cut(&mut rng));
             }
         }
@@ -227,6 +232,22 @@ async fn fragmented(mfs: &Mfs, client: ClientId) {
         let middle = (FileBlock(count), FileBlock(count + count / 10));
         while !run(mfs, |txn| txn.unmap(ino, middle.0, middle.1)).await {}
     }
+}
+
+/// Bytes of the log that [`wide`] takes at least.
+const WIDE: u64 = 60_000;
+
+/// A large transaction, which is durable.
+async fn wide(mfs: &Mfs, n: u64) {
+    run(mfs, |txn| {
+        let ino = match txn.lookup(Ino::ROOT, &name("wide"))? {
+            Some(ino) => ino,
+            None => txn.create(Ino::ROOT, &name("wide"), &new(FileKind::Regular, n), None)?,
+        };
+        txn.set_xattr(ino, b"user.wide", &vec![n as u8 | 1; WIDE as usize])
+    })
+    .await;
+    mfs.sync().await.unwrap();
 }
 
 /// Operations by chance on the files of a few directories.
