@@ -12,10 +12,12 @@
 //! |      0 |   32 | header   | block header, type tree node                |
 //! |     32 |    1 | level    | 0 for a leaf                                |
 //! |     33 |    1 | key      | bytes of a key                              |
-//! |     34 |    2 | value    | bytes of a value                            |
+//! |     34 |    2 | value    | bytes of a value, also above leaves         |
 //! |     36 |    2 | count    | entries                                     |
 //! |     38 |   10 | reserved | zero                                        |
 //! |     48 | 4048 | entries  | key and value; above leaves: key, child u64 |
+//!
+//! The root's block stands in the roots (3.4); 0: the tree has no entries. What is behind the entries means nothing.
 
 use types::MetaBlock;
 use types::limits::BLOCK;

@@ -4,6 +4,12 @@
 //! - the header is never part of a difference;
 //! - applying the runs to the old body gives the new body;
 //! - decoding is total: a run outside the body is an error.
+//!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 2 | offset | where the bytes go in the block, 32 or more |
+//! | 2 | 2 | length | 1 or more; offset and length are at most 4096 together |
+//! | 4 | length | bytes | |
 
 use types::limits::BLOCK;
 

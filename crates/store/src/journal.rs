@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - a transaction is one record; the records of a group become durable together;
-//! - positions ([`Lsn`]) count bytes since mkfs and lie in the log at `lsn % log bytes`;
+//! - positions ([`Lsn`]) count bytes since mkfs and lie in the log at `lsn % log bytes`; a group that
+//!   reaches the end of the log goes on at its beginning;
 //! - a group begins at a multiple of 4096 with a header whose checksum covers all of it, so
 //!   one write and one flush commit it, and a torn group is told from a whole one;
 //! - the header repeats the group's own position: what an earlier lap of the log
@@ -21,9 +22,10 @@
 //! |     40 |    8 | previous | where the group before it begins, 0: none  |
 //! |     48 |   16 | reserved | zero                                       |
 //!
+//! Behind the header come records, without gaps up to the group's length.
 //! Record: length u32 (of all), magic u16 "TR", items u16, then the items. Item: block u64,
 //! kind u8 (1 image: the runs change a block of zeros; 2 change: they change the block as it was),
-//! type u8, runs u16, then the runs of [`crate::diff`].
+//! type u8 of the block, runs u16, then the runs.
 
 use types::limits::BLOCK_U64;
 use types::{Bug, Epoch, Instant, Lsn, MetaBlock, Uuid, crc32c, planted};

@@ -7,6 +7,11 @@
 //!   never less than they are, and makes no difference but for blocks that need not be looked at;
 //! - a run never crosses from one bitmap block to the next.
 //!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 32 | header | block header, type bitmap |
+//! | 32 | 4064 | bits | of 32,512 blocks: block n has bit n % 32,512 of bitmap block n / 32,512; bit 0 is the lowest of the first byte |
+//!
 //! A freed block may be allocated again at once, even by the next transaction
 //! of the same group. Its new life begins with an image record, redo applies
 //! records in the order of the log and starts each block at its last image,

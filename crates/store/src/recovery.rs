@@ -12,6 +12,20 @@
 //!   most half as much again;
 //! - redo changes only the cache until all of it has been done, so it may be
 //!   interrupted and begun again at any moment.
+//!
+//! Step by step:
+//! 1. A whole group at position p has p and the file system's UUID in its header, a length that ends at most one
+//!    lap (the bytes of the log) behind the tail, and the right checksum. The first one is sought at the tail, the
+//!    next one at the multiple of 4096 at or behind the end of the one before it.
+//! 2. Epochs do not fall from group to group, nor exceed the superblock's, and `previous` is where the group before
+//!    it begins; what the first one says there does not matter. A whole group of which this is not so is damage.
+//! 3. The log ends where there is none. If behind its end, at a multiple of 4096 less than a lap behind the tail,
+//!    there is a whole one whose `previous` is not before the end, that is damage (this release looks 16 MiB far).
+//! 4. The items of each record change blocks, in their order, of those between the two superblocks. An image makes the
+//!    block anew: its own address, the type of the item, the file system's tag, and zeros that the runs change. The LSN
+//!    of a changed block is where the record ends, its epoch the group's.
+//! 5. A change of a block that has no image before it in what is redone is left out. If no image follows either, the block
+//!    is read from home, and damaged if its LSN there is less than that of the change (a write of it was lost).
 
 use std::collections::{BTreeMap, VecDeque};
 

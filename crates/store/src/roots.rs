@@ -7,7 +7,7 @@
 //! | offset | size | field | meaning               |
 //! |-------:|-----:|-------|-----------------------|
 //! |      0 |   32 | header| block header          |
-//! |     32 |  512 | roots | 64 words of 8 bytes   |
+//! |     32 |  512 | roots | 64 words of 8 bytes, word n at 32 + 8n (5.1) |
 //! |    544 | 3552 |       | reserved, zero        |
 
 use types::MetaBlock;

@@ -34,8 +34,16 @@
 //! |   2274 | 1022 | feature_names | names of the features that it has (3.3)          |
 //! |   3296 |  800 | reserved     | zero                                              |
 //!
-//! The copy of the roots serves if their block is damaged: what changed them since then is in the log
-//! behind the tail, and begins there with an image.
+//! Of two whole copies that with the higher generation counts. If one, being whole, says a version or a needed
+//! feature that the reader does not know, that is the answer, whatever the other one says.
+//!
+//! The tail is a multiple of 4096. A newer epoch began where its log goes on behind what it redid: so a client learns
+//! whether what it was told in an older epoch survived. A reader needs `epochs` for nothing.
+//!
+//! The copy of the roots serves if the log has no image of their block (4.1) and that is damaged at home or older
+//! than the log says, or says something else without being newer than the tail and without a change in the log: then a
+//! write of it was lost. What changed them since the copy was made is in the log behind the tail, and begins there with
+//! an image.
 
 use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};

@@ -5,6 +5,27 @@
 //! - the trees that empty themselves in daily work hold an entry of zeros from mkfs
 //!   on, which means nothing: else their last node would come and go, an image in
 //!   the log each time.
+//!
+//! | root | key | value | tree |
+//! |---|---|---|---|
+//! | 1 | 8 | 24 | directory table (7.1) |
+//! | 2 | 8 | 8 | moved inodes, with an entry of zeros: number → place (6) |
+//! | 3 | 8 | 8 | orphans, inodes without links, with an entry of zeros: number → zeros |
+//! | 4 | 16 | 16 | segments (8), with an entry of zeros |
+//! | 5 | 2 | 48 | data zones (10) |
+//! | 6 | 10 | 8 | free data space (10) |
+//! | 7 | 18 | 8 | pools (10), with an entry of zeros |
+//! | 8 | 10 | 24 | freed data space (10), with an entry of zeros |
+//! | 9 | 8 | 8 | quarantines (10) |
+//! | 10 | 17 | 8 | frozen files (10) |
+//! | 11 | 8 | 8 | clients (11) |
+//! | 12 | 12 | 8 | replies (11) |
+//! | 13 | 4 | 64 | settings (11) |
+//! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
+//! | 63 | | | one that repair builds, until it takes the place of another; means nothing to a reader |
+//!
+//! Roots 14 to 16 are numbers: the next chunk, the next client, and how many inodes there are, the root and the
+//! attic included. The others are 0.
 
 use crate::btree::Tree;
 use crate::error::Stop;

@@ -12,7 +12,7 @@
 //! | 48 | 4048 | data | |
 //!
 //! The xattrs of an inode, in a blob or in its slot: per attribute
-//! ⟨name length 1, value length 4, name, value⟩, sorted by name.
+//! ⟨name length 1, value length 4, name, value⟩, sorted by name, up to their end.
 
 use types::limits::{BLOCK, XATTR_LENGTHS, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 

@@ -1,7 +1,7 @@
 //! Replies kept for clients, and what is known of each client.
 //!
 //! Invariants: the three replies of a block belong to one client and to slots
-//! `3n`, `3n+1`, `3n+2`; a reply with sequence 0 and length 0 was never set.
+//! `3n`, `3n+1`, `3n+2`; a reply whose word `set` is 0 was never kept.
 //!
 //! A reply block, after the block header:
 //!
@@ -11,7 +11,7 @@
 //!
 //! | tree | key (big-endian) | value (little-endian) |
 //! |---|---|---|
-//! | clients | client 8 | first block of the blob with its description 8 |
+//! | clients | client 8 | first block of the blob with its description 8, 0: it is empty |
 //! | replies | client 8 · slot / 3, 4 | reply block 8 |
 //! | settings | key 4 | length 2 · bytes 62 |
 

@@ -18,35 +18,37 @@
 //! - the fragments of a directory are the sum, over the regular files whose slots lie in it, of the sixteens of their
 //!   segments: a file of 15 has none, one of 47 has two. The attic has none, nor has any on a file system without the
 //!   feature `layout-blocks`;
-//! - other flags than those below, and those of content on a file system without the feature `inline-data`, mean nothing;
+//! - other flags than those below, both flags of content at once, and those of content or layout blocks on a file system
+//!   without the feature for them or on what is no regular file are damage (repair clears them);
+//! - of a link only state, kind, name, number and `next_reuse` are set;
 //! - a slot carries no checksum of its own: it never travels without its block,
 //!   whose header has one.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
 //! | 0 | 1 | state | 0 empty, 1 inode, 2 link (a further name of `ino`) |
-//! | 1 | 1 | kind | `FileKind` of the inode |
+//! | 1 | 1 | kind | of the inode: 1 regular file, 2 directory, 3 symlink, 4 character device, 5 block device, 6 named pipe, 7 socket |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
 //! | 4 | 1 | name_len | 0: an inode without a name here (attic) |
 //! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks |
 //! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
 //! | 8 | 8 | ino | number of the inode (or of the link's inode) |
-//! | 16 | 2 | mode | permission bits |
+//! | 16 | 2 | mode | permission, set-id and sticky bits: 12 |
 //! | 18 | 2 | rest_len | bytes of segments, symlink target or content in the tail |
-//! | 20 | 4 | nlink | |
+//! | 20 | 4 | nlink | as a stat tells it; 0: an orphan |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
-//! | 32 | 4 | rdev | of a device; of a directory: its stream (7.4), 0 without the feature `namespace-index`; with flag 16 the first layout block |
+//! | 32 | 4 | rdev | of a device, as Linux encodes it; of a directory: its stream (7.4), 0 without the feature `namespace-index`; with flag 16 the first layout block |
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
 //! | 52 | 4 | names | of a directory with a name map: names in it; with flag 16 the second layout block, 0 none; else 0 |
-//! | 56 | 8 | size | bytes |
-//! | 64 | 8 | blocks | data blocks; of a directory: content blocks 4, fragments 4 |
-//! | 72 | 32 | seconds | of atime, mtime, ctime, btime, 8 bytes each |
+//! | 56 | 8 | size | bytes; of a directory those of its content blocks |
+//! | 64 | 8 | blocks | data blocks of all segments (a stat tells one more if content lies with the inode); of a directory: content blocks 4, fragments 4 |
+//! | 72 | 32 | seconds | since 1970, signed; of atime, mtime, ctime, btime, 8 bytes each |
 //! | 104 | 8 | version | |
 //! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
-//! | 120 | 8 | body | regular: segments that are not in the tail; symlink: first block of the target's blob; directory: its first `DirNo` |
+//! | 120 | 8 | body | regular: segments that are not in the tail; symlink: first block of the target's blob; directory: its first `DirNo`, 0 as long as it has no content |
 //! | 128 | 8 | map | first `DirNo` of a directory's name map; of a regular file with that flag the first block of the blob with its content; 0 none |
-//! | 136 | 372 | tail | name, xattrs, segments, target or content; of larger slots 880, 1,896 or 3,928 bytes |
+//! | 136 | 372 | tail | name, xattrs (section 9), segments, target or content; of larger slots 880, 1,896 or 3,928 bytes |
 
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Extent, FileKind, Ino, MetaBlock, Timestamp};

@@ -9,7 +9,7 @@
 //!
 //! | tree | key (big-endian) | value (little-endian) |
 //! |---|---|---|
-//! | pags | pag 2 | uuid 16 · blocks 8 · free 8 · freed 8 · reserved 8 |
+//! | pags | pag 2 | uuid 16 · blocks 8, the label included · free 8 · freed 8 · reserved 8 |
 //! | free | pag 2 · start 8 | length 8 |
 //! | pools | client 8 · pag 2 · start 8 | length 8 |
 //! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |

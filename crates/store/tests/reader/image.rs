@@ -1,0 +1,96 @@
+//! A metadata device that is opened, and the way through its namespace: FORMAT.md 3.4, 6 and 7.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::path::Path;
+
+use crate::device::{Block, Device, Error, ROOTS, big, damaged, u64_at};
+use crate::directory::ROOT;
+use crate::inode::{Inode, Kind, LINK};
+use crate::log::{Redone, redo};
+use crate::superblock::Superblock;
+use crate::tree::{Entry, NAMESPACE, ORPHANS};
+
+pub struct Image {
+    pub superblock: Superblock,
+    pub device: Device,
+    pub roots: [u64; 64],
+}
+
+/// A name, where it is, and the inode that it leads to. The root has no name.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Found {
+    pub path: Vec<u8>,
+    pub parent: u64,
+    pub inode: Inode,
+}
+
+impl Image {
+    /// Opens the metadata device in a file, and redoes its log in memory.
+    #[expect(clippy::disallowed_methods, reason = "a reader of plain files")]
+    pub fn open(path: &Path) -> Result<Image, Error> {
+        let file = File::open(path)?;
+        let superblock = Superblock::find(&file)?;
+        let redone = redo(&file, &superblock)?;
+        let (blocks, tag) = (superblock.blocks, crc32c::crc32c(&superblock.uuid));
+        let device = Device { file, blocks, tag, redone, met: RefCell::new(BTreeMap::new()) };
+        let roots = roots_of(&superblock, &device)?;
+        Ok(Image { superblock, device, roots })
+    }
+
+    /// All names, a directory before what is in it and each in the order of its slots.
+    pub fn walk(&self) -> Result<Vec<Found>, Error> {
+        let root = self.locate(ROOT)?;
+        let mut found = vec![Found { path: Vec::new(), parent: ROOT, inode: self.inode(&root)? }];
+        let (mut queue, mut met) = (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([ROOT]));
+        while let Some((above, dir)) = queue.pop_front() {
+            self.list(&dir, &mut |slot| {
+                let path = [&above[..], b"/", &slot.name].concat();
+                let holder = if slot.state == LINK { self.locate(slot.ino)? } else { slot };
+                let inode = self.inode(&holder)?;
+                if inode.kind == Kind::Directory {
+                    if !met.insert(inode.ino) {
+                        return damaged(self.roots[1], "a directory with two names");
+                    }
+                    queue.push_back((path.clone(), holder));
+                }
+                found.push(Found { path, parent: dir.ino, inode });
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Inodes without a name that somebody may have open.
+    pub fn orphans(&self) -> Result<Vec<u64>, Error> {
+        Ok(self.entries(&ORPHANS)?.iter().map(|(key, _)| big(key)).collect())
+    }
+
+    /// The namespace index (7.4): first chunk of the parent, who made the directory, the directory.
+    pub fn namespace_index(&self) -> Result<Vec<(u64, u64, u64)>, Error> {
+        let entry = |(key, _): &Entry| (big(&key[..5]), big(&key[5..8]), big(&key[8..]));
+        Ok(self.entries(&NAMESPACE)?.iter().map(entry).collect())
+    }
+}
+
+/// The roots, or what the superblock has of them where the last write of their block was lost (3.2).
+fn roots_of(superblock: &Superblock, device: &Device) -> Result<[u64; 64], Error> {
+    let copy = Some(superblock.roots_copy).filter(|words| *words != [0; 64]);
+    let Redone { images, at_home, .. } = &device.redone;
+    let block = superblock.roots;
+    match (device.read(block, ROOTS), copy) {
+        (Ok(data), Some(copy)) => {
+            let in_log = images.contains_key(&block) || at_home.contains_key(&block);
+            let is_newer = u64_at(&data[..], 16) > superblock.tail;
+            Ok(if in_log || is_newer { words_of(&data) } else { copy })
+        }
+        (Ok(data), None) => Ok(words_of(&data)),
+        (Err(Error::Damaged { .. }), Some(copy)) => Ok(copy),
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn words_of(roots: &Block) -> [u64; 64] {
+    std::array::from_fn(|n| u64_at(roots, 32 + 8 * n))
+}

@@ -1,0 +1,151 @@
+//! The log and redo: FORMAT.md 4 and 4.1. Redo changes blocks in memory alone.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::device::{BLOCK, Block, Error, HEADER, is_zero, u16_at, u32_at, u64_at};
+use crate::superblock::Superblock;
+
+const GROUP_HEADER: usize = 64;
+const IMAGE: u8 = 1;
+const CHANGE: u8 = 2;
+
+/// What the log says of blocks.
+#[derive(Default)]
+pub struct Redone {
+    /// Blocks that have an image in the log, with all changes behind it.
+    pub images: BTreeMap<u64, Box<Block>>,
+    /// Blocks with changes and no image: they are at home in a version not older than this.
+    pub at_home: BTreeMap<u64, u64>,
+    /// Whole groups that there were, where the last one begins, and the position behind it.
+    pub groups: u64,
+    pub last: u64,
+    pub end: u64,
+}
+
+/// Goes through the log from the tail on.
+pub fn redo(file: &File, superblock: &Superblock) -> Result<Redone, Error> {
+    let log = Log { file, superblock };
+    let mut redone = Redone::default();
+    let (mut lsn, mut previous, mut epoch) = (superblock.tail, None, 0);
+    while let Some(group) = log.group(lsn)? {
+        if u32_at(&group, 20) < epoch || u32_at(&group, 20) > superblock.epoch {
+            return Err(Error::Log { lsn, what: "a group of an impossible epoch" });
+        }
+        if previous.is_some_and(|previous| previous != u64_at(&group, 40)) {
+            return Err(Error::Log { lsn, what: "a group that does not follow the one before it" });
+        }
+        redone.apply(&group, lsn).ok_or(Error::Log { lsn, what: "a group makes no sense" })?;
+        redone.groups += 1;
+        epoch = u32_at(&group, 20);
+        previous = Some(lsn);
+        redone.last = lsn;
+        lsn += (group.len() as u64).next_multiple_of(BLOCK as u64);
+    }
+    redone.end = lsn;
+    if log.goes_on_behind(lsn)? {
+        return Err(Error::Log { lsn, what: "a group is missing and later ones are whole" });
+    }
+    Ok(redone)
+}
+
+struct Log<'a> {
+    file: &'a File,
+    superblock: &'a Superblock,
+}
+
+impl Log<'_> {
+    /// `len` bytes at a position: those behind the end of the log are at its beginning.
+    fn bytes(&self, lsn: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; len];
+        let offset = lsn % self.superblock.log_bytes;
+        let straight = len.min((self.superblock.log_bytes - offset) as usize);
+        let start = self.superblock.log_first * BLOCK as u64;
+        self.file.read_exact_at(&mut bytes[..straight], start + offset)?;
+        self.file.read_exact_at(&mut bytes[straight..], start)?;
+        Ok(bytes)
+    }
+
+    /// The whole group that begins at a position.
+    fn group(&self, lsn: u64) -> Result<Option<Vec<u8>>, Error> {
+        let room = self.superblock.tail + self.superblock.log_bytes - lsn;
+        if room < BLOCK as u64 {
+            return Ok(None);
+        }
+        let header = self.bytes(lsn, GROUP_HEADER)?;
+        let len = u32_at(&header, 16) as usize;
+        let is_one = &header[4..8] == b"RBLG"
+            && u64_at(&header, 8) == lsn
+            && header[24..40] == self.superblock.uuid
+            && is_zero(&header[48..64])
+            && (GROUP_HEADER..=room as usize).contains(&len);
+        if !is_one {
+            return Ok(None);
+        }
+        let group = self.bytes(lsn, len)?;
+        Ok((crc32c::crc32c(&group[4..]) == u32_at(&group, 0)).then_some(group))
+    }
+
+    /// Is there a whole group that follows what should be at the end, `lsn`?
+    fn goes_on_behind(&self, lsn: u64) -> Result<bool, Error> {
+        let end = self.superblock.tail + self.superblock.log_bytes;
+        for at in (lsn + BLOCK as u64..end).step_by(BLOCK) {
+            if self.group(at)?.is_some_and(|group| (lsn..at).contains(&u64_at(&group, 40))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Redone {
+    /// Applies the records of a group.
+    fn apply(&mut self, group: &[u8], lsn: u64) -> Option<()> {
+        let mut at = GROUP_HEADER;
+        while at < group.len() {
+            let head = group.get(at..at + 8)?;
+            let (len, items) = (u32_at(head, 0) as usize, u16_at(head, 6));
+            let record = group.get(at..at.checked_add(len)?).filter(|_| &head[4..6] == b"TR")?;
+            at += len;
+            let mut rest = record.get(8..)?;
+            for _ in 0..items {
+                rest = self.item(rest, lsn + at as u64)?;
+            }
+            rest.is_empty().then_some(())?;
+        }
+        Some(())
+    }
+
+    /// Applies one item of the record that ends at `lsn`; gives what is behind it.
+    fn item<'a>(&mut self, bytes: &'a [u8], lsn: u64) -> Option<&'a [u8]> {
+        let (head, mut rest) = bytes.split_at_checked(12)?;
+        let (block, what, kind) = (u64_at(head, 0), head[8], head[9]);
+        if !matches!(what, IMAGE | CHANGE) {
+            return None;
+        }
+        if what == IMAGE {
+            let mut data = Box::new([0; BLOCK]);
+            data[4] = kind;
+            self.images.insert(block, data);
+            self.at_home.remove(&block);
+        }
+        let mut image = self.images.get_mut(&block);
+        if image.is_none() {
+            self.at_home.insert(block, lsn);
+        }
+        for _ in 0..u16_at(head, 10) {
+            let (run, after) = rest.split_at_checked(4)?;
+            let (offset, len) = (usize::from(u16_at(run, 0)), usize::from(u16_at(run, 2)));
+            let (new, after) = after.split_at_checked(len)?;
+            if offset < HEADER || offset + len > BLOCK {
+                return None;
+            }
+            if let Some(image) = &mut image {
+                image[offset..offset + len].copy_from_slice(new);
+            }
+            rest = after;
+        }
+        Some(rest)
+    }
+}

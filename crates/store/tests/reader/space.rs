@@ -1,0 +1,110 @@
+//! Data space, clients, settings and the bitmap: FORMAT.md 3.5, 10 and 11.
+
+use crate::Image;
+use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, big, u16_at, u32_at, u64_at};
+use crate::tree::{
+    CLIENTS, Entry, FREE, FREED, PAGS, POOLS, REPLIES as REPLY_TREE, SETTINGS, Tree,
+};
+
+/// A data zone.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Pag {
+    pub id: u16,
+    pub uuid: [u8; 16],
+    pub blocks: u64,
+    pub free: u64,
+    pub freed: u64,
+}
+
+/// Data blocks that belong to no file: zone, first block, length, and the client in whose pool they are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Run {
+    pub pag: u16,
+    pub start: u64,
+    pub len: u64,
+    pub client: u64,
+}
+
+pub struct Reply {
+    pub client: u64,
+    pub slot: u64,
+    pub sequence: u32,
+    pub answer: Vec<u8>,
+}
+
+impl Image {
+    pub fn pags(&self) -> Result<Vec<Pag>, Error> {
+        let pag = |(key, value): &Entry| Pag {
+            id: big(key) as u16,
+            uuid: value[..16].try_into().expect("16 bytes"),
+            blocks: u64_at(value, 16),
+            free: u64_at(value, 24),
+            freed: u64_at(value, 32),
+        };
+        Ok(self.entries(&PAGS)?.iter().map(pag).collect())
+    }
+
+    pub fn free(&self) -> Result<Vec<Run>, Error> {
+        self.runs(&FREE, 0)
+    }
+
+    pub fn freed(&self) -> Result<Vec<Run>, Error> {
+        self.runs(&FREED, 0)
+    }
+
+    pub fn pools(&self) -> Result<Vec<Run>, Error> {
+        self.runs(&POOLS, 8)
+    }
+
+    /// Keys with `client` bytes of a client, zone and start; values that begin with the length.
+    fn runs(&self, tree: &Tree, client: usize) -> Result<Vec<Run>, Error> {
+        let run = |(key, value): &Entry| Run {
+            client: big(&key[..client]),
+            pag: big(&key[client..client + 2]) as u16,
+            start: big(&key[client + 2..]),
+            len: u64_at(value, 0),
+        };
+        Ok(self.entries(tree)?.iter().map(run).collect())
+    }
+
+    /// The clients, and how they described themselves.
+    pub fn clients(&self) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let client = |(key, value): &Entry| Ok((big(key), self.blob(u64_at(value, 0))?));
+        self.entries(&CLIENTS)?.iter().map(client).collect()
+    }
+
+    /// The answers that are kept for clients.
+    pub fn replies(&self) -> Result<Vec<Reply>, Error> {
+        let mut out = Vec::new();
+        for (key, value) in self.entries(&REPLY_TREE)? {
+            let block = self.device.read(u64_at(&value, 0), REPLIES)?;
+            for (n, reply) in (0..).zip(block[HEADER..].chunks_exact(1352).take(3)) {
+                let len = usize::from(u16_at(reply, 4)).min(1024);
+                if u16_at(reply, 6) == 1 {
+                    out.push(Reply {
+                        client: big(&key[..8]),
+                        slot: 3 * big(&key[8..]) + n,
+                        sequence: u32_at(reply, 0),
+                        answer: reply[8..8 + len].to_vec(),
+                    });
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    pub fn settings(&self) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let setting = |(key, value): &Entry| {
+            (big(key), value[2..2 + usize::from(u16_at(value, 0)).min(62)].to_vec())
+        };
+        Ok(self.entries(&SETTINGS)?.iter().map(setting).collect())
+    }
+
+    /// Is this block of the metadata device allocated?
+    pub fn is_allocated(&self, block: u64) -> Result<bool, Error> {
+        let bits = ((BLOCK - HEADER) * 8) as u64;
+        let bitmap = self.device.read(self.superblock.bitmap_first + block / bits, BITMAP)?;
+        let bit = (block % bits) as usize;
+        Ok(bitmap[HEADER + bit / 8] >> (bit % 8) & 1 == 1)
+    }
+}
