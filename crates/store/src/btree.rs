@@ -56,7 +56,8 @@ pub type Entry<const K: usize, const V: usize> = ([u8; K], [u8; V]);
 pub struct Expected<const K: usize> {
     /// Where it lies.
     pub block: MetaBlock,
-    level: Option<u8>,
+    /// `None`: any.
+    pub(crate) level: Option<u8>,
     /// Its keys are not below, and all below; `None`: any.
     pub(crate) low: Option<[u8; K]>,
     pub(crate) high: Option<[u8; K]>,

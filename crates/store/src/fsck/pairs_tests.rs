@@ -21,7 +21,7 @@ use super::device_tests::{
 };
 use super::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::block::{self, Block, BlockType, type_of};
-use crate::btree::{Tree, entries_of};
+use crate::btree::{Inside, Tree, entries_of};
 use crate::error::Stop;
 use crate::format::chunk::Run;
 use crate::format::extent::EXTENT_KEY;
@@ -512,4 +512,47 @@ fn a_device_whose_free_blocks_were_all_used_before_has_room_for_what_repair_make
     let (repaired, again) = repaired(&broken);
     assert_eq!((repaired.left.problems, again.problems), (vec![], vec![]), "{:#?}", repaired.done);
     assert_eq!(inodes(&readable(&broken)), inodes(&device.before), "{:#?}", repaired.done);
+}
+
+/// The mapped blocks of a file, and where they lie.
+fn mapped(disk: &SimDisk, text: &str) -> BTreeSet<(u64, u64)> {
+    in_world(&disk.fork(), |env| async move {
+        let mfs = open(&env).await;
+        let layout = run(&mfs, |txn| {
+            let dir = child(txn, Ino::ROOT, "d0")?;
+            let file = child(txn, dir, text)?;
+            txn.layout(file, FileBlock(0), 2000)
+        });
+        layout.await.iter().map(|extent| (extent.file.0, extent.addr.0)).collect()
+    })
+}
+
+#[test]
+fn segments_of_the_past_do_not_come_back_where_a_leaf_and_the_bitmap_are_lost() {
+    let device = Device::new(SlotSize::Bytes512);
+    let files = ["long", "big"].map(|text| (text, mapped(&device.disk, text)));
+    let leaves = in_world(&device.disk.fork(), |env| async move {
+        let mfs = open(&env).await;
+        run(&mfs, |txn| {
+            let root = trees::EXTENTS.top(txn)?.unwrap();
+            match trees::EXTENTS.inspect(txn, &root)? {
+                Inside::Inner(_, leaves) => Ok(leaves),
+                Inside::Leaf(_) => panic!("the root is no leaf"),
+            }
+        })
+        .await
+    });
+    let mut fewer = 0;
+    for leaf in leaves {
+        let broken = device.without_bitmap_and(&device.disk, "pools");
+        broken.poke(leaf.block.0 * BLOCK as u64, &[0xa5; BLOCK]);
+        let (repaired, again) = repaired(&broken);
+        assert_eq!((repaired.left.problems, again.problems), (vec![], vec![]));
+        for (text, before) in &files {
+            let now = mapped(&broken, text);
+            assert!(now.is_subset(before), "{text}: {:?}", now.difference(before));
+            fewer += before.len() - now.len();
+        }
+    }
+    assert!(fewer > 100, "{fewer}");
 }

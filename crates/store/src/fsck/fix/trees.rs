@@ -9,7 +9,7 @@
 //!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins, then what was changed last;
 //! - where a part of the bitmap was lost such leaves may have been free. A leaf that was given back has keys where leaves are that
 //!   were changed when that happened, or later, and of those of a tree no two have keys between each other's: so one
-//!   that overlaps with what was reached, or with one that was changed later, was free, and nothing of it is taken;
+//!   that overlaps with one that was reached, or was changed later, was free, and nothing of it is taken;
 //! - which clients were evicted, and what they could write, is never forgotten: where the list of quarantines is
 //!   lost every client is in the new one, where that of frozen files is, all files are frozen for every client
 //!   in quarantine; both before the old tree is replaced;
@@ -130,7 +130,8 @@ impl Fixer {
         Ok(Some(line))
     }
 
-    /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and the spans of the leaves.
+    /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and the spans of all leaves that
+    /// were reached.
     async fn reached<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
@@ -144,6 +145,10 @@ impl Fixer {
                 continue;
             }
             match self.check.read(|txn| tree.inspect(txn, &node)).await? {
+                // What was in a leaf that is damaged is in no other.
+                None if node.level == Some(0) => {
+                    spans.take(node.low.unwrap_or([0; K]), node.high);
+                }
                 None => {}
                 Some(Inside::Inner(_, children)) => stack.extend(children),
                 Some(Inside::Leaf(entries)) => {
