@@ -12,14 +12,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use env::sim::{SimDisk, SimRng};
+use env::sim::{CrashOptions, SimDisk, SimRng};
 use types::limits::BLOCK;
 use types::{DirNo, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, MetaBlock, PagBlock};
 
 use super::device_tests::{
     Shape, WRITE, directory, flip, in_world, links, name, new, populated_as, run, wipe_log,
 };
-use super::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
+use super::fix::{Fixer, Kept};
+use super::plan::Fix;
+use super::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair, whole_check};
 use crate::block::{self, Block, BlockType, type_of};
 use crate::btree::{Inside, Tree, entries_of};
 use crate::error::Stop;
@@ -555,4 +557,55 @@ fn segments_of_the_past_do_not_come_back_where_a_leaf_and_the_bitmap_are_lost() 
         }
     }
     assert!(fewer > 100, "{fewer}");
+}
+
+#[test]
+fn a_repair_of_the_bitmap_and_of_a_tree_that_is_broken_off_is_finished_by_the_next() {
+    let device = Device::new(SlotSize::Bytes512);
+    let wanted = inodes(&device.before);
+    for role in ["directory table", "segments"] {
+        let broken = device.without_bitmap_and(&device.disk, role);
+        broken.record();
+        assert!(repaired(&broken).1.is_clean());
+        let options = CrashOptions { seed: 3, subsets: 1 };
+        let mut images = 0;
+        for point in broken.recording().unwrap().crash_images(options) {
+            images += 1;
+            let (again, clean) = repaired(point.disk());
+            let what = format!("{role}: {}: {:#?}", point.description, again.done);
+            assert_eq!((again.left.problems, clean.problems), (vec![], vec![]), "{what}");
+            assert_eq!(inodes(&readable(point.disk())), wanted, "{what}");
+        }
+        assert!(images > 10, "{images}");
+    }
+}
+
+#[test]
+fn that_the_bitmap_was_lost_is_known_to_the_next_repair_until_one_ends_well() {
+    let device = Device::new(SlotSize::Bytes512);
+    let broken = device.without_bitmap_and(&device.disk, "segments");
+    let word = |disk: &SimDisk| {
+        in_world(&disk.fork(), |env| async move {
+            let mfs = open(&env).await;
+            run(&mfs, |txn| txn.root(trees::UNFINISHED)).await
+        })
+    };
+    // A repair that ends with its first step.
+    in_world(&broken, |env| async move {
+        let disk = env.open_disk("meta", WRITE).await.unwrap();
+        let options = OpenOptions { cache_bytes: 0, repair: true, ..OpenOptions::default() };
+        let mfs = Mfs::open(&env, &disk, options).await.unwrap();
+        let check = whole_check(&mfs, OPTIONS).await.unwrap();
+        let mut kept = Kept::new(&mfs).await.unwrap();
+        kept.salvaged.list(&mfs).await.unwrap();
+        let mut fixer = Fixer::new(&mfs, check, kept);
+        assert!(fixer.apply(&Fix::LostBitmap(0)).await.unwrap().is_some());
+        mfs.close().await.unwrap();
+    });
+    assert_eq!(word(&broken), 1);
+    let (repaired, again) = repaired(&broken);
+    assert_eq!((repaired.left.problems, again.problems), (vec![], vec![]), "{:#?}", repaired.done);
+    // What leaves of the past say has not come back.
+    assert_eq!(inodes(&readable(&broken)), inodes(&device.before), "{:#?}", repaired.done);
+    assert_eq!(word(&broken), 0);
 }

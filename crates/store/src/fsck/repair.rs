@@ -247,7 +247,7 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
 pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, StoreError> {
     let mut out = Repaired::default();
     let mut memory = Memory::default();
-    let mut kept = Kept::new(mfs);
+    let mut kept = Kept::new(mfs).await?;
     loop {
         let mut check = whole_check(mfs, options).await?;
         out.rounds += 1;
@@ -260,6 +260,9 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
+            if report.is_clean() {
+                kept.finish(mfs).await?;
+            }
             out.left = report;
             return Ok(out);
         }

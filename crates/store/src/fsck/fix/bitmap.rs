@@ -18,6 +18,7 @@ use crate::device::RUN_MAX;
 use crate::error::StoreError;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::metaspace::{BITS, change_bits};
+use crate::trees::UNFINISHED;
 
 impl Fixer {
     pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
@@ -32,7 +33,8 @@ impl Fixer {
                 for at in &free {
                     change_bits(data, at.0 % BITS, 1, false);
                 }
-                Ok(())
+                let word = txn.root(UNFINISHED)?;
+                txn.set_root(UNFINISHED, word.max(1))
             })
             .await?;
             let few = free.len();

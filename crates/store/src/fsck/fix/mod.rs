@@ -23,7 +23,7 @@ use crate::error::{Stop, StoreError};
 use crate::features::Feature;
 use crate::metaspace::{BITS, change_bits};
 use crate::mfs::{Cost, Mfs};
-use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT};
+use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
 
 /// Metadata blocks that one step of freeing gives back.
@@ -86,16 +86,30 @@ impl Salvaged {
 /// What the rounds of a repair hand on.
 pub(super) struct Kept {
     pub(super) salvaged: Salvaged,
-    /// A part of the bitmap was lost: free blocks there look like used ones of nobody.
+    /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there look like used ones of
+    /// nobody.
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
 }
 
 impl Kept {
-    pub(super) fn new(mfs: &Mfs) -> Kept {
+    pub(super) async fn new(mfs: &Mfs) -> Result<Kept, StoreError> {
         let began = mfs.inner.state.borrow().log.end();
-        Kept { salvaged: Salvaged::default(), bitmap_lost: false, began }
+        let bitmap_lost = match mfs.run(Cost::READ, |txn| txn.root(UNFINISHED)).await {
+            Ok((word, _)) => word != 0,
+            Err(StoreError::Corrupt { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Kept { salvaged: Salvaged::default(), bitmap_lost, began })
+    }
+
+    /// Everything is sound: the next repair begins anew.
+    pub(super) async fn finish(&self, mfs: &Mfs) -> Result<(), StoreError> {
+        if self.bitmap_lost {
+            mfs.run(Cost::DELETE, |txn| txn.set_root(UNFINISHED, 0)).await?;
+        }
+        Ok(())
     }
 }
 

@@ -29,7 +29,7 @@ use crate::mfs::Cost;
 use crate::space::ALL_FILES;
 use crate::trees::{
     CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, POOLS, QUARANTINES,
-    REPLIES, SCRATCH, SETTINGS,
+    REPLIES, SCRATCH, SETTINGS, UNFINISHED,
 };
 
 /// Entries put into the new tree by one transaction.
@@ -108,10 +108,7 @@ impl Fixer {
         what: &str,
         also: &[([u8; K], [u8; V])],
     ) -> Done {
-        // Leaves of a tree that was not brought to an end are younger than those that they were made from.
-        let first = self.check.read(|txn| txn.root(SCRATCH)).await? == Some(0);
-        let young_wins = first && self.kept.bitmap_lost;
-        self.change(|txn| txn.set_root(SCRATCH, 0)).await?;
+        let young_wins = self.begin_scratch().await? && self.kept.bitmap_lost;
         let (reached, spans) = self.reached(tree).await?;
         let spans = young_wins.then_some(spans);
         let found = if unique { self.strays::<K, V>(spans).await? } else { 0 };
@@ -128,6 +125,19 @@ impl Fixer {
             line += &format!("; {added} were added for what is lost");
         }
         Ok(Some(line))
+    }
+
+    /// Begins a new tree; says whether there are no nodes of one that was not brought to an end. Its leaves are younger than
+    /// those that they were made from, and need not have all that is in these.
+    async fn begin_scratch(&mut self) -> Result<bool, StoreError> {
+        let begin = self.mfs.run(Cost::DELETE, |txn| {
+            if txn.root(SCRATCH)? != 0 && txn.root(UNFINISHED)? != 0 {
+                txn.set_root(UNFINISHED, 2)?;
+            }
+            txn.set_root(SCRATCH, 0)?;
+            Ok(txn.root(UNFINISHED)? != 2)
+        });
+        Ok(begin.await?.0)
     }
 
     /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and the spans of all leaves that
