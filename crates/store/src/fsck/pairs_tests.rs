@@ -373,13 +373,13 @@ fn faults(device: &Device, pair: [&Critical; 2], way: Way, rng: &mut SimRng) -> 
     let zones = pair.iter().find(|(of, _)| of == "data zones");
     let mut out = Vec::new();
     let left = &repaired.left.problems;
-    match zones {
-        None if left.is_empty() && again.is_clean() => {}
-        Some((_, at))
-            if left.iter().any(|it| {
-                (it.kind, it.subject) == (ProblemKind::DamagedBlock, Subject::Block(MetaBlock(*at)))
-            }) => {}
-        _ => out.push(format!("left {left:?}, then {:?}", again.problems)),
+    let damaged: Vec<_> = left.iter().filter(|it| it.kind == ProblemKind::DamagedBlock).collect();
+    let told = match zones {
+        None => left.is_empty() && again.is_clean(),
+        Some((_, at)) => damaged.len() == 1 && damaged[0].subject == Subject::Block(MetaBlock(*at)),
+    };
+    if !told {
+        out.push(format!("left {left:?}, then {:?}", again.problems));
     }
     let lost: BTreeSet<String> =
         pair.iter().flat_map(|(_, at)| inside(&device.disk, *at)).collect();
@@ -417,13 +417,13 @@ fn faults(device: &Device, pair: [&Critical; 2], way: Way, rng: &mut SimRng) -> 
     out
 }
 
-/// Is this pair, the `at`-th, tried in the gate? All that tell what is used and where directories are; with larger slots
-/// those of them from which least is left.
+/// Is this pair, the `at`-th, tried in the gate? All that tell what is used and where directories are, and all with what cannot be
+/// mended; with larger slots those from which least is left.
 fn is_sampled(size: SlotSize, pair: [&Critical; 2], at: usize) -> bool {
     let first = ["bitmap 0", "directory table"].contains(&&*pair[0].0);
     let second = ["directory table", "moved inodes"].contains(&&*pair[1].0);
     match size {
-        SlotSize::Bytes512 => first || at.is_multiple_of(5),
+        SlotSize::Bytes512 => first || pair[1].0 == "data zones" || at.is_multiple_of(5),
         _ => first && second,
     }
 }

@@ -8,9 +8,9 @@ use super::tests::{links, name};
 use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::block::BlockType;
 use crate::features::Features;
-use crate::format::chunk::{chunk_key, decode_key};
+use crate::format::chunk::{Run, chunk_key, decode_key};
 use crate::format::number::{Place, ino_of};
-use crate::format::slot::Slot;
+use crate::format::slot::{RETIRED, Slot};
 use crate::mfs::Mfs;
 use crate::side::first_attr;
 use crate::testing::{formatted_for_images, new_inode, now, run};
@@ -108,6 +108,24 @@ fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
         assert_eq!(run(&mfs, |txn| txn.lookup(parent, &file)), Some(ino), "{:#?}", out.done);
     }
     assert_eq!((names(&mfs, dir).len(), names(&mfs, other).len()), (20, 20));
+}
+
+#[test]
+fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
+    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let (dir, chunks) = long_directory(&mfs, "dir");
+    let before = names(&mfs, dir);
+    run(&mfs, |txn| {
+        txn.ensure_chunk(chunks[0])?;
+        let mut chunk = txn.chunk(chunks[0])?.clone();
+        let old = chunk.runs.clone();
+        chunk.put(Run::gone(0, 1, RETIRED));
+        txn.set_runs(chunks[0], &old, chunk)
+    });
+    mfs.forget_indexes();
+    let out = repaired(&mfs);
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
+    assert_eq!(names(&mfs, dir), before, "{:#?}", out.done);
 }
 
 /// A block with two inodes that say they are of different chunks, and so many more inodes in the count.
