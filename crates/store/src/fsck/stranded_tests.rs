@@ -126,6 +126,7 @@ fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
     let out = repaired(&mfs);
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
     assert_eq!(names(&mfs, dir), before, "{:#?}", out.done);
+    assert_eq!(run(&mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec())), chunks, "{:#?}", out.done);
 }
 
 /// A block with two inodes that say they are of different chunks, and so many more inodes in the count.
