@@ -39,6 +39,11 @@ pub enum Place {
     In(MetaBlock, u16),
 }
 
+/// Entries of a node, as it says.
+pub(crate) fn entries_of(node: &Block) -> usize {
+    usize::from(get_u16(node, 36))
+}
+
 impl From<RootId> for Place {
     fn from(id: RootId) -> Place {
         Place::Root(id)
@@ -53,9 +58,11 @@ pub type Entry<const K: usize, const V: usize> = ([u8; K], [u8; V]);
 pub struct Expected<const K: usize> {
     /// Where it lies.
     pub block: MetaBlock,
-    level: Option<u8>,
-    low: Option<[u8; K]>,
-    high: Option<[u8; K]>,
+    /// `None`: any.
+    pub(crate) level: Option<u8>,
+    /// Its keys are not below, and all below; `None`: any.
+    pub(crate) low: Option<[u8; K]>,
+    pub(crate) high: Option<[u8; K]>,
 }
 
 /// What is inside a node.

@@ -25,7 +25,7 @@ use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::features::Feature;
-use crate::fsck::salvage::salvage;
+use crate::fsck::salvage::{changed, salvage};
 use crate::journal::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::names::{DirPlacement, MapLimits};
@@ -223,6 +223,14 @@ impl Mfs {
         self.sync().await?;
         let end = self.inner.state.borrow().log.durable;
         salvage(&device, &self.superblock(), end, wanted).await
+    }
+
+    /// The blocks of which the log still holds any change.
+    pub(crate) async fn changed(&self) -> Result<BTreeSet<MetaBlock>, StoreError> {
+        let Some(device) = self.device() else { return Ok(BTreeSet::new()) };
+        self.sync().await?;
+        let end = self.inner.state.borrow().log.durable;
+        changed(&device, &self.superblock(), end).await
     }
 
     /// Makes everything durable, brings it home, and ends the store: later calls

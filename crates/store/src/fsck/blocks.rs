@@ -138,7 +138,7 @@ impl Check {
         for (index, from) in (0..).zip((0..blocks).step_by(BITS as usize)) {
             let to = blocks.min(from + BITS);
             let Some(bits) = self.allocated(from, to).await? else {
-                self.plan.add(Fix::FullBitmap(index));
+                self.plan.add(Fix::LostBitmap(index));
                 continue;
             };
             let mut at = from;

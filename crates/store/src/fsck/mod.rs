@@ -33,6 +33,8 @@ mod links;
 mod lmap;
 mod names;
 mod namespace;
+#[cfg(test)]
+mod pairs_tests;
 mod plan;
 mod problem;
 mod repair;

@@ -33,7 +33,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Shares` | blocks | a metadata block has one owner |
 /// | `Trees` | owners | every tree can be read; damaged content blocks are empty, and layout blocks gone |
 /// | `System` | trees | there are a root and an attic |
-/// | `Chunks` | the root | the chunks of a directory that is reached form one chain, and its name map has its names |
+/// | `Chunks` | the root | renamed inodes are found; the chunks of a directory that is reached form one chain, and its name map has its names |
 /// | `Lost` | chains | chunks that nothing has reached, whose directory is reached or gone |
 /// | `Circle` | all chunks that can be | directories that are below themselves |
 /// | `Slots` | chunks | every slot, every name, every place of an inode |
@@ -93,8 +93,8 @@ pub(super) enum Fix {
     NextChunk(u64),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
-    /// The bitmap block of this index is unreadable: until the end, all of it counts as allocated.
-    FullBitmap(u64),
+    /// The bitmap block of this index is unreadable: until the end, what may hold something counts as allocated.
+    LostBitmap(u64),
     /// Blocks in use are marked free.
     MarkUsed(MetaBlock, u64),
     /// Put back what the log has of this block.
@@ -151,7 +151,7 @@ pub(super) enum Fix {
     LinkKind(SlotAt, FileKind),
     /// A second slot with the inode's number.
     Duplicate(SlotAt),
-    /// The `moved` tree is to say this; `None`: nothing.
+    /// The `moved` tree is to say this; `None`: nothing. Where an inode is depends on its chunk's number alone.
     Moved(Ino, Option<Place>),
     /// Slots of blocks that were given back go on behind this inode's number.
     RaiseReuse(Ino),
@@ -216,7 +216,7 @@ impl Fix {
             Fix::AddFeature(_)
             | Fix::NextChunk(_)
             | Fix::NextClient(_)
-            | Fix::FullBitmap(_)
+            | Fix::LostBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,
             Fix::FromLog(_) => Stage::Blocks,
             Fix::DropBlock(..)
@@ -232,7 +232,9 @@ impl Fix {
             | Fix::FindChunk(..)
             | Fix::FindOthers
             | Fix::CutChain(..)
-            | Fix::DropMap(_) => Stage::Chunks,
+            | Fix::DropMap(_)
+            // A directory must be found before its chain can be mended.
+            | Fix::Moved(_, Some(_)) => Stage::Chunks,
             Fix::SystemSlot(_) => Stage::System,
             Fix::AdoptChunk(_) => Stage::Lost,
             Fix::BreakCircle(_) => Stage::Circle,
@@ -243,7 +245,7 @@ impl Fix {
             | Fix::DropLink(_)
             | Fix::LinkKind(..)
             | Fix::Duplicate(_)
-            | Fix::Moved(..)
+            | Fix::Moved(_, None)
             | Fix::RaiseReuse(_) => Stage::Slots,
             Fix::Links(..)
             | Fix::Unreachable(_)
@@ -261,11 +263,16 @@ impl Fix {
     }
 }
 
+/// Fixes by their stage; each stage has some.
+pub(super) type Stages = BTreeMap<Stage, Vec<Fix>>;
+
 /// The fixes of one check.
 #[derive(Default, Debug)]
 pub(super) struct Plan {
-    stages: BTreeMap<Stage, Vec<Fix>>,
+    stages: Stages,
     damaged: BTreeSet<MetaBlock>,
+    /// Damaged blocks that nothing leads to: put back if the log has them, else nothing is to be done.
+    doubtful: Vec<MetaBlock>,
     zones_unknown: bool,
     inodes_missing: bool,
 }
@@ -287,6 +294,18 @@ impl Plan {
         if fixes.len() < FIXES_MAX {
             fixes.push(fix);
         }
+    }
+
+    /// A damaged block, to which nothing leads, may be content that is missing.
+    pub(super) fn doubt(&mut self, block: MetaBlock) {
+        if self.doubtful.len() < FIXES_MAX {
+            self.doubtful.push(block);
+        }
+    }
+
+    /// The blocks that were doubted.
+    pub(super) fn take_doubtful(&mut self) -> Vec<MetaBlock> {
+        std::mem::take(&mut self.doubtful)
     }
 
     /// Is this tree damaged?
@@ -318,7 +337,14 @@ impl Plan {
     }
 
     /// Its fixes, stage by stage.
-    pub(super) fn into_stages(mut self) -> BTreeMap<Stage, Vec<Fix>> {
+    pub(super) fn into_stages(mut self) -> Stages {
+        // The table of data zones is in no other place: whatever does not rest on it is mended all the same.
+        if let Some(trees) = self.stages.get_mut(&Stage::Trees) {
+            let before = trees.len();
+            trees.retain(|fix| *fix != Fix::Rebuild(TreeName::Pags));
+            self.zones_unknown |= trees.len() < before;
+        }
+        self.stages.retain(|_, fixes| !fixes.is_empty());
         if self.zones_unknown {
             self.stages.retain(|stage, _| *stage < Stage::Data);
         }

@@ -15,8 +15,8 @@ use env::{Disk, Env};
 use types::{Ino, MetaBlock};
 
 use super::fix::maps::make_map;
-use super::fix::{Fixer, Salvaged};
-use super::plan::{Fix, Stage, TreeName};
+use super::fix::{Fixer, Kept};
+use super::plan::{Fix, Plan, Stage, Stages, TreeName};
 use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
 use crate::error::StoreError;
 use crate::mfs::Mfs;
@@ -52,9 +52,6 @@ struct Memory {
     /// Directories whose name maps are missing or were removed, and how many of them were looked at again.
     mapless: Vec<Ino>,
     tried: usize,
-    /// A part of the bitmap was lost: free blocks there look like used ones of nobody.
-    bitmap_lost: bool,
-    salvaged: Salvaged,
 }
 
 impl Memory {
@@ -111,7 +108,7 @@ impl Repaired {
                 Ok(None) => {}
                 Ok(Some(line)) => {
                     progress = true;
-                    self.remember(fix, memory);
+                    self.remember(fix, memory, fixer.kept.bitmap_lost);
                     self.note(line);
                 }
                 // It is found again, and told as left.
@@ -123,13 +120,12 @@ impl Repaired {
     }
 
     /// Notes what has a meaning beyond this round.
-    fn remember(&mut self, fix: &Fix, memory: &mut Memory) {
+    fn remember(&mut self, fix: &Fix, memory: &mut Memory, bitmap_lost: bool) {
         match fix {
             Fix::DropMap(dir) => memory.miss(&[*dir]),
-            Fix::FullBitmap(_) => memory.bitmap_lost = true,
             Fix::Rebuild(TreeName::Quarantines) => self.lose(vec![EVICTED.to_owned()]),
             Fix::Rebuild(TreeName::Frozen) => self.lose(vec![WRITABLE.to_owned()]),
-            Fix::FindChunk(..) | Fix::FindOthers | Fix::FillChunk(..) if memory.bitmap_lost => {
+            Fix::FindChunk(..) | Fix::FindOthers | Fix::FillChunk(..) if bitmap_lost => {
                 self.lose(vec![STALE.to_owned()]);
             }
             _ => {}
@@ -185,6 +181,32 @@ fn push(lines: &mut Vec<String>, line: String, omitted: &mut u64) {
     }
 }
 
+impl Kept {
+    /// What is to be done, stage by stage, after the log was asked: before anything is written, as whatever is goes through
+    /// the same log.
+    async fn plan(&mut self, mfs: &Mfs, mut plan: Plan) -> Result<Stages, StoreError> {
+        let doubtful = plan.take_doubtful();
+        let mut stages = plan.into_stages();
+        let fixes = stages.get(&Stage::Blocks).into_iter().flatten();
+        let damaged = fixes.filter_map(|fix| match fix {
+            Fix::FromLog(block) => Some(*block),
+            _ => None,
+        });
+        self.salvaged.seek(mfs, damaged.chain(doubtful.iter().copied())).await?;
+        let there: Vec<_> =
+            doubtful.into_iter().filter(|&block| self.salvaged.has(block)).collect();
+        if !there.is_empty() {
+            let fixes = stages.entry(Stage::Blocks).or_default();
+            fixes.extend(there.into_iter().map(Fix::FromLog));
+        }
+        let first = stages.get(&Stage::Space).into_iter().flatten();
+        if first.into_iter().any(|fix| matches!(fix, Fix::LostBitmap(_))) {
+            self.salvaged.list(mfs).await?;
+        }
+        Ok(stages)
+    }
+}
+
 /// Checks and repairs the metadata device `disk`, which nothing else has open.
 ///
 /// # Errors
@@ -225,27 +247,27 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
 pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, StoreError> {
     let mut out = Repaired::default();
     let mut memory = Memory::default();
+    let mut kept = Kept::new(mfs).await?;
     loop {
         let mut check = whole_check(mfs, options).await?;
         out.rounds += 1;
         out.take(&mut check);
         memory.miss(&check.mapless);
         let opened = out.note_opening(mfs);
-        let stages = std::mem::take(&mut check.plan).into_stages();
+        let stages = kept.plan(mfs, std::mem::take(&mut check.plan)).await?;
         let report = std::mem::take(&mut check.report);
         if stages.is_empty() && (opened || out.make_maps(mfs, &mut memory).await?) {
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
+            if report.is_clean() {
+                kept.finish(mfs).await?;
+            }
             out.left = report;
             return Ok(out);
         }
         let lost = std::mem::take(&mut check.lost);
-        // Before anything is written: whatever is goes through the same log.
-        if let Some(damaged) = stages.get(&Stage::Blocks) {
-            memory.salvaged.seek(mfs, damaged).await?;
-        }
-        let mut fixer = Fixer::new(mfs, check, std::mem::take(&mut memory.salvaged));
+        let mut fixer = Fixer::new(mfs, check, kept);
         let only = stages.len() == 1;
         let mut mended = false;
         for (stage, fixes) in &stages {
@@ -265,8 +287,9 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
                 break;
             }
         }
-        memory.salvaged = fixer.salvaged;
-        if !mended {
+        kept = fixer.kept;
+        // What the opening mended is in this report, too: it is told as left by none.
+        if !mended && !opened {
             out.left = report;
             return Ok(out);
         }

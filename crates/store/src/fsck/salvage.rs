@@ -36,6 +36,47 @@ pub(crate) async fn salvage(
     wanted: &BTreeSet<MetaBlock>,
 ) -> Result<BTreeMap<MetaBlock, Box<Block>>, StoreError> {
     let mut salvage = Salvage { wanted, uuid: superblock.uuid, found: BTreeMap::new() };
+    each_group(device, superblock, end, |group| match group {
+        Some((group, lsn)) => salvage.group(group, lsn),
+        // A gap: what came before it may not be the newest.
+        None => {
+            salvage.found.clear();
+            true
+        }
+    })
+    .await?;
+    Ok(salvage.found)
+}
+
+/// The blocks of which the log, which ends at `end`, has any change.
+///
+/// # Errors
+/// `Io`.
+pub(crate) async fn changed(
+    device: &Device,
+    superblock: &Superblock,
+    end: Lsn,
+) -> Result<BTreeSet<MetaBlock>, StoreError> {
+    let mut blocks = BTreeSet::new();
+    each_group(device, superblock, end, |group| match group {
+        Some((group, lsn)) => {
+            let note = |item: Item<'_>| blocks.extend([item.block]);
+            read_group(group, lsn, note).is_ok()
+        }
+        None => true,
+    })
+    .await?;
+    Ok(blocks)
+}
+
+/// Gives the whole groups of the log, which ends at `end`, in order, and `None` for each block of it where none begins or
+/// `each` makes nothing of the one that does.
+async fn each_group(
+    device: &Device,
+    superblock: &Superblock,
+    end: Lsn,
+    mut each: impl FnMut(Option<(&[u8], Lsn)>) -> bool,
+) -> Result<(), StoreError> {
     let oldest = end.0.saturating_sub(superblock.log_bytes()).max(BLOCK_U64);
     let mut at = Lsn(oldest.next_multiple_of(BLOCK_U64));
     let mut reader = LogReader::whole(device, superblock, at);
@@ -44,15 +85,14 @@ pub(crate) async fn salvage(
             at.0 + padded(group.len() as u64) <= end.0 && group.len() >= GROUP_HEADER
         });
         match group {
-            Some(group) if salvage.group(&group, at) => at.0 += padded(group.len() as u64),
-            // A gap: what came before it may not be the newest.
+            Some(group) if each(Some((&group, at))) => at.0 += padded(group.len() as u64),
             _ => {
-                salvage.found.clear();
+                each(None);
                 at.0 += BLOCK_U64;
             }
         }
     }
-    Ok(salvage.found)
+    Ok(())
 }
 
 impl Salvage<'_> {

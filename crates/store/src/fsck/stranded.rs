@@ -1,12 +1,14 @@
 //! Content blocks that no chunk of the directory table has, by the inodes in them.
 //!
 //! Invariants:
+//! - a block belongs where more than half of its inodes say: one that came from another directory is elsewhere than its
+//!   number says, which only the tree of moved inodes knows. Where that is lost, too, a few may agree by chance;
 //! - blocks are stranded only while fewer inodes were met than there are: what a block that became
 //!   free still says of files that were removed is not missing;
 //! - a stranded block is never given back, and while there is one the number of inodes is
 //!   not set: so the next check finds it again.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use types::{DirNo, Ino, Lsn, MetaBlock};
 
@@ -24,15 +26,21 @@ use crate::txn::Txn;
 pub(super) struct Said {
     /// When the block was changed last.
     pub(super) lsn: Lsn,
-    /// Chunks and indexes where the block should be.
-    places: BTreeSet<(DirNo, u32)>,
+    /// Chunks and indexes where the block should be, and how many of the inodes say so.
+    places: BTreeMap<(DirNo, u32), usize>,
     inodes: Vec<Ino>,
 }
 
 impl Said {
-    /// Where the block belongs. Inodes that contradict each other say nothing.
+    /// Where the block belongs, as more than half of its inodes say.
     pub(super) fn place(&self) -> Option<(DirNo, u32)> {
-        if self.places.len() == 1 { self.places.first().copied() } else { None }
+        let mut sure = self.places.iter().filter(|(_, says)| **says > self.inodes.len() / 2);
+        sure.next().map(|(place, _)| *place)
+    }
+
+    /// The highest number of a chunk that any inode names.
+    pub(super) fn highest(&self) -> Option<DirNo> {
+        self.places.keys().map(|(chunk, _)| *chunk).max()
     }
 }
 
@@ -57,7 +65,7 @@ impl Txn<'_> {
         let data = self.read_slots(block)?;
         let lsn = lsn_of(data);
         let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
-        let mut said = Said { lsn, places: BTreeSet::new(), inodes: Vec::new() };
+        let mut said = Said { lsn, places: BTreeMap::new(), inodes: Vec::new() };
         for (at, slot) in (0..).zip(&slots) {
             if slot.state() != SlotState::Inode || slot.check().is_err() {
                 continue;
@@ -68,7 +76,7 @@ impl Txn<'_> {
             let moved = moved.map(|value| Place::unpack(u64::from_le_bytes(value)));
             let place = moved.unwrap_or(home_of(ino));
             if place.index() == at {
-                said.places.insert((place.chunk, place.block()));
+                *said.places.entry((place.chunk, place.block())).or_default() += 1;
             }
         }
         Ok(said)
@@ -83,7 +91,12 @@ impl Check {
         }
         let said = match self.mfs.run(Cost::READ, |txn| txn.said(block)).await {
             Ok((said, _)) => said,
-            Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
+            // It may be content all the same, if it was damaged and the log still has it.
+            Err(StoreError::Corrupt { .. }) => {
+                self.plan.doubt(block);
+                return Ok(false);
+            }
+            Err(StoreError::Fault(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
         let missing = said.inodes.iter().filter(|&&ino| self.kind_of(ino).is_none()).count();
@@ -101,10 +114,7 @@ impl Check {
             return;
         }
         self.plan.leave_count();
-        let chunks = &self.tree.chunks;
-        let places = self.stranded.iter().filter_map(|(_, said)| said.place());
-        let lacking = places.into_iter().any(|(chunk, _)| !chunks.contains_key(&chunk));
-        if lacking && self.plan.are_chunks_found() {
+        if self.plan.are_chunks_found() {
             self.plan.add(Fix::FindOthers);
         }
     }

@@ -1,6 +1,6 @@
-//! Content whose chunks are lost from the directory table is found, or left; never freed.
+//! Content whose chunks are lost from the directory table is found; it is freed only where no inode is missing.
 
-use types::{DirNo, FileKind, Ino, MetaBlock, Name};
+use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
 
 use super::jobs_tests::checked;
 use super::repair::mend;
@@ -8,9 +8,9 @@ use super::tests::{links, name};
 use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::block::BlockType;
 use crate::features::Features;
-use crate::format::chunk::{chunk_key, decode_key};
+use crate::format::chunk::{Run, chunk_key, decode_key};
 use crate::format::number::{Place, ino_of};
-use crate::format::slot::Slot;
+use crate::format::slot::{RETIRED, Slot};
 use crate::mfs::Mfs;
 use crate::side::first_attr;
 use crate::testing::{formatted_for_images, new_inode, now, run};
@@ -111,37 +111,94 @@ fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
 }
 
 #[test]
-fn content_with_missing_inodes_that_contradict_each_other_is_left_and_never_freed() {
+fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
-    let plant = |missing: u64| {
-        run(&mfs, |txn| {
-            let home: MetaBlock = txn.alloc_meta(1, None)?;
-            let data = txn.init(home, BlockType::Directory)?;
-            for at in 0..2 {
-                let place = Place { chunk: DirNo(900 + u64::from(at)), slot: at };
-                let mut slot = Slot::default();
-                slot.set_next_reuse(1);
-                slot.set_inode(b"file", &first_attr(ino_of(place, 0)));
-                slot.store(data, at);
-            }
-            let count = txn.root(INODES)?;
-            txn.set_root(INODES, count + missing)?;
-            Ok(home)
-        })
-    };
-    let home = plant(2);
+    let (dir, chunks) = long_directory(&mfs, "dir");
+    let before = names(&mfs, dir);
+    run(&mfs, |txn| {
+        txn.ensure_chunk(chunks[0])?;
+        let mut chunk = txn.chunk(chunks[0])?.clone();
+        let old = chunk.runs.clone();
+        chunk.put(Run::gone(0, 1, RETIRED));
+        txn.set_runs(chunks[0], &old, chunk)
+    });
     mfs.forget_indexes();
-    for _ in 0..2 {
-        let out = repaired(&mfs);
-        let left = &out.left.problems;
-        let said = |it: &super::Problem| it.subject == Subject::Block(home);
-        assert!(left.iter().any(|it| it.kind == ProblemKind::BadChunk && said(it)), "{left:?}");
-        assert!(run(&mfs, |txn| txn.meta_allocated(home)), "{:#?}", out.done);
-    }
-    // Where no inode is missing, it is what a removed directory left behind.
-    let mfs_count = run(&mfs, |txn| txn.root(INODES));
-    run(&mfs, |txn| txn.set_root(INODES, mfs_count - 2));
     let out = repaired(&mfs);
-    assert_eq!(out.left.problems, []);
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
+    assert_eq!(names(&mfs, dir), before, "{:#?}", out.done);
+    assert_eq!(run(&mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec())), chunks, "{:#?}", out.done);
+}
+
+/// A block with two inodes that say they are of different chunks, and so many more inodes in the count.
+fn contradiction(mfs: &Mfs, missing: u64) -> (MetaBlock, [Ino; 2]) {
+    let places = [0, 1].map(|at| Place { chunk: DirNo(900 + u64::from(at)), slot: at });
+    let inodes = places.map(|place| ino_of(place, 0));
+    let home = run(mfs, |txn| {
+        let home: MetaBlock = txn.alloc_meta(1, None)?;
+        let data = txn.init(home, BlockType::Directory)?;
+        for (at, ino) in (0..).zip(inodes) {
+            let mut slot = Slot::default();
+            slot.set_next_reuse(1);
+            slot.set_inode(b"file", &Attr { kind: FileKind::Fifo, nlink: 1, ..first_attr(ino) });
+            slot.store(data, at);
+        }
+        let count = txn.root(INODES)?;
+        txn.set_root(INODES, count + missing)?;
+        Ok(home)
+    });
+    mfs.forget_indexes();
+    (home, inodes)
+}
+
+#[test]
+fn content_with_missing_inodes_that_contradict_each_other_goes_to_lost_and_found() {
+    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let (home, inodes) = contradiction(&mfs, 2);
+    let out = repaired(&mfs);
+    let said = |it: &super::Problem| it.subject == Subject::Block(home);
+    assert!(out.found.iter().any(|it| it.kind == ProblemKind::BadChunk && said(it)));
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
+    let found = run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("lost+found"))).unwrap();
+    for ino in inodes {
+        let (dir, _) = run(&mfs, |txn| txn.entry_of(ino)).expect("it is there");
+        let (parent, _) = run(&mfs, |txn| txn.entry_of(dir)).unwrap();
+        assert_eq!(parent, found, "{:#?}", out.done);
+    }
+}
+
+#[test]
+fn content_that_a_removed_directory_left_behind_becomes_free_where_no_inode_is_missing() {
+    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let (home, inodes) = contradiction(&mfs, 0);
+    let out = repaired(&mfs);
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
     assert!(!run(&mfs, |txn| txn.meta_allocated(home)));
+    for ino in inodes {
+        assert_eq!(run(&mfs, |txn| txn.attr(ino)), None);
+    }
+}
+
+#[test]
+fn a_block_in_whose_place_there_is_another_goes_to_lost_and_found_as_long_as_inodes_are_missing() {
+    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let (dir, chunks) = long_directory(&mfs, "dir");
+    let before = names(&mfs, dir);
+    // Its inodes say that they are in the first block of the directory, which is there.
+    let ino = run(&mfs, |txn| {
+        let home = txn.alloc_meta(1, None)?;
+        let data = txn.init(home, BlockType::Directory)?;
+        let ino = ino_of(Place { chunk: chunks[0], slot: 3 }, 77);
+        let mut slot = Slot::default();
+        slot.set_next_reuse(78);
+        slot.set_inode(b"file", &Attr { kind: FileKind::Fifo, nlink: 1, ..first_attr(ino) });
+        slot.store(data, 3);
+        let count = txn.root(INODES)?;
+        txn.set_root(INODES, count + 1)?;
+        Ok(ino)
+    });
+    mfs.forget_indexes();
+    let out = repaired(&mfs);
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
+    assert_eq!(names(&mfs, dir), before);
+    assert!(run(&mfs, |txn| txn.entry_of(ino)).is_some(), "{:#?}", out.done);
 }

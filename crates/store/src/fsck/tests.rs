@@ -58,14 +58,16 @@ struct World {
 
 const XATTR: &[u8] = b"user.long";
 
-/// Metadata blocks of a world.
-const WORLD: u64 = 70_000;
+/// Metadata blocks of the worlds: so few that one block of the bitmap tells of all, and more.
+const WORLDS: [u64; 2] = [20_000, 70_000];
 /// Names of the directory that has a map.
 const MAPPED: u64 = 20;
 
 std::thread_local! {
     /// How large the slots of the worlds of this test are.
     static SLOTS: Cell<SlotSize> = const { Cell::new(SlotSize::Bytes512) };
+    /// How many metadata blocks they have.
+    static BLOCKS: Cell<u64> = const { Cell::new(WORLDS[0]) };
 }
 
 /// Segments of the file, which fill its slot and part of a layout block.
@@ -78,7 +80,7 @@ fn segments() -> u64 {
 
 fn world() -> World {
     let features = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    let mfs = formatted_for_images(WORLD, features.with_slots(SLOTS.get()));
+    let mfs = formatted_for_images(BLOCKS.get(), features.with_slots(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
         let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
@@ -1175,7 +1177,9 @@ const ELSEWHERE: &[fn()] = &[
 
 #[test]
 fn every_kind_is_planted_found_and_repaired_or_left_as_it_is_told() {
-    for size in SlotSize::ALL {
+    let small = SlotSize::ALL.map(|size| (WORLDS[0], size));
+    for (blocks, size) in small.into_iter().chain([(WORLDS[1], SlotSize::Bytes512)]) {
+        BLOCKS.set(blocks);
         SLOTS.set(size);
         HERE.iter().for_each(|plant| plant());
     }

@@ -245,8 +245,8 @@ fn random_operations_equal_a_table_of_blocks() {
 fn random_operations_on_fragmented_files_equal_a_table_of_blocks() {
     // Few segments in a layout block, or as many as there is room for; in small slots and in large ones.
     let few = LayoutLimits { capacity: 5, ..LayoutLimits::USUAL };
-    for (start, layouts) in [(1u64, few), (2, few), (3, LayoutLimits::USUAL)] {
-        let mfs = formatted_inline_near(SlotSize::ALL[start as usize % 3]);
+    for (start, layouts) in [(1u64, few), (2, few), (3, few), (4, LayoutLimits::USUAL)] {
+        let mfs = formatted_inline_near(SlotSize::ALL[start as usize % SlotSize::ALL.len()]);
         mfs.inner.state.borrow_mut().layouts = layouts;
         let mut seed = start * 99;
         let mut model = Model::default();

@@ -1,20 +1,20 @@
 //! The directory table, and content blocks.
 
-use types::{Attr, DirNo, Fault, FileKind, Ino, MetaBlock};
+use types::{Attr, DirNo, Fault, FileKind, Ino, Lsn, MetaBlock};
 
 use super::slots::private_directory;
 use super::{Blocks, Done, Evidence, Fixer};
 use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
-use crate::format::number::{ATTIC, Place, SYSTEM_CHUNK, home_of, reuse_of};
+use crate::format::number::{ATTIC, DIRNO_MAX, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::plan::{Fix, SlotAt};
 use crate::fsck::stranded::{Said, Short};
 use crate::mfs::Cost;
 use crate::names::index::Chunk;
 use crate::side::first_attr;
-use crate::trees::CHUNKS;
+use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 
 /// Chunks of a name map that are removed at once; what is left over is found to be nobody's.
@@ -123,19 +123,78 @@ impl Fixer {
         Ok(out)
     }
 
+    /// Finds places for blocks that nothing leads to, and after the first of these for which there is any, others are looked
+    /// for anew, as less is missing then:
+    /// 1. blocks that a chunk lacks, which go there, and blocks whose inodes contradict each other: each gets a chunk of its
+    ///    own, with a new number, and there may be directories in it;
+    /// 2. chunks that the table lacks;
+    /// 3. blocks in whose place there is another one: they, too, get chunks of their own.
+    async fn find_others(&mut self) -> Done {
+        let (mut named, mut nowhere) = (Evidence::new(), Vec::new());
+        for (block, said) in &self.check.stranded {
+            match said.place() {
+                Some(_) => note(&mut named, *block, said),
+                None => nowhere.push((said.lsn, *block)),
+            }
+        }
+        let (mut there, mut missing) = (Evidence::new(), Vec::new());
+        for (number, blocks) in named {
+            match self.check.tree.chunks.get(&number) {
+                Some((chunk, _)) if fits(chunk, &blocks) => drop(there.insert(number, blocks)),
+                Some(_) => {}
+                None => missing.push((number, blocks)),
+            }
+        }
+        let filled = self.fill_all(&there).await?;
+        let chunks = if filled > 0 || !nowhere.is_empty() {
+            self.apart(nowhere).await?
+        } else if !missing.is_empty() {
+            missing
+        } else {
+            let rest = self.check.stranded.iter().map(|(block, said)| (said.lsn, *block)).collect();
+            self.apart(rest).await?
+        };
+        let found = filled + chunks.len();
+        self.make_chunks(chunks).await?;
+        Ok((found > 0).then(|| format!("{found} chunks were found by the inodes in their blocks")))
+    }
+
+    /// Puts blocks into the chunks that lack them; how many chunks.
+    async fn fill_all(&mut self, there: &Evidence) -> Result<usize, StoreError> {
+        for (&number, blocks) in there {
+            self.change(|txn| {
+                if !txn.ensure_chunk(number)? {
+                    return Err(Stop::Fault(Fault::Stale));
+                }
+                let mut chunk = txn.chunk(number)?.clone();
+                fill(&mut chunk, blocks);
+                write_chunk(txn, number, Some(&chunk))
+            })
+            .await?;
+        }
+        Ok(there.len())
+    }
+
+    /// Each of these blocks as a chunk of its own, with a number that nothing has named.
+    async fn apart(
+        &mut self,
+        blocks: Vec<(Lsn, MetaBlock)>,
+    ) -> Result<Vec<(DirNo, Blocks)>, StoreError> {
+        let next = self.check.read(|txn| txn.root(NEXT_CHUNK)).await?.unwrap_or(DIRNO_MAX);
+        let known = self.check.tree.chunks.keys().next_back().copied();
+        let named = self.check.stranded.iter().filter_map(|(_, said)| said.highest());
+        let first = named.chain(known).fold(next, |first, chunk| first.max(chunk.0 + 1));
+        let numbered = (first..DIRNO_MAX).zip(blocks);
+        Ok(numbered.map(|(number, block)| (DirNo(number), Blocks::from([(0, block)]))).collect())
+    }
+
     /// Puts chunks together that the table lacks and nothing leads to. Where just one directory lacks
     /// as many blocks, they are its, in the order of their numbers; else whose they are is not known.
-    async fn find_others(&mut self) -> Done {
-        let mut chunks = Evidence::new();
-        for (block, said) in &self.check.stranded {
-            note(&mut chunks, *block, said);
-        }
-        chunks.retain(|number, _| !self.check.tree.chunks.contains_key(number));
+    async fn make_chunks(&mut self, chunks: Vec<(DirNo, Blocks)>) -> Result<(), StoreError> {
         let mut short = match self.check.short[..] {
             [only] => Some(only),
             _ => None,
         };
-        let found = chunks.len();
         for (number, blocks) in chunks {
             let len = blocks.len() as u64;
             let behind = short.filter(|short| len <= short.lack);
@@ -145,6 +204,9 @@ impl Fixer {
             fill(&mut chunk, &blocks);
             self.change(|txn| {
                 write_chunk(txn, number, Some(&chunk))?;
+                if txn.root(NEXT_CHUNK)? <= number.0 {
+                    txn.set_root(NEXT_CHUNK, number.0 + 1)?;
+                }
                 behind.map_or(Ok(()), |short| link_behind(txn, short.last, number))
             })
             .await?;
@@ -153,8 +215,13 @@ impl Fixer {
                 short = Some(Short { dir: before.dir, last: number, index, lack });
             }
         }
-        Ok((found > 0).then(|| format!("{found} chunks were found by the inodes in their blocks")))
+        Ok(())
     }
+}
+
+/// Has the chunk none of these blocks?
+fn fits(chunk: &Chunk, blocks: &Blocks) -> bool {
+    !blocks.keys().any(|&at| chunk.run_of(at).is_some_and(Run::is_present))
 }
 
 /// Adds a block to what is known of a chunk. Where two would be the same block, the newer is.

@@ -4,6 +4,7 @@
 //! - a fix believes nothing that an earlier fix may have changed: it reads again what it changes;
 //! - `None` means that nothing changed.
 
+mod bitmap;
 mod chunks;
 mod data;
 pub(super) mod maps;
@@ -22,7 +23,7 @@ use crate::error::{Stop, StoreError};
 use crate::features::Feature;
 use crate::metaspace::{BITS, change_bits};
 use crate::mfs::{Cost, Mfs};
-use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT};
+use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
 
 /// Metadata blocks that one step of freeing gives back.
@@ -43,22 +44,70 @@ type Versions = BTreeMap<MetaBlock, Box<Block>>;
 pub(super) struct Salvaged {
     searched: BTreeSet<MetaBlock>,
     found: Versions,
+    /// The blocks of which it has any change, where that matters: a part of the bitmap is lost.
+    changed: Option<BTreeSet<MetaBlock>>,
 }
 
 impl Salvaged {
-    /// Seeks those blocks of a plan that were not sought before, all in one pass.
+    /// Seeks those of these blocks that were not sought before, all in one pass.
     ///
     /// # Errors
     /// `Io`.
-    pub(super) async fn seek(&mut self, mfs: &Mfs, fixes: &[Fix]) -> Result<(), StoreError> {
-        let blocks = fixes.iter().filter_map(|fix| match fix {
-            Fix::FromLog(block) => Some(*block),
-            _ => None,
-        });
+    pub(super) async fn seek(
+        &mut self,
+        mfs: &Mfs,
+        blocks: impl Iterator<Item = MetaBlock>,
+    ) -> Result<(), StoreError> {
         let wanted: BTreeSet<_> = blocks.filter(|block| !self.searched.contains(block)).collect();
         if !wanted.is_empty() {
             self.found.extend(mfs.salvage(&wanted).await?);
             self.searched.extend(wanted);
+        }
+        Ok(())
+    }
+
+    /// Has the log this block?
+    pub(super) fn has(&self, block: MetaBlock) -> bool {
+        self.found.contains_key(&block)
+    }
+
+    /// Asks which blocks the log has changes of, if it was not asked before.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) async fn list(&mut self, mfs: &Mfs) -> Result<(), StoreError> {
+        if self.changed.is_none() {
+            self.changed = Some(mfs.changed().await?);
+        }
+        Ok(())
+    }
+}
+
+/// What the rounds of a repair hand on.
+pub(super) struct Kept {
+    pub(super) salvaged: Salvaged,
+    /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there look like used ones of
+    /// nobody.
+    pub(super) bitmap_lost: bool,
+    /// Where the log ended before the repair wrote anything.
+    began: Lsn,
+}
+
+impl Kept {
+    pub(super) async fn new(mfs: &Mfs) -> Result<Kept, StoreError> {
+        let began = mfs.inner.state.borrow().log.end();
+        let bitmap_lost = match mfs.run(Cost::READ, |txn| txn.root(UNFINISHED)).await {
+            Ok((word, _)) => word != 0,
+            Err(StoreError::Corrupt { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Kept { salvaged: Salvaged::default(), bitmap_lost, began })
+    }
+
+    /// Everything is sound: the next repair begins anew.
+    pub(super) async fn finish(&self, mfs: &Mfs) -> Result<(), StoreError> {
+        if self.bitmap_lost {
+            mfs.run(Cost::DELETE, |txn| txn.set_root(UNFINISHED, 0)).await?;
         }
         Ok(())
     }
@@ -71,14 +120,14 @@ type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
 pub(super) struct Fixer {
     mfs: Mfs,
     check: Check,
-    pub(super) salvaged: Salvaged,
+    pub(super) kept: Kept,
     evidence: Option<Evidence>,
     circle_broken: bool,
 }
 
 impl Fixer {
-    pub(super) fn new(mfs: &Mfs, check: Check, salvaged: Salvaged) -> Fixer {
-        Fixer { mfs: mfs.clone(), check, salvaged, evidence: None, circle_broken: false }
+    pub(super) fn new(mfs: &Mfs, check: Check, kept: Kept) -> Fixer {
+        Fixer { mfs: mfs.clone(), check, kept, evidence: None, circle_broken: false }
     }
 
     /// Does one fix.
@@ -90,7 +139,7 @@ impl Fixer {
             Fix::AddFeature(feature) => Ok(self.add_feature(*feature)),
             Fix::NextChunk(next) => self.raise(NEXT_CHUNK, *next, "chunk").await,
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
-            Fix::FullBitmap(index) => self.full_bitmap(*index).await,
+            Fix::LostBitmap(index) => self.lost_bitmap(*index).await,
             Fix::MarkUsed(first, len) => self.mark_used(*first, *len).await,
             Fix::FromLog(block) => self.log_version(*block).await,
             Fix::FreeMeta(first, len) => self.free_meta(*first, *len).await,
@@ -176,19 +225,6 @@ impl Fixer {
         Ok(done.then(|| format!("the number of the next {what} was raised to {next}")))
     }
 
-    /// Until everything else is sound nothing may be allocated where the bitmap is lost.
-    async fn full_bitmap(&self, index: u64) -> Done {
-        let block = MetaBlock(self.mfs.superblock().bitmap_first.0 + index);
-        self.change(|txn| {
-            let data = txn.init(block, BlockType::Bitmap)?;
-            change_bits(data, 0, BITS, true);
-            Ok(())
-        })
-        .await?;
-        self.mfs.learn_bitmap(index as usize).await?;
-        Ok(Some(format!("bitmap block {block} is made anew")))
-    }
-
     async fn mark_used(&self, first: MetaBlock, len: u64) -> Done {
         let done = self.change(|txn| txn.mark_used(first, len)).await?;
         Ok(done.then(|| format!("{len} metadata blocks from {first} on are marked as allocated")))
@@ -205,7 +241,7 @@ impl Fixer {
     }
 
     async fn log_version(&mut self, block: MetaBlock) -> Done {
-        let Some(data) = self.salvaged.found.remove(&block) else { return Ok(None) };
+        let Some(data) = self.kept.salvaged.found.remove(&block) else { return Ok(None) };
         let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));
         if let Ok((true, _)) = same.await {
             return Ok(None);

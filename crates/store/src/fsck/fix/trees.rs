@@ -6,17 +6,22 @@
 //! - blocks of the old tree, and of a new one whose making was broken off, are nobody's
 //!   then: the last stage frees them;
 //! - what is left: the entries of all nodes that can be reached and read; and of leaves that
-//!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins;
+//!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins, then what was changed last;
+//! - where a part of the bitmap was lost such leaves may have been free. A leaf that was given back has keys where leaves are that
+//!   were changed when that happened, or later, and of those of a tree no two have keys between each other's: so one
+//!   that overlaps with one that was reached, or was changed later, was free, and nothing of it is taken;
 //! - which clients were evicted, and what they could write, is never forgotten: where the list of quarantines is
 //!   lost every client is in the new one, where that of frozen files is, all files are frozen for every client
 //!   in quarantine; both before the old tree is replaced;
 //! - entries go from leaf to leaf, so that a tree of any size needs little memory.
 
+use std::collections::BTreeMap;
+
 use types::{ClientId, MetaBlock};
 
 use super::{Done, Fixer};
-use crate::block::{BlockType, get_u16};
-use crate::btree::{Inside, Tree};
+use crate::block::{BlockType, get_u16, lsn_of};
+use crate::btree::{Inside, Tree, entries_of};
 use crate::error::StoreError;
 use crate::format::space::frozen_keys;
 use crate::fsck::plan::TreeName;
@@ -24,7 +29,7 @@ use crate::mfs::Cost;
 use crate::space::ALL_FILES;
 use crate::trees::{
     CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, POOLS, QUARANTINES,
-    REPLIES, SCRATCH, SETTINGS,
+    REPLIES, SCRATCH, SETTINGS, UNFINISHED,
 };
 
 /// Entries put into the new tree by one transaction.
@@ -103,9 +108,10 @@ impl Fixer {
         what: &str,
         also: &[([u8; K], [u8; V])],
     ) -> Done {
-        self.change(|txn| txn.set_root(SCRATCH, 0)).await?;
-        let reached = self.reached(tree).await?;
-        let found = if unique { self.strays::<K, V>().await? } else { 0 };
+        let young_wins = self.begin_scratch().await? && self.kept.bitmap_lost;
+        let (reached, spans) = self.reached(tree).await?;
+        let spans = young_wins.then_some(spans);
+        let found = if unique { self.strays::<K, V>(spans).await? } else { 0 };
         let added = self.enter(also, false).await?;
         self.change(|txn| {
             let root = txn.root(SCRATCH)?;
@@ -121,12 +127,26 @@ impl Fixer {
         Ok(Some(line))
     }
 
-    /// Puts the entries of all nodes that can be reached and read into the new tree; how many.
+    /// Begins a new tree; says whether there are no nodes of one that was not brought to an end. Its leaves are younger than
+    /// those that they were made from, and need not have all that is in these.
+    async fn begin_scratch(&mut self) -> Result<bool, StoreError> {
+        let begin = self.mfs.run(Cost::DELETE, |txn| {
+            if txn.root(SCRATCH)? != 0 && txn.root(UNFINISHED)? != 0 {
+                txn.set_root(UNFINISHED, 2)?;
+            }
+            txn.set_root(SCRATCH, 0)?;
+            Ok(txn.root(UNFINISHED)? != 2)
+        });
+        Ok(begin.await?.0)
+    }
+
+    /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and the spans of all leaves that
+    /// were reached.
     async fn reached<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
-    ) -> Result<u64, StoreError> {
-        let mut count = 0;
+    ) -> Result<(u64, Spans<K>), StoreError> {
+        let (mut count, mut spans) = (0, Spans::default());
         let mut seen = std::collections::BTreeSet::new();
         let mut stack = Vec::new();
         stack.extend(self.check.read(|txn| tree.top(txn)).await?.flatten());
@@ -135,12 +155,19 @@ impl Fixer {
                 continue;
             }
             match self.check.read(|txn| tree.inspect(txn, &node)).await? {
+                // What was in a leaf that is damaged is in no other.
+                None if node.level == Some(0) => {
+                    spans.take(node.low.unwrap_or([0; K]), node.high);
+                }
                 None => {}
                 Some(Inside::Inner(_, children)) => stack.extend(children),
-                Some(Inside::Leaf(entries)) => count += self.enter(&entries, true).await?,
+                Some(Inside::Leaf(entries)) => {
+                    spans.take(node.low.unwrap_or([0; K]), node.high);
+                    count += self.enter(&entries, true).await?;
+                }
             }
         }
-        Ok(count)
+        Ok((count, spans))
     }
 
     /// Puts entries into the new tree; how many are new there. With `over` they take the place of others.
@@ -166,19 +193,35 @@ impl Fixer {
         Ok(count)
     }
 
-    /// Adds the entries of leaves of such a tree that nothing leads to; how many.
-    async fn strays<const K: usize, const V: usize>(&mut self) -> Result<u64, StoreError> {
-        let mut count = 0;
+    /// Adds the entries of leaves of such a tree that nothing leads to, those that were changed last first; how many. With
+    /// spans only those that overlap with none.
+    async fn strays<const K: usize, const V: usize>(
+        &mut self,
+        mut spans: Option<Spans<K>>,
+    ) -> Result<u64, StoreError> {
+        let mut leaves = Vec::new();
         for block in self.nobodys().await? {
             let read = self.mfs.run(Cost::READ, |txn| {
                 let data = txn.read(block)?;
                 let fits = data[4] == BlockType::Tree as u8
                     && (data[32], usize::from(data[33])) == (0, K)
                     && usize::from(get_u16(data, 34)) == V;
-                Ok(if fits { leaf::<K, V>(data) } else { Vec::new() })
+                Ok(fits.then(|| lsn_of(data)))
             });
-            if let Ok((found, _)) = read.await {
-                count += self.enter(&found, false).await?;
+            // What this repair wrote is of a tree that it did not bring to an end, from the same leaves.
+            let lsn = read.await.ok().and_then(|(lsn, _)| lsn);
+            leaves.extend(lsn.filter(|lsn| *lsn <= self.kept.began).map(|lsn| (lsn, block)));
+        }
+        leaves.sort_unstable_by(|a, b| b.cmp(a));
+        let mut count = 0;
+        for (_, block) in leaves {
+            let read = self.mfs.run(Cost::READ, |txn| Ok(leaf::<K, V>(txn.read(block)?)));
+            let Ok((entries, _)) = read.await else { continue };
+            let (Some((first, _)), Some((last, _))) = (entries.first(), entries.last()) else {
+                continue;
+            };
+            if spans.as_mut().is_none_or(|spans| spans.take(*first, after(last))) {
+                count += self.enter(&entries, false).await?;
             }
         }
         Ok(count)
@@ -201,10 +244,45 @@ impl Fixer {
     }
 }
 
+/// Keys that leaves have, from a first one up to below a last one: spans that do not overlap. `None`: there is no last.
+struct Spans<const K: usize>(BTreeMap<[u8; K], Option<[u8; K]>>);
+
+impl<const K: usize> Default for Spans<K> {
+    fn default() -> Spans<K> {
+        Spans(BTreeMap::new())
+    }
+}
+
+impl<const K: usize> Spans<K> {
+    /// Adds a span, if it overlaps with none.
+    fn take(&mut self, first: [u8; K], end: Option<[u8; K]>) -> bool {
+        let below = match end {
+            Some(end) => self.0.range(..end).next_back(),
+            None => self.0.last_key_value(),
+        };
+        let free = below.is_none_or(|(_, end)| end.is_some_and(|end| end <= first));
+        if free {
+            self.0.insert(first, end);
+        }
+        free
+    }
+}
+
+/// The key after this one.
+fn after<const K: usize>(key: &[u8; K]) -> Option<[u8; K]> {
+    let mut next = *key;
+    for byte in next.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return Some(next);
+        }
+    }
+    None
+}
+
 fn leaf<const K: usize, const V: usize>(data: &crate::block::Block) -> Vec<([u8; K], [u8; V])> {
-    let count = usize::from(get_u16(data, 36));
     let mut out = Vec::new();
-    for entry in data[48..].chunks_exact(K + V).take(count) {
+    for entry in data[48..].chunks_exact(K + V).take(entries_of(data)) {
         let (mut key, mut value) = ([0; K], [0; V]);
         key.copy_from_slice(&entry[..K]);
         value.copy_from_slice(&entry[K..]);

@@ -1,10 +1,15 @@
 //! Where content lies, and that what is ahead of needs comes back.
 
-use types::{FileKind, Name};
+use env::DiskOptions;
+use env::sim::SimWorld;
+use types::{FileKind, Name, Uuid};
 
 use super::*;
+use crate::features::Features;
 use crate::fsck::ProblemKind;
+use crate::mkfs::FormatOptions;
 use crate::names::NewInode;
+use crate::open::OpenOptions;
 use crate::testing::{formatted_in, new_inode, now};
 use types::Fault;
 
@@ -180,4 +185,56 @@ fn what_is_ahead_comes_back_and_everything_is_still_found() {
     // Links of the root are not counted here.
     let problems = now(crate::fsck::check(&mfs)).unwrap().problems;
     assert!(problems.iter().all(|it| it.kind == ProblemKind::WrongLinkCount), "{problems:?}");
+}
+
+/// A store on a device on which only the reserve is free, and directories have blocks ahead that the cache knows nothing of.
+async fn short_of_space(env: &env::Env) -> Mfs {
+    let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
+    let options = FormatOptions {
+        name: "home".to_owned(),
+        uuid: Uuid([9; 16]),
+        log_bytes: 8 << 20,
+        pags: vec![],
+        features: Features::USUAL,
+        force: false,
+    };
+    Mfs::format(env, &disk, &options).await.unwrap();
+    let mfs = Mfs::open(env, &disk, OpenOptions::default()).await.unwrap();
+    for n in 0..60 {
+        let make = |parent: Ino, text: &str, kind: FileKind| {
+            let (mfs, name) = (mfs.clone(), Name::new(text.as_bytes()).unwrap());
+            async move {
+                let new = new_inode(kind);
+                mfs.run(Cost::SMALL, |txn| txn.create(parent, &name, &new, None)).await.unwrap().0
+            }
+        };
+        let dir = make(Ino::ROOT, &format!("dir{n}"), FileKind::Directory).await;
+        make(dir, "a file", FileKind::Regular).await;
+    }
+    let take = |txn: &mut Txn<'_>| {
+        while txn.alloc_meta(1, None).is_ok() {}
+        Ok(())
+    };
+    mfs.run(Cost::SMALL, take).await.unwrap();
+    mfs.close().await.unwrap();
+    Mfs::open(env, &disk, OpenOptions::default()).await.unwrap()
+}
+
+#[test]
+fn transactions_that_lack_space_all_at_once_get_what_one_of_them_takes_back() {
+    const MANY: usize = 12;
+    let world = SimWorld::new(1);
+    world.disk("meta", 64 << 20);
+    world.run(|env| async move {
+        let mfs = short_of_space(&env).await;
+        let start = |mfs: Mfs| {
+            env.spawn_join(async move { mfs.run(Cost::SMALL, |txn| txn.alloc_meta(1, None)).await })
+        };
+        let tasks: Vec<_> = (0..MANY).map(|_| start(mfs.clone())).collect();
+        let mut got = std::collections::BTreeSet::new();
+        for task in tasks {
+            got.insert(task.await.expect("a block that a directory had ahead").0);
+        }
+        assert_eq!(got.len(), MANY);
+    });
 }

@@ -1,0 +1,118 @@
+//! A block of the bitmap that is lost.
+//!
+//! Invariants:
+//! - the log's newest version of it is taken, if there is one: nothing else is as exact;
+//! - else every block counts as allocated until the end, but those that *hold nothing*: nobody has them as far as the
+//!   check could see, the log has no change of them, and what lies there is not of this file system, or content without
+//!   any inode or name, or a node of a tree without entries: so content and nodes are when they are given back. So what nothing leads to is sought in all others and never overwritten, and there is room for
+//!   the trees and copies that repair has to make;
+//! - who is found only later to have such a block has lost nothing: it was allocated, and empty.
+
+use types::limits::BLOCK;
+use types::{MetaBlock, Uuid};
+
+use super::{Done, Fixer};
+use crate::block::{self, Block, BlockType, get_u32, get_u64, tag_of, type_of};
+use crate::btree::entries_of;
+use crate::device::RUN_MAX;
+use crate::error::StoreError;
+use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
+use crate::metaspace::{BITS, change_bits};
+use crate::trees::UNFINISHED;
+
+impl Fixer {
+    pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
+        let block = MetaBlock(self.mfs.superblock().bitmap_first.0 + index);
+        let mut line = self.log_version(block).await?;
+        if line.is_none() {
+            self.kept.bitmap_lost = true;
+            let free = self.holding_nothing(index * BITS).await?;
+            self.change(|txn| {
+                let data = txn.init(block, BlockType::Bitmap)?;
+                change_bits(data, 0, BITS, true);
+                for at in &free {
+                    change_bits(data, at.0 % BITS, 1, false);
+                }
+                let word = txn.root(UNFINISHED)?;
+                txn.set_root(UNFINISHED, word.max(1))
+            })
+            .await?;
+            let few = free.len();
+            line =
+                Some(format!("bitmap block {block} is made anew, with {few} free blocks at first"));
+        }
+        self.mfs.learn_bitmap(index as usize).await?;
+        Ok(line)
+    }
+
+    /// The blocks of the bitmap block that begins with block `from` which hold nothing.
+    async fn holding_nothing(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
+        let to = self.mfs.superblock().blocks.min(from + BITS);
+        let mut out = Vec::new();
+        for first in (from..to).step_by(RUN_MAX) {
+            self.look_for_nothing(first, to.min(first + RUN_MAX as u64), &mut out).await?;
+        }
+        Ok(out)
+    }
+
+    async fn look_for_nothing(
+        &self,
+        from: u64,
+        to: u64,
+        out: &mut Vec<MetaBlock>,
+    ) -> Result<(), StoreError> {
+        let changed = self.kept.salvaged.changed.as_ref();
+        let unknown = |at: &u64| {
+            let logged = changed.is_none_or(|changed| changed.contains(&MetaBlock(*at)));
+            !logged && !self.check.is_claimed(*at)
+        };
+        let sought: Vec<u64> = (from..to).filter(unknown).collect();
+        let (Some(&first), Some(&last)) = (sought.first(), sought.last()) else { return Ok(()) };
+        let count = (last + 1 - first) as usize;
+        // Where one of them cannot be read all count as allocated.
+        let read = match self.mfs.device() {
+            Some(device) => match device.read(MetaBlock(first), count).await {
+                Ok(read) => Some(read),
+                Err(_) => return Ok(()),
+            },
+            None => None,
+        };
+        let uuid = self.mfs.superblock().uuid;
+        let state = self.mfs.inner.state.borrow();
+        for at in sought {
+            let at_home =
+                read.as_ref().and_then(|read| read.chunks_exact(BLOCK).nth((at - first) as usize));
+            let nothing = match (state.cache.get(MetaBlock(at)), at_home) {
+                (Some(data), _) => holds_nothing(data, MetaBlock(at), None),
+                (None, Some(data)) => {
+                    data.try_into().is_ok_and(|data| holds_nothing(data, MetaBlock(at), Some(uuid)))
+                }
+                // A store in memory has what was written in its cache.
+                (None, None) => true,
+            };
+            if nothing {
+                out.push(MetaBlock(at));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Can a block be given away that nothing leads to? What is at home is believed as far as it is whole.
+fn holds_nothing(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
+    if let Some(uuid) = at_home {
+        let tag = tag_of(uuid);
+        if get_u64(data, 8) != at.0 && get_u32(data, 28) != tag {
+            return true;
+        }
+        if block::verify(data, at, tag).is_err() {
+            return false;
+        }
+    }
+    let empty = |slot: Slot| slot.check().is_ok() && slot.state() == SlotState::Empty;
+    match type_of(data) {
+        Some(BlockType::Tree) => entries_of(data) == 0,
+        Some(kind) if kind.is_content() => (0..SLOTS_PER_BLOCK).all(|n| empty(Slot::load(data, n))),
+        _ => false,
+    }
+}
