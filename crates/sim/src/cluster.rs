@@ -487,11 +487,13 @@ pub fn fsck(image: SimDisk, seed: u64) -> Result<(), String> {
         let options = FsckOptions { cache_bytes: CACHE_BYTES, jobs: 2, ..FsckOptions::default() };
         let report =
             store::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())?;
-        if report.is_clean() {
-            return Ok(());
-        }
-        let lines: Vec<String> =
-            report.problems.iter().take(8).map(|problem| format!("{problem:?}")).collect();
-        Err(lines.join("\n  "))
+        if report.is_clean() { Ok(()) } else { Err(findings(&report)) }
     })
+}
+
+/// The first findings, a line each.
+pub(crate) fn findings(report: &store::fsck::Report) -> String {
+    let lines: Vec<String> =
+        report.problems.iter().take(8).map(|problem| format!("{problem:?}")).collect();
+    lines.join("\n  ")
 }

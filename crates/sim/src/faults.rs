@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
 
-use env::sim::SimRng;
+use env::sim::{SimDisk, SimRng};
 use types::{Duration, Instant};
 
 use crate::call::Op;
@@ -197,6 +197,8 @@ pub struct Injector {
     pub seed: u64,
     /// Since when, and until when, what clients say or hear was held up, by slot.
     pub held: BTreeMap<usize, (Instant, Instant)>,
+    /// What the metadata device held when it was damaged the last time, or at first.
+    pub older: Option<SimDisk>,
 }
 
 impl Injector {

@@ -23,6 +23,7 @@ mod log;
 mod loss;
 pub mod model;
 mod mount;
+mod repairs;
 mod rot;
 mod run;
 pub mod script;

@@ -8,7 +8,8 @@
 //!   an administrator brings back an undamaged copy.
 //!
 //! Not made here, because nothing on the device tells of it: damage of the log's last group, which looks as
-//! if the crash had come while it was written, and a write that never reached the device.
+//! if the crash had come while it was written, and a write that never reached the device. With the second a copy is
+//! damaged that no server goes on with (`repairs.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,8 +20,8 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{FileBlock, FileKind, Ino};
 
 use crate::cluster;
-use crate::faults::Injector;
-use crate::log;
+use crate::faults::{Fault, Injector};
+use crate::{log, repairs};
 
 /// Looks for a block that holds anything, before one is taken that does not.
 const TRIES: u64 = 200;
@@ -30,10 +31,10 @@ const USED: u64 = 400;
 const LAST_GROUP: u64 = 64;
 /// Entries, and extents of a file, that are read at once.
 const MANY: usize = 1000;
-const NAME: &str = "rot";
+pub(crate) const NAME: &str = "rot";
 
 /// What a device holds, by what it is about: as text, or why it cannot be read.
-type Seen = BTreeMap<String, Result<String, StoreError>>;
+pub(crate) type Seen = BTreeMap<String, Result<String, StoreError>>;
 
 /// Where things lie on a device.
 struct Places {
@@ -53,7 +54,7 @@ impl Injector {
             self.cluster.replace(Some(good.clone()), None);
         }
         let bad = good.fork();
-        match damage(&good, &bad, &mut self.rng).and_then(|what| {
+        match damage(&good, &bad, None, &mut self.rng).and_then(|what| {
             log::line(&what);
             judge(&good, &bad, self.seed).map_err(|text| format!("{what}: {text}"))
         }) {
@@ -61,13 +62,24 @@ impl Injector {
             Ok(true) => self.cluster.replace(Some(bad), None),
             Ok(false) => log::line("an undamaged copy of the metadata device is brought back"),
         }
+        let older = self.older.replace(good.fork()).unwrap_or_else(|| good.clone());
+        let nth = self.made.borrow().get(&Fault::Damage).copied().unwrap_or(0);
+        match repairs::check(&good, &older, self.seed.wrapping_add(nth << 48)) {
+            Err(text) => log::violation(&format!("a metadata device that is repaired: {text}")),
+            Ok(what) => log::line(&format!("tried on a copy: {what}")),
+        }
         self.pause(300).await;
         self.cluster.start_server();
     }
 }
 
-/// Damages one to three blocks of `bad`; what was done.
-fn damage(good: &SimDisk, bad: &SimDisk, rng: &mut SimRng) -> Result<String, String> {
+/// Damages one to three blocks of `bad`; what was done. With `older` perhaps one has again what it had there.
+pub(crate) fn damage(
+    good: &SimDisk,
+    bad: &SimDisk,
+    older: Option<&SimDisk>,
+    rng: &mut SimRng,
+) -> Result<String, String> {
     let places = within(good, rng.next_u64(), async |env, mfs: Mfs| {
         let _ = env;
         let superblock = mfs.superblock();
@@ -79,7 +91,10 @@ fn damage(good: &SimDisk, bad: &SimDisk, rng: &mut SimRng) -> Result<String, Str
     let mut what = String::from("damage:");
     for _ in 0..[1, 1, 2, 3][rng.below(4) as usize] {
         let block = places.used(good, rng);
-        if rng.one_in(3) {
+        if let Some(older) = older.filter(|_| rng.one_in(2)) {
+            bad.poke(block * BLOCK_U64, &older.peek(block * BLOCK_U64, BLOCK));
+            what += &format!(" a write never reached block {block};");
+        } else if rng.one_in(3) {
             let other = places.used(good, rng);
             bad.poke(block * BLOCK_U64, &good.peek(other * BLOCK_U64, BLOCK));
             what += &format!(" block {other} was also written to block {block};");
@@ -148,7 +163,7 @@ fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<bool, String> {
 }
 
 /// Does the error say that the device is damaged?
-fn tells(error: &StoreError) -> bool {
+pub(crate) fn tells(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } | StoreError::Refused(_)
@@ -156,7 +171,7 @@ fn tells(error: &StoreError) -> bool {
 }
 
 /// Opens a copy of the device in a world of its own, without writing to it.
-fn within<T>(
+pub(crate) fn within<T>(
     disk: &SimDisk,
     seed: u64,
     work: impl AsyncFnOnce(Env, Mfs) -> T,
@@ -174,7 +189,7 @@ fn within<T>(
 }
 
 /// Everything that a server could tell of: names, attributes, layouts, clients and their pools.
-async fn walk(_: Env, mfs: Mfs) -> Seen {
+pub(crate) async fn walk(_: Env, mfs: Mfs) -> Seen {
     let mut seen = Seen::new();
     let mut note =
         async |about: String, body: &mut dyn FnMut(&mut Txn<'_>) -> Result<String, Stop>| {

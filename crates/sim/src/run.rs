@@ -316,6 +316,7 @@ async fn safety_and_healing(
         history: history.clone(),
         seed: plan.seed,
         held: Default::default(),
+        older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
     };
     let injector = cluster.env.spawn_join(injector.run());
     // Faults go on for as long as most of the work does; then everything must finish.

@@ -1,0 +1,158 @@
+//! Damaged metadata devices are repaired, those among them that a write never reached.
+//!
+//! Invariants, of a device of which one to three blocks were damaged in any of three ways:
+//! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an error of the store that says
+//!   what is damaged. A block that a write never reached is valid, so what it holds may be told, too: nothing is demanded of that;
+//! - where fsck finds nothing, everything can be read;
+//! - `fsck --repair` ends with a device of which fsck finds nothing, and of which everything can be read; or it says what is left,
+//!   and fsck finds just that; or it refuses, and leaves one that fsck refuses, too.
+//!
+//! Whether what repair keeps is all that can be kept is tried by tests of the store, which know what lies in a block.
+
+use env::DiskOptions;
+use env::sim::{SimDisk, SimRng, SimWorld};
+use store::StoreError;
+use store::fsck::{FsckOptions, Repaired, repair};
+
+use crate::cluster;
+use crate::rot::{self, NAME, Seen, tells};
+
+/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired; what was done to it.
+pub(crate) fn check(good: &SimDisk, older: &SimDisk, seed: u64) -> Result<String, String> {
+    let bad = good.fork();
+    let what = rot::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
+    let clean = cluster::fsck(bad.fork(), seed).is_ok();
+    match (rot::within(&bad, seed, rot::walk), clean) {
+        (Ok(seen), true) => {
+            whole(&seen).map_err(|text| format!("{what} fsck finds nothing; {text}"))?
+        }
+        (Err(error), true) => {
+            return Err(format!("{what} fsck finds nothing; opening it: {error}"));
+        }
+        (Ok(seen), false) => {
+            match seen.values().filter_map(|seen| seen.as_ref().err()).find(|error| !tells(error)) {
+                Some(error) => return Err(format!("{what} reading it: {error}")),
+                None => {}
+            }
+        }
+        (Err(error), false) if !tells(&error) => return Err(format!("{what} opening it: {error}")),
+        (Err(_), false) => {}
+    }
+    let repaired = repaired(&bad, seed);
+    let left = cluster::fsck(bad.fork(), seed);
+    let repaired = match repaired {
+        Ok(repaired) if repaired.left.is_clean() || repaired.rounds > 0 => repaired,
+        Err(error) if !tells(&error) => return Err(format!("{what} repairing it: {error}")),
+        // It was not opened at all.
+        refused => {
+            return match left {
+                Err(_) => Ok(format!("{what} it cannot be repaired")),
+                Ok(()) => {
+                    Err(format!("{what} fsck finds nothing, and repair refuses: {refused:?}"))
+                }
+            };
+        }
+    };
+    let done = format!("{what} repair: {:?}", repaired.done);
+    match left {
+        Ok(()) => {}
+        Err(left) if left == cluster::findings(&repaired.left) => {
+            return Ok(format!("{what} of that is left: {left}"));
+        }
+        Err(left) => return Err(format!("{done}; fsck finds after it:\n  {left}")),
+    }
+    let seen = rot::within(&bad, seed, rot::walk)
+        .map_err(|error| format!("{done}; opening it: {error}"))?;
+    whole(&seen).map_err(|text| format!("{done}; {text}"))?;
+    Ok(what)
+}
+
+/// Could everything be read?
+fn whole(seen: &Seen) -> Result<(), String> {
+    match seen.iter().find_map(|(about, seen)| Some((about, seen.as_ref().err()?))) {
+        Some((about, error)) => Err(format!("{about}: {error}")),
+        None => Ok(()),
+    }
+}
+
+/// Repairs the device itself, in a world of its own.
+fn repaired(bad: &SimDisk, seed: u64) -> Result<Repaired, StoreError> {
+    let world = SimWorld::new(seed);
+    world.attach(NAME, bad);
+    world.run(|env| async move {
+        let opened = env.open_disk(NAME, DiskOptions { write: true, exclusive: true }).await;
+        let disk = opened.map_err(|error| StoreError::io("opening", NAME, &error))?;
+        repair(&env, &disk, FsckOptions { cache_bytes: 8 << 20, ..FsckOptions::default() }).await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Cost, Mfs, NewInode, OpenOptions};
+    use types::{ClientId, FileKind, Ino, Name, Timestamp};
+
+    use super::*;
+
+    /// Makes files on a device.
+    fn fill(disk: &SimDisk) {
+        let world = SimWorld::new(1);
+        world.attach(NAME, disk);
+        world.run(|env| async move {
+            let options = DiskOptions { write: true, exclusive: true };
+            let disk = env.open_disk(NAME, options).await.expect("it is attached");
+            let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
+            for part in 0..4 {
+                let name = |text: String| Name::new(text.as_bytes()).expect("a name");
+                let new = |kind| NewInode {
+                    kind,
+                    mode: 0o755,
+                    uid: part,
+                    gid: 0,
+                    rdev: 0,
+                    size: 0,
+                    atime: Timestamp::default(),
+                    mtime: Timestamp::default(),
+                    ctime: Timestamp::default(),
+                    btime: Timestamp::default(),
+                    client: ClientId::NONE,
+                    symlink: None,
+                };
+                let made = mfs.run(Cost::SMALL, |txn| {
+                    for file in 0..30 {
+                        let name = name(format!("f{part} {file}"));
+                        txn.create(Ino::ROOT, &name, &new(FileKind::Regular), None)?;
+                    }
+                    Ok(())
+                });
+                made.await.expect("room");
+            }
+            mfs.close().await.expect("a device that works");
+        });
+    }
+
+    #[test]
+    fn nearly_every_damaged_device_can_be_repaired() {
+        let (_, disks) = cluster::world_of(1, false, Default::default());
+        let older = disks.meta.fork();
+        fill(&disks.meta);
+        let (mut refused, mut left, mut lost) = (0, 0, 0);
+        for seed in 0..100 {
+            let what = check(&disks.meta, &older, seed).expect("it is repaired");
+            refused += usize::from(what.ends_with("cannot be repaired"));
+            left += usize::from(what.contains("of that is left"));
+            lost += usize::from(what.contains("a write never reached"));
+        }
+        // What only one block of the device knows is lost with it: which data zones there are (FSCK.md).
+        assert!(
+            refused < 10 && left < 20,
+            "of 100 {refused} are refused, and of {left} something is left"
+        );
+        assert!(lost > 30, "of 100 only {lost} lack a write");
+    }
+
+    #[test]
+    fn what_cannot_be_read_after_all_is_told() {
+        let seen = Seen::from([("inode 7".to_owned(), Err(StoreError::Refused("why".into())))]);
+        assert!(whole(&seen).is_err_and(|text| text.contains("inode 7")));
+    }
+}
