@@ -53,9 +53,12 @@ pub const NAMESPACE: Tree<{ namespace::NAMESPACE_KEY }, { namespace::NAMESPACE_V
 /// Root of a tree that repair builds, until it takes the place of a damaged one.
 pub const SCRATCH: RootId = RootId(63);
 
-/// What a repair that is broken off leaves to the next one: 0 nothing; 1 a part of the bitmap was lost, so blocks that were free
-/// may look used; 2 the same, and there are nodes of a tree that it did not bring to an end.
+/// What a repair that is broken off leaves to the next one: a set of [`BITMAP_LOST`] and [`HALF_MADE`].
 pub const UNFINISHED: RootId = RootId(59);
+/// A part of the bitmap was lost: blocks that were free may look used.
+pub const BITMAP_LOST: u64 = 1;
+/// There are nodes of a tree that was not brought to an end.
+pub const HALF_MADE: u64 = 2;
 
 /// Puts the entries of zeros into the trees of a new file system.
 pub(crate) fn plant(txn: &mut Txn<'_>) -> Result<(), Stop> {

@@ -18,7 +18,7 @@ use crate::device::RUN_MAX;
 use crate::error::StoreError;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::metaspace::{BITS, change_bits};
-use crate::trees::UNFINISHED;
+use crate::trees::{BITMAP_LOST, UNFINISHED};
 
 impl Fixer {
     pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
@@ -34,7 +34,7 @@ impl Fixer {
                     change_bits(data, at.0 % BITS, 1, false);
                 }
                 let word = txn.root(UNFINISHED)?;
-                txn.set_root(UNFINISHED, word.max(1))
+                txn.set_root(UNFINISHED, word | BITMAP_LOST)
             })
             .await?;
             let few = free.len();
