@@ -26,7 +26,7 @@ use crate::block::{self, Block, BlockType, type_of};
 use crate::btree::{Inside, Tree, entries_of};
 use crate::error::Stop;
 use crate::format::chunk::Run;
-use crate::format::extent::EXTENT_KEY;
+use crate::format::extent::{EXTENT_KEY, extent_key};
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::golden::lasting;
@@ -474,6 +474,42 @@ fn a_block_that_only_the_log_has_is_not_given_away_where_the_bitmap_is_lost() {
     assert_eq!((repaired.left.problems, again.problems), (vec![], vec![]), "{:#?}", repaired.done);
     assert!(repaired.done.iter().any(|line| line.contains("from the log")), "{:#?}", repaired.done);
     assert_eq!(inodes(&readable(&broken)), inodes(&before), "{:#?}", repaired.done);
+}
+
+#[test]
+fn a_leaf_that_only_the_log_has_is_part_of_a_tree_whose_root_is_lost() {
+    let device = Device::new(SlotSize::Bytes512);
+    let root = device.block("segments");
+    for bitmap in [false, true] {
+        let disk = device.disk.fork();
+        let leaf = in_world(&disk, |env| async move {
+            let mfs = open(&env).await;
+            let leaf = run(&mfs, |txn| {
+                let dir = child(txn, Ino::ROOT, "d0")?;
+                let file = child(txn, dir, "long")?;
+                txn.unmap(file, FileBlock(2 * 820), FileBlock(2 * 820 + 1))?;
+                let way = trees::EXTENTS.descend(txn, &extent_key(file, 2 * 820))?;
+                Ok(*way.unwrap().nodes.last().unwrap())
+            });
+            let leaf = leaf.await;
+            mfs.close().await.unwrap();
+            leaf
+        });
+        let before = readable(&disk);
+        assert_ne!(leaf.0, root);
+        let broken = disk.fork();
+        let mut lost = vec![root, leaf.0];
+        lost.extend(bitmap.then(|| device.block("bitmap 0")));
+        lost.iter().for_each(|at| broken.poke(at * BLOCK as u64, &[0xa5; BLOCK]));
+        let (repaired, again) = repaired(&broken);
+        assert_eq!(
+            (repaired.left.problems, again.problems),
+            (vec![], vec![]),
+            "{:#?}",
+            repaired.done
+        );
+        assert_eq!(readable(&broken), before, "{:#?}", repaired.done);
+    }
 }
 
 #[test]

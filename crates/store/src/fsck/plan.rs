@@ -296,7 +296,13 @@ impl Plan {
         }
     }
 
-    /// A damaged block, to which nothing leads, may be content that is missing.
+    /// Is any tree damaged?
+    pub(super) fn rebuilds_any(&self) -> bool {
+        let trees = self.stages.get(&Stage::Trees);
+        trees.is_some_and(|fixes| fixes.iter().any(|fix| matches!(fix, Fix::Rebuild(_))))
+    }
+
+    /// A damaged block, to which nothing leads, may be content or a leaf that is missing.
     pub(super) fn doubt(&mut self, block: MetaBlock) {
         if self.doubtful.len() < FIXES_MAX {
             self.doubtful.push(block);

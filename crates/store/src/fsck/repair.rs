@@ -261,7 +261,7 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
             if report.is_clean() {
-                kept.finish(mfs).await?;
+                Kept::finish(mfs).await?;
             }
             out.left = report;
             return Ok(out);

@@ -86,17 +86,17 @@ impl Txn<'_> {
 impl Check {
     /// Is this block, which is allocated and nobody's, content that is missing?
     pub(super) async fn strands(&mut self, block: MetaBlock) -> Result<bool, StoreError> {
-        if self.total <= self.report.counts.inodes {
+        let missing = self.total > self.report.counts.inodes;
+        if (missing || self.plan.rebuilds_any()) && self.is_damaged(block).await? {
+            self.plan.doubt(block);
+            return Ok(false);
+        }
+        if !missing {
             return Ok(false);
         }
         let said = match self.mfs.run(Cost::READ, |txn| txn.said(block)).await {
             Ok((said, _)) => said,
-            // It may be content all the same, if it was damaged and the log still has it.
-            Err(StoreError::Corrupt { .. }) => {
-                self.plan.doubt(block);
-                return Ok(false);
-            }
-            Err(StoreError::Fault(_)) => return Ok(false),
+            Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
         let missing = said.inodes.iter().filter(|&&ino| self.kind_of(ino).is_none()).count();
@@ -106,6 +106,15 @@ impl Check {
             self.stranded.push((block, said));
         }
         Ok(missing > 0)
+    }
+
+    async fn is_damaged(&mut self, block: MetaBlock) -> Result<bool, StoreError> {
+        match self.mfs.run(Cost::READ, |txn| txn.read(block).map(drop)).await {
+            Ok(_) => Ok(false),
+            Err(StoreError::Corrupt { .. }) => Ok(true),
+            Err(StoreError::Fault(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Plans to find the chunks of stranded blocks: when everything that may lead to them was mended.

@@ -4,8 +4,8 @@
 //! - the log's newest version of it is taken, if there is one: nothing else is as exact;
 //! - else every block counts as allocated until the end, but those that *hold nothing*: nobody has them as far as the
 //!   check could see, the log has no change of them, and what lies there is not of this file system, or content without
-//!   any inode or name, or a node of a tree without entries: so content and nodes are when they are given back. So what nothing leads to is sought in all others and never overwritten, and there is room for
-//!   the trees and copies that repair has to make;
+//!   any inode or name, or a node of a tree without entries, as both are when they are given back. So what nothing leads
+//!   to is sought in all others and never overwritten, and there is room for what repair makes;
 //! - who is found only later to have such a block has lost nothing: it was allocated, and empty.
 
 use types::limits::BLOCK;
@@ -18,7 +18,7 @@ use crate::device::RUN_MAX;
 use crate::error::StoreError;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::metaspace::{BITS, change_bits};
-use crate::trees::UNFINISHED;
+use crate::trees::{BITMAP_LOST, UNFINISHED};
 
 impl Fixer {
     pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
@@ -34,7 +34,7 @@ impl Fixer {
                     change_bits(data, at.0 % BITS, 1, false);
                 }
                 let word = txn.root(UNFINISHED)?;
-                txn.set_root(UNFINISHED, word.max(1))
+                txn.set_root(UNFINISHED, word | BITMAP_LOST)
             })
             .await?;
             let few = free.len();

@@ -18,12 +18,12 @@ use types::{DirNo, Lsn, MetaBlock, Transno};
 
 use super::Check;
 use super::plan::Fix;
-use crate::block::{Block, BlockType, HEADER};
+use crate::block::{Block, BlockType, HEADER, lsn_of};
 use crate::error::{Stop, StoreError};
 use crate::features::Feature;
 use crate::metaspace::{BITS, change_bits};
 use crate::mfs::{Cost, Mfs};
-use crate::trees::{INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
+use crate::trees::{BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
 
 /// Metadata blocks that one step of freeing gives back.
@@ -91,24 +91,28 @@ pub(super) struct Kept {
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
+    /// Blocks that came back from the log, and when they had been changed last.
+    returned: BTreeMap<MetaBlock, Lsn>,
 }
 
 impl Kept {
     pub(super) async fn new(mfs: &Mfs) -> Result<Kept, StoreError> {
         let began = mfs.inner.state.borrow().log.end();
         let bitmap_lost = match mfs.run(Cost::READ, |txn| txn.root(UNFINISHED)).await {
-            Ok((word, _)) => word != 0,
+            Ok((word, _)) => word & BITMAP_LOST != 0,
             Err(StoreError::Corrupt { .. }) => false,
             Err(error) => return Err(error),
         };
-        Ok(Kept { salvaged: Salvaged::default(), bitmap_lost, began })
+        Ok(Kept { salvaged: Salvaged::default(), returned: BTreeMap::new(), bitmap_lost, began })
     }
 
     /// Everything is sound: the next repair begins anew.
-    pub(super) async fn finish(&self, mfs: &Mfs) -> Result<(), StoreError> {
-        if self.bitmap_lost {
-            mfs.run(Cost::DELETE, |txn| txn.set_root(UNFINISHED, 0)).await?;
-        }
+    pub(super) async fn finish(mfs: &Mfs) -> Result<(), StoreError> {
+        mfs.run(Cost::DELETE, |txn| match txn.root(UNFINISHED)? {
+            0 => Ok(()),
+            _ => txn.set_root(UNFINISHED, 0),
+        })
+        .await?;
         Ok(())
     }
 }
@@ -253,6 +257,7 @@ impl Fixer {
                 Ok(())
             })
             .await?;
+        self.kept.returned.insert(block, lsn_of(&data));
         Ok(done.then(|| format!("metadata block {block} ({}) came back from the log", kind.text())))
     }
 }

@@ -28,8 +28,8 @@ use crate::fsck::plan::TreeName;
 use crate::mfs::Cost;
 use crate::space::ALL_FILES;
 use crate::trees::{
-    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, POOLS, QUARANTINES,
-    REPLIES, SCRATCH, SETTINGS, UNFINISHED,
+    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, HALF_MADE, MOVED, NAMESPACE, ORPHANS, POOLS,
+    QUARANTINES, REPLIES, SCRATCH, SETTINGS, UNFINISHED,
 };
 
 /// Entries put into the new tree by one transaction.
@@ -131,11 +131,13 @@ impl Fixer {
     /// those that they were made from, and need not have all that is in these.
     async fn begin_scratch(&mut self) -> Result<bool, StoreError> {
         let begin = self.mfs.run(Cost::DELETE, |txn| {
-            if txn.root(SCRATCH)? != 0 && txn.root(UNFINISHED)? != 0 {
-                txn.set_root(UNFINISHED, 2)?;
+            let mut word = txn.root(UNFINISHED)?;
+            if txn.root(SCRATCH)? != 0 {
+                word |= HALF_MADE;
+                txn.set_root(UNFINISHED, word)?;
+                txn.set_root(SCRATCH, 0)?;
             }
-            txn.set_root(SCRATCH, 0)?;
-            Ok(txn.root(UNFINISHED)? != 2)
+            Ok(word & HALF_MADE == 0)
         });
         Ok(begin.await?.0)
     }
@@ -208,9 +210,13 @@ impl Fixer {
                     && usize::from(get_u16(data, 34)) == V;
                 Ok(fits.then(|| lsn_of(data)))
             });
-            // What this repair wrote is of a tree that it did not bring to an end, from the same leaves.
-            let lsn = read.await.ok().and_then(|(lsn, _)| lsn);
-            leaves.extend(lsn.filter(|lsn| *lsn <= self.kept.began).map(|lsn| (lsn, block)));
+            let Some(lsn) = read.await.ok().and_then(|(lsn, _)| lsn) else { continue };
+            match self.kept.returned.get(&block) {
+                Some(before) => leaves.push((*before, block)),
+                // What this repair wrote is of a tree that it did not bring to an end, from the same leaves.
+                None if lsn > self.kept.began => {}
+                None => leaves.push((lsn, block)),
+            }
         }
         leaves.sort_unstable_by(|a, b| b.cmp(a));
         let mut count = 0;
