@@ -2,7 +2,8 @@
 //!
 //! Invariants, of a device of which one to three blocks were damaged in any of three ways:
 //! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an error of the store that says
-//!   what is damaged. A block that a write never reached is valid, so what it holds may be told, too: nothing is demanded of that;
+//!   what is damaged. A block that a write never reached is valid, so what it holds may be told, too, or that what others lead to is not
+//!   there: nothing is demanded of that;
 //! - where fsck finds nothing, everything can be read;
 //! - `fsck --repair` ends with a device of which fsck finds nothing, and of which everything can be read; or it says what is left,
 //!   and fsck finds just that; or it refuses, and leaves one that fsck refuses, too.
@@ -15,7 +16,7 @@ use store::StoreError;
 use store::fsck::{FsckOptions, Repaired, repair};
 
 use crate::cluster;
-use crate::rot::{self, NAME, Seen, tells};
+use crate::rot::{self, NAME, Seen};
 
 /// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired; what was done to it.
 pub(crate) fn check(good: &SimDisk, older: &SimDisk, seed: u64) -> Result<String, String> {
@@ -65,6 +66,11 @@ pub(crate) fn check(good: &SimDisk, older: &SimDisk, seed: u64) -> Result<String
         .map_err(|error| format!("{done}; opening it: {error}"))?;
     whole(&seen).map_err(|text| format!("{done}; {text}"))?;
     Ok(what)
+}
+
+/// Does the error say what is wrong with the device, or that something is not where it should be?
+fn tells(error: &StoreError) -> bool {
+    rot::tells(error) || matches!(error, StoreError::Fault(_))
 }
 
 /// Could everything be read?
