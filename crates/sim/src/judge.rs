@@ -514,21 +514,35 @@ impl Search<'_> {
         if follow.is_empty() { Err(expected) } else { Ok(follow) }
     }
 
-    /// Running steps that only look, and could see here what they saw, are taken to have done so:
-    /// nothing that explains the rest needs them to do it later.
+    /// Running steps that only look, and could see here what they saw, are taken to have done so, and so are
+    /// unlocks of what is not locked: nothing that explains the rest needs them to do it later.
     fn absorb(&self, candidate: &mut Candidate) {
         for &index in &self.running {
             let call = &self.calls[index];
-            if !call.op.only_looks() || call.outcome.is_none() {
-                continue;
-            }
             let Err(place) = candidate.done.binary_search(&index) else { continue };
-            if !self.comes_first(candidate, index)
-                && let Step::Same = candidate.state.step(call)
-            {
+            let fits = match call.op.only_looks() {
+                true => {
+                    call.outcome.is_some()
+                        && !self.comes_first(candidate, index)
+                        && matches!(candidate.state.step(call), Step::Same)
+                }
+                false => candidate.state.unlocks_nothing(call) && !self.is_being_locked(call),
+            };
+            if fits {
                 candidate.done.insert(place, index);
             }
         }
+    }
+
+    /// May the owner of what `unlock` frees have it only later, while that runs?
+    fn is_being_locked(&self, unlock: &Call) -> bool {
+        let Op::Lock { ino, owner, .. } = unlock.op else { return false };
+        let running = self.running.iter().chain([&self.target]);
+        running.map(|&index| &self.calls[index].op).any(|op| match op {
+            Op::Lock { ino: other, owner: its, exclusive: Some(_), .. }
+            | Op::Tried { ino: other, owner: its, .. } => (*other, *its) == (ino, owner),
+            _ => false,
+        })
     }
 
     /// A session is lost, with any part of its last changes.

@@ -105,6 +105,11 @@ impl Node {
         })
     }
 
+    /// Does such a lock's owner hold anything that an unlock would free?
+    fn holds(&self, owner: u64, units: &[Option<u8>]) -> bool {
+        self.locks.iter().any(|lock| lock.owner == owner && units.contains(&lock.unit))
+    }
+
     fn kind(&self) -> FileKind {
         match &self.body {
             Body::File(_) => FileKind::Regular,
@@ -340,6 +345,13 @@ impl State {
         let opens = self.opens.entry((client, ino)).or_default();
         opens.files.push(file);
         opens.weak = false;
+    }
+
+    /// Is this an unlock of what its owner does not hold here? The kernel unlocks whatever a process had open when that ends.
+    pub fn unlocks_nothing(&self, call: &Call) -> bool {
+        let Op::Lock { ino, owner, exclusive: None, range } = call.op else { return false };
+        call.outcome == Some(Outcome::Done)
+            && self.nodes.get(&ino).is_some_and(|node| !node.holds(owner, &units_of(range)))
     }
 
     /// May `call` have had its outcome here, and what follows?
