@@ -538,6 +538,29 @@ fn a_number_that_was_lost_may_come_to_a_file_of_another_type() {
 }
 
 #[test]
+fn what_a_failed_flush_should_have_made_stable_may_go_with_a_power_cut_though_its_client_ended_untold()
+ {
+    // The client told of another file, and not yet of this one.
+    let damaged = |flush| Op::Damaged { ino: Ino(9), flush, told: Vec::new() };
+    let seen_and_gone = |story: Story, stuck| {
+        let seen = story.lost(true, 0).read(1, Some(5));
+        seen.then(98, Op::LostPower { stuck }, Outcome::Done).read(1, None).holds()
+    };
+    let after = |flush| Story::of_a_write().then(0, damaged(flush), Outcome::Done);
+    assert!(seen_and_gone(after(true), true));
+    assert!(!seen_and_gone(after(true), false), "it was flushed since");
+    assert!(!seen_and_gone(after(false), true), "no flush failed");
+    assert!(!seen_and_gone(Story::of_a_write(), true));
+    let made = Outcome::Found(Some(FILE));
+    let before = Story::default()
+        .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
+        .then(0, Op::Fsync(FILE, 1), Outcome::Done)
+        .then(0, damaged(true), Outcome::Done)
+        .then(0, write(5), Outcome::Done);
+    assert!(!seen_and_gone(before, true), "it was written after that");
+}
+
+#[test]
 fn a_write_whose_flush_failed_may_go_with_a_power_cut_though_it_made_anothers_stable() {
     let story = |stuck, left| {
         let in_place =
