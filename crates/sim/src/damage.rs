@@ -29,7 +29,7 @@ impl State {
         let mut next = self.clone();
         next.learned.insert(call.client, call.ended);
         if flush {
-            next.unflushed.insert(call.client, call.ended);
+            Rc::make_mut(&mut next.unflushed).insert(call.client, call.ended);
         }
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {

@@ -445,7 +445,9 @@ impl State {
                 next.lose_content(client, ino, dead, late);
             }
         }
-        next.unflushed.remove(&client);
+        if next.unflushed.contains_key(&client) {
+            Rc::make_mut(&mut next.unflushed).remove(&client);
+        }
         if dead {
             next.opens.retain(|(holder, _), _| *holder != client);
             next.owed.retain(|(holder, _)| *holder != client);
