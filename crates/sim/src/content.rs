@@ -559,6 +559,11 @@ impl Dirty {
         self.versions = vec![version(all), version(left)];
     }
 
+    /// May anything be lost that was made before this position?
+    pub fn has_before(&self, position: u64) -> bool {
+        self.versions.iter().skip(1).any(|version| version.ended < position)
+    }
+
     /// May anything be lost?
     pub fn is_stable(&self) -> bool {
         self.versions.len() <= 1

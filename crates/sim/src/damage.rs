@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a client that says of a file that written data is lost has lost nothing but what nobody had
 //!   made stable, and tells it by every descriptor that it has open;
-//! - what a failed flush should have made stable may go back at a power cut, until when it is there;
+//! - what a failed flush should have made stable may go back at a power cut, until when it is there; also of files
+//!   of which its client has not told so before its session is lost;
 //! - bytes that a failed write should have replaced, or zeroed behind a new end, may be seen again
 //!   when what takes their place fails, too;
 //! - an error that a device gives at once changes nothing, or a part of what was asked for.
@@ -27,6 +28,9 @@ impl State {
     ) -> Step {
         let mut next = self.clone();
         next.learned.insert(call.client, call.ended);
+        if flush {
+            Rc::make_mut(&mut next.unflushed).insert(call.client, call.ended);
+        }
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {
             let place = (call.client, file);

@@ -388,7 +388,10 @@ impl Fleet {
         let status = mount.client.status();
         let now = self.0.cluster.env.now();
         match damaged {
-            Some((ino, flush)) => self.0.history.damaged(mount.index, ino, flush),
+            Some((ino, flush)) => {
+                mount.loses(ino);
+                self.0.history.damaged(mount.index, ino, flush);
+            }
             // What it says late may be of a server that has died since.
             None if status.epoch != self.0.cluster.epoch.get() => {}
             // Of the session that is lost it has replayed nothing.

@@ -50,8 +50,8 @@ impl Node {
         }
     }
 
-    /// It was all of this before a session was lost, and may lie where it lay.
-    fn was_lost(&mut self, lost: &Content, late: bool) {
+    /// It was all of this before a session was lost, and may lie where it lay. `unflushed`: a flush for it had failed.
+    fn was_lost(&mut self, lost: &Content, unflushed: bool, late: bool) {
         let any_of = |earlier: Option<&Content>| {
             Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
         };
@@ -59,7 +59,7 @@ impl Node {
         let (flush, before) =
             shaky.as_ref().map_or((false, false), |shaky| (shaky.flush, shaky.late));
         let content = any_of(shaky.as_ref().map(|shaky| &shaky.content));
-        self.shaky = Some(Shaky { content, flush, late: late || before });
+        self.shaky = Some(Shaky { content, flush: flush || unflushed, late: late || before });
         if late {
             self.late = Some(any_of(self.late.as_ref()));
         }
@@ -445,6 +445,9 @@ impl State {
                 next.lose_content(client, ino, dead, late);
             }
         }
+        if next.unflushed.contains_key(&client) {
+            Rc::make_mut(&mut next.unflushed).remove(&client);
+        }
         if dead {
             next.opens.retain(|(holder, _), _| *holder != client);
             next.owed.retain(|(holder, _)| *holder != client);
@@ -483,6 +486,7 @@ impl State {
     }
 
     fn lose_content(&mut self, client: usize, ino: Ino, dead: bool, late: bool) {
+        let failed = self.unflushed.get(&client).copied().unwrap_or(0);
         let node = self.node(ino);
         let Some(at) = node.dirty.iter().position(|dirty| dirty.client == client) else { return };
         let dirty = node.dirty.remove(at);
@@ -495,7 +499,7 @@ impl State {
             node.loss = Some(Rc::new(Loss { client, hope, before }));
         }
         let left = dirty.lost();
-        node.was_lost(&left, late);
+        node.was_lost(&left, dirty.has_before(failed), late);
         for other in &mut node.dirty {
             Rc::make_mut(other).lost_beside(&dirty, &left);
         }

@@ -169,6 +169,8 @@ pub struct State {
     pub doubted: BTreeSet<(usize, Ino)>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
+    /// Positions at which the last failed flushes of clients were told, in the sessions that they have.
+    pub unflushed: Rc<BTreeMap<usize, u64>>,
     /// Waits for locks that were given up.
     pub tries: Rc<Tries>,
     /// Clients may lose what they did.
@@ -223,6 +225,7 @@ impl Default for State {
             ghosts: BTreeMap::new(),
             doubted: BTreeSet::new(),
             learned: BTreeMap::new(),
+            unflushed: Rc::default(),
             tries: Rc::default(),
             mortal: false,
             gone: Gone::default(),

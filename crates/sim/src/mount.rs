@@ -158,6 +158,11 @@ impl Mount {
         self.vfs.disturb_next(after);
     }
 
+    /// The client tells that a device lost what was written to a file.
+    pub fn loses(&self, ino: Ino) {
+        self.vfs.loses(ino);
+    }
+
     /// Was the process killed? It has nothing but its open files to be closed.
     pub fn is_dead(&self) -> bool {
         self.vfs.is_dead()

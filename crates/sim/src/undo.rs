@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use types::Ino;
 
-use crate::call::{Call, FileNo, Op, Outcome};
+use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::model::{State, Step};
 
 /// Steps further back than this from the last sync of a client are not looked at.
@@ -204,44 +204,47 @@ fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<O
     let mut orphans: Vec<(Ino, FileNo)> =
         lost.iter().filter_map(|link| opened(&link.call)).collect();
     for link in tail.into_iter().rev() {
-        if let Op::Create { at, .. } = &link.call.op
-            && link.call.client == client
-            && link.state.find(*at).is_some()
-            && state.find(*at).is_none()
+        let mut call = link.call.clone();
+        if call.client == client
+            && let Some((at, ino, file)) = opened_by_name(link)
+            && state.find(at) != Some(ino)
         {
-            // It opened what is lost.
-            orphans.extend(opened(&link.call));
-            continue;
+            // The name is lost. What it led to was opened all the same, unless that is lost, too.
+            if state.nodes.get(&ino).is_none_or(|node| node.nlink == 0) {
+                orphans.push((ino, file));
+                continue;
+            }
+            call = Rc::new(Call { op: Op::Open(ino, file), ..Call::clone(&call) });
         }
         if link.call.client == client && renamed_nothing(link) {
             // Without what is lost it would, but the server did nothing.
             continue;
         }
-        if let Op::Close(_, file) | Op::Left(_, file) = link.call.op {
+        if let Op::Close(_, file) | Op::Left(_, file) = call.op {
             orphans.retain(|(_, open)| *open != file);
         }
-        if link.call.client == client && saw_mode(&link.call, lost) {
+        if call.client == client && saw_mode(&call, lost) {
             continue;
         }
         if !link.lost.files.is_empty() {
-            Rc::make_mut(&mut state).give_up(link.call.client, &link.lost.files);
+            Rc::make_mut(&mut state).give_up(call.client, &link.lost.files);
         }
-        let next = match state.step(&link.call) {
+        let next = match state.step(&call) {
             Step::Same => state.clone(),
             Step::Next(next) => Rc::new(next),
             // Of several the first will do: what is lost are names, not sizes.
             Step::Several(mut next) => Rc::new(next.swap_remove(0)),
             // What the client itself saw goes with what it lost.
-            Step::Impossible(_) if link.call.client == client => {
-                orphans.extend(opened(&link.call));
+            Step::Impossible(_) if call.client == client => {
+                orphans.extend(opened(&call));
                 continue;
             }
             Step::Impossible(_) => return None,
         };
-        past = Some(Link::of_loss(&past, &state, &link.call, link.lost.clone()));
+        past = Some(Link::of_loss(&past, &state, &call, link.lost.clone()));
         state = next;
         if !link.lost.doubted.is_empty() {
-            Rc::make_mut(&mut state).doubt(link.call.client, &link.lost.doubted);
+            Rc::make_mut(&mut state).doubt(call.client, &link.lost.doubted);
         }
     }
     let lost = lost.iter().map(|link| link.call.begun).collect();
@@ -254,6 +257,13 @@ fn renamed_nothing(link: &Link) -> bool {
         Op::Rename { from, to, .. } => link.state.find(from) == link.state.find(to),
         _ => false,
     }
+}
+
+/// The name, the inode and the file, if it opened by `O_CREAT` what was there.
+fn opened_by_name(link: &Link) -> Option<(At, Ino, FileNo)> {
+    let Op::Create { at, .. } = link.call.op else { return None };
+    let (ino, file) = opened(&link.call)?;
+    (link.state.find(at) == Some(ino)).then_some((at, ino, file))
 }
 
 /// The file that an operation has opened.

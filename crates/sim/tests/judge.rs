@@ -355,6 +355,38 @@ fn descriptors_of_what_a_client_has_to_take_for_lost_may_be_refused_for_good() {
 }
 
 #[test]
+fn a_file_stays_open_though_the_name_by_which_it_was_opened_is_lost() {
+    let (other, found) = (At { name: 2, ..AT }, Outcome::Found(Some(FILE)));
+    let by_name = Op::Create { at: other, exclusive: false, file: 2 };
+    let written = |taken: bool| {
+        let rename = Op::Rename { from: AT, to: other, flags: 0 };
+        let mut story = Story::default()
+            .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, found.clone())
+            .then(0, Op::Fsync(FILE, 1), Outcome::Done)
+            .then(0, rename, Outcome::Done);
+        if taken {
+            // Without the rename that is lost, too.
+            story =
+                story.then(0, Op::Make(AT, types::FileKind::Regular), Outcome::Found(Some(Ino(8))));
+        }
+        let place = story.0.len() + 1;
+        let mut story = story.then(0, by_name.clone(), found.clone()).lost(false, 8);
+        let write = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 5, file: 2, sync: false };
+        story = story.then(0, write, Outcome::Done);
+        let now = 2 * story.0.len() as u64;
+        let Op::Lost { learned, .. } = &mut story.0[place].op else { unreachable!("it was lost") };
+        *learned = now;
+        story.then(1, Op::Lookup(AT), found.clone())
+    };
+    for taken in [false, true] {
+        assert!(written(taken).read(1, Some(5)).holds());
+        assert!(written(taken).then(0, Op::Fsync(FILE, 2), Outcome::Done).holds());
+        // What was written after the loss went with nothing.
+        assert!(!written(taken).read(1, None).holds());
+    }
+}
+
+#[test]
 fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_answer() {
     let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Directory);
     let story = |lost: bool| {
@@ -543,6 +575,29 @@ fn a_number_that_was_lost_may_come_to_a_file_of_another_type() {
     };
     assert!(story(1).holds());
     assert!(!story(0).holds(), "nothing was lost");
+}
+
+#[test]
+fn what_a_failed_flush_should_have_made_stable_may_go_with_a_power_cut_though_its_client_ended_untold()
+ {
+    // The client told of another file, and not yet of this one.
+    let damaged = |flush| Op::Damaged { ino: Ino(9), flush, told: Vec::new() };
+    let seen_and_gone = |story: Story, stuck| {
+        let seen = story.lost(true, 0).read(1, Some(5));
+        seen.then(98, Op::LostPower { stuck }, Outcome::Done).read(1, None).holds()
+    };
+    let after = |flush| Story::of_a_write().then(0, damaged(flush), Outcome::Done);
+    assert!(seen_and_gone(after(true), true));
+    assert!(!seen_and_gone(after(true), false), "it was flushed since");
+    assert!(!seen_and_gone(after(false), true), "no flush failed");
+    assert!(!seen_and_gone(Story::of_a_write(), true));
+    let made = Outcome::Found(Some(FILE));
+    let before = Story::default()
+        .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
+        .then(0, Op::Fsync(FILE, 1), Outcome::Done)
+        .then(0, damaged(true), Outcome::Done)
+        .then(0, write(5), Outcome::Done);
+    assert!(!seen_and_gone(before, true), "it was written after that");
 }
 
 #[test]

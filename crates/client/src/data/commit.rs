@@ -546,8 +546,7 @@ impl DataContext {
         }
         for (index, (fault, edits)) in kept {
             let sealed = sealed[index].as_ref().expect("it was sent");
-            let again = files[index].refused(sealed, fault, edits, company);
-            results[index] = Err(if again { Fault::Interrupted } else { fault });
+            results[index] = files[index].refused(sealed, fault, edits, company);
         }
         if sync {
             unless_lost(files, sealed, &mut results);
@@ -841,18 +840,20 @@ impl File {
         edits
     }
 
-    /// The server did not take what was sealed, or not all. `true`: what it had no room for is dirty again, and the
-    /// next commit needs that room no more.
+    /// The server did not take what was sealed, or not all.
+    ///
+    /// # Errors
+    /// Why not; `Interrupted`: what it had no room for is dirty again, and the next commit needs that room no more.
     fn refused(
         self: &Rc<Self>,
         sealed: &Sealed,
         fault: Fault,
         edits: Vec<Edit>,
         company: bool,
-    ) -> bool {
+    ) -> Result<(), Fault> {
         let mut state = self.state.borrow_mut();
         if state.generation != sealed.generation || fault == Fault::Evicted {
-            return false;
+            return Err(fault);
         }
         if passing(fault) || company {
             state.alone = company;
@@ -863,7 +864,9 @@ impl File {
             }
             // Nothing of it is under way now.
             thin_contents(&mut state.log, 0);
-            return fault == Fault::NoSpace && !company && self.give_place(&mut state, content);
+            let lacks_room = fault == Fault::NoSpace && !company;
+            let again = lacks_room && self.give_place(&mut state, content);
+            return Err(if again { Fault::Interrupted } else { fault });
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
             // Without a name and a handle, here as elsewhere: nobody misses the data.
@@ -872,11 +875,11 @@ impl File {
             state.abandon();
             drop(state);
             self.changed.notify_all();
-            return false;
+            return Ok(());
         }
         drop(state);
         self.give_up(fault.text());
-        false
+        Err(fault)
     }
 
     /// What the server will not take is lost.

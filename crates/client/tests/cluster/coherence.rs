@@ -6,7 +6,7 @@ use std::rc::Rc;
 use client::{Caller, NodeSpec, OpenFlags, Place, SetAttrRequest, TimeSpec};
 use types::{Duration, Fault, FileKind, Ino, Timestamp};
 
-use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, name};
+use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name};
 
 #[test]
 fn names_made_and_removed_by_one_client_are_seen_by_another() {
@@ -874,6 +874,40 @@ fn who_opens_a_removed_file_while_its_last_close_still_saves_keeps_it() {
         let c = cluster.mount("c").await;
         assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed");
     });
+}
+
+#[test]
+fn what_is_unsynced_of_a_file_that_another_client_removes_fails_no_syncfs_and_no_unmount() {
+    for (seed, unmounts) in [(64, false), (65, true)] {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let ino = a.put("f", &[6; 9000]).await;
+            a.client.syncfs().await.unwrap();
+            let opened = b.open(ino, RDONLY).await;
+            // By then nobody is about to open what he has found.
+            cluster.env.sleep(Duration::from_secs(2)).await;
+            let own = a.open(ino, WRONLY).await;
+            a.write(own, 0, &[7; 9000]).await;
+            a.close(own).await;
+            a.put("kept", &[1; 9000]).await;
+            cluster.data.stall(true);
+            let syncer = a.clone();
+            let sync = cluster.env.spawn_join(async move {
+                match unmounts {
+                    true => assert_eq!(syncer.client.unmount().await, None, "nothing is lost"),
+                    false => syncer.client.syncfs().await.expect("what is there is durable"),
+                }
+            });
+            cluster.env.sleep(Duration::from_millis(50)).await;
+            b.unlink(Ino::ROOT, "f").await.unwrap();
+            b.close(opened).await;
+            cluster.env.sleep(Duration::from_millis(50)).await;
+            cluster.data.stall(false);
+            sync.await;
+            assert!(b.get("kept").await == [1; 9000]);
+            assert!(!logged().iter().any(|line| line.contains("lost")));
+        });
+    }
 }
 
 #[test]

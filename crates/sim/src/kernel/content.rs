@@ -44,6 +44,7 @@ impl Vfs {
         let before = pages.changing.get();
         // What is read while the lease is out may be old, until the kernel was told.
         let leased = !self.client().lease_left().is_zero();
+        let losing = self.caches.is_losing(ino);
         let end = offset + len;
         // A size that Linux does not take in it does not use either: it reads to the end that it knew.
         let sized = end <= self.size(ino) || self.getattr(ino).await?.kept;
@@ -53,7 +54,8 @@ impl Vfs {
         let sized = sized
             && pages.doubtful_size.get() != Some(self.size(ino))
             && pages.sizes_told.get() == told;
-        read.blurred |= before.0 > 0 || before != pages.changing.get() || !leased || !sized;
+        let changed = before.0 > 0 || before != pages.changing.get();
+        read.blurred |= changed || !leased || losing || !sized;
         Ok(read)
     }
 

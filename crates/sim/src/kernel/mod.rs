@@ -8,7 +8,8 @@
 //! - a directory is locked by who looks up, makes, removes or renames its names, a file by who
 //!   changes it; directories are locked before files;
 //! - an inode is forgotten only while no process uses it;
-//! - what a mapping has stored is in a page until the client has it, or it is told that it is lost.
+//! - what a mapping has stored is in a page until the client has it, or it is told that it is lost;
+//! - what a device lost pages show until they are dropped, for which nobody waits.
 
 pub mod cache;
 pub mod calls;
@@ -27,7 +28,7 @@ use env::sync::{AsyncMutex, Permit, Semaphore};
 use env::{Env, NotifyLane};
 use fuse::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader, Reader};
 use fuse::{Notified, Notifier};
-use types::{Duration, Ino};
+use types::{Duration, Ino, Instant};
 
 use crate::kernel::cache::Cache;
 use crate::kernel::calls::Calls;
@@ -35,6 +36,8 @@ use crate::kernel::pages::Pages;
 
 /// Holders of a shared lock at a time.
 const SHARED_MAX: usize = 1 << 16;
+/// So long after a client has told of a loss it has asked the kernel to drop the pages.
+const ASKED_WITHIN: Duration = Duration::from_micros(100);
 
 /// Which kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +67,11 @@ pub(crate) struct Inner {
     used: RefCell<BTreeMap<Ino, u32>>,
     pub calls: Calls,
     /// Inodes that processes are changing, by requests that are not answered.
-    changing: RefCell<Vec<Ino>>,
+    changing: Marks,
+    /// Inodes of which the kernel is dropping pages that no recall waits for.
+    voiding: Marks,
+    /// When the client has told last that a device lost what was written to a file.
+    lost: RefCell<BTreeMap<Ino, Instant>>,
     /// Who writes pages back.
     client: RefCell<Option<Client>>,
     /// Is told of files of which pages could not be written back.
@@ -74,18 +81,34 @@ pub(crate) struct Inner {
 /// Is told of a file of which a page could not be written back.
 pub type Unwritten = Box<dyn Fn(Ino)>;
 
-/// A change of inodes under way.
-pub struct Changing {
-    caches: Caches,
+/// Inodes with which something is under way, as often as it is.
+#[derive(Clone, Default)]
+struct Marks(Rc<RefCell<Vec<Ino>>>);
+
+impl Marks {
+    /// It is, until that is dropped.
+    fn mark(&self, inos: &[Ino]) -> Marked {
+        self.0.borrow_mut().extend(inos);
+        Marked { marks: self.clone(), inos: inos.to_vec() }
+    }
+
+    fn has(&self, ino: Ino) -> bool {
+        self.0.borrow().contains(&ino)
+    }
+}
+
+/// Something that is under way with inodes.
+pub struct Marked {
+    marks: Marks,
     inos: Vec<Ino>,
 }
 
-impl Drop for Changing {
+impl Drop for Marked {
     fn drop(&mut self) {
-        let mut changing = self.caches.0.changing.borrow_mut();
+        let mut marks = self.marks.0.borrow_mut();
         for ino in &self.inos {
-            let at = changing.iter().position(|other| other == ino);
-            at.map(|at| changing.swap_remove(at));
+            let at = marks.iter().position(|other| other == ino);
+            at.map(|at| marks.swap_remove(at));
         }
     }
 }
@@ -104,7 +127,9 @@ impl Caches {
             pages: RefCell::default(),
             used: RefCell::default(),
             calls: Calls::default(),
-            changing: RefCell::default(),
+            changing: Marks::default(),
+            voiding: Marks::default(),
+            lost: RefCell::default(),
             client: RefCell::default(),
             unwritten: RefCell::default(),
         }))
@@ -153,14 +178,11 @@ impl Caches {
     }
 
     async fn carry_out(&self, message: &[u8]) -> Option<bool> {
-        let mut reader = Reader::new(message);
-        let header: OutHeader = reader.take()?;
-        if header.error == NOTIFY_INC_EPOCH {
+        if Reader::new(message).take::<OutHeader>()?.error == NOTIFY_INC_EPOCH {
             self.0.cache.borrow_mut().begin_epoch();
             return Some(true);
         }
-        let inval: NotifyInvalInodeOut =
-            (header.error == NOTIFY_INVAL_INODE).then(|| reader.take())??;
+        let inval = inval_inode(message)?;
         let ino = Ino(inval.ino);
         if !self.0.cache.borrow_mut().void(ino) {
             return Some(false);
@@ -201,13 +223,29 @@ impl Caches {
         *self.0.used.borrow_mut().entry(ino).or_default() += 1;
     }
 
-    pub(crate) fn change(&self, inos: &[Ino]) -> Changing {
-        self.0.changing.borrow_mut().extend(inos);
-        Changing { caches: self.clone(), inos: inos.to_vec() }
+    pub(crate) fn change(&self, inos: &[Ino]) -> Marked {
+        self.0.changing.mark(inos)
     }
 
     pub(crate) fn is_changing(&self, ino: Ino) -> bool {
-        self.0.changing.borrow().contains(&ino)
+        self.0.changing.has(ino)
+    }
+
+    /// The client tells that a device lost what was written to a file. It has the pages dropped, which nobody
+    /// waits for: until then they show what is lost.
+    pub(crate) fn loses(&self, ino: Ino) {
+        self.0.lost.borrow_mut().insert(ino, self.0.env.now());
+    }
+
+    /// May pages still show what is lost?
+    pub(crate) fn is_losing(&self, ino: Ino) -> bool {
+        let told = self.0.lost.borrow().get(&ino).copied();
+        let Some(told) = told else { return false };
+        let losing = self.0.voiding.has(ino) || self.0.env.now().since(told) < ASKED_WITHIN;
+        if !losing {
+            self.0.lost.borrow_mut().remove(&ino);
+        }
+        losing
     }
 
     pub(crate) fn is_used(&self, ino: Ino) -> bool {
@@ -225,6 +263,13 @@ impl Caches {
     }
 }
 
+/// What a notification says of an inode, if it is one of these.
+fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
+    let mut reader = Reader::new(message);
+    let header: OutHeader = reader.take()?;
+    (header.error == NOTIFY_INVAL_INODE).then(|| reader.take())?
+}
+
 /// What the notifier writes to, as long as there is a kernel.
 struct Line(Weak<Inner>);
 
@@ -232,6 +277,8 @@ impl Notified for Line {
     fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
         Box::pin(async move {
             let Some(caches) = self.0.upgrade().map(Caches) else { return Ok(false) };
+            let inval = inval_inode(&message).filter(|_| lane == NotifyLane::Voids);
+            let _voiding = inval.map(|inval| caches.0.voiding.mark(&[Ino(inval.ino)]));
             let _turn = caches.0.lanes[lane as usize].lock().await;
             caches.wake().await;
             caches.carry_out(&message).await.ok_or_else(|| {

@@ -19,7 +19,7 @@ use crate::call::{At, NameNo, name_text};
 use crate::kernel::cache::{Asked, Cache};
 use crate::kernel::calls::{Given, GoesOn};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
-use crate::kernel::{Caches, Changing, Linux};
+use crate::kernel::{Caches, Linux, Marked};
 
 /// What symbolic links hold.
 const SYMLINK: &[u8] = b"target";
@@ -121,6 +121,11 @@ impl Vfs {
 
     pub(super) fn dies(&self) {
         self.dead.set(true);
+    }
+
+    /// The client tells that a device lost what was written to a file.
+    pub fn loses(&self, ino: Ino) {
+        self.caches.loses(ino);
     }
 
     /// Was it killed?
@@ -540,7 +545,7 @@ impl Vfs {
     }
 
     /// Names are about to be changed.
-    fn changes_of(&self, names: &[At]) -> Changing {
+    fn changes_of(&self, names: &[At]) -> Marked {
         let mut inos: Vec<Ino> = names.iter().map(|at| at.dir).collect();
         let leads = |at: &At| self.cache(|cache| cache.name(*at, self.now())).flatten();
         inos.extend(names.iter().filter_map(leads));
@@ -548,7 +553,7 @@ impl Vfs {
     }
 
     /// An inode is about to be changed.
-    pub fn changes(&self, ino: Ino) -> Changing {
+    pub fn changes(&self, ino: Ino) -> Marked {
         self.caches.change(&[ino])
     }
 
