@@ -1,7 +1,7 @@
 //! Opening and closing files.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use proto::mds::{InoRef, NewNode, Op, OpReply};
 use proto::wire::Bytes;
@@ -19,24 +19,32 @@ use crate::uses::Service;
 /// Rights of who makes a file and opens it.
 pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 
-/// Counts an open; taken back if opening fails.
+/// Counts an open; taken back, as by a close, if opening fails or is given up.
 struct Counted {
+    core: Weak<Core>,
     inode: Rc<Inode>,
     kept: bool,
 }
 
 impl Counted {
-    fn new(inode: &Rc<Inode>) -> Counted {
+    fn new(core: &Core, inode: &Rc<Inode>) -> Counted {
         inode.count_open(1);
-        Counted { inode: inode.clone(), kept: false }
+        Counted { core: core.me.clone(), inode: inode.clone(), kept: false }
     }
 }
 
 impl Drop for Counted {
+    /// Whoever opened it may have been given up with `OPEN` here, which nobody else gives back.
     fn drop(&mut self) {
-        if !self.kept {
-            self.inode.count_open(-1);
+        if self.kept || self.inode.count_open(-1) > 0 {
+            return;
         }
+        let Some(core) = self.core.upgrade() else { return };
+        let inode = self.inode.clone();
+        if !inode.is_lost() && inode.server_attr().nlink == 0 {
+            inode.owe_open();
+        }
+        core.env.clone().spawn(async move { core.settle_open(&inode).await });
     }
 }
 
@@ -213,7 +221,7 @@ impl Core {
             let Some(removing) = removing else { break };
             removing.await;
         }
-        let mut counted = Counted::new(inode);
+        let mut counted = Counted::new(self, inode);
         let got = self.rights_to_open(inode, flags).await;
         counted.kept = got.is_ok();
         drop(counted);
@@ -224,10 +232,7 @@ impl Core {
                 }
                 Ok(self.handle(inode, flags, direct))
             }
-            Err(fault) => {
-                self.settle_open(inode).await;
-                Err(fault)
-            }
+            Err(fault) => Err(fault),
         }
     }
 
