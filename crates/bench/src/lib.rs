@@ -25,6 +25,7 @@ pub mod mfs;
 pub mod null;
 mod observe;
 pub mod placement;
+pub mod price;
 pub mod process;
 pub mod report;
 pub mod reproduce;

@@ -522,6 +522,8 @@ pub enum Bench {
     Metarates(BenchMetaratesArgs),
     /// Where directories lie: trees of several users, made at once and walked, by seeks and by time
     Placement(BenchPlacementArgs),
+    /// What messages and changes cost the server's processor here, beside the price that virtual time takes
+    Price(BenchPriceArgs),
     /// Small files beside their inodes or in data blocks, in every size of slots: made, overwritten, read and listed
     Inline(BenchInlineArgs),
     /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
@@ -611,6 +613,30 @@ pub struct BenchMemoryArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Arguments of `bench price`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes and removes files on a mount of its own and counts the processor time of its server, and that of messages. The
+price that is printed beside it is that of the repository, which `bench metarates --price` and
+`reproduce F4 --price` take. docs/BENCHMARKS.md says how it was measured. Needs root.")]
+pub struct BenchPriceArgs {
+    /// Directory to work in
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Files
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub files: u64,
+    /// How often each is done; the least is printed
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Longest time of a single step, after which everything is stopped
+    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    pub limit: types::Duration,
+    /// Write the result there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// Arguments of `bench metarates`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -637,6 +663,9 @@ pub struct BenchMetaratesArgs {
     /// From an answer to a process's next request, in virtual time: microseconds, on average
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub message: u32,
+    /// One processor of the server takes its price in virtual time, too (`bench price`)
+    #[arg(long)]
+    pub price: bool,
     /// Cache of the store
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,
@@ -850,6 +879,9 @@ pub struct ReproduceArgs {
     /// Changes become durable within 5 s, as Redbud's server answers; without it each before its answer, as the papers' did
     #[arg(long)]
     pub lazy: bool,
+    /// F4: one processor of the server takes its price in virtual time, too (`bench price`)
+    #[arg(long)]
+    pub price: bool,
     /// F4: files of each process; several numbers give several panels
     #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub files: Vec<u64>,

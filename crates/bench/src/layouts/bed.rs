@@ -2,8 +2,10 @@
 //!
 //! Invariant: whoever opens it closes it again before this returns, but for [`Bed::open`] itself.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use env::sim::Processors;
 use env::{DiskOptions, Env};
 use store::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, Reserve, StoreError};
 use traditional::{Embedded, Geometry, Layout, Traditional};
@@ -27,6 +29,8 @@ pub struct Done {
     pub answered: Duration,
     /// Until everything was at home.
     pub settled: Duration,
+    /// Time of the server's processor, where it has a price.
+    pub processor: Option<Duration>,
     /// Bytes of the log that it took.
     pub log_bytes: u64,
 }
@@ -157,6 +161,7 @@ impl Bed {
             mfs: mfs.clone(),
             layout: layout.clone(),
             settings: self.settings,
+            processor: Rc::default(),
             state: Rc::new(State::default()),
         }
     }
@@ -174,9 +179,11 @@ impl Bed {
         opened();
         let before = mfs.last_committed();
         let begin = env.now();
+        let processor: Rc<RefCell<Processors>> = Rc::default();
         let tasks: Vec<_> = (0..workload.processes())
             .map(|number| {
                 let caller = self.caller(env, &mfs, &layout, number);
+                let caller = Caller { processor: processor.clone(), ..caller };
                 env.spawn_join(workload.work(stage, caller))
             })
             .collect();
@@ -189,6 +196,8 @@ impl Bed {
         mfs.sync().await.map_err(wrong)?;
         let log_bytes = mfs.last_committed().lsn.0.saturating_sub(before.lsn.0);
         mfs.close().await.map_err(wrong)?;
-        Ok(Done { ops, answered, settled: env.now().since(begin), log_bytes })
+        let settled = env.now().since(begin);
+        let busy = self.settings.price.map(|_| processor.borrow().busy());
+        Ok(Done { ops, answered, settled, processor: busy, log_bytes })
     }
 }

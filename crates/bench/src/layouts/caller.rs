@@ -3,12 +3,15 @@
 //! Invariants:
 //! - an operation that a client would send as one request is one transaction (utime: lookup, attributes,
 //!   change); an unlinked inode that is not small is freed by further ones, as the server does;
-//! - between an answer and the next request lies a message, except where the caller says otherwise.
+//! - between an answer and the next request lies a message, except where the caller says otherwise;
+//! - where the processor has a price, a request takes the server's for itself and its answer, and for the change
+//!   that it makes; what a listing reads beyond that is not priced.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::Env;
+use env::sim::{Price, Processors};
 use store::{Cost, DirEntry, Mfs, NewInode, Stop, StoreError, Txn};
 use traditional::{Layout, Listing};
 use types::{
@@ -46,6 +49,8 @@ pub struct Caller {
     pub(super) mfs: Mfs,
     pub(super) layout: Rc<dyn Layout>,
     pub(super) settings: Settings,
+    /// The server's, which all processes share.
+    pub(super) processor: Rc<RefCell<Processors>>,
     pub(super) state: Rc<State>,
 }
 
@@ -102,11 +107,20 @@ impl Caller {
                 self.env.sleep(Duration::from_nanos(varied)).await;
             }
         }
+        self.computed(|price| price.request(false)).await;
+    }
+
+    /// The server's processor has something to do, if it has a price; others wait for it meanwhile.
+    async fn computed(&self, cost: impl FnOnce(&Price) -> Duration) {
+        let Some(price) = &self.settings.price else { return };
+        let done = self.processor.borrow_mut().take(self.env.now(), cost(price));
+        self.env.sleep(done.since(self.env.now())).await;
     }
 
     /// The same process in a hurry: it waits neither for messages nor until changes are durable.
     pub fn hurried(&self) -> Caller {
-        let settings = Settings { durable: false, message: Duration::ZERO, ..self.settings };
+        let settings =
+            Settings { durable: false, message: Duration::ZERO, price: None, ..self.settings };
         Caller { settings, ..self.clone() }
     }
 
@@ -117,8 +131,9 @@ impl Caller {
         Ok(self.mfs.run(Cost::READ, body).await?.0)
     }
 
-    /// Waits until a change is durable, if that is asked for.
+    /// Pays for a change, and waits until it is durable, if that is asked for.
     async fn settle(&self, number: Transno) -> Result<(), StoreError> {
+        self.computed(|price| price.change).await;
         if self.settings.durable {
             self.mfs.wait_durable(number).await?;
         }

@@ -13,6 +13,7 @@ pub(crate) mod virtual_disk;
 
 use std::future::Future;
 
+use env::sim::Price;
 use serde::Serialize;
 use store::{DirPlacement, SlotSize, StoreError};
 use types::Duration;
@@ -88,6 +89,9 @@ pub struct Settings {
     /// Where directories begin, of the embedded layout.
     #[serde(skip)]
     pub placement: DirPlacement,
+    /// What the server's processor costs, in virtual time; `None`: nothing.
+    #[serde(skip)]
+    pub price: Option<Price>,
     /// Blocks of the data zone, of which nothing but the accounting is there; 0: none.
     #[serde(skip)]
     pub data_blocks: u64,
@@ -107,6 +111,7 @@ impl Settings {
         inode_ratio: 16 << 10,
         slots: SlotSize::Bytes512,
         placement: DirPlacement::Together,
+        price: None,
         data_blocks: 0,
     };
 }
@@ -180,6 +185,9 @@ pub struct Measured {
     pub answered: u64,
     /// Nanoseconds until everything was at home.
     pub settled: u64,
+    /// Nanoseconds of the server's processor, by its price, until the last was answered; only where that is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<u64>,
     /// What the device did meanwhile.
     pub counts: Counts,
 }
@@ -190,6 +198,10 @@ impl Measured {
         self.ops += other.ops;
         self.answered += other.answered;
         self.settled += other.settled;
+        self.processor = self
+            .processor
+            .or(other.processor)
+            .map(|_| self.processor.unwrap_or_default() + other.processor.unwrap_or_default());
         self.counts.add(&other.counts);
     }
 

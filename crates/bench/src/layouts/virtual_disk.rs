@@ -1,7 +1,7 @@
 //! On the virtual disk: the papers' hard disk with its queue and elevator, in virtual time.
 //!
-//! Invariant: computing costs nothing there, so what is measured is the disk (and the messages of
-//! [`Settings`]); the same run gives the same figures on any machine.
+//! Invariant: computing costs nothing there, or the price of [`Settings`], so what is measured is the disk (and the
+//! messages of [`Settings`]); the same run gives the same figures on any machine.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimWorld};
 
@@ -46,6 +46,7 @@ impl Virtual {
             ops: done.ops,
             answered: done.answered.as_nanos() as u64,
             settled: done.settled.as_nanos() as u64,
+            processor: done.processor.map(|busy| busy.as_nanos() as u64),
             counts: counts(&self.disk).since(&before),
         })
     }

@@ -142,8 +142,8 @@ fn store(
     shape: Shape,
     progress: &mut dyn FnMut(&str),
 ) -> Res<Run> {
-    // Real time passes by itself.
-    let settings = Settings { message: types::Duration::ZERO, ..shape.settings };
+    // Real time passes by itself, and computing costs what it costs.
+    let settings = Settings { message: types::Duration::ZERO, price: None, ..shape.settings };
     let shape = Shape { settings, ..shape };
     let bed = Bed { path: device.device.clone(), contender, settings };
     let broken = |error: std::io::Error| BenchError(format!("running a store: {error}"));
@@ -167,6 +167,7 @@ fn store(
             ops: done.ops,
             answered: done.answered.as_nanos() as u64,
             settled: done.settled.as_nanos() as u64,
+            processor: None,
             counts,
         };
         let phase = Phase { work, took };
@@ -289,6 +290,6 @@ impl Ext4<'_> {
         let after = (self.device.stat()?, self.journal.stat()?);
         let counts = counts(&before.0, &after.0, &before.1, &after.1);
         let (ops, answered) = (finished.ops, finished.nanos);
-        Ok(Phase { work, took: Measured { ops, answered, settled, counts } })
+        Ok(Phase { work, took: Measured { ops, answered, settled, processor: None, counts } })
     }
 }

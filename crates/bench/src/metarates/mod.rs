@@ -19,7 +19,7 @@ use crate::layouts::virtual_disk::Virtual;
 use crate::layouts::{Contender, Measured, Settings};
 use processes::Processes;
 
-pub use report::{GOALS, Report};
+pub use report::{GOALS, PRICED, Report};
 
 /// What all processes do in a phase.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]

@@ -11,6 +11,9 @@ use crate::report::Columns;
 /// What the embedded directories should have at most, of the traditional layout's accesses.
 pub const GOALS: [(Work, f64); 3] =
     [(Work::Create, 0.5), (Work::ReaddirStat, 0.5), (Work::Delete, 0.8)];
+/// What a heading says of figures with a price in them.
+pub const PRICED: &str =
+    ", one processor of the server at its price in virtual time (`redbud bench price`)";
 /// How far the traditional layout may be from ext4 and still count.
 const NEAR: f64 = 0.15;
 
@@ -145,7 +148,8 @@ impl Report {
             Place::Virtual => "the virtual disk",
             Place::Loop => "loop devices",
         };
-        let mut columns = Columns::new(&[
+        let priced = runs.iter().flat_map(|run| &run.phases).any(|it| it.processor.is_some());
+        let mut titles = vec![
             "work",
             "layout",
             "ops/s",
@@ -158,7 +162,9 @@ impl Report {
             "KiB read",
             "KiB home",
             "log B/op",
-        ]);
+        ];
+        titles.extend(priced.then_some("CPU us/op"));
+        let mut columns = Columns::new(&titles);
         for work in Work::ALL {
             let base = self.phase(place, Contender::Linear, files, work);
             for run in &runs {
@@ -168,8 +174,9 @@ impl Report {
                 columns.row(row(run.contender, phase, base));
             }
         }
+        let cpu = if priced { PRICED } else { "" };
         format!(
-            "\n{} processes, {files} files each, on {on}, {}:\n\n{}",
+            "\n{} processes, {files} files each, on {on}, {}{cpu}:\n\n{}",
             first.shape.tasks(),
             if first.shape.settings.durable {
                 "each change durable"
@@ -186,7 +193,8 @@ fn row(contender: Contender, phase: &Phase, base: Option<&Phase>) -> Vec<String>
     let each = |count: u64| count as f64 / phase.ops.max(1) as f64;
     let accesses = 1000.0 * phase.accesses_each();
     let ratio = base.map(|base| phase.accesses_each() / base.accesses_each());
-    vec![
+    let processor = phase.processor.map(|nanos| format!("{:.1}", each(nanos) / 1000.0));
+    let mut cells = vec![
         phase.work.text().into(),
         contender.text().into(),
         format!("{:.0}", phase.rate()),
@@ -199,5 +207,7 @@ fn row(contender: Contender, phase: &Phase, base: Option<&Phase>) -> Vec<String>
         (counts.read_bytes >> 10).to_string(),
         (counts.home_bytes >> 10).to_string(),
         format!("{:.0}", each(counts.log_bytes)),
-    ]
+    ];
+    cells.extend(processor);
+    cells
 }

@@ -2,7 +2,7 @@
 
 use super::chart::{Panel, svg};
 use crate::layouts::{Contender, Measured};
-use crate::metarates::{Phase, Place, Report, Work};
+use crate::metarates::{PRICED, Phase, Place, Report, Work};
 use crate::report::Columns;
 
 /// F4: Metarates (002 Fig. 6, 004 Fig. 8).
@@ -68,8 +68,10 @@ impl F4<'_> {
                 columns.row(cells);
             }
         }
+        let priced = self.0.runs().iter().any(|run| run.shape.settings.price.is_some());
+        let cpu = if priced { PRICED } else { "" };
         format!(
-            "F4: embedded directories against the traditional layout, virtual disk; throughput counts \
+            "F4: embedded directories against the traditional layout, virtual disk{cpu}; throughput counts \
              until everything is at home:\n\n{}",
             columns.text()
         )

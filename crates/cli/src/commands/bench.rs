@@ -9,13 +9,15 @@ use bench::report::Report;
 use bench::reproduce::F5;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, inline, memory, metarates, mfs, null, placement, small, worker};
+use bench::{BenchError, inline, memory, metarates, mfs, null, placement, price, small, worker};
 use env::DriverKind;
+use env::sim::Price;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{
     Bench, BenchArgs, BenchInlineArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs,
-    BenchPlacementArgs, BenchPolygraphArgs, BenchPostmarkArgs, BenchSmallArgs, BenchTableArgs,
+    BenchPlacementArgs, BenchPolygraphArgs, BenchPostmarkArgs, BenchPriceArgs, BenchSmallArgs,
+    BenchTableArgs,
 };
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
@@ -37,6 +39,7 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
         Bench::Metarates(args) => metarates_of(args),
+        Bench::Price(args) => price_of(args),
         Bench::Placement(args) => placement_of(args),
         Bench::Mfs(args) => mfs_of(args),
         Bench::Inline(args) => inline_of(args),
@@ -181,6 +184,27 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
     Ok(0)
 }
 
+fn price_of(args: &BenchPriceArgs) -> Ended {
+    need_root()?;
+    let plan = price::Plan {
+        set_up: SetUp {
+            program: this_program(),
+            dir: args.dir.clone(),
+            disk_bytes: DISK_MIN,
+            metadata_bytes: DISK_MIN + 2 * args.files * METADATA_EACH,
+            limit: limit(args.limit),
+            uring: false,
+            kinds: Vec::new(),
+        },
+        files: args.files,
+        runs: args.runs.into(),
+    };
+    let found = price::measure(&plan, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
 fn mfs_of(args: &BenchMfsArgs) -> Ended {
     mfs::check_dir(&args.dir).map_err(ended)?;
     let plan = mfs::Plan {
@@ -231,6 +255,7 @@ fn metarates_of(args: &BenchMetaratesArgs) -> Ended {
             durable: !args.lazy,
             commit: args.commit,
             message: types::Duration::from_micros(args.message.into()),
+            price: args.price.then_some(Price::MEASURED),
             home_batch: args.batch as usize,
             cache_bytes: args.cache as usize,
             log_bytes: args.log,

@@ -48,7 +48,15 @@ fn keep(args: &ReproduceArgs, figure: &str, svg: &str, json: &str) -> Result<(),
 
 fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
     let plan = Plan {
-        shape: Shape { clients: 10, processes: 4, files: 0, settings: settings(args) },
+        shape: Shape {
+            clients: 10,
+            processes: 4,
+            files: 0,
+            settings: Settings {
+                price: args.price.then_some(env::sim::Price::MEASURED),
+                ..settings(args)
+            },
+        },
         files: args.files.clone(),
         dir: None,
         limit: std::time::Duration::from_secs(3600),

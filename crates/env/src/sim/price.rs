@@ -25,6 +25,13 @@ pub struct Price {
 }
 
 impl Price {
+    /// What `redbud bench price` measured; docs/BENCHMARKS.md says when and where.
+    pub const MEASURED: Price = Price {
+        message: Duration::from_nanos(1_700),
+        kib: Duration::from_nanos(84),
+        change: Duration::from_nanos(19_100),
+    };
+
     /// Sending or receiving `bytes` bytes.
     pub fn of(&self, bytes: usize) -> Duration {
         let payload = self.kib.as_nanos() as u64 * bytes as u64 / KIB;
