@@ -385,8 +385,11 @@ async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreEr
     let index = match choice {
         Choice::Use(index) => index,
         Choice::Foreign => {
+            // The label was this device's, or nobody would come here.
             return Err(refused(
-                "not a Redbud metadata device; make one with `redbud mkfs`".into(),
+                "both copies of its superblock are gone, though its label says that it is Redbud's; \
+                 do not format it, restore the device from a backup"
+                    .into(),
             ));
         }
         Choice::Damaged(what) => {

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a device that the label says is something else is refused;
 //! - a damaged label alone costs nothing: all that it says the superblock says too;
-//! - no message about a device that carries a whole superblock suggests to format it.
+//! - no message about a device that carries a whole superblock, or a label of its own, suggests to format it.
 
 use types::label::{LABEL_MAGIC, Label, LabelError, LabelKind};
 use types::{MetaBlock, Uuid};
