@@ -31,9 +31,9 @@ pub(crate) fn check(good: &SimDisk, older: &SimDisk, seed: u64) -> Result<String
             return Err(format!("{what} fsck finds nothing; opening it: {error}"));
         }
         (Ok(seen), false) => {
-            match seen.values().filter_map(|seen| seen.as_ref().err()).find(|error| !tells(error)) {
-                Some(error) => return Err(format!("{what} reading it: {error}")),
-                None => {}
+            let mut errors = seen.values().filter_map(|seen| seen.as_ref().err());
+            if let Some(error) = errors.find(|error| !tells(error)) {
+                return Err(format!("{what} reading it: {error}"));
             }
         }
         (Err(error), false) if !tells(&error) => return Err(format!("{what} opening it: {error}")),
