@@ -683,10 +683,13 @@ impl Work {
             }
             for (ino, rights) in effects.grants {
                 let rights = leases.grantable(client, ino, rights);
-                granted |= !leases.rights(client, ino).contains(rights);
-                leases.grant(client, ino, rights);
                 if rights.intersects(Rights::WHOLE) {
+                    granted = true;
+                    leases.grant_asked(client, ino, rights);
                     server.contention.borrow_mut().given(ino, server.env.now());
+                } else {
+                    granted |= !leases.rights(client, ino).contains(rights);
+                    leases.grant(client, ino, rights);
                 }
             }
             for (ino, part) in effects.parts {

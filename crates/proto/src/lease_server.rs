@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - two clients never hold conflicting rights on one inode ([`Rights::conflicts`]);
-//! - a lease's sequence is raised by every grant that adds a right and by every
-//!   recall, and never repeats, not even over a restart (the epoch stands above it);
+//! - a lease's sequence is raised by every grant that adds a right, by every grant of content that
+//!   its client asked for, and by every recall, and never repeats, not even over a restart (the epoch stands above it);
 //! - while rights of a client on an inode are asked back, it is granted nothing
 //!   more there, so a return that names the recall's sequence knows every grant;
 //! - a return made in ignorance of a later grant or recall changes nothing, and says so;
@@ -225,6 +225,21 @@ impl LeaseTable {
         self.last_seq = seq;
         self.total += 1;
         *self.counts.entry(client).or_insert(0) += 1;
+    }
+
+    /// As [`LeaseTable::grant`], to a client that asks for `rights` because it does not hold them. What it is
+    /// counted to hold all the same it has not heard of, or has given up by a return that the server did not take:
+    /// it is told under a new sequence, for under the last one the client may believe nothing of it.
+    pub fn grant_asked(&mut self, client: ClientId, ino: Ino, rights: Rights) {
+        let counted = self.rights(client, ino).contains(rights.closed());
+        self.grant(client, ino, rights);
+        if counted
+            && !rights.is_empty()
+            && let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client))
+        {
+            self.last_seq += 1;
+            holder.seq = self.last_seq;
+        }
     }
 
     /// Asks every client but `except` for `take` on `ino`. Yields the recalls to

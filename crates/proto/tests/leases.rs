@@ -145,7 +145,7 @@ impl World {
         let mut world = self.clone();
         if self.server.grantable(client(at), INO, want).contains(want) {
             world.wishes[at].remove(0);
-            world.server.grant(client(at), INO, want);
+            world.server.grant_asked(client(at), INO, want);
             let held = world.server.held(client(at), INO);
             world.wires[at].replies.push((held.rights, held.seq));
             out.push(world);

@@ -1,6 +1,7 @@
 use types::{BlockRange, Part};
 
 use super::*;
+use crate::lease_client::Lease;
 
 const A: ClientId = ClientId(1);
 const B: ClientId = ClientId(2);
@@ -45,6 +46,36 @@ fn a_return_that_does_not_know_the_last_grant_changes_nothing() {
     table.grant(A, F, Rights::DATA_S);
     assert!(!table.give_back(A, F, old, Rights::ATTR, false, None));
     assert_eq!(table.rights(A, F), Rights::ATTR | Rights::DATA_S);
+}
+
+#[test]
+fn who_asks_for_what_it_is_counted_to_hold_gets_it() {
+    let (mut table, mut lease) = (table(), Lease::default());
+    let whole = Rights::DATA_X | Rights::DATA_S;
+    table.grant_asked(A, F, whole);
+    lease.granted(whole, table.held(A, F).seq);
+    let first = table.recall(B, F, whole)[0];
+    lease.recalled(first.seq, first.take);
+    lease.give(whole);
+    table.give_back(A, F, first.seq, whole, false, None);
+    // It does not hear of the next grant before that is asked back in part.
+    table.grant(A, F, whole);
+    let second = table.recall(B, F, Rights::DATA_X)[0];
+    lease.recalled(second.seq, second.take);
+    lease.give(second.take);
+    table.give_back(A, F, second.seq, second.take, false, None);
+    let held = table.held(A, F);
+    lease.granted(held.rights, held.seq);
+    assert!(held.rights.contains(Rights::DATA_S) && !lease.holds(Rights::DATA_S));
+    table.grant_asked(A, F, Rights::DATA_S);
+    let held = table.held(A, F);
+    lease.granted(held.rights, held.seq);
+    assert!(lease.holds(Rights::DATA_S));
+    assert!(
+        !table.give_back(A, F, second.seq, Rights::DATA_S, false, None),
+        "a return from before"
+    );
+    table.validate();
 }
 
 #[test]
