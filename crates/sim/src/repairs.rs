@@ -109,8 +109,8 @@ mod tests {
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
             for part in 0..4 {
                 let name = |text: String| Name::new(text.as_bytes()).expect("a name");
-                let new = |kind| NewInode {
-                    kind,
+                let new = NewInode {
+                    kind: FileKind::Regular,
                     mode: 0o755,
                     uid: part,
                     gid: 0,
@@ -126,7 +126,7 @@ mod tests {
                 let made = mfs.run(Cost::SMALL, |txn| {
                     for file in 0..30 {
                         let name = name(format!("f{part} {file}"));
-                        txn.create(Ino::ROOT, &name, &new(FileKind::Regular), None)?;
+                        txn.create(Ino::ROOT, &name, &new, None)?;
                     }
                     Ok(())
                 });

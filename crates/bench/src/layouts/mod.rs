@@ -198,10 +198,7 @@ impl Measured {
         self.ops += other.ops;
         self.answered += other.answered;
         self.settled += other.settled;
-        self.processor = self
-            .processor
-            .or(other.processor)
-            .map(|_| self.processor.unwrap_or_default() + other.processor.unwrap_or_default());
+        self.processor = self.processor.into_iter().chain(other.processor).reduce(|a, b| a + b);
         self.counts.add(&other.counts);
     }
 
