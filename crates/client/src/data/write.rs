@@ -3,7 +3,9 @@
 //! A write first gets everything that may have to be waited for (its share of the
 //! dirty budget, blocks of the pool, the old content of blocks that it covers in
 //! part); then, without waiting, it checks that nothing of this changed and puts
-//! its bytes into the dirty runs. What changed is got anew.
+//! its bytes into the dirty runs. What changed is got anew. So is the end of the
+//! file, for an append: the kernel keeps a truncation of the same client from an
+//! append only as long as the appending process lives.
 //!
 //! Invariants: after acceptance a write cannot fail for space or memory; the
 //! blocks of dirty runs are whole: what the write did not give is the old content,
@@ -38,6 +40,23 @@ enum Old {
     Inline,
     /// On the device.
     Fetch,
+}
+
+/// Where the bytes of a write go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// The first byte, and the byte behind the last.
+    start: u64,
+    end: u64,
+    /// The first block, and the block behind the last.
+    first: u64,
+    last: u64,
+}
+
+impl Place {
+    fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
 }
 
 /// What a write needs before it can be put in.
@@ -81,57 +100,54 @@ impl File {
             None => Some(self.append.lock().await),
             Some(_) => None,
         };
-        let end = if planted(Bug::AppendAtOldEnd) {
-            self.state.borrow().server_size
-        } else {
-            self.size()
-        };
-        let offset = offset.unwrap_or(end);
         let len = len.min(data.len());
+        let place = self.state.borrow().place(offset, len)?;
         if len == 0 {
-            return Ok((offset, 0));
+            return Ok((place.start, 0));
         }
-        if offset >= FILE_SIZE_MAX {
-            return Err(Fault::FileTooBig);
-        }
-        let len = len.min(usize::try_from(FILE_SIZE_MAX - offset).unwrap_or(usize::MAX));
-        let end = offset + len as u64;
-        let (first, last) = blocks_of(offset, end);
-        // One block more: the old last block may have to be zeroed behind the old size.
-        let bytes = (last - first + 1) * BLOCK_U64;
-        let claim = self.ctx.budget.claim(bytes, || self.ctx.press()).await;
+        // One block more: the old last block may have to be zeroed behind the old size. An append may
+        // come to begin anywhere in a block.
+        let blocks = match offset {
+            None => (len as u64).div_ceil(BLOCK_U64) + 1,
+            Some(_) => place.last - place.first + 1,
+        };
+        let claim = self.ctx.budget.claim(blocks * BLOCK_U64, || self.ctx.press()).await;
         let mut means = Means { claim, reserved: self.ctx.pool.nothing(), fetched: Vec::new() };
         let mut data = Some(data);
         let (mut sends, mut sent) = (SENDS, false);
-        loop {
+        let place = loop {
             if self.state.borrow().generation != generation {
                 return Err(Fault::Evicted);
             }
-            self.ensure_known(first, last).await?;
+            let place = self.state.borrow().place(offset, len)?;
+            self.ensure_known(place.first, place.last).await?;
             let lack = {
                 let mut state = self.state.borrow_mut();
                 if state.generation != generation || !means.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
-                let lack = state.lacks(&means, offset, end);
+                if state.place(offset, len)? != place {
+                    continue;
+                }
+                let lack = state.lacks(&means, place.start, place.end);
                 if matches!(lack, Lack::Nothing) {
                     let data = data.take().expect("put in once");
-                    self.put(&mut state, means, offset, data, len);
-                    break;
+                    self.put(&mut state, means, place.start, data, place.len());
+                    break place;
                 }
                 lack
             };
-            let bytes = &data.as_ref().expect("not put in yet")[..len];
+            let bytes = &data.as_ref().expect("not put in yet")[..place.len()];
             if matches!(lack, Lack::Space(_)) && sends > 0 && self.ctx.is_scarce() {
                 sends -= 1;
-                if self.send_content(generation, offset, bytes).await {
+                if self.send_content(generation, place.start, bytes).await {
                     sent = true;
                     continue;
                 }
             }
             match self.fill(&mut means, lack).await {
                 Err(Fault::NoSpace)
-                    if sends > 0 && self.send_content(generation, offset, bytes).await =>
+                    if sends > 0 && self.send_content(generation, place.start, bytes).await =>
                 {
                     sends -= 1;
                     sent = true;
@@ -142,9 +158,9 @@ impl File {
                 }
                 other => other?,
             }
-        }
+        };
         self.enqueue();
-        Ok((offset, len as u32))
+        Ok((place.start, place.len() as u32))
     }
 
     /// Makes the bytes `[from, to)` zero where they are not, and, if `to` is beyond the size,
@@ -462,6 +478,19 @@ impl State {
             || self.is_writing(block, block + 1)
             || self.is_inline(block)
             || self.layout.at(block).is_some_and(|mapped| mapped.written)
+    }
+
+    /// Where `len` bytes at `offset` go, or at the end as it is now: as many of them as a file holds.
+    /// Fails with `FileTooBig`, if that is none.
+    fn place(&self, offset: Option<u64>, len: usize) -> Result<Place, Fault> {
+        let old_end = planted(Bug::AppendAtOldEnd);
+        let start = offset.unwrap_or(if old_end { self.server_size } else { self.size });
+        if start >= FILE_SIZE_MAX && len > 0 {
+            return Err(Fault::FileTooBig);
+        }
+        let end = start.saturating_add(len as u64).min(FILE_SIZE_MAX);
+        let (first, last) = blocks_of(start, end);
+        Ok(Place { start, end, first, last })
     }
 
     fn old(&self, block: u64) -> Old {

@@ -196,3 +196,38 @@ fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
         });
     }
 }
+
+#[test]
+fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
+    const SIZE: u64 = 5000;
+    const DIRTY_MAX: usize = 64 << 10;
+    for size in [0, 100, 4096, SIZE + 9000] {
+        let setup = Setup { dirty_max: DIRTY_MAX, ..Setup::default() };
+        run(360, setup, |rig| async move {
+            let (file, other) = (rig.file(1), rig.file(2));
+            rig.write(&file, 0, &[1; SIZE as usize]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            // There is no room for another dirty byte before this is on the device.
+            rig.write(&other, 0, &[3; DIRTY_MAX]).await.unwrap();
+            let appended = {
+                let file = file.clone();
+                rig.env.spawn_join(async move {
+                    file.write(None, IoBuf::copy_of(&[2; 8000]), 8000).await
+                })
+            };
+            while !rig.ctx.budget.pressed() {
+                rig.env.yield_now().await;
+            }
+            file.set_size(size).await.expect("truncates");
+            assert!(rig.ctx.budget.pressed(), "the append still waits");
+            let (at, len) = appended.await.expect("appends");
+            assert_eq!((at, u64::from(len)), (size, 8000));
+            assert_eq!(file.size(), size + 8000);
+            let got = file.read(0, (size + 8000) as usize).await.expect("reads").to_vec();
+            let mut want = vec![1; SIZE as usize];
+            want.resize(size as usize, 0);
+            want.resize(size as usize + 8000, 2);
+            assert!(got == want);
+        });
+    }
+}
