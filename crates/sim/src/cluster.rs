@@ -80,6 +80,8 @@ pub struct Cluster {
     pub epoch: Rc<Cell<u32>>,
     /// A device fails, or until when one did: the server may end by itself, and is started again.
     failing: Rc<Cell<bool>>,
+    /// Since when no more faults come; `None` as long as they do.
+    calm: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
     /// Who is told what the server says of evictions.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
@@ -237,6 +239,7 @@ impl Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
         let (kills, epoch, failing, failed, evictions, store) = Default::default();
+        let calm = Rc::new(Cell::new(Some(env.now())));
         Cluster {
             world,
             env,
@@ -246,6 +249,7 @@ impl Cluster {
             kills,
             epoch,
             failing,
+            calm,
             failed,
             evictions,
             store,
@@ -284,6 +288,16 @@ impl Cluster {
     /// Has a device failed anything since?
     pub fn failed_since(&self, since: Instant) -> bool {
         self.failing.get() || self.failed.get().is_some_and(|at| at >= since)
+    }
+
+    /// From here on faults come, or none do any more.
+    pub fn faults_come(&self, come: bool) {
+        self.calm.set((!come).then(|| self.env.now()));
+    }
+
+    /// May a fault have come since?
+    pub fn disturbed_since(&self, since: Instant) -> bool {
+        self.calm.get().is_none_or(|calm| calm > since)
     }
 
     /// Starts the server on its node; it is up some time later, or has ended again.

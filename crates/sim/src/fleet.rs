@@ -193,6 +193,13 @@ impl Fleet {
             let begun = inner.cluster.env.now();
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
+                // Devices that stand still, servers that are down and cut wires may take all of its patience.
+                Err(text)
+                    if text.contains("cannot reach the metadata server")
+                        && inner.cluster.disturbed_since(begun) =>
+                {
+                    inner.cluster.env.sleep(LOOK).await;
+                }
                 connected => break (connected?, begun),
             }
         };

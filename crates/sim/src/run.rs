@@ -318,6 +318,7 @@ async fn safety_and_healing(
         held: Default::default(),
         older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
     };
+    cluster.faults_come(true);
     let injector = cluster.env.spawn_join(injector.run());
     // Faults go on for as long as most of the work does; then everything must finish.
     let mut quiet = 0;
@@ -331,6 +332,7 @@ async fn safety_and_healing(
     }
     ended.set(true);
     injector.await;
+    cluster.faults_come(false);
     let patience = cluster.env.now() + PATIENCE;
     while !fleet.is_done() {
         if cluster.env.now() > patience {
