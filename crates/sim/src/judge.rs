@@ -161,9 +161,17 @@ fn losses(calls: &[Call]) -> impl Iterator<Item = &Call> {
     calls.iter().filter(|call| matches!(call.op, Op::Lost { kept: 1.., .. }))
 }
 
+/// How a number was first given to a file.
+struct First {
+    /// By a step of this client, which had its answer; else nobody knows by which.
+    client: Option<usize>,
+    /// When there was the file, at the latest.
+    ended: u64,
+}
+
 /// See [`Whole::remade`].
 fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
-    let mut makers: BTreeMap<Ino, &Call> = BTreeMap::new();
+    let mut firsts: BTreeMap<Ino, First> = BTreeMap::new();
     let mut seen: BTreeMap<Ino, BTreeMap<At, u64>> = BTreeMap::new();
     let losses: Vec<&Call> = losses(calls).collect();
     for call in calls {
@@ -171,12 +179,18 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
             (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
                 let last = seen.entry(*ino).or_default().entry(*at).or_insert(0);
                 *last = call.ended.max(*last);
+                firsts.entry(*ino).or_insert(First { client: None, ended: call.ended });
             }
             (
                 Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),
                 Some(Outcome::Found(Some(ino))),
             ) => {
-                makers.entry(*ino).or_insert(call);
+                let made = First { client: Some(call.client), ended: call.ended };
+                match firsts.get(ino) {
+                    // It was seen before that.
+                    Some(first) if first.client.is_some() || first.ended < call.begun => {}
+                    _ => drop(firsts.insert(*ino, made)),
+                }
             }
             _ => {}
         }
@@ -184,9 +198,11 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
     let mut remade = BTreeMap::new();
     for (index, call) in calls.iter().enumerate().filter(|(_, call)| call.outcome.is_none()) {
         let Some((at, _)) = makes(&call.op) else { continue };
-        let was_lost = |maker: &Call| {
+        let was_lost = |first: &First| {
             losses.iter().any(|loss| {
-                loss.client == maker.client && loss.ended > maker.ended && loss.begun < call.ended
+                first.client.is_none_or(|client| client == loss.client)
+                    && loss.ended > first.ended
+                    && loss.begun < call.ended
             })
         };
         let seen_later = |ino| {
@@ -195,7 +211,7 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
                 .flatten()
                 .any(|(name, last)| *last > call.begun && (*name == at || renamed.contains(&at)))
         };
-        let lost = makers.iter().filter(|(ino, maker)| seen_later(ino) && was_lost(maker));
+        let lost = firsts.iter().filter(|(ino, first)| seen_later(ino) && was_lost(first));
         let inos: Vec<Ino> = lost.map(|(ino, _)| *ino).collect();
         if !inos.is_empty() {
             remade.insert(index, inos);

@@ -557,6 +557,27 @@ fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
 }
 
 #[test]
+fn a_number_that_was_lost_may_go_from_one_step_without_an_answer_to_another() {
+    let story = |kept, gone| {
+        let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Directory);
+        let look = |name| Op::Lookup(At { name, ..AT });
+        let found = || Outcome::Found(Some(Ino(8)));
+        let mut story = Story::default().then(0, make(1), Outcome::Done);
+        story.0[0].outcome = None;
+        let mut story = story
+            .then(0, look(1), found())
+            .lost(true, kept)
+            .then(1, look(1), if gone { Outcome::Found(None) } else { found() })
+            .then(1, make(2), Outcome::Done);
+        story.0.last_mut().expect("just put there").outcome = None;
+        story.then(1, look(2), found())
+    };
+    assert!(story(1, true).holds());
+    assert!(!story(0, true).holds(), "nothing was lost");
+    assert!(!story(1, false).holds(), "it is still the first one's");
+}
+
+#[test]
 fn a_number_that_was_lost_may_come_to_a_file_of_another_type() {
     let story = |kept| {
         let made = Op::Make(AT, types::FileKind::Directory);
