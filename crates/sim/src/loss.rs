@@ -287,16 +287,22 @@ impl State {
         self.doubted.extend(inos.iter().map(|ino| (client, *ino)));
     }
 
-    /// Did it begin in a directory whose making its client has to take for lost, before it knew of the loss? A
-    /// replay that broke off may have made it durable: the client cannot know, and meant the lost one.
+    /// Did it begin by the number of what its client has to take for not made, or in such a directory, before the
+    /// client knew of the loss? A replay that broke off may have made it durable: the client cannot know, and meant
+    /// the lost one. (Who has it open tells of the loss: [`State::give_up`].)
     pub(crate) fn is_doubted(&self, call: &Call) -> bool {
-        let dir = match &call.op {
-            Op::Lookup(at) | Op::Make(at, _) | Op::Create { at, .. } => at.dir,
-            Op::Unlink(at) | Op::Rmdir(at) => at.dir,
-            Op::GetAttr(ino) => *ino,
+        let by = match &call.op {
+            Op::Lookup(at) | Op::Make(at, _) | Op::Create { at, .. } => [at.dir; 2],
+            Op::Unlink(at) | Op::Rmdir(at) => [at.dir; 2],
+            Op::Rename { from, to, .. } => [from.dir, to.dir],
+            Op::Link(ino, at) => [*ino, at.dir],
+            Op::GetAttr(ino) | Op::Open(ino, _) | Op::TmpFile(ino, _) => [*ino; 2],
+            Op::Truncate(ino, _) | Op::SetMode(ino, _) => [*ino; 2],
+            Op::SetXattr(ino, _) | Op::GetXattr(ino) => [*ino; 2],
             _ => return false,
         };
-        self.doubted.contains(&(call.client, dir)) && self.is_unaware(call)
+        let doubted = by.iter().any(|ino| self.doubted.contains(&(call.client, *ino)));
+        doubted && self.is_unaware(call)
     }
 
     /// The first operation by an open file that has to tell of a loss. `None`: it is as any other.

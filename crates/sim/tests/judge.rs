@@ -319,21 +319,31 @@ fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() 
 
 #[test]
 fn what_a_client_has_to_take_for_lost_is_refused_as_long_as_it_does_not_know_better() {
-    let story = |kept, late: bool| {
+    use types::FileKind::{Directory, Regular};
+    let of = |kind, op: Op, kept, late: bool| {
         let made = Outcome::Found(Some(Ino(8)));
-        let make = Op::Make(At { name: 2, ..AT }, types::FileKind::Directory);
+        let make = Op::Make(At { name: 2, ..AT }, kind);
         let mut story = Story::default().then(0, make, made);
-        let inside = At { dir: Ino(8), name: 3 };
         let stale = Outcome::Failed(Fault::Stale);
-        story = story.lost(false, kept).then(0, Op::Lookup(inside), stale);
+        story = story.lost(false, kept).then(0, op, stale);
         if !late && let [.., lost, look] = &mut story.0[..] {
             look.begun = lost.begun;
         }
         story.then(0, Op::Lookup(At { name: 2, ..AT }), Outcome::Found(Some(Ino(8))))
     };
-    assert!(story(1, false).holds());
-    assert!(!story(0, false).holds());
-    assert!(!story(1, true).holds());
+    let inside = At { dir: Ino(8), name: 3 };
+    let ways = [
+        (Directory, Op::Lookup(inside)),
+        (Directory, Op::Rename { from: AT, to: inside, flags: 0 }),
+        (Regular, Op::Open(Ino(8), 1)),
+        (Regular, Op::SetMode(Ino(8), 0o600)),
+    ];
+    for (kind, op) in ways {
+        let story = |kept, late| of(kind, op.clone(), kept, late);
+        assert!(story(1, false).holds(), "{op:?}");
+        assert!(!story(0, false).holds(), "{op:?}: nothing was lost");
+        assert!(!story(1, true).holds(), "{op:?}: it knows better");
+    }
 }
 
 #[test]
