@@ -297,7 +297,13 @@ impl Work {
                 let dirs = each(&dir, workers);
                 let before = dirs.clone().map(|(_, dir)| Job::MakeDir(dir)).collect();
                 let transactions = TRANSACTIONS * files;
-                let job = |(number, dir)| Job::PostMark { dir, number, files, transactions };
+                let job = |(number, dir)| Job::PostMark {
+                    dir,
+                    number,
+                    files,
+                    transactions,
+                    content: true,
+                };
                 (before, dirs.map(job).collect())
             })?,
             What::Web { workers, read } => {
@@ -306,7 +312,14 @@ impl Work {
                 let webs = (sizes.files / 200 / workers).max(1);
                 let job = |read| {
                     each(&dir, workers)
-                        .map(|(number, dir)| Job::Web { dir, number, webs, files: WEB_FILES, read })
+                        .map(|(number, dir)| Job::Web {
+                            dir,
+                            number,
+                            webs,
+                            files: WEB_FILES,
+                            read,
+                            content: true,
+                        })
                         .collect::<Vec<_>>()
                 };
                 for (_, dir) in each(&dir, workers) {

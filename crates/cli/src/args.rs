@@ -532,6 +532,8 @@ pub enum Bench {
     Postmark(BenchPostmarkArgs),
     /// Web content in deep directories: made and read, on both layouts, and on a mount
     Polygraph(BenchPolygraphArgs),
+    /// A source tree: unpacked, compiled and cleaned, on both layouts
+    Source(BenchSourceArgs),
     /// Serve a file system that keeps no data, until it is unmounted
     #[command(hide = true)]
     Null {
@@ -775,7 +777,7 @@ pub struct BenchMfsArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Arguments that `bench postmark` and `bench polygraph` share.
+/// Arguments that `bench postmark`, `bench polygraph` and `bench source` share.
 #[derive(Args, Debug)]
 pub struct BenchSmallArgs {
     /// Clients, in virtual time
@@ -784,19 +786,23 @@ pub struct BenchSmallArgs {
     /// Changes become durable within 5 s instead of each before its answer, in virtual time
     #[arg(long)]
     pub lazy: bool,
-    /// Directory on a disk to measure, too: Redbud's mount beside the local file system, 4 processes
+    /// Directory on a disk to measure, too: the layouts and ext4 on loop devices, metadata only; and, but for the
+    /// source tree, Redbud's mount beside the local file system, 4 processes
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// There: files of the pool, and two hundred times the webs
+    /// The metadata device; on loop devices ext4 has its space for data there, too
+    #[arg(long, default_value = "64G", value_parser = parse_size)]
+    pub device: u64,
+    /// On mounts: files of the pool, and two hundred times the webs
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub files: u64,
-    /// There: how often it is done; medians are printed
+    /// On mounts: how often it is done; medians are printed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub runs: u16,
-    /// There: longest time of a single step
+    /// With --dir: longest time of a single step
     #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
     pub limit: types::Duration,
-    /// Write what was measured in virtual time there as JSON, too
+    /// Write what was measured on the virtual disk and loop devices there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -806,8 +812,8 @@ pub struct BenchSmallArgs {
 #[command(after_help = "\
 Each client makes a pool of files of 500 to 10,000 bytes, does transactions on it (one file is read or
 appended to, one made or deleted), and deletes it. The layouts run on the metadata store as a library,
-on a virtual hard disk in virtual time; with --dir the same is done by system calls on a mount and on
-the local file system, five transactions for each file (needs root). docs/BENCHMARKS.md says how to read it.")]
+on a virtual hard disk in virtual time; with --dir also on loop devices beside ext4, and the same is done by
+system calls on a mount and on the local file system, five transactions for each file (needs root). docs/BENCHMARKS.md says how to read it.")]
 pub struct BenchPostmarkArgs {
     /// Files of each client's pool, in virtual time; the papers' were 100,000
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -847,13 +853,29 @@ pub struct BenchPlacementArgs {
 #[command(after_help = "\
 Each client makes webs: directories eight deep, eight in each, of which one goes on, with one or sixteen
 files of 10 kB to 1 MB in each, and reads them with nothing cached. The layouts run on the metadata
-store as a library, on a virtual hard disk in virtual time; with --dir webs with one file in each directory
-are also made and read by system calls on a mount and on the local file system (needs root).
+store as a library, on a virtual hard disk in virtual time; with --dir also on loop devices beside ext4 (where
+all webs must find room on --device), and webs with one file in each directory are made and read by system calls on a mount and on the local file system (needs root).
 docs/BENCHMARKS.md says how to read it.")]
 pub struct BenchPolygraphArgs {
     /// Webs of each client, in virtual time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub webs: u64,
+    /// The rest
+    #[command(flatten)]
+    pub small: BenchSmallArgs,
+}
+
+/// Arguments of `bench source`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each client unpacks a tree with the shape of a kernel's sources, compiles every second file (which takes its
+processor 100 ms), and removes what was compiled. The layouts run on the metadata store as a library, on a virtual
+hard disk in virtual time; with --dir also on loop devices beside ext4, by the clock (needs root).
+docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchSourceArgs {
+    /// Files of the tree; the papers' had 28,000
+    #[arg(long, default_value_t = 28_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub sources: u64,
     /// The rest
     #[command(flatten)]
     pub small: BenchSmallArgs,

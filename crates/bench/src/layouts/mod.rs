@@ -9,16 +9,22 @@
 
 pub(crate) mod bed;
 pub(crate) mod caller;
+pub(crate) mod loops;
+pub(crate) mod site;
 pub(crate) mod virtual_disk;
 
 use std::future::Future;
+use std::path::PathBuf;
 
 use env::sim::Price;
 use serde::Serialize;
 use store::{DirPlacement, SlotSize, StoreError};
 use types::Duration;
 
+use crate::worker::Job;
+
 pub use caller::Caller;
+pub use loops::Ground;
 
 /// A layout on a store, or the kernel's file system.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
@@ -40,6 +46,9 @@ impl Contender {
     /// Those that run on the store.
     pub const STORES: [Contender; 3] = [Contender::Embedded, Contender::Linear, Contender::Hashed];
 
+    /// The kernel's.
+    pub const KERNELS: [Contender; 2] = [Contender::Ext4Linear, Contender::Ext4Hashed];
+
     /// Its name.
     pub fn text(self) -> &'static str {
         match self {
@@ -57,6 +66,26 @@ impl Contender {
             Contender::Linear => Some(Contender::Ext4Linear),
             Contender::Hashed => Some(Contender::Ext4Hashed),
             _ => None,
+        }
+    }
+}
+
+/// On what a contender ran.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The papers' disk, in virtual time.
+    Virtual,
+    /// A loop device of this machine.
+    Loop,
+}
+
+impl Place {
+    /// Its name.
+    pub fn text(self) -> &'static str {
+        match self {
+            Place::Virtual => "the virtual disk",
+            Place::Loop => "loop devices",
         }
     }
 }
@@ -230,4 +259,11 @@ pub trait Workload: Clone + 'static {
         stage: Self::Stage,
         caller: Caller,
     ) -> impl Future<Output = Result<u64, StoreError>> + 'static;
+}
+
+/// A workload that system calls can do, too.
+pub trait Played: Workload {
+    /// The part of process `number`, whose directory is `dir`. Of contents only the space is got: what is
+    /// compared is metadata.
+    fn job(&self, stage: Self::Stage, number: u64, dir: PathBuf) -> Job;
 }

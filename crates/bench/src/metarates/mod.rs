@@ -4,20 +4,18 @@
 //! Invariants:
 //! - what is compared is where names and inodes lie: the embedded and the traditional layout run on the
 //!   same store code, on disks of the same kind ([`crate::layouts`]); the kernel's ext4 on a loop device
-//!   shows whether the traditional layout is a fair picture of the real thing ([`loops`]).
+//!   shows whether the traditional layout is a fair picture of the real thing.
 
-mod loops;
 mod processes;
 mod report;
-
-use std::path::PathBuf;
 
 use serde::Serialize;
 
 use crate::Res;
-use crate::layouts::virtual_disk::Virtual;
-use crate::layouts::{Contender, Measured, Settings};
-use processes::Processes;
+use crate::layouts::loops::{Store, Yard};
+use crate::layouts::site::Site;
+use crate::layouts::{Contender, Ground, Measured, Place, Settings};
+use processes::{Processes, fill_log};
 
 pub use report::{GOALS, PRICED, Report};
 
@@ -93,16 +91,6 @@ impl std::ops::Deref for Phase {
     }
 }
 
-/// On what a contender ran.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
-#[serde(rename_all = "kebab-case")]
-pub enum Place {
-    /// The papers' disk, in virtual time.
-    Virtual,
-    /// A loop device of this machine.
-    Loop,
-}
-
 /// All phases of one contender.
 #[derive(Clone, Serialize, Debug)]
 pub struct Run {
@@ -134,12 +122,8 @@ pub struct Plan {
     pub shape: Shape,
     /// Files of each process: a table for each.
     pub files: Vec<u64>,
-    /// Directory for images of loop devices; without it only the virtual disk is used.
-    pub dir: Option<PathBuf>,
-    /// Longest time of one step on loop devices.
-    pub limit: std::time::Duration,
-    /// This program, which plays the processes on ext4.
-    pub program: PathBuf,
+    /// For loop devices; without it only the virtual disk is used.
+    pub ground: Option<Ground>,
 }
 
 /// Measures, telling `progress` each phase.
@@ -150,31 +134,52 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Report> {
     let mut runs = Vec::new();
     for &files in &plan.files {
         let shape = Shape { files, ..plan.shape };
-        for contender in Contender::STORES {
-            runs.push(on_virtual_disk(contender, shape, progress)?);
-        }
-        if let Some(dir) = &plan.dir {
-            runs.extend(loops::run(plan, dir, shape, progress)?);
+        all(None, shape, &mut runs, progress)?;
+        if let Some(ground) = &plan.ground {
+            all(Some(&Yard::make(ground)?), shape, &mut runs, progress)?;
         }
     }
     Ok(Report::new(runs))
 }
 
-fn on_virtual_disk(contender: Contender, shape: Shape, progress: &mut dyn FnMut(&str)) -> Res<Run> {
-    let store = Virtual::new(contender, shape.settings, shape.tasks())?;
-    let mut phases = Vec::new();
-    for work in Work::ALL {
-        let phase = Phase { work, took: store.stage(&Processes(shape), work)? };
-        progress(&told("virtual disk", shape, contender, &phase));
-        phases.push(phase);
+/// All phases of all who run there.
+fn all(
+    yard: Option<&Yard>,
+    shape: Shape,
+    runs: &mut Vec<Run>,
+    progress: &mut dyn FnMut(&str),
+) -> Res<()> {
+    for contender in Site::contenders(yard) {
+        let site = Site::new(yard, contender, shape.settings, shape.tasks())?;
+        let place = Site::place(yard);
+        let mut phases = Vec::new();
+        for work in Work::ALL {
+            let phase = Phase { work, took: site.stage(&Processes(shape), work)? };
+            progress(&told(place, shape, contender, &phase));
+            phases.push(phase);
+        }
+        let redo = match &site {
+            Site::Store(store) => Some(crash(store)?),
+            _ => None,
+        };
+        runs.push(Run { contender, place, shape, phases, redo });
     }
-    Ok(Run { contender, place: Place::Virtual, shape, phases, redo: None })
+    Ok(())
+}
+
+/// Opens a store that was left with a full log.
+fn crash(store: &Store<'_>) -> Res<Redo> {
+    let bed = store.bed();
+    let log_bytes = store.alone(|env| async move { fill_log(bed, &env).await })?;
+    let opened = store.alone(|env| async move { bed.reopen(&env).await })?;
+    Ok(Redo { log_bytes, nanos: opened.as_nanos() as u64 })
 }
 
 /// A line for people who wait.
-fn told(place: &str, shape: Shape, contender: Contender, phase: &Phase) -> String {
+fn told(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> String {
     format!(
-        "{place}, {} files, {}: {} {:.0}/s, {:?}",
+        "{}, {} files, {}: {} {:.0}/s, {:?}",
+        place.text(),
         shape.files,
         contender.text(),
         phase.work.text(),

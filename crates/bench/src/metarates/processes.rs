@@ -1,6 +1,7 @@
 //! What the processes of Metarates do.
 
 use std::future::Future;
+use std::path::PathBuf;
 
 use store::StoreError;
 use types::Ino;
@@ -8,7 +9,8 @@ use types::Ino;
 use super::{Shape, Work};
 use crate::Res;
 use crate::layouts::bed::{Bed, broken, dir_name, file_name};
-use crate::layouts::{Caller, Workload};
+use crate::layouts::{Caller, Played, Workload};
+use crate::worker::{Job, Names};
 
 /// Files that are made at most to fill a log.
 const FILES_MAX: u64 = 9_999_999;
@@ -49,6 +51,19 @@ impl Workload for Processes {
                 }
             }
             Ok(files)
+        }
+    }
+}
+
+impl Played for Processes {
+    fn job(&self, work: Work, _number: u64, dir: PathBuf) -> Job {
+        let names = Names { dir: dir.clone(), prefix: "file.".into(), count: self.0.files };
+        match work {
+            Work::Create => Job::Create(names),
+            Work::Utime => Job::Utime(names),
+            Work::Readdir => Job::ListNames(dir),
+            Work::ReaddirStat => Job::List(dir),
+            Work::Delete => Job::Unlink(names),
         }
     }
 }

@@ -4,8 +4,8 @@
 
 use serde::Serialize;
 
-use super::{Phase, Place, Run, Work};
-use crate::layouts::Contender;
+use super::{Phase, Run, Work};
+use crate::layouts::{Contender, Place};
 use crate::report::Columns;
 
 /// What the embedded directories should have at most, of the traditional layout's accesses.
@@ -144,10 +144,7 @@ impl Report {
         let runs: Vec<&Run> =
             self.runs.iter().filter(|run| run.place == place && run.shape.files == files).collect();
         let Some(first) = runs.first() else { return String::new() };
-        let on = match place {
-            Place::Virtual => "the virtual disk",
-            Place::Loop => "loop devices",
-        };
+        let on = place.text();
         let priced = runs.iter().flat_map(|run| &run.phases).any(|it| it.processor.is_some());
         let mut titles = vec![
             "work",

@@ -1,8 +1,8 @@
 //! F4: Metarates (002 Fig. 6, 004 Fig. 8).
 
 use super::chart::{Panel, svg};
-use crate::layouts::{Contender, Measured};
-use crate::metarates::{PRICED, Phase, Place, Report, Work};
+use crate::layouts::{Contender, Measured, Place};
+use crate::metarates::{PRICED, Phase, Report, Work};
 use crate::report::Columns;
 
 /// F4: Metarates (002 Fig. 6, 004 Fig. 8).
@@ -128,13 +128,7 @@ mod tests {
                 ..Settings::PAPERS
             },
         };
-        let plan = Plan {
-            shape,
-            files: vec![300],
-            dir: None,
-            limit: std::time::Duration::from_secs(60),
-            program: "redbud".into(),
-        };
+        let plan = Plan { shape, files: vec![300], ground: None };
         let reports =
             [measure(&plan, &mut |_| ()), measure(&plan, &mut |_| ())].map(Result::unwrap);
         let svg = F4(&reports[0]).svg();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::chart::{Panel, svg};
-use crate::layouts::{Contender, Measured};
+use crate::layouts::{Contender, Measured, Place};
 use crate::report::Columns;
 use crate::small::{Run, Shape, Work};
 
@@ -33,15 +33,16 @@ impl F5 {
         F5 { version: 1, shape, runs }
     }
 
-    fn took(&self, contender: Contender, work: Work) -> Option<&Measured> {
-        let found = self.runs.iter().find(|run| (run.contender, run.work) == (contender, work));
+    fn took(&self, place: Place, contender: Contender, work: Work) -> Option<&Measured> {
+        let asked = (place, contender, work);
+        let found = self.runs.iter().find(|run| (run.place, run.contender, run.work) == asked);
         found.map(|run| &run.took)
     }
 
-    /// A figure of a layout by that of the traditional one.
+    /// A figure of a layout on the virtual disk by that of the traditional one.
     fn ratio(&self, contender: Contender, work: Work, of: Value) -> Option<f64> {
-        let base = self.took(Contender::Linear, work).map(of)?;
-        self.took(contender, work).map(|took| of(took) / base)
+        let took = |contender| self.took(Place::Virtual, contender, work).map(of);
+        Some(took(contender)? / took(Contender::Linear)?)
     }
 
     /// Paper against measured, for people.
@@ -58,7 +59,7 @@ impl F5 {
             "paper, less time",
         ]);
         for work in Work::ALL {
-            let of = |contender| self.took(contender, work);
+            let of = |contender| self.took(Place::Virtual, contender, work);
             let [Some(ours), Some(linear), Some(hashed)] = Contender::STORES.map(of) else {
                 continue;
             };
@@ -72,7 +73,54 @@ impl F5 {
             columns.row(cells);
         }
         format!(
-            "F5: small files on the virtual disk, metadata only; until everything is at home:\n\n{}",
+            "F5: small files on the virtual disk, metadata only; until everything is at home:\n\n{}{}",
+            columns.text(),
+            self.beside_ext4()
+        )
+    }
+
+    /// Everyone on loop devices, if that was measured.
+    fn beside_ext4(&self) -> String {
+        let mut columns = Columns::new(&[
+            "work",
+            "on",
+            "seconds",
+            "answered",
+            "reads",
+            "home",
+            "log",
+            "KiB read",
+            "KiB home",
+            "accesses: x ext4",
+            "x hashed",
+        ]);
+        for run in self.runs.iter().filter(|run| run.place == Place::Loop) {
+            let (took, counts) = (&run.took, &run.took.counts);
+            let mut cells = vec![
+                run.work.text().to_owned(),
+                run.contender.text().to_owned(),
+                format!("{:.1}", seconds(took)),
+                format!("{:.1}", took.answered as f64 / 1e9),
+            ];
+            let counted = [
+                counts.reads,
+                counts.home,
+                counts.log,
+                counts.read_bytes >> 10,
+                counts.home_bytes >> 10,
+            ];
+            cells.extend(counted.map(|count| count.to_string()));
+            let kernels = Contender::KERNELS.map(|kernel| self.took(Place::Loop, kernel, run.work));
+            cells.extend(kernels.map(|kernel| {
+                kernel.map_or("-".to_owned(), |it| format!("{:.2}", accesses(took) / accesses(it)))
+            }));
+            columns.row(cells);
+        }
+        if self.runs.iter().all(|run| run.place == Place::Virtual) {
+            return String::new();
+        }
+        format!(
+            "\nThe same on loop devices, by the clock (a store's log is among its writes home):\n\n{}",
             columns.text()
         )
     }
@@ -127,15 +175,15 @@ mod tests {
                 ..Settings::PAPERS
             },
         };
-        let runs = measure(&shape, &Work::ALL, &mut |_| ()).unwrap();
+        let runs = measure(&shape, &Work::ALL, None, &mut |_| ()).unwrap();
         let figure = F5::new(shape, runs);
         for work in Work::ALL {
-            let of = |contender| figure.took(contender, work).map(|took| took.ops);
+            let of = |contender| figure.took(Place::Virtual, contender, work).map(|took| took.ops);
             let [ours, linear, hashed] = Contender::STORES.map(of);
             assert!(ours.is_some_and(|ops| ops > 0), "{work:?}");
             assert_eq!([linear, hashed], [ours; 2], "{work:?}: the same calls");
         }
-        let web = figure.took(Contender::Embedded, Work::Web16).unwrap().ops;
+        let web = figure.took(Place::Virtual, Contender::Embedded, Work::Web16).unwrap().ops;
         assert_eq!(web, 2 * 2 * 64 * 16, "two clients make and read 64 directories of 16 files");
         let text = figure.text();
         assert!(text.contains("Polygraph 8*8*16") && text.contains("004: 4 %"), "{text}");

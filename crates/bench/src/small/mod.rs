@@ -9,12 +9,13 @@
 
 pub(crate) mod polygraph;
 pub(crate) mod postmark;
-mod source;
+pub(crate) mod source;
 
 use serde::Serialize;
 
-use crate::layouts::virtual_disk::Virtual;
-use crate::layouts::{Contender, Measured, Settings, Workload};
+use crate::layouts::loops::Yard;
+use crate::layouts::site::Site;
+use crate::layouts::{Contender, Ground, Measured, Place, Played, Settings};
 use crate::{Res, failed};
 
 pub use polygraph::{Polygraph, Web};
@@ -87,11 +88,13 @@ impl Shape {
     };
 }
 
-/// What a layout took for a work.
+/// What a contender took for a work.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Run {
     /// Who.
     pub contender: Contender,
+    /// On what.
+    pub place: Place,
     /// What.
     pub work: Work,
     /// How much of everything.
@@ -99,68 +102,95 @@ pub struct Run {
     pub took: Measured,
 }
 
-/// Does these works with every layout, telling `progress` each.
+/// Does these works with everyone, on the virtual disk and, if there is ground for them, on loop devices; tells
+/// `progress` each.
 ///
 /// # Errors
 /// The step that failed and why.
-pub fn measure(shape: &Shape, works: &[Work], progress: &mut dyn FnMut(&str)) -> Res<Vec<Run>> {
+pub fn measure(
+    shape: &Shape,
+    works: &[Work],
+    ground: Option<&Ground>,
+    progress: &mut dyn FnMut(&str),
+) -> Res<Vec<Run>> {
     let mut runs = Vec::new();
-    for contender in Contender::STORES {
+    all(None, shape, works, &mut runs, progress)?;
+    if let Some(ground) = ground {
+        all(Some(&Yard::make(ground)?), shape, works, &mut runs, progress)?;
+    }
+    Ok(runs)
+}
+
+/// These works of all who run there.
+fn all(
+    yard: Option<&Yard>,
+    shape: &Shape,
+    works: &[Work],
+    runs: &mut Vec<Run>,
+    progress: &mut dyn FnMut(&str),
+) -> Res<()> {
+    let place = Site::place(yard);
+    for contender in Site::contenders(yard) {
+        let new = || Site::new(yard, contender, shape.settings, shape.clients);
         let mut source = None;
         for &work in works {
-            let took = turn(contender, shape, work, &mut source)?;
+            let took = turn(&new, shape, work, &mut source)?;
             progress(&format!(
-                "{}: {} {:.1} s, {:?}",
+                "{}, {}: {} {:.1} s, {:?}",
+                place.text(),
                 contender.text(),
                 work.text(),
                 took.settled as f64 / 1e9,
                 took.counts
             ));
-            runs.push(Run { contender, work, took });
+            runs.push(Run { contender, place, work, took });
         }
     }
-    Ok(runs)
+    Ok(())
 }
 
-/// One work of one layout; the works on the source tree follow each other on one store.
-fn turn(
-    contender: Contender,
+/// One work of a contender; the works on the source tree follow each other on one disk.
+fn turn<'a>(
+    new: &dyn Fn() -> Res<Site<'a>>,
     shape: &Shape,
     work: Work,
-    source: &mut Option<Virtual>,
+    source: &mut Option<Site<'a>>,
 ) -> Res<Measured> {
     let tree = Source::new(shape.clients, shape.source_files);
     let step = match work {
-        Work::PostMark => return whole(contender, shape, &PostMark::new(shape), &[()]),
+        Work::PostMark => return whole(new, &PostMark::new(shape), &[()]),
         Work::Web1 | Work::Web16 => {
             let files = if work == Work::Web1 { 1 } else { 16 };
             let web = Polygraph { clients: shape.clients, webs: shape.webs, files };
-            return whole(contender, shape, &web, &[Web::Make, Web::Read]);
+            return whole(new, &web, &[Web::Make, Web::Read]);
         }
         Work::Tar => Step::Unpack,
         Work::Make => Step::Compile,
         Work::Clean => Step::Clean,
     };
     if step == Step::Unpack {
-        *source = Some(Virtual::new(contender, shape.settings, shape.clients)?);
+        *source = Some(new()?);
     }
-    match source {
-        Some(store) => store.stage(&tree, step),
-        None => failed(work.text(), "there is no source tree yet: tar comes first"),
+    let Some(site) = source else {
+        return failed(work.text(), "there is no source tree yet: tar comes first");
+    };
+    let took = site.stage(&tree, step);
+    if step == Step::Clean {
+        *source = None;
     }
+    took
 }
 
-/// All stages of a workload on a new store, as one.
-fn whole<W: Workload>(
-    contender: Contender,
-    shape: &Shape,
+/// All stages of a workload on a new disk, as one.
+fn whole<'a, W: Played>(
+    new: &dyn Fn() -> Res<Site<'a>>,
     workload: &W,
     stages: &[W::Stage],
 ) -> Res<Measured> {
-    let store = Virtual::new(contender, shape.settings, shape.clients)?;
+    let site = new()?;
     let mut sum = Measured::default();
     for &stage in stages {
-        sum.add(&store.stage(workload, stage)?);
+        sum.add(&site.stage(workload, stage)?);
     }
     Ok(sum)
 }

@@ -7,13 +7,15 @@
 //! client makes several.
 
 use std::future::Future;
+use std::path::PathBuf;
 
 use env::sim::SimRng;
 use store::StoreError;
 use types::Ino;
 
 use crate::layouts::bed::dir_name;
-use crate::layouts::{Caller, Workload};
+use crate::layouts::{Caller, Played, Workload};
+use crate::worker::Job;
 
 /// Levels of a web, and directories of a level.
 const DEPTH: u64 = 8;
@@ -79,6 +81,13 @@ impl Workload for Polygraph {
             }
             Ok(ops)
         }
+    }
+}
+
+impl Played for Polygraph {
+    fn job(&self, stage: Web, number: u64, dir: PathBuf) -> Job {
+        let Polygraph { webs, files, .. } = *self;
+        Job::Web { dir, number, webs, files, read: stage == Web::Read, content: false }
     }
 }
 

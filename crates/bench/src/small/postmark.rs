@@ -6,6 +6,7 @@
 //! - what is done is a [`Script`], whoever does it: the store as a library, or system calls on a mount.
 
 use std::future::Future;
+use std::path::PathBuf;
 
 use env::sim::SimRng;
 use store::StoreError;
@@ -13,7 +14,8 @@ use types::Ino;
 
 use super::Shape;
 use crate::layouts::bed::dir_name;
-use crate::layouts::{Caller, Workload};
+use crate::layouts::{Caller, Played, Workload};
+use crate::worker::Job;
 
 /// Sizes of files, in bytes.
 const SIZES: std::ops::Range<u64> = 500..10_000;
@@ -63,6 +65,13 @@ impl Workload for PostMark {
             }
             Ok(plan.files + plan.transactions)
         }
+    }
+}
+
+impl Played for PostMark {
+    fn job(&self, (): (), number: u64, dir: PathBuf) -> Job {
+        let PostMark { files, transactions, .. } = *self;
+        Job::PostMark { dir, number, files, transactions, content: false }
     }
 }
 
@@ -119,6 +128,11 @@ impl Script {
     pub fn new(number: u64, files: u64, transactions: u64) -> Script {
         let rng = SimRng::new(number);
         Script { rng, files, transactions, half: false, live: Vec::new(), made: 0 }
+    }
+
+    /// Files that are made first, and transactions.
+    pub fn steps(&self) -> u64 {
+        self.files + self.transactions
     }
 
     fn make(&mut self) -> Deed {

@@ -4,17 +4,21 @@
 //! Invariants:
 //! - directories hang below earlier ones, at most eight deep, with 1 to 31 files each;
 //! - every second file is compiled: it is read, with headers that its client has not read yet, the processor
-//!   works on it for [`COMPILE`], and an object file comes to lie beside it.
+//!   works on it for [`COMPILE`], and an object file comes to lie beside it;
+//! - what is done is a list of [`Deed`]s, whoever does it: the store as a library, or system calls.
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::path::PathBuf;
 
 use env::sim::SimRng;
+use serde::{Deserialize, Serialize};
 use store::StoreError;
 use types::{Duration, Ino};
 
 use crate::layouts::bed::dir_name;
-use crate::layouts::{Caller, Workload};
+use crate::layouts::{Caller, Played, Workload};
+use crate::worker::Job;
 
 /// Files of a directory, at most.
 const FILES_MAX: u64 = 31;
@@ -25,10 +29,10 @@ const MEAN: u64 = 12 << 10;
 /// Headers of a compilation.
 const HEADERS: u64 = 8;
 /// Processor time of a compilation.
-const COMPILE: Duration = Duration::from_millis(100);
+pub const COMPILE: Duration = Duration::from_millis(100);
 
 /// What is done with the tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum Step {
     /// tar
     Unpack,
@@ -89,15 +93,115 @@ impl Workload for Source {
         step: Step,
         caller: Caller,
     ) -> impl Future<Output = Result<u64, StoreError>> + 'static {
-        let dirs = self.dirs();
+        let deeds = self.script(caller.number, step);
         async move {
-            let top = caller.lookup(Ino::ROOT, &dir_name(caller.number)).await?;
-            match step {
-                Step::Unpack => unpack(&caller, top, &dirs).await,
-                Step::Compile => compile(&caller, top, &dirs).await,
-                Step::Clean => clean(&caller, top, &dirs).await,
+            let mut dirs = vec![caller.lookup(Ino::ROOT, &dir_name(caller.number)).await?];
+            let mut ops = 0;
+            for deed in deeds {
+                if deed.begins() {
+                    caller.message().await;
+                }
+                ops += u64::from(deed.counts());
+                match deed {
+                    Deed::NewDir { within, name } => {
+                        dirs.push(caller.mkdir(dirs[within], &name).await?);
+                    }
+                    Deed::Dir { within, name } => {
+                        dirs.push(caller.lookup(dirs[within], &name).await?);
+                    }
+                    Deed::Unpack { within, name, bytes } => {
+                        caller.create(dirs[within], &name).await?;
+                        caller.append(dirs[within], &name, bytes).await?;
+                        caller.utime(dirs[within], &name).await?;
+                    }
+                    Deed::Read { within, name } => drop(caller.read(dirs[within], &name).await?),
+                    Deed::Compile => caller.env.sleep(COMPILE).await,
+                    Deed::Object { within, name, bytes } => {
+                        caller.create(dirs[within], &name).await?;
+                        caller.append(dirs[within], &name, bytes).await?;
+                    }
+                    Deed::List { within } => drop(caller.list(dirs[within], false).await?),
+                    Deed::Delete { within, name } => caller.delete(dirs[within], &name).await?,
+                }
             }
+            Ok(ops)
         }
+    }
+}
+
+impl Played for Source {
+    fn job(&self, step: Step, number: u64, dir: PathBuf) -> Job {
+        Job::Source { dir, number, files: self.files, step }
+    }
+}
+
+/// What is done with a file or directory. Directories are numbered as they come; 0 is the top.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// The next directory is made.
+    NewDir {
+        /// Number of the directory that it lies in.
+        within: usize,
+        /// Its name.
+        name: String,
+    },
+    /// The next directory is found.
+    Dir {
+        /// Number of the directory that it lies in.
+        within: usize,
+        /// Its name.
+        name: String,
+    },
+    /// A file is made with its content, and given its mode, owner and times, as tar does.
+    Unpack {
+        /// Number of its directory.
+        within: usize,
+        /// Its name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A file is read.
+    Read {
+        /// Number of its directory.
+        within: usize,
+        /// Its name.
+        name: String,
+    },
+    /// The processor works for [`COMPILE`].
+    Compile,
+    /// What was compiled is written.
+    Object {
+        /// Number of its directory.
+        within: usize,
+        /// Its name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The names of a directory are listed.
+    List {
+        /// Its number.
+        within: usize,
+    },
+    /// A file is deleted.
+    Delete {
+        /// Number of its directory.
+        within: usize,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Deed {
+    /// Does it begin with a message? A listing sends its own, and an object follows its compilation.
+    fn begins(&self) -> bool {
+        !matches!(self, Deed::Compile | Deed::Object { .. } | Deed::List { .. })
+    }
+
+    /// Is it one of the operations that the step is there for?
+    pub fn counts(&self) -> bool {
+        matches!(self, Deed::Unpack { .. } | Deed::Object { .. } | Deed::Delete { .. })
     }
 }
 
@@ -113,73 +217,66 @@ fn object(number: u64) -> String {
     format!("source{number:03}.o")
 }
 
-/// Finds all directories below `top`.
-async fn find(caller: &Caller, top: Ino, dirs: &[Dir]) -> Result<Vec<Ino>, StoreError> {
-    let mut inos = vec![top];
-    for (number, dir) in dirs.iter().enumerate().skip(1) {
-        caller.message().await;
-        inos.push(caller.lookup(inos[dir.parent], &sub(number)).await?);
+impl Source {
+    /// What process `number` does in a step.
+    pub fn script(&self, number: u64, step: Step) -> Vec<Deed> {
+        let mut rng = SimRng::new(number);
+        let dirs = self.dirs();
+        match step {
+            Step::Unpack => unpack(&mut rng, &dirs),
+            Step::Compile => compile(&mut rng, &dirs),
+            Step::Clean => clean(&dirs),
+        }
     }
-    Ok(inos)
 }
 
-async fn unpack(caller: &Caller, top: Ino, dirs: &[Dir]) -> Result<u64, StoreError> {
-    let mut rng = SimRng::new(caller.number);
-    let mut inos = vec![top];
-    let mut ops = 0;
-    for (number, dir) in dirs.iter().enumerate() {
-        if number > 0 {
-            caller.message().await;
-            inos.push(caller.mkdir(inos[dir.parent], &sub(number)).await?);
+/// All directories below the top are found.
+fn find(dirs: &[Dir]) -> Vec<Deed> {
+    let below = dirs.iter().enumerate().skip(1);
+    below.map(|(number, dir)| Deed::Dir { within: dir.parent, name: sub(number) }).collect()
+}
+
+fn unpack(rng: &mut SimRng, dirs: &[Dir]) -> Vec<Deed> {
+    let mut deeds = Vec::new();
+    for (within, dir) in dirs.iter().enumerate() {
+        if within > 0 {
+            deeds.push(Deed::NewDir { within: dir.parent, name: sub(within) });
         }
         for file in 0..dir.files {
-            caller.message().await;
-            caller.create(inos[number], &source(file)).await?;
-            caller.append(inos[number], &source(file), 1 + rng.below(2 * MEAN)).await?;
-            // tar gives it its mode, owner and times.
-            caller.utime(inos[number], &source(file)).await?;
+            let bytes = 1 + rng.below(2 * MEAN);
+            deeds.push(Deed::Unpack { within, name: source(file), bytes });
         }
-        ops += dir.files;
     }
-    Ok(ops)
+    deeds
 }
 
-async fn compile(caller: &Caller, top: Ino, dirs: &[Dir]) -> Result<u64, StoreError> {
-    let mut rng = SimRng::new(caller.number);
-    let inos = find(caller, top, dirs).await?;
+fn compile(rng: &mut SimRng, dirs: &[Dir]) -> Vec<Deed> {
+    let mut deeds = find(dirs);
     let mut read = BTreeSet::new();
-    let mut ops = 0;
-    for (number, dir) in dirs.iter().enumerate() {
+    for (within, dir) in dirs.iter().enumerate() {
         for file in (0..dir.files).step_by(2) {
-            caller.message().await;
-            caller.read(inos[number], &source(file)).await?;
+            deeds.push(Deed::Read { within, name: source(file) });
             for _ in 0..HEADERS {
                 let header = rng.below(dirs.len() as u64) as usize;
                 let which = rng.below(dirs[header].files);
                 if read.insert((header, which)) {
-                    caller.message().await;
-                    caller.read(inos[header], &source(which)).await?;
+                    deeds.push(Deed::Read { within: header, name: source(which) });
                 }
             }
-            caller.env.sleep(COMPILE).await;
-            caller.create(inos[number], &object(file)).await?;
-            caller.append(inos[number], &object(file), 1 + rng.below(2 * MEAN)).await?;
-            ops += 1;
+            deeds.push(Deed::Compile);
+            let bytes = 1 + rng.below(2 * MEAN);
+            deeds.push(Deed::Object { within, name: object(file), bytes });
         }
     }
-    Ok(ops)
+    deeds
 }
 
-async fn clean(caller: &Caller, top: Ino, dirs: &[Dir]) -> Result<u64, StoreError> {
-    let inos = find(caller, top, dirs).await?;
-    let mut ops = 0;
-    for (number, dir) in dirs.iter().enumerate() {
-        caller.list(inos[number], false).await?;
-        for file in (0..dir.files).step_by(2) {
-            caller.message().await;
-            caller.delete(inos[number], &object(file)).await?;
-            ops += 1;
-        }
+fn clean(dirs: &[Dir]) -> Vec<Deed> {
+    let mut deeds = find(dirs);
+    for (within, dir) in dirs.iter().enumerate() {
+        deeds.push(Deed::List { within });
+        let objects = (0..dir.files).step_by(2);
+        deeds.extend(objects.map(|file| Deed::Delete { within, name: object(file) }));
     }
-    Ok(ops)
+    deeds
 }

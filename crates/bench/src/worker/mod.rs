@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use sys::Os;
 
+use crate::small::polygraph;
+use crate::small::postmark::Script;
+use crate::small::source::{Source, Step};
+
 /// What one worker does.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub enum Job {
@@ -66,6 +70,8 @@ pub enum Job {
         files: u64,
         /// Transactions on it.
         transactions: u64,
+        /// Are contents written and read? Else only the space for them is got.
+        content: bool,
     },
     /// Web content as Polygraph makes it, below a directory.
     Web {
@@ -79,6 +85,19 @@ pub enum Job {
         files: u64,
         /// Read it, instead of making it?
         read: bool,
+        /// Are contents written and read? Else only the space for them is got.
+        content: bool,
+    },
+    /// A step with a source tree below a directory. Of contents only the space is got.
+    Source {
+        /// Where.
+        dir: PathBuf,
+        /// Whose random choices.
+        number: u64,
+        /// About how many files the tree has.
+        files: u64,
+        /// Which step.
+        step: Step,
     },
     /// Writes a file from its begin to its end, then fsync(2).
     WriteSeq(Stream),
@@ -208,10 +227,15 @@ fn prepare(job: Job) -> Os<Work> {
         Job::List(dir) => names::list(&dir, true)?,
         Job::ListNames(dir) => names::list(&dir, false)?,
         Job::Small { names, bytes, fsync } => names::small(names, bytes, fsync)?,
-        Job::PostMark { dir, number, files, transactions } => {
-            pool::postmark(&dir, number, files, transactions)?
+        Job::PostMark { dir, number, files, transactions, content } => {
+            pool::postmark(&dir, Script::new(number, files, transactions), content)?
         }
-        Job::Web { dir, number, webs, files, read } => pool::web(&dir, number, webs, files, read)?,
+        Job::Web { dir, number, webs, files, read, content } => {
+            pool::web(&dir, polygraph::script(number, webs, files), read, content)
+        }
+        Job::Source { dir, number, files, step } => {
+            pool::source(&dir, Source::new(1, files).script(number, step))
+        }
         Job::WriteSeq(what) => stream::write(what)?,
         Job::ReadSeq(what) => stream::read(what)?,
         Job::ReadRandom { stream, millis } => stream::random(stream, millis)?,

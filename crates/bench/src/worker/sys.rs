@@ -87,6 +87,15 @@ pub fn write_at(file: &OwnedFd, bytes: &[u8], offset: u64) -> Os<()> {
     }
 }
 
+/// fallocate(2): space for so many bytes, which the file has from then on.
+pub fn allocate(file: &OwnedFd, offset: u64, bytes: u64) -> Os<()> {
+    // SAFETY: the descriptor is open.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, bytes as i64) } {
+        0 => Ok(()),
+        _ => Err(format!("fallocate at {offset}: {}", std::io::Error::last_os_error())),
+    }
+}
+
 /// pread(2) of all bytes.
 pub fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> Os<()> {
     // SAFETY: the pointer and length are of a live slice that may be written.

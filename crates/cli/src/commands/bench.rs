@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bench::contender::SetUp;
-use bench::layouts::Settings;
+use bench::layouts::{Ground, Settings};
 use bench::report::Report;
 use bench::reproduce::F5;
 use bench::table::{Plan, measure};
@@ -17,7 +17,7 @@ use fuse::init::{InitOptions, UringEntries};
 use crate::args::{
     Bench, BenchArgs, BenchInlineArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs,
     BenchPlacementArgs, BenchPolygraphArgs, BenchPostmarkArgs, BenchPriceArgs, BenchSmallArgs,
-    BenchTableArgs,
+    BenchSourceArgs, BenchTableArgs,
 };
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
@@ -45,6 +45,7 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Inline(args) => inline_of(args),
         Bench::Postmark(args) => postmark(args),
         Bench::Polygraph(args) => polygraph(args),
+        Bench::Source(args) => source(args),
         Bench::Null { mount, uring } => {
             follow_parent();
             let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
@@ -94,7 +95,13 @@ fn limit(time: types::Duration) -> Duration {
     Duration::from_millis(time.as_millis() as u64)
 }
 
-/// Works on the virtual disk, and on a mount if that is asked for.
+/// For loop devices in this directory, if there is one.
+fn ground(dir: Option<&Path>, longest: types::Duration) -> Option<Ground> {
+    let dir = dir?.to_owned();
+    Some(Ground { dir, program: this_program(), limit: limit(longest) })
+}
+
+/// Works on the virtual disk, and on loop devices and a mount if that is asked for.
 fn small_files(
     args: &BenchSmallArgs,
     shape: small::Shape,
@@ -104,12 +111,14 @@ fn small_files(
     if args.dir.is_some() {
         need_root()?;
     }
-    let settings = Settings { durable: !args.lazy, ..shape.settings };
+    let settings = Settings { durable: !args.lazy, device_bytes: args.device, ..shape.settings };
     let shape = small::Shape { clients: args.clients, settings, ..shape };
-    let figure = F5::new(shape, small::measure(&shape, works, &mut progress).map_err(ended)?);
+    let ground = ground(args.dir.as_deref(), args.limit);
+    let runs = small::measure(&shape, works, ground.as_ref(), &mut progress).map_err(ended)?;
+    let figure = F5::new(shape, runs);
     write(args.json.as_deref(), &figure.to_json())?;
     output::print(&figure.text())?;
-    let Some(dir) = &args.dir else { return Ok(0) };
+    let Some(dir) = args.dir.as_ref().filter(|_| !on_mount.is_empty()) else { return Ok(0) };
     table(&BenchTableArgs {
         dir: dir.clone(),
         runs: args.runs,
@@ -136,6 +145,12 @@ fn polygraph(args: &BenchPolygraphArgs) -> Ended {
     let shape = small::Shape { webs: args.webs, ..small::Shape::PAPERS };
     let works = [small::Work::Web1, small::Work::Web16];
     small_files(&args.small, shape, &works, &["web-make", "web-read"])
+}
+
+fn source(args: &BenchSourceArgs) -> Ended {
+    let shape = small::Shape { source_files: args.sources, ..small::Shape::PAPERS };
+    let works = [small::Work::Tar, small::Work::Make, small::Work::Clean];
+    small_files(&args.small, shape, &works, &[])
 }
 
 fn table(args: &BenchTableArgs) -> Ended {
@@ -267,9 +282,7 @@ fn metarates_of(args: &BenchMetaratesArgs) -> Ended {
     let plan = metarates::Plan {
         shape,
         files: args.files.clone(),
-        dir: args.dir.clone(),
-        limit: limit(args.limit),
-        program: this_program(),
+        ground: ground(args.dir.as_deref(), args.limit),
     };
     let report = metarates::measure(&plan, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &report.to_json())?;

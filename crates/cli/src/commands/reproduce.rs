@@ -6,7 +6,6 @@ use bench::reproduce::{F4, F5, F9};
 use bench::{aging, small};
 
 use crate::args::{Figure, ReproduceArgs};
-use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure};
 use crate::output;
 
@@ -58,9 +57,7 @@ fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
             },
         },
         files: args.files.clone(),
-        dir: None,
-        limit: std::time::Duration::from_secs(3600),
-        program: this_program(),
+        ground: None,
     };
     let report = measure(&plan, &mut progress).map_err(|e| failed(e.0))?;
     let figure = F4(&report);
@@ -76,7 +73,7 @@ fn f5(args: &ReproduceArgs) -> Result<(), Failure> {
         settings: Settings { durable: !args.lazy, ..small::Shape::PAPERS.settings },
         ..small::Shape::PAPERS
     };
-    let runs = small::measure(&shape, &small::Work::ALL, &mut progress);
+    let runs = small::measure(&shape, &small::Work::ALL, None, &mut progress);
     let figure = F5::new(shape, runs.map_err(|e| failed(e.0))?);
     keep(args, "F5", &figure.svg(), &figure.to_json())?;
     output::print(&figure.text())

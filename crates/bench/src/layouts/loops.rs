@@ -1,67 +1,65 @@
-//! On loop devices of this machine: the same layouts, and the kernel's ext4.
+//! On loop devices of this machine: the layouts' stores, and the kernel's ext4.
 //!
 //! Invariants:
 //! - accesses are the kernel's own count of the requests that a loop device got, after merging
 //!   (`/sys/block/loopN/stat`); ext4's journal lies on a second device, so that it is counted apart, and
 //!   that of a store is part of its writes;
 //! - ext4 has groups as ext3 has them (no `flex_bg`), inodes of 256 bytes, one for each 16 KiB, and
-//!   tables that are not written beforehand; it is mounted anew before each phase, and unmounted at its end;
+//!   tables that are not written beforehand; it is mounted anew before each stage, and unmounted at its end;
 //! - whatever is mounted or attached is taken away when this ends, also after an error.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use env::DriverKind;
+use env::{DriverKind, Env};
 
-use super::processes::{Processes, fill_log};
-use super::{Phase, Place, Plan, Redo, Run, Shape, Work, told};
+use super::bed::{Bed, dir_name};
+use super::{Contender, Counts, Measured, Played, Settings};
 use crate::crowd::{Crowd, once};
-use crate::layouts::bed::{Bed, dir_name};
-use crate::layouts::{Contender, Counts, Measured, Settings};
 use crate::process::{self, Tools};
-use crate::worker::{Job, Names};
+use crate::worker::Job;
 use crate::{BenchError, Res, failed};
 
 /// Bytes that the kernel counts as one sector.
 const SECTOR: u64 = 512;
 
-/// All phases of all layouts and of ext4.
-pub fn run(plan: &Plan, dir: &Path, shape: Shape, progress: &mut dyn FnMut(&str)) -> Res<Vec<Run>> {
-    process::catch_interrupts();
-    let yard = Yard::make(plan, dir)?;
-    let mut runs = Vec::new();
-    for contender in Contender::STORES {
-        let device = Loop::attach(&yard, "store.img", shape.settings.device_bytes)?;
-        runs.push(store(&yard, &device, contender, shape, progress)?);
-    }
-    for contender in [Contender::Ext4Linear, Contender::Ext4Hashed] {
-        let device = Loop::attach(&yard, "ext4.img", shape.settings.device_bytes)?;
-        let journal = Loop::attach(&yard, "journal.img", shape.settings.log_bytes)?;
-        let ext4 = Ext4 { yard: &yard, device: &device, journal: &journal, shape };
-        runs.push(ext4.run(contender, progress)?);
-    }
-    Ok(runs)
+/// What loop devices need.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// Directory for their images.
+    pub dir: PathBuf,
+    /// This program, which plays the processes on ext4.
+    pub program: PathBuf,
+    /// Longest time of one step.
+    pub limit: Duration,
 }
 
 /// The directory that images, logs and the mount point lie in.
-struct Yard {
+pub struct Yard {
     tools: Tools,
 }
 
 impl Yard {
-    fn make(plan: &Plan, dir: &Path) -> Res<Yard> {
-        let root = dir.join(format!("redbud-metarates-{}", std::process::id()));
+    /// Made in the ground's directory; goes with this value. From now on an interrupt ends waits.
+    pub fn make(ground: &Ground) -> Res<Yard> {
+        process::catch_interrupts();
+        let root = ground.dir.join(format!("redbud-bench-{}", std::process::id()));
         std::fs::create_dir_all(root.join("mnt")).or_else(|error| {
             failed("making the directory", format!("{}: {error}", root.display()))
         })?;
-        let program = plan.program.clone();
-        Ok(Yard { tools: Tools { program, logs: root, limit: plan.limit } })
+        let program = ground.program.clone();
+        Ok(Yard { tools: Tools { program, logs: root, limit: ground.limit } })
     }
 
     fn mount_point(&self) -> PathBuf {
         self.tools.logs.join("mnt")
+    }
+
+    fn drop_caches(&self) -> Res<()> {
+        once(&self.tools, "dropping the kernel's caches", Job::DropCaches).map(drop)
     }
 
     /// Runs another program to its end.
@@ -132,63 +130,58 @@ impl Drop for Loop {
     }
 }
 
-const ON: &str = "loop devices";
+/// A store of a layout on a loop device. Real time passes by itself, and computing costs what it costs.
+pub struct Store<'a> {
+    yard: &'a Yard,
+    device: Loop,
+    bed: Bed,
+}
 
-/// All phases of a layout on a store.
-fn store(
-    yard: &Yard,
-    device: &Loop,
-    contender: Contender,
-    shape: Shape,
-    progress: &mut dyn FnMut(&str),
-) -> Res<Run> {
-    // Real time passes by itself, and computing costs what it costs.
-    let settings = Settings { message: types::Duration::ZERO, price: None, ..shape.settings };
-    let shape = Shape { settings, ..shape };
-    let bed = Bed { path: device.device.clone(), contender, settings };
+/// Runs what a store does.
+fn on_store<T, F: Future<Output = Res<T>>>(work: impl FnOnce(Env) -> F) -> Res<T> {
     let broken = |error: std::io::Error| BenchError(format!("running a store: {error}"));
-    let (prepared, dirs) = (bed.clone(), shape.tasks());
-    env::run(DriverKind::Auto, |env| async move { prepared.prepare(&env, dirs).await })
-        .map_err(broken)??;
-    let mut phases = Vec::new();
-    for work in Work::ALL {
-        once(&yard.tools, "dropping the kernel's caches", Job::DropCaches)?;
-        let bed = bed.clone();
+    env::run(DriverKind::Auto, work).map_err(broken)?
+}
+
+impl<'a> Store<'a> {
+    /// Formats it, with a directory for each of so many processes.
+    pub fn new(yard: &'a Yard, contender: Contender, settings: Settings, dirs: u64) -> Res<Self> {
+        let device = Loop::attach(yard, "store.img", settings.device_bytes)?;
+        let settings = Settings { message: types::Duration::ZERO, price: None, ..settings };
+        let bed = Bed { path: device.device.clone(), contender, settings };
+        let prepared = bed.clone();
+        on_store(|env| async move { prepared.prepare(&env, dirs).await })?;
+        Ok(Store { yard, device, bed })
+    }
+
+    /// The store.
+    pub fn bed(&self) -> &Bed {
+        &self.bed
+    }
+
+    /// Does a stage, with nothing cached, and tells what it took.
+    pub fn stage<W: Played>(&self, workload: &W, stage: W::Stage) -> Res<Measured> {
         let before = RefCell::new(Ok([0; 5]));
-        let opened = || *before.borrow_mut() = device.stat();
-        let done = env::run(DriverKind::Auto, |env| async move {
-            bed.stage(&env, &Processes(shape), work, opened).await
-        })
-        .map_err(broken)??;
-        let (before, after) = (before.into_inner()?, device.stat()?);
-        let log_bytes = done.log_bytes;
-        let counts = Counts { log_bytes, ..counts(&before, &after, &[0; 5], &[0; 5]) };
-        let took = Measured {
+        let opened = || *before.borrow_mut() = self.device.stat();
+        let bed = &self.bed;
+        let done =
+            self.alone(|env| async move { bed.stage(&env, workload, stage, opened).await })?;
+        let (before, after) = (before.into_inner()?, self.device.stat()?);
+        let counts = counts(&before, &after, &[0; 5], &[0; 5]);
+        Ok(Measured {
             ops: done.ops,
             answered: done.answered.as_nanos() as u64,
             settled: done.settled.as_nanos() as u64,
             processor: None,
-            counts,
-        };
-        let phase = Phase { work, took };
-        progress(&told(ON, shape, contender, &phase));
-        phases.push(phase);
+            counts: Counts { log_bytes: done.log_bytes, ..counts },
+        })
     }
-    let redo = Some(crash(yard, &bed)?);
-    progress(&format!("loop devices, {}: {redo:?}", contender.text()));
-    Ok(Run { contender, place: Place::Loop, shape, phases, redo })
-}
 
-/// Opens a store that was left with a full log.
-fn crash(yard: &Yard, bed: &Bed) -> Res<Redo> {
-    let broken = |error: std::io::Error| BenchError(format!("running a store: {error}"));
-    let filling = bed.clone();
-    let filled = env::run(DriverKind::Auto, |env| async move { fill_log(&filling, &env).await });
-    let log_bytes = filled.map_err(broken)??;
-    once(&yard.tools, "dropping the kernel's caches", Job::DropCaches)?;
-    let opening = bed.clone();
-    let opened = env::run(DriverKind::Auto, |env| async move { opening.reopen(&env).await });
-    Ok(Redo { log_bytes, nanos: opened.map_err(broken)??.as_nanos() as u64 })
+    /// Does something with the store, of which nothing is cached.
+    pub fn alone<T, F: Future<Output = Res<T>>>(&self, work: impl FnOnce(Env) -> F) -> Res<T> {
+        self.yard.drop_caches()?;
+        on_store(work)
+    }
 }
 
 fn counts(before: &[u64; 5], after: &[u64; 5], log: &[u64; 5], log_after: &[u64; 5]) -> Counts {
@@ -205,31 +198,29 @@ fn counts(before: &[u64; 5], after: &[u64; 5], log: &[u64; 5], log_after: &[u64;
 }
 
 /// ext4 on a loop device, its journal on another.
-struct Ext4<'a> {
+pub struct Ext4<'a> {
     yard: &'a Yard,
-    device: &'a Loop,
-    journal: &'a Loop,
-    shape: Shape,
+    device: Loop,
+    journal: Loop,
+    settings: Settings,
 }
 
-impl Ext4<'_> {
-    fn run(&self, contender: Contender, progress: &mut dyn FnMut(&str)) -> Res<Run> {
-        self.format(contender)?;
-        self.mount()?;
-        for number in 0..self.shape.tasks() {
-            let dir = self.dir(number);
+impl<'a> Ext4<'a> {
+    /// Formats it, with a directory for each of so many processes.
+    pub fn new(yard: &'a Yard, contender: Contender, settings: Settings, dirs: u64) -> Res<Self> {
+        let device = Loop::attach(yard, "ext4.img", settings.device_bytes)?;
+        let journal = Loop::attach(yard, "journal.img", settings.log_bytes)?;
+        let ext4 = Ext4 { yard, device, journal, settings };
+        ext4.format(contender)?;
+        ext4.mount()?;
+        for number in 0..dirs {
+            let dir = ext4.dir(number);
             std::fs::create_dir(&dir).or_else(|error| {
                 failed("making a directory", format!("{}: {error}", dir.display()))
             })?;
         }
-        self.unmount()?;
-        let mut phases = Vec::new();
-        for work in Work::ALL {
-            let phase = self.phase(work)?;
-            progress(&told(ON, self.shape, contender, &phase));
-            phases.push(phase);
-        }
-        Ok(Run { contender, place: Place::Loop, shape: self.shape, phases, redo: None })
+        ext4.unmount()?;
+        Ok(ext4)
     }
 
     fn dir(&self, number: u64) -> PathBuf {
@@ -255,7 +246,7 @@ impl Ext4<'_> {
 
     fn mount(&self) -> Res<()> {
         let options =
-            format!("noatime,noinit_itable,commit={}", self.shape.settings.commit.as_secs().max(1));
+            format!("noatime,noinit_itable,commit={}", self.settings.commit.as_secs().max(1));
         let point = self.yard.mount_point();
         let arguments = [OsStr::new("-t"), OsStr::new("ext4"), OsStr::new("-o")];
         let what = [OsStr::new(&options), OsStr::new(&self.device.device), point.as_os_str()];
@@ -266,30 +257,20 @@ impl Ext4<'_> {
         self.yard.command("umount", &[self.yard.mount_point().as_os_str()])
     }
 
-    fn job(&self, work: Work, number: u64) -> Job {
-        let dir = self.dir(number);
-        let names = Names { dir: dir.clone(), prefix: "file.".into(), count: self.shape.files };
-        match work {
-            Work::Create => Job::Create(names),
-            Work::Utime => Job::Utime(names),
-            Work::Readdir => Job::ListNames(dir),
-            Work::ReaddirStat => Job::List(dir),
-            Work::Delete => Job::Unlink(names),
-        }
-    }
-
-    fn phase(&self, work: Work) -> Res<Phase> {
-        once(&self.yard.tools, "dropping the kernel's caches", Job::DropCaches)?;
+    /// Does a stage, with nothing cached, and tells what it took.
+    pub fn stage<W: Played>(&self, workload: &W, stage: W::Stage) -> Res<Measured> {
+        self.yard.drop_caches()?;
         self.mount()?;
         let before = (self.device.stat()?, self.journal.stat()?);
-        let jobs = (0..self.shape.tasks()).map(|number| self.job(work, number)).collect();
-        let finished = Crowd::ready(&self.yard.tools, work.text(), jobs)?.go()?;
+        let job = |number| workload.job(stage, number, self.dir(number));
+        let jobs = (0..workload.processes()).map(job).collect();
+        let finished = Crowd::ready(&self.yard.tools, "a stage on ext4", jobs)?.go()?;
         let begin = std::time::Instant::now();
         self.unmount()?;
         let settled = finished.nanos + begin.elapsed().as_nanos() as u64;
         let after = (self.device.stat()?, self.journal.stat()?);
         let counts = counts(&before.0, &after.0, &before.1, &after.1);
         let (ops, answered) = (finished.ops, finished.nanos);
-        Ok(Phase { work, took: Measured { ops, answered, settled, processor: None, counts } })
+        Ok(Measured { ops, answered, settled, processor: None, counts })
     }
 }
