@@ -357,7 +357,8 @@ server must be stopped; for --repair all clients should have unmounted. Repair m
 started again. What it cannot mend it leaves as it is, and says so. `redbud fsck --list` explains
 every finding and what repair does about it (docs/FSCK.md).
 
-Exit status as fsck(8): 0 clean, 1 repaired, 4 problems left, 8 operational error, 16 usage.")]
+Exit status as fsck(8): 0 clean, 1 repaired, 4 problems left, 8 operational error, 16 usage; 64 more
+if the repair could not keep all that users had, which it lists as LOST.")]
 pub struct FsckArgs {
     /// The cluster's file, or the DIR of `redbud local`
     #[arg(required_unless_present = "list")]

@@ -29,7 +29,7 @@ pub mod mount {
     pub const FAILED: u8 = 32;
 }
 
-/// Exit statuses of `fsck`, as fsck(8) has them.
+/// Exit statuses of `fsck`, as fsck(8) has them, and one bit that it leaves free.
 pub mod fsck {
     /// Problems were found, and all repaired.
     pub const CORRECTED: u8 = 1;
@@ -39,6 +39,8 @@ pub mod fsck {
     pub const OPERATION: u8 = 8;
     /// Wrong arguments.
     pub const USAGE: u8 = 16;
+    /// Beside `CORRECTED` or `UNCORRECTED`: the repair could not keep all that users had.
+    pub const LOST: u8 = 64;
 }
 
 /// A command's failure. The text names the object and says what to do; it may be

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use env::{DriverKind, Env};
 use serde::Serialize;
 use store::fsck::{
-    Counts, FsckOptions, JOBS_MAX, ProblemKind, Repaired, Report as Findings, Severity,
+    Counts, FsckOptions, JOBS_MAX, Lost, ProblemKind, Repaired, Report as Findings, Severity,
 };
 
 use crate::args::{Format, FsckArgs};
@@ -46,8 +46,19 @@ struct Shape {
 struct Repair {
     found: Vec<Problem>,
     done: Vec<String>,
-    lost: Vec<String>,
+    lost: Vec<Gone>,
     omitted: u64,
+}
+
+/// What repair could not keep.
+#[derive(Serialize)]
+struct Gone {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    text: String,
 }
 
 /// The report if nothing could be checked.
@@ -104,14 +115,20 @@ pub fn run(args: &FsckArgs) -> Ended {
             return Err(failure);
         }
     };
-    let corrected = !outcome.found.is_empty();
+    let status = status(&outcome);
     let report = report(&cluster, args.repair, outcome);
     output::print_report(args.output, &report, describe)?;
-    Ok(match (report.clean, corrected) {
-        (true, false) => 0,
-        (true, true) => code::CORRECTED,
+    Ok(status)
+}
+
+/// The exit status.
+fn status(outcome: &Repaired) -> u8 {
+    let lost = if outcome.lost.is_empty() { 0 } else { code::LOST };
+    lost | match (outcome.left.is_clean(), outcome.found.is_empty()) {
+        (true, true) => 0,
+        (true, false) => code::CORRECTED,
         (false, _) => code::UNCORRECTED,
-    })
+    }
 }
 
 /// The catalogue of findings.
@@ -221,6 +238,15 @@ fn problem(found: &store::fsck::Problem) -> Problem {
     }
 }
 
+fn gone(lost: &Lost) -> Gone {
+    Gone {
+        kind: lost.kind(),
+        inode: lost.inode().map(|ino| ino.0),
+        path: lost.path().map(|path| String::from_utf8_lossy(path).into_owned()),
+        text: lost.to_string(),
+    }
+}
+
 fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
     let Repaired { found, done, lost, omitted, left, .. } = outcome;
     let findings: Findings = left;
@@ -233,7 +259,7 @@ fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
         repair: repair.then(|| Repair {
             found: found.iter().map(problem).collect(),
             done,
-            lost,
+            lost: lost.iter().map(gone).collect(),
             omitted,
         }),
         data_missing: missing_zones(cluster),
@@ -281,7 +307,7 @@ fn describe_repair(repair: &Repair, left: bool) -> String {
         text += &format!("repaired: {done}\n");
     }
     for lost in &repair.lost {
-        text += &format!("LOST: {lost}\n");
+        text += &format!("LOST: {}\n", lost.text);
     }
     if repair.omitted > 0 {
         text += &format!("and {} more lines\n", repair.omitted);

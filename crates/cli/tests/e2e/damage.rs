@@ -157,6 +157,25 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
     cluster.start_server();
     cluster.remount(0, &[]);
     assert_eq!(fs::read(cluster.root().join("dir/f49")).unwrap(), b"content");
+    cluster.unmount(0);
+    cluster.stop_server();
+
+    // The block with that name, and the log, which has it, too.
+    let log = 3 * 4096..3 * 4096 + (16 << 20);
+    let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
+    let named = |block: &[u8]| block.windows(3).any(|bytes| bytes == b"f49");
+    let at = image[log.end..].chunks_exact(4096).position(named).unwrap() * 4096 + log.end;
+    overwrite(&cluster, "metadata.img", at as u64, &[0; 4096]);
+    overwrite(&cluster, "metadata.img", log.start as u64, &vec![0; log.len()]);
+    let output = run(redbud().args(["fsck", "--repair", "--json"]).arg(&cluster.config));
+    assert_eq!(output.status.code(), Some(1 | 64), "{}", describe(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let lost = report["repair"]["lost"].as_array().unwrap();
+    let said = |kind: &str, path: &str| {
+        lost.iter().any(|lost| lost["kind"] == kind && (path.is_empty() || lost["path"] == path))
+    };
+    assert!(said("Slots", "/dir") && said("Inodes", ""), "{lost:?}");
+    cluster.assert_clean();
 }
 
 #[test]

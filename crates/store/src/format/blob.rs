@@ -48,23 +48,44 @@ pub fn encode_xattrs(xattrs: &[Xattr]) -> Vec<u8> {
 }
 
 /// What [`encode_xattrs`] made; `None` if the bytes mean nothing.
-pub fn decode_xattrs(mut bytes: &[u8]) -> Option<Vec<Xattr>> {
-    let mut out: Vec<Xattr> = Vec::new();
+pub fn decode_xattrs(bytes: &[u8]) -> Option<Vec<Xattr>> {
+    decode_beginning(bytes).filter(|beginning| beginning.cut.is_none()).map(|all| all.whole)
+}
+
+/// What is known of xattrs by their first bytes.
+#[derive(Default)]
+pub struct Beginning {
+    /// Those that are there whole.
+    pub whole: Vec<Xattr>,
+    /// The name of one of which a part is missing; empty if its name is.
+    pub cut: Option<Vec<u8>>,
+}
+
+/// As [`decode_xattrs`], if only the first bytes are left.
+pub fn decode_beginning(mut bytes: &[u8]) -> Option<Beginning> {
+    let mut out = Beginning::default();
     while !bytes.is_empty() {
-        if bytes.len() < 5 {
-            return None;
-        }
-        let (name_len, value_len) = (usize::from(bytes[0]), get_u32(bytes, 1) as usize);
+        let Some((head, rest)) = bytes.split_at_checked(XATTR_LENGTHS) else {
+            out.cut = Some(Vec::new());
+            break;
+        };
+        let (name_len, value_len) = (usize::from(head[0]), get_u32(head, 1) as usize);
         if name_len == 0 || value_len > XATTR_VALUE_MAX {
             return None;
         }
-        let name = bytes.get(5..5 + name_len)?;
-        let value = bytes.get(5 + name_len..5 + name_len + value_len)?;
-        if out.last().is_some_and(|(last, _)| last.as_slice() >= name) {
+        let Some((name, rest)) = rest.split_at_checked(name_len) else {
+            out.cut = Some(Vec::new());
+            break;
+        };
+        if out.whole.last().is_some_and(|(last, _)| last.as_slice() >= name) {
             return None;
         }
-        out.push((name.to_vec(), value.to_vec()));
-        bytes = &bytes[5 + name_len + value_len..];
+        let Some((value, rest)) = rest.split_at_checked(value_len) else {
+            out.cut = Some(name.to_vec());
+            break;
+        };
+        out.whole.push((name.to_vec(), value.to_vec()));
+        bytes = rest;
     }
     Some(out)
 }
@@ -72,6 +93,25 @@ pub fn decode_xattrs(mut bytes: &[u8]) -> Option<Vec<Xattr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_bytes_tell_which_xattrs_are_whole_and_which_one_is_cut() {
+        let xattrs = vec![(b"a".to_vec(), vec![1; 9]), (b"bc".to_vec(), vec![2; 9])];
+        let bytes = encode_xattrs(&xattrs);
+        for end in 0..=bytes.len() {
+            let Beginning { whole, cut } = decode_beginning(&bytes[..end]).unwrap();
+            let count = usize::from(end >= 15) + usize::from(end == bytes.len());
+            assert_eq!(whole, xattrs[..count], "{end}");
+            let name: Option<&[u8]> = match end {
+                0 | 15 | 31 => None,
+                6..15 => Some(b"a"),
+                22.. => Some(b"bc"),
+                _ => Some(b""),
+            };
+            assert_eq!(cut.as_deref(), name, "{end}");
+        }
+        assert!(decode_beginning(&[0; 9]).is_none());
+    }
 
     #[test]
     fn xattrs_survive_and_senseless_bytes_are_refused() {

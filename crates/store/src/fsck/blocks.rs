@@ -100,7 +100,13 @@ impl Check {
                 continue;
             }
             match self.read(|txn| tree.inspect(txn, &node)).await? {
-                None => self.plan.add(Fix::Rebuild(name)),
+                None => {
+                    if name == TreeName::Extents {
+                        let (low, high) = (node.low.as_ref(), node.high.as_ref());
+                        self.gaps.node(low.map(|key| &key[..]), high.map(|key| &key[..]));
+                    }
+                    self.plan.add(Fix::Rebuild(name));
+                }
                 Some(Inside::Inner(_, children)) => stack.extend(children.into_iter().rev()),
                 Some(Inside::Leaf(entries)) => {
                     entries.iter().for_each(|(key, value)| each(self, key, value));

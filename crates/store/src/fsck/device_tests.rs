@@ -207,15 +207,25 @@ async fn contents_beside_inodes(mfs: &Mfs) {
 
 /// Everything that can be read, by path.
 pub(crate) fn contents(disk: &SimDisk) -> BTreeMap<String, String> {
+    let mut all = walked(disk, describe);
+    all.remove("");
+    all
+}
+
+/// What is told of each inode, by its paths; that of the root is empty.
+pub(crate) fn walked<T>(
+    disk: &SimDisk,
+    told: impl Fn(&mut Txn<'_>, Ino) -> Result<T, Stop>,
+) -> BTreeMap<String, T> {
     in_world(&disk.fork(), |env| async move {
         let mfs = open(&env).await;
         let mut out = BTreeMap::new();
         let mut queue = vec![(String::new(), Ino::ROOT)];
+        out.insert(String::new(), run(&mfs, |txn| told(txn, Ino::ROOT)).await);
         while let Some((path, dir)) = queue.pop() {
             for entry in run(&mfs, |txn| txn.readdir(dir, 0, 10_000)).await {
                 let path = format!("{path}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
-                let text = run(&mfs, |txn| describe(txn, entry.ino)).await;
-                out.insert(path.clone(), text);
+                out.insert(path.clone(), run(&mfs, |txn| told(txn, entry.ino)).await);
                 if entry.kind == FileKind::Directory {
                     queue.push((path, entry.ino));
                 }

@@ -61,7 +61,7 @@ impl Check {
     ) -> Result<(), StoreError> {
         if block.0 >= self.blocks.blocks {
             self.found(ProblemKind::OutsideMetaBlock, Subject::Block(block), "layout block");
-            self.lose_layout(at, ino, block);
+            self.lose_layout((at, block), ino, seen.end);
             return Ok(());
         }
         let read = self.read(|txn| txn.layout_block_of(at.home, block, ino)).await?;
@@ -69,7 +69,7 @@ impl Check {
         let Some(list) = read.filter(fits) else {
             let detail = format!("block {block}");
             self.found(ProblemKind::BadLayoutBlock, Subject::Inode(ino), detail);
-            self.lose_layout(at, ino, block);
+            self.lose_layout((at, block), ino, seen.end);
             return Ok(());
         };
         if !self.claim(block, 1, "layout block") {
@@ -98,8 +98,9 @@ impl Check {
         }
     }
 
-    fn lose_layout(&mut self, at: SlotAt, ino: Ino, block: MetaBlock) {
-        self.lost.push(format!("segments of file {ino}, which were in layout block {block}"));
+    /// A layout block behind block `end` of its file is lost.
+    fn lose_layout(&mut self, (at, block): (SlotAt, MetaBlock), ino: Ino, end: u64) {
+        self.gaps.layout(ino, end);
         self.plan.add(Fix::DropLayout(at, block));
     }
 

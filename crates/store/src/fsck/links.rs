@@ -60,6 +60,9 @@ impl Check {
             FileKind::Directory if system || names > 0 => 2 + seen.subdirectories,
             _ => names,
         };
+        if names < nlink && seen.kind != FileKind::Directory {
+            self.nameless.insert(ino);
+        }
         if names == 0 && nlink > 0 && !system {
             let detail = format!("it counts {nlink} links");
             self.found(ProblemKind::UnreachableInode, Subject::Inode(ino), detail);

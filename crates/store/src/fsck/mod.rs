@@ -15,6 +15,7 @@
 //! a test that plants it with slots of every size (`tests`): found where it was planted, mended or left as the
 //! catalogue says, a second check clean and a second repair idle, inodes that were not damaged as before. Damage at
 //! rest in every kind of block of every format is in `format_tests`, with what no format can tell.
+//! What a repair cannot keep is told ([`Lost`]); that it tells of all is tried block by block in `sweep_tests`.
 
 mod ahead;
 mod blocks;
@@ -26,11 +27,13 @@ mod digest;
 mod fix;
 #[cfg(test)]
 mod format_tests;
+mod gaps;
 #[cfg(test)]
 mod jobs_tests;
 mod layouts;
 mod links;
 mod lmap;
+mod lost;
 mod names;
 mod namespace;
 #[cfg(test)]
@@ -44,6 +47,8 @@ mod stranded;
 #[cfg(test)]
 mod stranded_tests;
 #[cfg(test)]
+mod sweep_tests;
+#[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::BTreeSet;
@@ -51,6 +56,7 @@ use std::collections::BTreeSet;
 use env::{Disk, Env};
 use types::{ClientId, Ino, MetaBlock};
 
+pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
 pub use repair::{Repaired, repair};
 
@@ -223,12 +229,14 @@ struct Check {
     shared: BTreeSet<MetaBlock>,
     /// Content blocks that no chunk has, with inodes that are missing.
     stranded: Vec<(MetaBlock, stranded::Said)>,
+    /// Inodes that count more names than were met.
+    nameless: BTreeSet<Ino>,
     /// Directories that lack content blocks at the end.
     short: Vec<stranded::Short>,
     /// Large directories without a name map.
     mapless: Vec<Ino>,
-    /// What cannot be read, in words.
-    lost: Vec<String>,
+    /// Where segments are that cannot be read.
+    gaps: gaps::Gaps,
     plan: plan::Plan,
     progress: Option<fn(u64, u64)>,
     /// Inodes that there should be.
@@ -249,9 +257,10 @@ impl Check {
             pieces: Vec::new(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),
+            nameless: BTreeSet::new(),
             short: Vec::new(),
             mapless: Vec::new(),
-            lost: Vec::new(),
+            gaps: gaps::Gaps::default(),
             plan: plan::Plan::default(),
             progress: options.progress,
             total: 0,

@@ -283,7 +283,9 @@ impl Check {
             last = Some(number);
             number = descriptor.next;
         }
-        if let Some(last) = last.filter(|_| of.nlink > 0 && of.blocks > blocks) {
+        // What has a name was not in the attic, and what has none says where it was.
+        let lacks = of.nlink > 0 && of.blocks > blocks && dir != ATTIC;
+        if let Some(last) = last.filter(|_| lacks) {
             let (index, lack) = (index.unwrap_or(0), of.blocks - blocks);
             self.short.push(Short { dir, last, index, lack });
         }
@@ -393,11 +395,6 @@ impl Check {
             })
             .await?;
         let Some((slots, other)) = slots else {
-            let first = index * SLOTS_PER_BLOCK;
-            self.lost.push(format!(
-                "slots {first} to {} of chunk {number}, of directory {dir}",
-                first + SLOTS_PER_BLOCK - 1
-            ));
             self.plan.add(Fix::EmptyBlock(home, number, index));
             return Ok(());
         };

@@ -328,9 +328,15 @@ fn number(text: &str) -> &str {
     text.split(' ').next().unwrap()
 }
 
-/// All inodes that were told, whatever their paths: content that has further names only may be lost with the table.
+/// All inodes that were told, whatever their paths, but lost+found, and those that repair makes in it for content, as of
+/// further names alone, of which it does not know the directory: their names are other numbers than theirs.
 fn inodes(told: &BTreeMap<String, String>) -> BTreeSet<&String> {
-    told.values().collect()
+    let made = |(path, text): &(&String, &String)| {
+        let name = path.strip_prefix("/lost+found").filter(|_| text.contains(" Directory "));
+        let direct = name.filter(|name| !name.trim_start_matches('/').contains('/'));
+        direct.is_some_and(|name| name.is_empty() || name != format!("/#{}", number(text)))
+    };
+    told.iter().filter(|entry| !made(entry)).map(|(_, text)| text).collect()
 }
 
 /// How a block is damaged.

@@ -51,7 +51,7 @@ macro_rules! kinds {
 kinds! {
     /// A block cannot be what it should: checksum, address, type, or content.
     DamagedBlock = Error, "a metadata block is damaged",
-        "the log's newest version of it is put back; else a tree is built from what is left of it, and slots, attributes or replies of the block are lost, which is said by number; of the list of quarantines: every client counts as evicted; of that of frozen files: all files count as frozen for evicted clients";
+        "the log's newest version of it is put back; else a tree is built from what is left of it, and what only this block held is lost, which is said; of the list of quarantines: every client counts as evicted; of that of frozen files: all files count as frozen for evicted clients";
     /// The label is damaged; the superblock is not.
     DamagedLabel = Warning, "the label is damaged; the superblock says what it said",
         "it is written anew from the superblock";
@@ -138,7 +138,7 @@ kinds! {
         "it is set to that of the content";
     /// Extended attributes that make no sense.
     BadXattrs = Error, "extended attributes make no sense",
-        "the attributes are removed";
+        "those that lie whole before the damage stay, the others are removed, which is said";
     /// A symlink target that makes no sense.
     BadTarget = Error, "the target of a symlink makes no sense",
         "the size is set to that of the target; a symlink without a target is removed";

@@ -7,16 +7,16 @@
 //!   whole fixes made; repairing again goes on from there. A fix is decided from what the check
 //!   found, and that from what is on the device: so the outcome is the same;
 //! - metadata space is given back only when nothing else is left to do;
+//! - what it takes away for good is told: each fix gives it back, and [`Losses`] gathers it;
 //! - it ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
-
-use std::collections::BTreeSet;
 
 use env::{Disk, Env};
 use types::{Ino, MetaBlock};
 
 use super::fix::maps::make_map;
 use super::fix::{Fixer, Kept};
-use super::plan::{Fix, Plan, Stage, Stages, TreeName};
+use super::lost::{Losses, Lost};
+use super::plan::{Fix, Plan, Stage, Stages};
 use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
 use crate::error::StoreError;
 use crate::mfs::Mfs;
@@ -36,8 +36,8 @@ pub struct Repaired {
     pub found: Vec<Problem>,
     /// What was done, a line each.
     pub done: Vec<String>,
-    /// What was lost for good, a line each.
-    pub lost: Vec<String>,
+    /// What was lost for good.
+    pub lost: Vec<Lost>,
     /// Lines and findings beyond the limits.
     pub omitted: u64,
     /// What the last check found: nothing, or what cannot be repaired.
@@ -52,6 +52,7 @@ struct Memory {
     /// Directories whose name maps are missing or were removed, and how many of them were looked at again.
     mapless: Vec<Ino>,
     tried: usize,
+    losses: Losses,
 }
 
 impl Memory {
@@ -64,17 +65,6 @@ impl Memory {
         }
     }
 }
-
-/// What cannot be told when content is sought while a part of the bitmap is lost.
-const STALE: &str = "which blocks were free, while content of directories was missing: names that were removed may \
-                     have come back in directories that lost chunks, and in lost+found";
-
-/// What the list of quarantines said.
-const EVICTED: &str = "which clients were evicted: every client counts as evicted, and all files as frozen until \
-                       its quarantine ends";
-/// What the list of frozen files said.
-const WRITABLE: &str = "which files evicted clients may still write: all count as frozen for each of them until its \
-                        quarantine ends";
 
 impl Repaired {
     fn note(&mut self, line: String) {
@@ -106,10 +96,13 @@ impl Repaired {
         for fix in fixes {
             match fixer.apply(fix).await {
                 Ok(None) => {}
-                Ok(Some(line)) => {
+                Ok(Some(change)) => {
                     progress = true;
-                    self.remember(fix, memory, fixer.kept.bitmap_lost);
-                    self.note(line);
+                    if let Fix::DropMap(dir) = fix {
+                        memory.miss(&[*dir]);
+                    }
+                    change.lost.into_iter().for_each(|loss| memory.losses.add(loss));
+                    self.note(change.line);
                 }
                 // It is found again, and told as left.
                 Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
@@ -117,19 +110,6 @@ impl Repaired {
             }
         }
         Ok(progress)
-    }
-
-    /// Notes what has a meaning beyond this round.
-    fn remember(&mut self, fix: &Fix, memory: &mut Memory, bitmap_lost: bool) {
-        match fix {
-            Fix::DropMap(dir) => memory.miss(&[*dir]),
-            Fix::Rebuild(TreeName::Quarantines) => self.lose(vec![EVICTED.to_owned()]),
-            Fix::Rebuild(TreeName::Frozen) => self.lose(vec![WRITABLE.to_owned()]),
-            Fix::FindChunk(..) | Fix::FindOthers | Fix::FillChunk(..) if bitmap_lost => {
-                self.lose(vec![STALE.to_owned()]);
-            }
-            _ => {}
-        }
     }
 
     /// Makes the name maps that are missing; says whether there was one to try. What finds no room is
@@ -140,7 +120,7 @@ impl Repaired {
         memory.mapless.extend(&new);
         for &dir in &new {
             match make_map(mfs, dir).await {
-                Ok(done) => done.into_iter().for_each(|line| self.note(line)),
+                Ok(done) => done.into_iter().for_each(|change| self.note(change.line)),
                 Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -162,14 +142,6 @@ impl Repaired {
         }
         mfs.forget_mended();
         mended
-    }
-
-    /// Notes what cannot be had any more.
-    fn lose(&mut self, lines: Vec<String>) {
-        let known: BTreeSet<String> = self.lost.iter().cloned().collect();
-        for line in lines.into_iter().filter(|line| !known.contains(line)) {
-            push(&mut self.lost, line, &mut self.omitted);
-        }
     }
 }
 
@@ -245,8 +217,19 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
 /// # Errors
 /// `Io`, `Poisoned`, `ReadOnly`.
 pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, StoreError> {
-    let mut out = Repaired::default();
-    let mut memory = Memory::default();
+    let (mut out, mut memory) = (Repaired::default(), Memory::default());
+    rounds(mfs, options, &mut out, &mut memory).await?;
+    out.omitted += memory.losses.omitted;
+    out.lost = memory.losses.told(mfs).await?;
+    Ok(out)
+}
+
+async fn rounds(
+    mfs: &Mfs,
+    options: FsckOptions,
+    out: &mut Repaired,
+    memory: &mut Memory,
+) -> Result<(), StoreError> {
     let mut kept = Kept::new(mfs).await?;
     loop {
         let mut check = whole_check(mfs, options).await?;
@@ -256,7 +239,7 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
         let opened = out.note_opening(mfs);
         let stages = kept.plan(mfs, std::mem::take(&mut check.plan)).await?;
         let report = std::mem::take(&mut check.report);
-        if stages.is_empty() && (opened || out.make_maps(mfs, &mut memory).await?) {
+        if stages.is_empty() && (opened || out.make_maps(mfs, memory).await?) {
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
@@ -264,34 +247,30 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
                 Kept::finish(mfs).await?;
             }
             out.left = report;
-            return Ok(out);
+            return Ok(());
         }
-        let lost = std::mem::take(&mut check.lost);
         let mut fixer = Fixer::new(mfs, check, kept);
         let only = stages.len() == 1;
-        let mut mended = false;
+        let (mut mended, mut trees) = (false, false);
         for (stage, fixes) in &stages {
             if *stage == Stage::Counts && !only {
                 break;
             }
             mfs.forget_indexes();
-            mended = out.stage(&mut fixer, fixes, &mut memory).await?;
+            mended = out.stage(&mut fixer, fixes, memory).await?;
             mfs.forget_indexes();
-            if mended && *stage == Stage::Trees {
-                out.lose(lost);
-                break;
-            }
+            trees = mended && *stage == Stage::Trees;
             // What rests on a tree or a chunk that cannot be mended is left alone.
             let needed = matches!(stage, Stage::Trees | Stage::System | Stage::Chunks);
             if mended || needed {
                 break;
             }
         }
-        kept = fixer.kept;
+        kept = fixer.into_kept(trees);
         // What the opening mended is in this report, too: it is told as left by none.
         if !mended && !opened {
             out.left = report;
-            return Ok(out);
+            return Ok(());
         }
     }
 }

@@ -4,7 +4,8 @@
 //! - a block belongs where more than half of its inodes say: one that came from another directory is elsewhere than its
 //!   number says, which only the tree of moved inodes knows. Where that is lost, too, a few may agree by chance;
 //! - blocks are stranded only while fewer inodes were met than there are: what a block that became
-//!   free still says of files that were removed is not missing;
+//!   free still says of files that were removed is not missing. One that holds further names only does not say where it belongs, and
+//!   is stranded while an inode that it names counts more names than were met;
 //! - a stranded block is never given back, and while there is one the number of inodes is
 //!   not set: so the next check finds it again.
 
@@ -29,9 +30,16 @@ pub(super) struct Said {
     /// Chunks and indexes where the block should be, and how many of the inodes say so.
     places: BTreeMap<(DirNo, u32), usize>,
     inodes: Vec<Ino>,
+    /// Inodes of which it has further names.
+    links: Vec<Ino>,
 }
 
 impl Said {
+    /// Has it further names alone?
+    pub(super) fn is_links(&self) -> bool {
+        self.inodes.is_empty() && !self.links.is_empty()
+    }
+
     /// Where the block belongs, as more than half of its inodes say.
     pub(super) fn place(&self) -> Option<(DirNo, u32)> {
         let mut sure = self.places.iter().filter(|(_, says)| **says > self.inodes.len() / 2);
@@ -65,12 +73,19 @@ impl Txn<'_> {
         let data = self.read_slots(block)?;
         let lsn = lsn_of(data);
         let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
-        let mut said = Said { lsn, places: BTreeMap::new(), inodes: Vec::new() };
+        let (places, inodes, links) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut said = Said { lsn, places, inodes, links };
         for (at, slot) in (0..).zip(&slots) {
-            if slot.state() != SlotState::Inode || slot.check().is_err() {
-                continue;
-            }
             let ino = slot.ino();
+            match slot.state() {
+                _ if slot.check().is_err() => continue,
+                SlotState::Empty => continue,
+                SlotState::Link => {
+                    said.links.push(ino);
+                    continue;
+                }
+                SlotState::Inode => {}
+            }
             said.inodes.push(ino);
             let moved = MOVED.get(self, &ino.0.to_be_bytes())?;
             let moved = moved.map(|value| Place::unpack(u64::from_le_bytes(value)));
@@ -91,7 +106,7 @@ impl Check {
             self.plan.doubt(block);
             return Ok(false);
         }
-        if !missing {
+        if !missing && self.nameless.is_empty() {
             return Ok(false);
         }
         let said = match self.mfs.run(Cost::READ, |txn| txn.said(block)).await {
@@ -99,13 +114,17 @@ impl Check {
             Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let missing = said.inodes.iter().filter(|&&ino| self.kind_of(ino).is_none()).count();
-        if missing > 0 {
-            let detail = format!("content of no chunk, with {missing} inodes that are missing");
+        let inodes = said.inodes.iter().filter(|&&ino| missing && self.kind_of(ino).is_none());
+        let links = said.links.iter().filter(|&ino| said.is_links() && self.nameless.contains(ino));
+        let (inodes, links) = (inodes.count(), links.count());
+        if inodes + links > 0 {
+            let what = if inodes > 0 { "inodes" } else { "names" };
+            let count = inodes + links;
+            let detail = format!("content of no chunk, with {count} {what} that are missing");
             self.found(ProblemKind::BadChunk, Subject::Block(block), detail);
             self.stranded.push((block, said));
         }
-        Ok(missing > 0)
+        Ok(inodes + links > 0)
     }
 
     async fn is_damaged(&mut self, block: MetaBlock) -> Result<bool, StoreError> {

@@ -110,6 +110,57 @@ fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
     assert_eq!((names(&mfs, dir).len(), names(&mfs, other).len()), (20, 20));
 }
 
+/// Adds a chunk to a directory that holds further names alone, of files elsewhere.
+fn with_names(mfs: &Mfs, dir: Ino, text: &str) -> DirNo {
+    let files: Vec<Ino> = (0..6)
+        .map(|n| {
+            let file = name(&format!("{text}{n}"));
+            run(mfs, |txn| txn.create(Ino::ROOT, &file, &new_inode(FileKind::Regular), None))
+        })
+        .collect();
+    run(mfs, |txn| txn.begin_replays());
+    for (n, &ino) in files.iter().enumerate() {
+        run(mfs, |txn| {
+            txn.link(dir, &name(&format!("n{n}")), ino)?;
+            links(txn, ino, 1)
+        });
+    }
+    run(mfs, |txn| {
+        txn.end_replays();
+        Ok(())
+    });
+    let chunks = run(mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec()));
+    assert_eq!(chunks.len(), 4);
+    chunks[3]
+}
+
+#[test]
+fn further_names_alone_go_back_to_the_directory_that_lacks_them_or_else_to_lost_and_found() {
+    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let (dir, _) = long_directory(&mfs, "dir");
+    let chunk = with_names(&mfs, dir, "f");
+    let before = names(&mfs, dir);
+    assert_eq!(before.len(), 36);
+    lose(&mfs, &[chunk]);
+    let out = repaired(&mfs);
+    assert_eq!((&out.left.problems, &out.lost), (&vec![], &vec![]), "{:#?}", out.done);
+    assert_eq!(names(&mfs, dir), before, "{:#?}", out.done);
+
+    let chunks = run(&mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec()));
+    let (other, _) = long_directory(&mfs, "other");
+    lose(&mfs, &[chunks[3], with_names(&mfs, other, "g")]);
+    let out = repaired(&mfs);
+    assert_eq!(out.left.problems, [], "{:#?}", out.done);
+    // That the directories lack content is told, and no name is gone.
+    let lost: Vec<_> = out.lost.iter().map(|lost| (lost.kind(), lost.inode().unwrap())).collect();
+    assert_eq!(lost[..2], [("Slots", dir), ("Slots", other)], "{:#?}", out.done);
+    assert!(lost[2..].iter().all(|(kind, _)| *kind == "Directory"), "{:#?}", out.lost);
+    let found = run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("lost+found"))).unwrap();
+    let made = names(&mfs, found);
+    assert_eq!(made.len(), 2, "{:#?}", out.done);
+    assert!(made.iter().all(|(_, dir)| names(&mfs, *dir).len() == 6), "{:#?}", out.done);
+}
+
 #[test]
 fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
     let mfs = formatted_for_images(20_000, Features::USUAL);

@@ -1002,7 +1002,10 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
     assert!(kinds.contains(&ProblemKind::DamagedBlock), "{kinds:?}");
     let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
-    let said = repaired.lost.iter().any(|line| line.contains("every client counts as evicted"));
+    let said = repaired
+        .lost
+        .iter()
+        .any(|lost| lost.to_string().contains("every client counts as evicted"));
     assert!(said, "{:?}", repaired.lost);
     for client in [world.client, other] {
         assert!(run(&world.mfs, |txn| txn.is_quarantined(client)), "{client}");
@@ -1038,7 +1041,10 @@ fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_los
         });
         let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
-        let said = repaired.lost.iter().any(|line| line.contains("which files evicted clients"));
+        let said = repaired
+            .lost
+            .iter()
+            .any(|lost| lost.to_string().contains("which files evicted clients"));
         assert!(said, "{:?}", repaired.lost);
         assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [ALL_FILES]);
         let others = if both { vec![ALL_FILES] } else { vec![] };
@@ -1062,7 +1068,7 @@ fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
         world.mfs.forget_indexes();
         let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
-        repaired.lost.iter().any(|line| line.contains("names that were removed may"))
+        repaired.lost.iter().any(|lost| lost.to_string().contains("names that were removed may"))
     };
     assert!(damage(true), "both");
     assert!(!damage(false), "the table alone");

@@ -18,15 +18,24 @@ impl Txn<'_> {
         let mut out = Vec::with_capacity(total);
         let mut at = first;
         while at.0 != 0 {
-            let block = self.read_as(at, BlockType::Blob)?;
-            let len = get_u32(block, LEN) as usize;
-            if len > CAPACITY || len == 0 || out.len() + len > total {
+            let (bytes, next) = self.blob_block(at)?;
+            if out.len() + bytes.len() > total {
                 return Err(damaged);
             }
-            out.extend_from_slice(&block[DATA..DATA + len]);
-            at = MetaBlock(get_u64(block, NEXT));
+            out.extend_from_slice(&bytes);
+            at = next;
         }
         if out.len() == total { Ok(out) } else { Err(damaged) }
+    }
+
+    /// The bytes in one block of a blob, and the next one of it, 0 if there is none.
+    pub(crate) fn blob_block(&self, at: MetaBlock) -> Result<(Vec<u8>, MetaBlock), Stop> {
+        let block = self.read_as(at, BlockType::Blob)?;
+        let len = get_u32(block, LEN) as usize;
+        if len > CAPACITY || len == 0 {
+            return Err(Stop::Corrupt(at, "a blob makes no sense"));
+        }
+        Ok((block[DATA..DATA + len].to_vec(), MetaBlock(get_u64(block, NEXT))))
     }
 
     /// Blocks of a blob, in order.

@@ -75,8 +75,20 @@ impl Txn<'_> {
     }
 
     fn store_xattrs(&mut self, spot: &Spot, mut slot: Slot, list: &[Xattr]) -> Result<(), Stop> {
-        let bytes = encode_xattrs(list);
         let old = slot.xattr_blob().map(MetaBlock);
+        self.put_xattrs(&mut slot, old, list, spot.block)?;
+        self.store(spot, &slot)
+    }
+
+    /// Puts `list` into the slot, or into a blob near its block: over `old`, if there is that.
+    pub(crate) fn put_xattrs(
+        &mut self,
+        slot: &mut Slot,
+        old: Option<MetaBlock>,
+        list: &[Xattr],
+        near: MetaBlock,
+    ) -> Result<(), Stop> {
+        let bytes = encode_xattrs(list);
         if bytes.len() <= slot.xattr_room().min(SLOT_XATTRS_MAX) {
             if let Some(block) = old {
                 self.free_blob(block)?;
@@ -84,10 +96,10 @@ impl Txn<'_> {
             slot.set_xattr_blob(None);
             slot.set_xattrs(&bytes);
         } else {
-            let block = self.write_blob(old, &bytes, spot.block)?;
+            let block = self.write_blob(old, &bytes, near)?;
             slot.set_xattrs(b"");
             slot.set_xattr_blob(Some(block.0));
         }
-        self.store(spot, &slot)
+        Ok(())
     }
 }

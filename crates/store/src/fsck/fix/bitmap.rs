@@ -38,8 +38,9 @@ impl Fixer {
             })
             .await?;
             let few = free.len();
-            line =
-                Some(format!("bitmap block {block} is made anew, with {few} free blocks at first"));
+            let anew =
+                format!("bitmap block {block} is made anew, with {few} free blocks at first");
+            line = Some(anew.into());
         }
         self.mfs.learn_bitmap(index as usize).await?;
         Ok(line)

@@ -3,12 +3,13 @@
 use types::{Attr, DirNo, Fault, FileKind, Ino, Lsn, MetaBlock};
 
 use super::slots::private_directory;
-use super::{Blocks, Done, Evidence, Fixer};
+use super::{Blocks, Change, Done, Evidence, Fixer};
 use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
 use crate::format::number::{ATTIC, DIRNO_MAX, Place, SYSTEM_CHUNK, home_of, reuse_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
+use crate::fsck::lost::Loss;
 use crate::fsck::plan::{Fix, SlotAt};
 use crate::fsck::stranded::{Said, Short};
 use crate::mfs::Cost;
@@ -25,14 +26,24 @@ impl Fixer {
         self.mfs.forget_indexes();
         match fix {
             Fix::EmptyBlock(home, number, index) => {
-                let done =
-                    self.change(|txn| empty_block(txn, *home, txn.content_of(*number))).await?;
-                let line = format!("block {index} of chunk {number} is empty, its slots are lost");
-                Ok(done.then_some(line))
+                let dir =
+                    self.check.tree.chunks.get(number).map(|(chunk, _)| chunk.descriptor.owner);
+                self.telling(|txn| {
+                    empty_block(txn, *home, txn.content_of(*number))?;
+                    let line =
+                        format!("block {index} of chunk {number} is empty, its slots are lost");
+                    let (chunk, first) = (*number, index * SLOTS_PER_BLOCK);
+                    // What was in the system's is told where it is made anew.
+                    let dir = dir.filter(|_| chunk != SYSTEM_CHUNK);
+                    let count = txn.slots().per_block();
+                    let lost = dir.map(|dir| Loss::Slots { dir, chunk, first, count });
+                    Ok(Change::losing(line, lost))
+                })
+                .await
             }
             Fix::DropBlock(number, index) => {
                 let done = self.change(|txn| drop_block(txn, *number, *index)).await?;
-                Ok(done.then(|| format!("block {index} of chunk {number} was another's")))
+                Ok(done.then(|| format!("block {index} of chunk {number} was another's").into()))
             }
             Fix::DropChunkKey(key) => {
                 let done = self.change(|txn| CHUNKS.remove(txn, key).map(drop)).await?;
@@ -40,18 +51,18 @@ impl Fixer {
             }
             Fix::SetChunk(number, chunk) => {
                 let done = self.change(|txn| write_chunk(txn, *number, Some(chunk))).await?;
-                Ok(done.then(|| format!("chunk {number} is in order")))
+                Ok(done.then(|| format!("chunk {number} is in order").into()))
             }
             Fix::FillChunk(number, chunk) => {
                 let found = self.blocks_of(*number).await?.unwrap_or_default();
                 let mut chunk = chunk.clone();
                 fill(&mut chunk, &found);
                 let done = self.change(|txn| write_chunk(txn, *number, Some(&chunk))).await?;
-                Ok(done.then(|| format!("chunk {number} is in order")))
+                Ok(done.then(|| self.found(format!("chunk {number} is in order"))))
             }
             Fix::DropChunk(number) => {
                 let done = self.change(|txn| write_chunk(txn, *number, None)).await?;
-                Ok(done.then(|| format!("what was left of chunk {number} was taken apart")))
+                Ok(done.then(|| format!("what was left of chunk {number} was taken apart").into()))
             }
             Fix::FindChunk(number, owner, index) => self.find(*number, *owner, *index).await,
             Fix::FindOthers => self.find_others().await,
@@ -75,6 +86,11 @@ impl Fixer {
             Fix::RaiseReuse(ino) => self.telling(|txn| raise_reuse(txn, *ino)).await,
             _ => Ok(None),
         }
+    }
+
+    /// Content was sought; where a part of the bitmap is lost, some of it may be of the past.
+    fn found(&self, line: String) -> Change {
+        Change::losing(line, self.kept.bitmap_lost.then_some(Loss::Past))
     }
 
     /// The first chunk that says it is `ino`'s.
@@ -108,7 +124,8 @@ impl Fixer {
         fill(&mut chunk, &blocks);
         let done = self.change(|txn| write_chunk(txn, number, Some(&chunk))).await?;
         let len = blocks.len();
-        Ok(done.then(|| format!("chunk {number} of directory {owner} was found: {len} blocks")))
+        let line = || format!("chunk {number} of directory {owner} was found: {len} blocks");
+        Ok(done.then(|| self.found(line())))
     }
 
     /// Reads the content blocks that no chunk has.
@@ -128,12 +145,13 @@ impl Fixer {
     /// 1. blocks that a chunk lacks, which go there, and blocks whose inodes contradict each other: each gets a chunk of its
     ///    own, with a new number, and there may be directories in it;
     /// 2. chunks that the table lacks;
-    /// 3. blocks in whose place there is another one: they, too, get chunks of their own.
+    /// 3. blocks in whose place there is another one, and those of further names alone: they, too, get chunks of their own.
     async fn find_others(&mut self) -> Done {
         let (mut named, mut nowhere) = (Evidence::new(), Vec::new());
         for (block, said) in &self.check.stranded {
             match said.place() {
                 Some(_) => note(&mut named, *block, said),
+                None if said.is_links() => {}
                 None => nowhere.push((said.lsn, *block)),
             }
         }
@@ -156,7 +174,8 @@ impl Fixer {
         };
         let found = filled + chunks.len();
         self.make_chunks(chunks).await?;
-        Ok((found > 0).then(|| format!("{found} chunks were found by the inodes in their blocks")))
+        let line = || format!("{found} chunks were found by the inodes in their blocks");
+        Ok((found > 0).then(|| self.found(line())))
     }
 
     /// Puts blocks into the chunks that lack them; how many chunks.
@@ -189,16 +208,16 @@ impl Fixer {
     }
 
     /// Puts chunks together that the table lacks and nothing leads to. Where just one directory lacks
-    /// as many blocks, they are its, in the order of their numbers; else whose they are is not known.
+    /// as many blocks as all of them have, they are its, in the order of their numbers; else whose they are is not known.
     async fn make_chunks(&mut self, chunks: Vec<(DirNo, Blocks)>) -> Result<(), StoreError> {
+        let all: usize = chunks.iter().map(|(_, blocks)| blocks.len()).sum();
         let mut short = match self.check.short[..] {
-            [only] => Some(only),
+            [only] if all as u64 <= only.lack => Some(only),
             _ => None,
         };
         for (number, blocks) in chunks {
             let len = blocks.len() as u64;
-            let behind = short.filter(|short| len <= short.lack);
-            let (owner, index) = behind.map_or((Ino::NONE, 0), |short| (short.dir, short.index));
+            let (owner, index) = short.map_or((Ino::NONE, 0), |short| (short.dir, short.index));
             let descriptor = Descriptor { owner, next: DirNo(0), index, used: 0 };
             let mut chunk = Chunk { descriptor, runs: Vec::new() };
             fill(&mut chunk, &blocks);
@@ -207,10 +226,10 @@ impl Fixer {
                 if txn.root(NEXT_CHUNK)? <= number.0 {
                     txn.set_root(NEXT_CHUNK, number.0 + 1)?;
                 }
-                behind.map_or(Ok(()), |short| link_behind(txn, short.last, number))
+                short.map_or(Ok(()), |short| link_behind(txn, short.last, number))
             })
             .await?;
-            if let Some(before) = behind {
+            if let Some(before) = short {
                 let (index, lack) = (before.index + 1, before.lack - len);
                 short = Some(Short { dir: before.dir, last: number, index, lack });
             }
@@ -370,35 +389,40 @@ fn cut_missing(txn: &mut Txn<'_>, dir: Ino, number: DirNo) -> Result<String, Sto
 }
 
 /// Puts a chunk that no directory has reached where it belongs, if its directory is not in a `lost` one.
-fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Result<String, Stop> {
+fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Result<Change, Stop> {
     if !txn.ensure_chunk(number)? {
         return Err(Stop::Fault(Fault::Stale));
     }
     let mut chunk = txn.chunk(number)?.clone();
     let owner = chunk.descriptor.owner;
     if txn.place_of(owner)?.is_some_and(|place| lost(place.chunk)) {
-        return Ok(String::new());
+        return Ok(Change::from(""));
     }
     if chunk.descriptor.is_map() {
         write_chunk(txn, number, None)?;
-        return Ok(format!("chunk {number}, of a name map that no directory has, was removed"));
+        return Ok(
+            format!("chunk {number}, of a name map that no directory has, was removed").into()
+        );
     }
     if chunk.runs.is_empty() {
         write_chunk(txn, number, None)?;
-        return Ok(format!("chunk {number}, which was empty, was removed"));
+        return Ok(format!("chunk {number}, which was empty, was removed").into());
     }
     let there = match txn.place_of(owner)? {
         Some(_) => Some(txn.locate_live(owner)?.1),
         None => None,
     };
-    let made = match there {
+    let gone = (there.is_none() && owner != ATTIC && owner != Ino::NONE).then_some(owner);
+    let made = match &there {
         Some(slot) if slot.kind() == FileKind::Directory && slot.body() != 0 => {
             return append(txn, owner, DirNo(slot.body()), number, chunk);
         }
         Some(slot) if slot.kind() == FileKind::Directory => owner,
-        None if owner != ATTIC => home_for(txn, owner)?,
+        None if gone.is_some() => home_for(txn, owner)?,
         _ => home_for(txn, Ino::NONE)?,
     };
+    let own = there.is_some() && made == owner;
+    let lost = (!own).then_some(gone.map_or(Loss::Unknown(made), Loss::Directory));
     let (spot, mut slot) = txn.locate_live(made)?;
     slot.set_body(number.0);
     txn.store(&spot, &slot)?;
@@ -406,7 +430,8 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
     chunk.descriptor.index = 0;
     chunk.descriptor.next = DirNo(0);
     write_chunk(txn, number, Some(&chunk))?;
-    Ok(format!("chunk {number} is the content of directory {made}"))
+    let line = format!("chunk {number} is the content of directory {made}");
+    Ok(Change::losing(line, lost))
 }
 
 /// Appends a chunk to the chain of `dir`. If the chain is the chunk's own already, the directory
@@ -417,12 +442,13 @@ fn append(
     first: DirNo,
     number: DirNo,
     mut chunk: Chunk,
-) -> Result<String, Stop> {
+) -> Result<Change, Stop> {
     let (mut at, mut index) = (first, 0);
     loop {
         if at == number {
             txn.rescue(dir)?;
-            return Ok(format!("directory {dir} is in lost+found"));
+            let line = format!("directory {dir} is in lost+found");
+            return Ok(Change::losing(line, [Loss::AllNames { ino: dir, counted: 1 }]));
         }
         if !txn.ensure_chunk(at)? {
             return Err(Stop::Fault(Fault::Stale));
@@ -438,7 +464,7 @@ fn append(
     chunk.descriptor.index = index;
     chunk.descriptor.next = DirNo(0);
     write_chunk(txn, number, Some(&chunk))?;
-    Ok(format!("chunk {number} is part of directory {dir} again"))
+    Ok(format!("chunk {number} is part of directory {dir} again").into())
 }
 
 /// A directory in lost+found for content whose directory is gone: with the same number, if that is known.
@@ -468,7 +494,7 @@ fn renumber(txn: &mut Txn<'_>, ino: Ino, owner: Ino) -> Result<Ino, Stop> {
     Ok(owner)
 }
 
-fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<String, Stop> {
+fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop> {
     let place = home_of(ino);
     let spot = txn.spot(place)?.ok_or(Stop::Fault(Fault::Stale))?;
     let mut slot = Slot::default();
@@ -476,7 +502,8 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<String, Stop>
     slot.set_inode(b"", &first_attr(ino));
     slot.set_body(body.0);
     txn.put_slot(SlotAt { home: spot.block, place }, &slot)?;
-    Ok(format!("inode {ino} was made anew"))
+    let lost = (ino == Ino::ROOT).then_some(Loss::Root { content: body.0 == 0 });
+    Ok(Change::losing(format!("inode {ino} was made anew"), lost))
 }
 
 fn new_system_chunk(txn: &mut Txn<'_>) -> Result<String, Stop> {

@@ -1,13 +1,19 @@
 //! Layouts and data space.
 //!
-//! Invariant: the counts in the table of data zones are not believed, and set at the very end.
+//! Invariants:
+//! - the counts in the table of data zones are not believed, and set at the very end;
+//! - whatever changes the segments of a file counts them anew ([`rewrite`]), and tells which blocks of it are mapped no more: those
+//!   whose segments it takes, and those that the slot counts and nothing has.
 
-use types::{Extent, Fault, FileBlock, Ino, PagBlock, PagId};
+use types::{Extent, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
 
-use super::{Done, Fixer};
+use super::{Change, Done, Fixer};
 use crate::error::Stop;
-use crate::format::extent::{behind_block_0, decode_extent};
+use crate::format::extent::{behind_block_0, decode_extent, ino_of_key};
+use crate::format::slot::Slot;
 use crate::format::space::{Freed, PagRecord, decode_run_key, pag_key, pool_key, run_key};
+use crate::fsck::gaps::{Gaps, unmapped};
+use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::fsck::space::{Owner, Piece};
 use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
@@ -18,31 +24,41 @@ const BEYOND: u64 = 1 << 48;
 
 impl Fixer {
     pub(super) async fn fix_data(&mut self, fix: &Fix) -> Done {
+        let gaps = &self.kept.gaps;
         match *fix {
             Fix::DropExtent(ref key) => {
                 let done = self.change(|txn| EXTENTS.remove(txn, key).map(drop)).await?;
-                Ok(done.then(|| "a segment was removed from the extent tree".into()))
+                // Of a file that is there the count in its slot tells what it lost.
+                let ino = ino_of_key(key);
+                let gone = self.check.kind_of(ino) != Some(FileKind::Regular);
+                let lost = gone.then_some(Loss::Stray(ino));
+                let line = "a segment was removed from the extent tree";
+                Ok(done.then(|| Change::losing(line, lost)))
             }
             Fix::Recount(ino) => {
                 self.telling(|txn| {
-                    rewrite(txn, ino, |_| {})?;
-                    Ok(format!("the segments of inode {ino} are counted"))
+                    let lost = rewrite(txn, ino, gaps, |_| {})?;
+                    Ok(Change::losing(format!("the segments of inode {ino} are counted"), lost))
                 })
                 .await
             }
-            Fix::Overlap(a, b) => self.telling(|txn| overlap(txn, &a, &b)).await,
+            Fix::Overlap(a, b) => self.telling(|txn| overlap(txn, gaps, &a, &b)).await,
             Fix::Outside(piece, from, to) => {
                 self.telling(|txn| {
-                    cut(txn, &piece, from, to)?;
-                    Ok(format!("{:?} lost blocks {from} to {to}, which are none", piece.owner()))
+                    let lost = cut(txn, gaps, &piece, from, to)?;
+                    let owner = piece.owner();
+                    let line = format!("{owner:?} lost blocks {from} to {to}, which are none");
+                    Ok(Change::losing(line, lost))
                 })
                 .await
             }
-            Fix::Beyond(owner) => self.telling(|txn| beyond(txn, owner)).await,
+            Fix::Beyond(owner) => self.telling(|txn| beyond(txn, gaps, owner)).await,
             Fix::AddFree(pag, start, len) => {
                 self.telling(|txn| {
                     add_free(txn, pag, start, len)?;
-                    Ok(format!("{len} blocks from {start} of data zone {pag} on became free"))
+                    let line =
+                        format!("{len} blocks from {start} of data zone {pag} on became free");
+                    Ok(Change::losing(line, [Loss::Data { pag, blocks: len }]))
                 })
                 .await
             }
@@ -65,10 +81,10 @@ impl Fixer {
 }
 
 /// Two pieces with blocks in common: who ranks lower loses them.
-fn overlap(txn: &mut Txn<'_>, a: &Piece, b: &Piece) -> Result<String, Stop> {
+fn overlap(txn: &mut Txn<'_>, gaps: &Gaps, a: &Piece, b: &Piece) -> Result<Change, Stop> {
     let (from, to) = (a.start().max(b.start()), a.end().min(b.end()));
     if from >= to {
-        return Ok(String::new());
+        return Ok(Change::from(""));
     }
     let loser = match (a.owner(), b.owner()) {
         (Owner::File(first), Owner::File(second)) => {
@@ -81,13 +97,12 @@ fn overlap(txn: &mut Txn<'_>, a: &Piece, b: &Piece) -> Result<String, Stop> {
         (first, second) if rank(first) >= rank(second) => b,
         _ => a,
     };
-    cut(txn, loser, from, to)?;
+    let lost = cut(txn, gaps, loser, from, to)?;
     let (winner, pag) = (if loser == a { b } else { a }, a.pag());
-    Ok(format!(
-        "blocks {from} to {to} of data zone {pag} are {:?}'s, no more {:?}'s",
-        winner.owner(),
-        loser.owner()
-    ))
+    let (winner, loser) = (winner.owner(), loser.owner());
+    let line =
+        format!("blocks {from} to {to} of data zone {pag} are {winner:?}'s, no more {loser:?}'s");
+    Ok(Change::losing(line, lost))
 }
 
 fn rank(owner: Owner) -> u32 {
@@ -109,48 +124,64 @@ fn wins(txn: &mut Txn<'_>, first: Ino, second: Ino) -> Result<bool, Stop> {
     Ok(a > b || a == b && first <= second)
 }
 
-/// Takes blocks `[from, to)` from a piece.
-fn cut(txn: &mut Txn<'_>, piece: &Piece, from: u64, to: u64) -> Result<(), Stop> {
+/// Takes blocks `[from, to)` from a piece; what a file loses by that.
+fn cut(
+    txn: &mut Txn<'_>,
+    gaps: &Gaps,
+    piece: &Piece,
+    from: u64,
+    to: u64,
+) -> Result<Vec<Loss>, Stop> {
     let (pag, start, len) = (piece.pag(), piece.start(), piece.len());
     let keep = [(start, from), (to, start + len)];
     let mut keep = keep.into_iter().filter(|(from, to)| from < to);
     match piece.owner() {
-        Owner::File(ino) => rewrite(txn, ino, |list| {
-            let same = |e: &Extent| (e.pag, e.addr.0, e.len) == (pag, start, len);
-            let Some(at) = list.iter().rposition(same) else { return };
-            let extent = list.remove(at);
-            for (from, to) in keep {
-                let file = FileBlock(extent.file.0 + (from - start));
-                list.push(Extent { file, addr: PagBlock(from), len: to - from, ..extent });
-            }
-        }),
+        Owner::File(ino) => {
+            return rewrite(txn, ino, gaps, |list| {
+                let same = |e: &Extent| (e.pag, e.addr.0, e.len) == (pag, start, len);
+                let Some(at) = list.iter().rposition(same) else { return };
+                let extent = list.remove(at);
+                for (from, to) in keep {
+                    let file = FileBlock(extent.file.0 + (from - start));
+                    list.push(Extent { file, addr: PagBlock(from), len: to - from, ..extent });
+                }
+            });
+        }
         Owner::Free => {
             FREE.remove(txn, &run_key(pag, start))?;
             keep.try_for_each(|(from, to)| {
                 FREE.insert(txn, &run_key(pag, from), &(to - from).to_le_bytes()).map(drop)
-            })
+            })?;
         }
         Owner::Pool(client) => {
             POOLS.remove(txn, &pool_key(client, pag, start))?;
             keep.try_for_each(|(from, to)| {
                 let value = (to - from).to_le_bytes();
                 POOLS.insert(txn, &pool_key(client, pag, from), &value).map(drop)
-            })
+            })?;
         }
         Owner::Freed(_) => {
-            let Some(value) = FREED.remove(txn, &run_key(pag, start))? else { return Ok(()) };
+            let Some(value) = FREED.remove(txn, &run_key(pag, start))? else {
+                return Ok(Vec::new());
+            };
             let freed = Freed::decode(&value);
             keep.try_for_each(|(from, to)| {
                 let part = Freed { len: to - from, ..freed };
                 FREED.insert(txn, &run_key(pag, from), &part.encode()).map(drop)
-            })
+            })?;
         }
     }
+    Ok(Vec::new())
 }
 
 /// Changes the segments of a file, and counts them anew. Those that overlap one before them go, and that of block 0
-/// if the file has content.
-fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -> Result<(), Stop> {
+/// if the file has content. Gives what of the file is not mapped any more, and what it counted and has not.
+fn rewrite(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    gaps: &Gaps,
+    change: impl FnOnce(&mut Vec<Extent>),
+) -> Result<Vec<Loss>, Stop> {
     let (spot, mut slot) = txn.locate_live(ino)?;
     let mut tree = Vec::new();
     EXTENTS.for_each(txn, &crate::format::extent::extent_key(ino, 0), |key, value| {
@@ -163,9 +194,12 @@ fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -
     let near = txn.near(spot.block, &slot)?;
     let mut list = near.all();
     list.extend_from_slice(&tree);
+    let size = slot.attr().size;
+    let mut lost = uncounted(&slot, near.in_blocks() + tree.len() as u64, &list, gaps);
     if slot.has_content() {
         list = list.iter().filter_map(behind_block_0).collect();
     }
+    let before = list.clone();
     change(&mut list);
     list.sort_by_key(|extent| extent.file);
     let mut end = 0;
@@ -174,14 +208,30 @@ fn rewrite(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Vec<Extent>)) -
         end = if keep { extent.end() } else { end };
         keep
     });
-    txn.replace_segments(&spot, &mut slot, (&near, &tree), &list)
+    lost.extend(unmapped(ino, size, &before, &list));
+    txn.replace_segments(&spot, &mut slot, (&near, &tree), &list)?;
+    Ok(lost)
 }
 
-fn beyond(txn: &mut Txn<'_>, owner: Owner) -> Result<String, Stop> {
+/// What a file lost that has `found` segments outside of its slot, and in all those of `list`.
+fn uncounted(slot: &Slot, found: u64, list: &[Extent], gaps: &Gaps) -> Vec<Loss> {
+    let mapped = list.iter().fold(0u64, |sum, extent| sum.saturating_add(extent.len));
+    let missing = slot.blocks().saturating_sub(mapped);
+    if slot.body() <= found || missing == 0 {
+        return Vec::new();
+    }
+    let mut there = list.to_vec();
+    there.sort_by_key(|extent| extent.file);
+    gaps.losses(slot.ino(), slot.attr().size, &there, missing)
+}
+
+fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> {
     let far = |start: u64, len: u64| start >= BEYOND || len >= BEYOND;
     if let Owner::File(ino) = owner {
-        rewrite(txn, ino, |list| list.retain(|extent| !far(extent.addr.0, extent.len)))?;
-        return Ok(format!("inode {ino} lost segments that lie in no data zone"));
+        let near = |extent: &Extent| !far(extent.addr.0, extent.len);
+        let lost = rewrite(txn, ino, gaps, |list| list.retain(near))?;
+        let line = format!("inode {ino} lost segments that lie in no data zone");
+        return Ok(Change::losing(line, lost));
     }
     let mut free = Vec::new();
     FREE.for_each(txn, &[0; 10], |key, value| {

@@ -42,7 +42,7 @@ pub(in crate::fsck) async fn make_map(mfs: &Mfs, dir: Ino) -> Done {
     let names = entries.len() as u32;
     mfs.run(Cost::STEP, |txn| txn.finish_map(dir, first, names)).await?;
     mfs.forget_indexes();
-    Ok(Some(format!("directory {dir} has a name map again, of {names} names")))
+    Ok(Some(format!("directory {dir} has a name map again, of {names} names").into()))
 }
 
 /// The names of a directory, with where they are.

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - a fix believes nothing that an earlier fix may have changed: it reads again what it changes;
-//! - `None` means that nothing changed.
+//! - `None` means that nothing changed;
+//! - what of the users' a fix could not keep is in what it gives back ([`Change`]).
 
 mod bitmap;
 mod chunks;
@@ -17,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{DirNo, Lsn, MetaBlock, Transno};
 
 use super::Check;
+use super::gaps::Gaps;
+use super::lost::Loss;
 use super::plan::Fix;
 use crate::block::{Block, BlockType, HEADER, lsn_of};
 use crate::error::{Stop, StoreError};
@@ -29,8 +32,38 @@ use crate::txn::Txn;
 /// Metadata blocks that one step of freeing gives back.
 const FREE_STEP: u64 = 8192;
 
+/// What a fix did.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// In words.
+    pub(super) line: String,
+    /// What went away for good.
+    pub(super) lost: Vec<Loss>,
+}
+
+impl From<String> for Change {
+    fn from(line: String) -> Change {
+        Change { line, lost: Vec::new() }
+    }
+}
+
+impl From<&str> for Change {
+    fn from(line: &str) -> Change {
+        Change::from(line.to_owned())
+    }
+}
+
+impl Change {
+    /// The same, which cost this.
+    fn losing(line: impl Into<Change>, lost: impl IntoIterator<Item = Loss>) -> Change {
+        let mut change = line.into();
+        change.lost.extend(lost);
+        change
+    }
+}
+
 /// What was done, if anything was.
-type Done = Result<Option<String>, StoreError>;
+type Done = Result<Option<Change>, StoreError>;
 
 /// Content blocks that no chunk of the table has, by the inodes in them.
 type Evidence = BTreeMap<DirNo, Blocks>;
@@ -93,6 +126,8 @@ pub(super) struct Kept {
     began: Lsn,
     /// Blocks that came back from the log, and when they had been changed last.
     returned: BTreeMap<MetaBlock, Lsn>,
+    /// Where segments were lost, of which later rounds count how many those of each file are.
+    gaps: Gaps,
 }
 
 impl Kept {
@@ -103,7 +138,13 @@ impl Kept {
             Err(StoreError::Corrupt { .. }) => false,
             Err(error) => return Err(error),
         };
-        Ok(Kept { salvaged: Salvaged::default(), returned: BTreeMap::new(), bitmap_lost, began })
+        Ok(Kept {
+            salvaged: Salvaged::default(),
+            returned: BTreeMap::new(),
+            gaps: Gaps::default(),
+            bitmap_lost,
+            began,
+        })
     }
 
     /// Everything is sound: the next repair begins anew.
@@ -134,13 +175,21 @@ impl Fixer {
         Fixer { mfs: mfs.clone(), check, kept, evidence: None, circle_broken: false }
     }
 
+    /// What the rounds after this one need; `forgotten`: what was damaged in trees and layouts is no more there.
+    pub(super) fn into_kept(mut self, forgotten: bool) -> Kept {
+        if forgotten {
+            self.kept.gaps.append(self.check.gaps);
+        }
+        self.kept
+    }
+
     /// Does one fix.
     ///
     /// # Errors
     /// As `Mfs::run`.
     pub(super) async fn apply(&mut self, fix: &Fix) -> Done {
         match fix {
-            Fix::AddFeature(feature) => Ok(self.add_feature(*feature)),
+            Fix::AddFeature(feature) => Ok(self.add_feature(*feature).map(Change::from)),
             Fix::NextChunk(next) => self.raise(NEXT_CHUNK, *next, "chunk").await,
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
             Fix::LostBitmap(index) => self.lost_bitmap(*index).await,
@@ -148,8 +197,13 @@ impl Fixer {
             Fix::FromLog(block) => self.log_version(*block).await,
             Fix::FreeMeta(first, len) => self.free_meta(*first, *len).await,
             Fix::Inodes(count) => {
-                let done = self.change(|txn| txn.set_root(INODES, *count)).await?;
-                Ok(done.then(|| format!("{count} inodes counted")))
+                self.telling(|txn| {
+                    let counted = txn.root(INODES)?;
+                    txn.set_root(INODES, *count)?;
+                    let lost = (counted > *count).then_some(Loss::Inodes { counted, left: *count });
+                    Ok(Change::losing(format!("{count} inodes counted"), lost))
+                })
+                .await
             }
             Fix::Rebuild(name) => self.rebuild(*name).await,
             Fix::EmptyBlock(..)
@@ -208,9 +262,12 @@ impl Fixer {
     }
 
     /// As [`Fixer::change`], where the body says what it does.
-    async fn telling(&self, mut body: impl FnMut(&mut Txn<'_>) -> Result<String, Stop>) -> Done {
-        let (line, number) = self.mfs.run(Cost::DELETE, |txn| body(txn)).await?;
-        Ok((number != Transno::ZERO).then_some(line))
+    async fn telling<T: Into<Change>>(
+        &self,
+        mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Done {
+        let (change, number) = self.mfs.run(Cost::DELETE, |txn| body(txn)).await?;
+        Ok((number != Transno::ZERO).then(|| change.into()))
     }
 
     /// The superblock goes to the device when the repair ends.
@@ -226,12 +283,15 @@ impl Fixer {
             if txn.root(root)? < next { txn.set_root(root, next) } else { Ok(()) }
         };
         let done = self.change(body).await?;
-        Ok(done.then(|| format!("the number of the next {what} was raised to {next}")))
+        Ok(done.then(|| format!("the number of the next {what} was raised to {next}").into()))
     }
 
     async fn mark_used(&self, first: MetaBlock, len: u64) -> Done {
-        let done = self.change(|txn| txn.mark_used(first, len)).await?;
-        Ok(done.then(|| format!("{len} metadata blocks from {first} on are marked as allocated")))
+        self.telling(|txn| {
+            txn.mark_used(first, len)?;
+            Ok(format!("{len} metadata blocks from {first} on are marked as allocated"))
+        })
+        .await
     }
 
     async fn free_meta(&self, first: MetaBlock, len: u64) -> Done {
@@ -241,7 +301,7 @@ impl Fixer {
             self.change(|txn| txn.free_meta(MetaBlock(at), n as u32)).await?;
             at += n;
         }
-        Ok(Some(format!("{len} metadata blocks from {first} on became free")))
+        Ok(Some(format!("{len} metadata blocks from {first} on became free").into()))
     }
 
     async fn log_version(&mut self, block: MetaBlock) -> Done {
@@ -258,7 +318,8 @@ impl Fixer {
             })
             .await?;
         self.kept.returned.insert(block, lsn_of(&data));
-        Ok(done.then(|| format!("metadata block {block} ({}) came back from the log", kind.text())))
+        let line = || format!("metadata block {block} ({}) came back from the log", kind.text());
+        Ok(done.then(|| line().into()))
     }
 }
 

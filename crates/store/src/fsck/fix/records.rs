@@ -2,9 +2,10 @@
 
 use types::{ClientId, MetaBlock};
 
-use super::{Done, Fixer};
+use super::{Change, Done, Fixer};
 use crate::block::BlockType;
 use crate::format::namespace::{Entry, encode_start};
+use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
 
@@ -18,19 +19,23 @@ impl Fixer {
             Fix::DropInfo(client) => {
                 let key = client.0.to_be_bytes();
                 let done = self.change(|txn| CLIENTS.insert(txn, &key, &[0; 8]).map(drop)).await?;
-                Ok(done.then(|| format!("the description of client {client} was removed")))
+                let line = format!("the description of client {client} was removed");
+                Ok(done.then(|| Change::losing(line, [Loss::Client(*client)])))
             }
             Fix::DropReply(key) => {
                 let done = self.change(|txn| REPLIES.remove(txn, key).map(drop)).await?;
-                Ok(done.then(|| "kept replies were removed".into()))
+                Ok(done.then(|| Change::losing("kept replies were removed", [Loss::Replies])))
             }
             Fix::EmptyReplies(block) => {
                 let done = self.change(|txn| txn.init(*block, BlockType::Reply).map(drop)).await?;
-                Ok(done.then(|| format!("the replies of block {block} were removed")))
+                let line = format!("the replies of block {block} were removed");
+                Ok(done.then(|| Change::losing(line, [Loss::Replies])))
             }
             Fix::DropSetting(key) => {
                 let done = self.change(|txn| SETTINGS.remove(txn, key).map(drop)).await?;
-                Ok(done.then(|| format!("setting {} was removed", u32::from_be_bytes(*key))))
+                let key = u32::from_be_bytes(*key);
+                let line = format!("setting {key} was removed");
+                Ok(done.then(|| Change::losing(line, [Loss::Setting(key)])))
             }
             Fix::DropFrozen(key) => {
                 let done = self.change(|txn| FROZEN.remove(txn, key).map(drop)).await?;
@@ -38,7 +43,7 @@ impl Fixer {
             }
             Fix::Freeze(client, ino) => {
                 let done = self.change(|txn| txn.freeze(*client, *ino)).await?;
-                Ok(done.then(|| format!("inode {ino} is frozen for client {client}")))
+                Ok(done.then(|| format!("inode {ino} is frozen for client {client}").into()))
             }
             Fix::IndexEntry(entry, start) => self.index_entry(*entry, *start).await,
             _ => Ok(None),
@@ -51,10 +56,11 @@ impl Fixer {
             Some(start) => NAMESPACE.insert(txn, &key, &encode_start(start)).map(drop),
             None => NAMESPACE.remove(txn, &key).map(drop),
         });
-        Ok(done.await?.then(|| match start {
+        let line = match start {
             Some(_) => format!("directory {dir} is in the namespace index"),
             None => format!("an entry of directory {dir} in the namespace index was removed"),
-        }))
+        };
+        Ok(done.await?.then(|| line.into()))
     }
 
     /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that it could write.
@@ -62,7 +68,9 @@ impl Fixer {
         let key = client.0.to_be_bytes();
         if client.0 == 0 || client.0 >= CLIENT_END {
             let done = self.change(|txn| QUARANTINES.remove(txn, &key).map(drop)).await?;
-            return Ok(done.then(|| format!("the quarantine of client {client} was removed")));
+            return Ok(
+                done.then(|| format!("the quarantine of client {client} was removed").into())
+            );
         }
         let done = self
             .change(|txn| {
@@ -73,6 +81,6 @@ impl Fixer {
                 txn.quarantine_unknown(client)
             })
             .await?;
-        Ok(done.then(|| format!("client {client} was entered, and quarantined")))
+        Ok(done.then(|| format!("client {client} was entered, and quarantined").into()))
     }
 }

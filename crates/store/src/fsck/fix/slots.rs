@@ -2,14 +2,16 @@
 
 use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
-use super::{Done, Fixer};
+use super::{Change, Done, Fixer};
 use crate::block::BlockType;
-use crate::error::Stop;
-use crate::format::blob::{BLOB_MAX, decode_xattrs};
+use crate::error::{Stop, StoreError};
+use crate::format::blob::{BLOB_MAX, Beginning, Xattr, decode_beginning, decode_xattrs};
 use crate::format::layout;
-use crate::format::number::{Place, home_of, reuse_of};
+use crate::format::number::{ATTIC, Place, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
+use crate::fsck::lost::{Known, Loss};
 use crate::fsck::plan::{Fix, SlotAt};
+use crate::mfs::Cost;
 use crate::names::NewInode;
 use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
@@ -27,6 +29,23 @@ impl Txn<'_> {
     pub(super) fn put_slot(&mut self, at: SlotAt, slot: &Slot) -> Result<(), Stop> {
         slot.store(self.write_slots(at.home)?, at.place.index());
         Ok(())
+    }
+
+    /// The directory in whose content a slot lies; none, if nothing says so or it is the system's.
+    pub(super) fn directory_at(&mut self, at: SlotAt) -> Result<Ino, Stop> {
+        if !self.ensure_chunk(at.place.chunk)? {
+            return Ok(Ino::NONE);
+        }
+        Ok(self.chunk(at.place.chunk)?.descriptor.owner)
+    }
+
+    /// That the name in a slot goes, which leads to an inode that is gone, or that has another name. What lies in the attic, has
+    /// none that users know.
+    fn losing_name(&mut self, at: SlotAt, slot: &Slot, gone: bool) -> Result<Option<Loss>, Stop> {
+        let dir = self.directory_at(at)?;
+        let (name, ino) = (slot.name().to_vec(), slot.ino());
+        let told = dir != ATTIC && dir != Ino::NONE && !name.is_empty();
+        Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
     }
 
     /// Changes a slot that must be sound.
@@ -131,8 +150,10 @@ impl Fixer {
                     if slot.state() == SlotState::Link {
                         txn.change_slot(*at, Slot::clear)?;
                     }
+                    let lost = txn.losing_name(*at, &slot, slot.kind() != FileKind::Directory)?;
                     let name = String::from_utf8_lossy(slot.name()).into_owned();
-                    Ok(format!("the name {name:?} of inode {} was removed", slot.ino()))
+                    let line = format!("the name {name:?} of inode {} was removed", slot.ino());
+                    Ok(Change::losing(line, lost))
                 })
                 .await
             }
@@ -146,17 +167,7 @@ impl Fixer {
                 .await
             }
             Fix::Moved(ino, place) => self.telling(|txn| moved(txn, *ino, *place)).await,
-            Fix::DropXattrs(at) => {
-                self.telling(|txn| {
-                    txn.change_slot(*at, |slot| {
-                        slot.set_xattr_blob(None);
-                        slot.set_xattrs(b"");
-                    })?;
-                    let ino = txn.slot_at(*at)?.ino();
-                    Ok(format!("the extended attributes of inode {ino} were removed"))
-                })
-                .await
-            }
+            Fix::DropXattrs(at) => self.drop_xattrs(*at).await,
             _ => self.fix_inode(fix).await,
         }
     }
@@ -167,14 +178,22 @@ impl Fixer {
                 self.telling(|txn| {
                     let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
                     txn.set_attr(&Attr { nlink, ..attr })?;
-                    Ok(format!("inode {ino} counts {nlink} links"))
+                    // A directory's are names of directories in it, which are told as such.
+                    let fewer = nlink < attr.nlink && attr.kind != FileKind::Directory;
+                    let (counted, left) = (attr.nlink, nlink);
+                    let lost = fewer.then_some(Loss::Links { ino, counted, left });
+                    Ok(Change::losing(format!("inode {ino} counts {nlink} links"), lost))
                 })
                 .await
             }
             Fix::Unreachable(ino) => {
                 self.telling(|txn| {
+                    let (_, slot) = txn.locate_live(ino)?;
+                    let directory = slot.kind() == FileKind::Directory;
+                    let counted = if directory { 1 } else { slot.nlink() };
                     txn.rescue(ino)?;
-                    Ok(format!("inode {ino} is in lost+found"))
+                    let line = format!("inode {ino} is in lost+found");
+                    Ok(Change::losing(line, [Loss::AllNames { ino, counted }]))
                 })
                 .await
             }
@@ -202,10 +221,14 @@ impl Fixer {
             Fix::DirectorySize(ino, blocks) => {
                 self.telling(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
+                    let missing = slot.blocks().saturating_sub(blocks);
                     slot.set_blocks(blocks);
                     slot.set_size(blocks * BLOCK_U64);
                     txn.store(&spot, &slot)?;
-                    Ok(format!("directory {ino} has {blocks} blocks"))
+                    let names = missing * u64::from(txn.slots().per_block());
+                    let content = Loss::Content { dir: ino, blocks: missing, names };
+                    let lost = (missing > 0 && ino != ATTIC).then_some(content);
+                    Ok(Change::losing(format!("directory {ino} has {blocks} blocks"), lost))
                 })
                 .await
             }
@@ -216,52 +239,111 @@ impl Fixer {
     async fn clear(&mut self, at: SlotAt) -> Done {
         self.telling(|txn| {
             let mut slot = txn.slot_at(at)?;
-            let held = slot.ino();
+            let (ino, name) = (slot.ino(), slot.name().to_vec());
             slot.clear();
             slot.set_next_reuse(RETIRED);
             txn.put_slot(at, &slot)?;
-            Ok(format!(
-                "slot {} of chunk {} was emptied: it held {held}",
-                at.place.slot, at.place.chunk
-            ))
+            let (dir, Place { chunk, slot }) = (txn.directory_at(at)?, at.place);
+            let line = format!("slot {slot} of chunk {chunk} was emptied: it held {ino}");
+            Ok(Change::losing(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
         })
         .await
+    }
+
+    /// Removes the attributes but those that lie whole in the blocks of their blob before the first that is damaged.
+    async fn drop_xattrs(&mut self, at: SlotAt) -> Done {
+        let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
+        let bytes = match slot.xattr_blob() {
+            Some(first) => self.beginning(MetaBlock(first)).await?,
+            None => Vec::new(),
+        };
+        let Beginning { whole, cut } = decode_beginning(&bytes).unwrap_or_default();
+        let last = whole.last().map(|(name, _)| (name.clone(), Known::Before));
+        let cut = cut.filter(|name| !name.is_empty());
+        let from = cut.map(|name| (name, Known::First)).or(last);
+        match self.keep_xattrs(at, &whole, from).await {
+            // Without room for them they go.
+            Err(StoreError::Fault(_)) if !whole.is_empty() => self.keep_xattrs(at, &[], None).await,
+            done => done,
+        }
+    }
+
+    /// Makes `whole` the attributes, where those from one on are lost, in the order of their names.
+    async fn keep_xattrs(
+        &self,
+        at: SlotAt,
+        whole: &[Xattr],
+        from: Option<(Vec<u8>, Known)>,
+    ) -> Done {
+        self.telling(|txn| {
+            let mut slot = txn.slot_at(at)?;
+            slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
+            // Blocks of the blob are nobody's then, and free at the end.
+            slot.set_xattr_blob(None);
+            slot.set_xattrs(b"");
+            txn.put_xattrs(&mut slot, None, whole, at.home)?;
+            txn.put_slot(at, &slot)?;
+            let (ino, kept) = (slot.ino(), whole.len());
+            let line = format!("extended attributes of inode {ino} were removed, {kept} stay");
+            Ok(Change::losing(line, [Loss::Xattrs { ino, from: from.clone() }]))
+        })
+        .await
+    }
+
+    /// The bytes of a blob as far as its blocks can be read.
+    async fn beginning(&mut self, first: MetaBlock) -> Result<Vec<u8>, StoreError> {
+        let (mut out, mut at) = (Vec::new(), first);
+        while at.0 != 0 && at.0 < self.mfs.superblock().blocks && out.len() < BLOB_MAX {
+            match self.mfs.run(Cost::READ, |txn| txn.blob_block(at)).await {
+                Ok(((bytes, next), _)) => {
+                    out.extend_from_slice(&bytes);
+                    at = next;
+                }
+                Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(out)
     }
 }
 
 /// The inode's number leads to one slot: the other becomes a name of it, or is emptied.
-fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let ino = txn.slot_at(at)?.ino();
     let line = format!("inode {ino} is in one place");
     let key = ino.0.to_be_bytes();
     let other = if home_of(ino) == at.place {
         // This one stays; the other is where the `moved` tree leads, and is found again.
-        let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line) };
+        let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line.into()) };
         let place = Place::unpack(u64::from_le_bytes(value));
         match txn.spot(place)? {
             Some(spot) => SlotAt { home: spot.block, place },
-            None => return Ok(line),
+            None => return Ok(line.into()),
         }
     } else {
         at
     };
     let slot = txn.slot_at(other)?;
     if !slot.holds(ino) {
-        return Ok(line);
+        return Ok(line.into());
     }
     let (name, kind) = (slot.name().to_vec(), slot.kind());
+    let lost = match kind {
+        FileKind::Directory => txn.losing_name(other, &slot, false)?,
+        _ => None,
+    };
     txn.change_slot(other, |slot| match kind {
         FileKind::Directory => slot.clear(),
         _ if name.is_empty() => slot.clear(),
         kind => slot.set_link(&name, ino, kind),
     })?;
-    Ok(line)
+    Ok(Change::losing(line, lost))
 }
 
 fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
     let mut slot = txn.slot_at(at)?;
     slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
-    let ino = slot.ino();
+    let (ino, old) = (slot.ino(), String::from_utf8_lossy(slot.name()).into_owned());
     if slot.state() == SlotState::Link {
         let kind = slot.kind();
         slot.set_link(name, ino, kind);
@@ -271,8 +353,10 @@ fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
     }
     txn.put_slot(at, &slot)?;
     Ok(match name.is_empty() {
-        true => format!("inode {ino} lost its name"),
-        false => format!("a name of inode {ino} is now {:?}", String::from_utf8_lossy(name)),
+        true => format!("inode {ino} of the attic has no name any more, which was {old:?}"),
+        false => {
+            format!("the name {old:?} of inode {ino} is now {:?}", String::from_utf8_lossy(name))
+        }
     })
 }
 
@@ -334,9 +418,10 @@ fn drop_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String
     Ok(format!("file {} lost its layout block {block}", slot.ino()))
 }
 
-fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
+fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let known = txn.has_content_feature();
     let mut slot = txn.slot_at(at)?;
+    let before = slot.clone();
     let unknown = slot.clear_unknown_flags();
     let layout = slot.mend_layout_blocks();
     let content = slot.mend_content(known);
@@ -348,33 +433,50 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
     } else {
         "flags that mean nothing"
     });
-    Ok(format!("inode {} had {what}: cleared", slot.ino()))
+    let tail = before.content().is_some_and(|bytes| !bytes.is_empty()) && slot.rest().is_empty();
+    let blob = before.content_blob().is_some_and(|block| block != 0);
+    let file = before.state() == SlotState::Inode && before.kind() == FileKind::Regular;
+    let lost = file && (tail || blob) && !slot.has_content();
+    let lost = lost.then(|| content_from(&before, 0)).flatten();
+    Ok(Change::losing(format!("inode {} had {what}: cleared", slot.ino()), lost))
+}
+
+/// The bytes from `from` on of what may lie with the inode of a slot.
+fn content_from(slot: &Slot, from: u64) -> Option<Loss> {
+    let (ino, end) = (slot.ino(), if from == 0 { CONTENT_MAX as u64 } else { BLOCK_U64 });
+    let to = slot.attr().size.min(end);
+    (from < to).then_some(Loss::Inline { ino, from, to })
 }
 
 /// What a blob had that is removed becomes nobody's, and free at the end.
-fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<String, Stop> {
+fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<Change, Stop> {
     let mut slot = txn.slot_at(at)?;
     let (ino, size) = (slot.ino(), slot.attr().size);
     if cut {
         txn.cut_content(&mut slot)?;
         txn.put_slot(at, &slot)?;
         let most = size.min(CONTENT_MAX as u64);
-        return Ok(format!("the content of file {ino} has {most} bytes at most"));
+        let line = format!("the content of file {ino} has {most} bytes at most");
+        return Ok(Change::losing(line, content_from(&slot, CONTENT_MAX as u64)));
     }
     txn.change_slot(at, Slot::clear_content)?;
-    Ok(format!("the content beside the inode of file {ino} was removed"))
+    let line = format!("the content beside the inode of file {ino} was removed");
+    Ok(Change::losing(line, content_from(&slot, 0)))
 }
 
-fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<String, Stop> {
-    let ino = txn.slot_at(at)?.ino();
+fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Stop> {
+    let slot = txn.slot_at(at)?;
+    let ino = slot.ino();
     match len {
         Some(len) => {
             txn.change_slot(at, |slot| slot.set_size(len))?;
-            Ok(format!("symlink {ino} has {len} bytes"))
+            Ok(format!("symlink {ino} has {len} bytes").into())
         }
         None => {
             txn.change_slot(at, Slot::clear)?;
-            Ok(format!("symlink {ino}, whose target is lost, was removed"))
+            let (dir, name, len) = (txn.directory_at(at)?, slot.name().to_vec(), slot.attr().size);
+            let line = format!("symlink {ino}, whose target is lost, was removed");
+            Ok(Change::losing(line, [Loss::Target { dir, name, ino, len }]))
         }
     }
 }

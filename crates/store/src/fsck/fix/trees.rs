@@ -19,11 +19,12 @@ use std::collections::BTreeMap;
 
 use types::{ClientId, MetaBlock};
 
-use super::{Done, Fixer};
+use super::{Change, Done, Fixer};
 use crate::block::{BlockType, get_u16, lsn_of};
 use crate::btree::{Inside, Tree, entries_of};
 use crate::error::StoreError;
 use crate::format::space::frozen_keys;
+use crate::fsck::lost::{Loss, table};
 use crate::fsck::plan::TreeName;
 use crate::mfs::Cost;
 use crate::space::ALL_FILES;
@@ -37,6 +38,12 @@ const BATCH: usize = 64;
 
 impl Fixer {
     pub(super) async fn rebuild(&mut self, name: TreeName) -> Done {
+        // What segments, inodes and blocks are lost is told by those that count them.
+        let lost = table(name).map(|_| Loss::Table(name));
+        Ok(self.build_anew(name).await?.map(|change| Change::losing(change, lost)))
+    }
+
+    async fn build_anew(&mut self, name: TreeName) -> Done {
         match name {
             TreeName::Chunks => self.build(CHUNKS, true, "directory table").await,
             TreeName::Moved => self.build(MOVED, false, "tree of moved inodes").await,
@@ -124,7 +131,7 @@ impl Fixer {
         if !also.is_empty() {
             line += &format!("; {added} were added for what is lost");
         }
-        Ok(Some(line))
+        Ok(Some(line.into()))
     }
 
     /// Begins a new tree; says whether there are no nodes of one that was not brought to an end. Its leaves are younger than
