@@ -352,7 +352,8 @@ const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone only. Without --repair nothing is changed: the log is replayed in memory. The
+Reads the metadata zone; of data zones only their labels, and these only to repair a lost table of data zones.
+Without --repair nothing is changed: the log is replayed in memory. The
 server must be stopped; for --repair all clients should have unmounted. Repair may be broken off and
 started again. What it cannot mend it leaves as it is, and says so. `redbud fsck --list` explains
 every finding and what repair does about it (docs/FSCK.md).

@@ -186,6 +186,15 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Where the data zones lie, from the directory in which this runs.
+    pub fn zone_paths(&self) -> Vec<(PagId, String)> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let place = |(id, zone): &(PagId, Zone)| (*id, absolute(&zone.path).display().to_string());
+        self.data.iter().map(place).collect()
+    }
+}
+
 struct Reader<'a> {
     file: &'a Path,
     text: &'a str,

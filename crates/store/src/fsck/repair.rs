@@ -38,6 +38,8 @@ pub struct Repaired {
     pub done: Vec<String>,
     /// What was lost for good, a line each.
     pub lost: Vec<String>,
+    /// Labels of data zones without which the table of them cannot be built anew: which, and why they are not to be had.
+    pub wanted: Vec<String>,
     /// Lines and findings beyond the limits.
     pub omitted: u64,
     /// What the last check found: nothing, or what cannot be repaired.
@@ -211,7 +213,11 @@ impl Kept {
 ///
 /// # Errors
 /// `Refused` if it is no Redbud metadata device, `Io`; what cannot be repaired is in `left`.
-pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repaired, StoreError> {
+pub async fn repair(
+    env: &Env,
+    disk: &Disk,
+    options: FsckOptions<'_>,
+) -> Result<Repaired, StoreError> {
     let opening =
         OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
     let mfs = match Mfs::open(env, disk, opening).await {
@@ -244,7 +250,7 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
 ///
 /// # Errors
 /// `Io`, `Poisoned`, `ReadOnly`.
-pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, StoreError> {
+pub(super) async fn mend(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Repaired, StoreError> {
     let mut out = Repaired::default();
     let mut memory = Memory::default();
     let mut kept = Kept::new(mfs).await?;
@@ -265,6 +271,9 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
             }
             out.left = report;
             return Ok(out);
+        }
+        if stages.contains_key(&Stage::Zones) {
+            kept.ask_labels(mfs, options.zones).await;
         }
         let lost = std::mem::take(&mut check.lost);
         let mut fixer = Fixer::new(mfs, check, kept);
@@ -287,6 +296,7 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
                 break;
             }
         }
+        out.wanted = fixer.wanted;
         kept = fixer.kept;
         // What the opening mended is in this report, too: it is told as left by none.
         if !mended && !opened {

@@ -11,6 +11,7 @@ pub(super) mod maps;
 mod records;
 mod slots;
 mod trees;
+mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,7 @@ use crate::metaspace::{BITS, change_bits};
 use crate::mfs::{Cost, Mfs};
 use crate::trees::{BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
+use crate::zones::{Labels, ZonePlace};
 
 /// Metadata blocks that one step of freeing gives back.
 const FREE_STEP: u64 = 8192;
@@ -91,6 +93,8 @@ pub(super) struct Kept {
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
+    /// What the labels of the data zones say, if they were asked.
+    pub(super) labels: Option<Labels>,
     /// Blocks that came back from the log, and when they had been changed last.
     returned: BTreeMap<MetaBlock, Lsn>,
 }
@@ -103,7 +107,19 @@ impl Kept {
             Err(StoreError::Corrupt { .. }) => false,
             Err(error) => return Err(error),
         };
-        Ok(Kept { salvaged: Salvaged::default(), returned: BTreeMap::new(), bitmap_lost, began })
+        Ok(Kept {
+            salvaged: Salvaged::default(),
+            labels: None,
+            returned: BTreeMap::new(),
+            bitmap_lost,
+            began,
+        })
+    }
+
+    /// Asks the labels of these data zones what they say, if they were not asked before.
+    pub(super) async fn ask_labels(&mut self, mfs: &Mfs, places: &[ZonePlace<'_>]) {
+        let Some(device) = mfs.device().filter(|_| self.labels.is_none()) else { return };
+        self.labels = Some(Labels::read(&device.env, mfs.identity().uuid, places).await);
     }
 
     /// Everything is sound: the next repair begins anew.
@@ -127,11 +143,20 @@ pub(super) struct Fixer {
     pub(super) kept: Kept,
     evidence: Option<Evidence>,
     circle_broken: bool,
+    /// What labels of data zones are wanted for, and are not to be had.
+    pub(super) wanted: Vec<String>,
 }
 
 impl Fixer {
     pub(super) fn new(mfs: &Mfs, check: Check, kept: Kept) -> Fixer {
-        Fixer { mfs: mfs.clone(), check, kept, evidence: None, circle_broken: false }
+        Fixer {
+            mfs: mfs.clone(),
+            check,
+            kept,
+            evidence: None,
+            circle_broken: false,
+            wanted: Vec::new(),
+        }
     }
 
     /// Does one fix.
@@ -152,6 +177,7 @@ impl Fixer {
                 Ok(done.then(|| format!("{count} inodes counted")))
             }
             Fix::Rebuild(name) => self.rebuild(*name).await,
+            Fix::AddZone(id) => self.add_zone(*id).await,
             Fix::EmptyBlock(..)
             | Fix::DropBlock(..)
             | Fix::DropChunkKey(_)
