@@ -10,11 +10,12 @@ use env::{DriverKind, Env};
 use mds::{Config, Mds, PagPlace};
 use rustix::process::{Signal, getpid, kill_process};
 use store::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
+use types::PagId;
 use types::limits::BLOCK_U64;
 
 use crate::address;
 use crate::args::MdsArgs;
-use crate::config::Cluster;
+use crate::config::{Cluster, Zone};
 use crate::devices::{naming, open_exclusive};
 use crate::exit::{Ended, Failure};
 use crate::units::human_size;
@@ -113,6 +114,16 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
     let states = mfs.run(Cost::SMALL, |txn| txn.pags()).await;
     let (states, _) = states.map_err(|error| store_failed(path, &error))?;
     let mut places = Vec::new();
+    let unknown = |(id, _): &&(PagId, Zone)| states.iter().all(|state| state.id != *id);
+    if let Some((id, zone)) = cluster.data.iter().find(unknown) {
+        let text = format!(
+            "{}: the file system has no data zone {id}, which {} is there: if it had one, `redbud fsck --repair` enters it \
+             again; else take it out",
+            cluster.file.display(),
+            zone.path.display()
+        );
+        return Err(failed(text));
+    }
     for state in states {
         let Some((_, zone)) = cluster.data.iter().find(|(id, _)| *id == state.id) else {
             let text = format!(

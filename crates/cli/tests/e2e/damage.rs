@@ -297,6 +297,18 @@ fn a_lost_table_of_data_zones_is_built_from_the_labels_of_the_data_devices() {
 }
 
 #[test]
+fn a_server_does_not_start_on_a_part_of_the_data_zones() {
+    let cluster = Cluster::formatted(&Spec::default());
+    let whole = fs::read_to_string(&cluster.config).unwrap();
+    let more = format!("{whole}[[data]]\npath = \"data2.img\"\n");
+    fs::write(&cluster.config, more).unwrap();
+    assert_server_refuses(&cluster, "has no data zone 2");
+    let last = whole.rfind("[[data]]").unwrap();
+    fs::write(&cluster.config, &whole[..last]).unwrap();
+    assert_server_refuses(&cluster, "has a data zone 1");
+}
+
+#[test]
 fn the_page_about_findings_is_what_fsck_lists() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/FSCK.md");
     let listed = describe(&run(redbud().args(["fsck", "--list"])));
