@@ -341,7 +341,7 @@ async fn opened(env: Env, disk: Disk, cache_bytes: usize, read_only: bool) -> Re
     Ok(took)
 }
 
-async fn checked(env: Env, disk: Disk, options: FsckOptions) -> Res<(Took, Report)> {
+async fn checked(env: Env, disk: Disk, options: FsckOptions<'_>) -> Res<(Took, Report)> {
     let clocks = Clocks::begin(&env);
     let report = fsck(&env, &disk, options).await.map_err(|error| broken("checking", &error))?;
     Ok((clocks.took(), report))

@@ -1,9 +1,12 @@
 //! The command line. What `--help` says is written here and nowhere else.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::config::check_cache;
+use crate::exit;
 use crate::units::parse_size;
 
 /// A parallel file system: many clients, one tree, shared disks.
@@ -24,6 +27,23 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Reads the command line. What cannot be read is told, and so is what `--help` asks for.
+///
+/// # Errors
+/// The status with which the process ends.
+pub fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
+    Cli::try_parse_from(arguments).map_err(|error| {
+        // Nobody may be left to read it.
+        drop(error.print());
+        match (error.use_stderr(), arguments.get(1).and_then(|verb| verb.to_str())) {
+            (false, _) => 0,
+            (true, Some("fsck")) => exit::fsck::USAGE,
+            (true, Some("mount")) => exit::mount::USAGE,
+            (true, _) => exit::Status::Usage as u8,
+        }
+    })
 }
 
 /// How results are printed.
@@ -136,6 +156,9 @@ pub struct LocalArgs {
     /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
     #[arg(long, value_parser = crate::units::parse_duration)]
     pub lease: Option<types::Duration>,
+    /// Memory of the metadata server's cache, 8M or more; kept in DIR [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
+    pub cache: Option<u64>,
     /// Run a shell command in the mount, then stop everything and return its exit status
     #[arg(long, value_name = "CMD")]
     pub exec: Option<String>,
@@ -154,7 +177,7 @@ The file, with all keys:
   [server]
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
   lease  = \"30s\"                 # 1s to 1h; default 30s
-  cache  = \"256M\"                # the server's buffer cache; default 256M
+  cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
   layout_ahead = \"15\"            # with layout blocks: new files get one at once where the files of
                                  # their directory have more segments than this in the mean, each
                                  # counted in sixteens; or never; default: what a slot holds, 15 to 163
@@ -215,6 +238,9 @@ pub struct MdsArgs {
     /// Listen here instead of what the file says
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// Memory of the cache, 8M or more, instead of what the file says
+    #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
+    pub cache: Option<u64>,
     /// Stop when standard input ends (for processes that run a server as their own)
     #[arg(long, hide = true)]
     pub until_eof: bool,
@@ -313,6 +339,11 @@ pub struct ScrubArgs {
     pub output: Output,
 }
 
+/// A size that a cache can have.
+fn parse_cache(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(check_cache)
+}
+
 /// A size, or 0.
 fn parse_rate(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { parse_size(text) }
@@ -352,7 +383,8 @@ const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone only. Without --repair nothing is changed: the log is replayed in memory. The
+Reads the metadata zone; of data zones only their labels, and these only to repair a lost table of data zones.
+Without --repair nothing is changed: the log is replayed in memory. The
 server must be stopped; for --repair all clients should have unmounted. Repair may be broken off and
 started again. What it cannot mend it leaves as it is, and says so. `redbud fsck --list` explains
 every finding and what repair does about it (docs/FSCK.md).
@@ -948,6 +980,29 @@ pub struct ManArgs {
 mod tests {
     use super::Cli;
     use clap::CommandFactory;
+
+    #[test]
+    fn what_cannot_be_read_ends_with_the_status_that_the_command_documents() {
+        let code = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(std::ffi::OsString::from).collect();
+            super::parse(&words).map(drop)
+        };
+        assert_eq!(code("redbud fsck"), Err(16));
+        assert_eq!(code("redbud fsck --jobs 0 home.toml"), Err(16));
+        assert_eq!(code("redbud mount"), Err(1));
+        assert_eq!(code("redbud status --jobs 0"), Err(2));
+        assert_eq!(code("redbud"), Err(2));
+        assert_eq!(code("redbud fsck --help"), Err(0));
+        assert_eq!(code("redbud fsck home.toml"), Ok(()));
+    }
+
+    #[test]
+    fn a_cache_that_no_server_can_have_is_refused() {
+        for bad in ["1M", "8388609", "much"] {
+            assert!(super::parse_cache(bad).is_err(), "{bad}");
+        }
+        assert_eq!(super::parse_cache("8M"), Ok(8 << 20));
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -39,6 +39,21 @@ const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Smallest buffer cache.
 pub const CACHE_MIN: u64 = 8 << 20;
 
+/// Refuses what is no size of a cache.
+///
+/// # Errors
+/// What it has to be.
+pub fn check_cache(bytes: u64) -> Result<u64, String> {
+    match bytes >= CACHE_MIN && bytes.is_multiple_of(BLOCK_U64) {
+        true => Ok(bytes),
+        false => Err(must_be(CACHE_MIN)),
+    }
+}
+
+fn must_be(least: u64) -> String {
+    format!("it must be a multiple of 4K, at least {}", crate::units::human_size(least))
+}
+
 /// A checked cluster file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
@@ -186,6 +201,15 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Where the data zones lie, from the directory in which this runs.
+    pub fn zone_paths(&self) -> Vec<(PagId, String)> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let place = |(id, zone): &(PagId, Zone)| (*id, absolute(&zone.path).display().to_string());
+        self.data.iter().map(place).collect()
+    }
+}
+
 struct Reader<'a> {
     file: &'a Path,
     text: &'a str,
@@ -224,11 +248,7 @@ impl Reader<'_> {
         let size = parse_size(value.get_ref())
             .map_err(|text| self.at(value.span(), format!("key `{key}`: {text}")))?;
         if size < least || size % BLOCK_U64 != 0 {
-            let text = format!(
-                "key `{key}`: `{}` must be a multiple of 4K, at least {}",
-                value.get_ref(),
-                crate::units::human_size(least)
-            );
+            let text = format!("key `{key}`: `{}`: {}", value.get_ref(), must_be(least));
             return Err(self.at(value.span(), text));
         }
         Ok(Some(size))

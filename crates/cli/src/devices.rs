@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use env::{Disk, DiskOptions, Env};
+use store::{StoreError, ZonePlace};
+use types::PagId;
 
 /// How long a device may stay in use before that is believed: a killed process lets
 /// go of its devices only when its last request has ended, a moment after its death.
@@ -23,6 +25,38 @@ pub async fn open_exclusive(env: &Env, path: &str, write: bool) -> std::io::Resu
                 env.sleep(PAUSE).await;
             }
             opened => return opened,
+        }
+    }
+}
+
+/// The data zones at these paths, as a store takes them.
+pub fn zone_places(paths: &[(PagId, String)]) -> Vec<ZonePlace<'_>> {
+    paths.iter().map(|(id, path)| ZonePlace { id: *id, path }).collect()
+}
+
+/// What failed on the metadata device at `path`, which is named once.
+pub fn naming(path: &str, error: &StoreError) -> String {
+    match error {
+        StoreError::Io { .. } | StoreError::Refused(_) => error.to_string(),
+        _ => format!("{path}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::MetaBlock;
+
+    use super::*;
+
+    #[test]
+    fn every_error_of_a_store_names_its_device_once() {
+        let refused = StoreError::Refused("/dev/sdz: is a data device".into());
+        let io = StoreError::io("reading", "/dev/sdz", &ErrorKind::TimedOut.into());
+        let corrupt = StoreError::Corrupt { block: MetaBlock(7), what: "checksum" };
+        let log = StoreError::DamagedLog { lsn: 7, what: "hole" };
+        for error in [refused, io, corrupt, log, StoreError::Poisoned("why".into())] {
+            let text = naming("/dev/sdz", &error);
+            assert_eq!(text.matches("/dev/sdz").count(), 1, "{text}");
         }
     }
 }

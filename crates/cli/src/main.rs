@@ -31,9 +31,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Cli, Command};
+use crate::args::Command;
 use crate::exit::Ended;
 
 fn main() -> ExitCode {
@@ -44,7 +42,10 @@ fn main() -> ExitCode {
         Some(Ok(helper::Run::Umount(args))) => commands::umount::run(&args),
         Some(Ok(helper::Run::Fsck(args))) => commands::fsck::run(&args),
         Some(Err(failure)) => Err(failure),
-        None => run(Cli::parse_from(arguments).command),
+        None => match args::parse(&arguments) {
+            Ok(cli) => run(cli.command),
+            Err(code) => Ok(code),
+        },
     };
     match ended {
         Ok(code) => ExitCode::from(code),

@@ -43,7 +43,9 @@ pub const LEASE: Duration = Duration::from_secs(5);
 /// Node and disk names.
 pub const SERVER: &str = "mds";
 const META: &str = "meta";
-const DATA: &str = "data0";
+pub(crate) const DATA: &str = "data0";
+/// The data zone.
+pub(crate) const ZONE: PagId = PagId(0);
 
 fn fs_uuid() -> Uuid {
     Uuid([7; 16])
@@ -168,7 +170,7 @@ fn formatted(sizes: Sizes, made: Format) -> SimDisk {
         world.run(|env| async move {
             let options = DiskOptions { write: true, exclusive: true };
             let disk = env.open_disk(META, options).await.expect("the disk is there");
-            let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: sizes.data };
+            let pag = PagFormat { id: ZONE, uuid: pag_uuid(), blocks: sizes.data };
             let format = FormatOptions {
                 name: FS.into(),
                 uuid: fs_uuid(),
@@ -203,7 +205,7 @@ fn labelled(sizes: Sizes) -> SimDisk {
         kind: LabelKind::Data,
         fs_uuid: fs_uuid(),
         pag_uuid: pag_uuid(),
-        pag: PagId(0),
+        pag: ZONE,
         fencing_epoch: Epoch(0),
         blocks: sizes.data,
         fs_name: FS.into(),
@@ -310,7 +312,7 @@ impl Cluster {
         let (evictions, cluster) = (self.evictions.clone(), self.clone());
         let config = mds::Config {
             lease: LEASE,
-            pags: vec![mds::PagPlace { id: PagId(0), uuid: pag_uuid(), path: DATA.into() }],
+            pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
             log: Rc::new(move |text| {
                 if let Some((client, eviction)) = evicted_client(text)
                     && let Some(tell) = &*evictions.borrow()

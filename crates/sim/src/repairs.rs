@@ -1,4 +1,4 @@
-//! Damaged metadata devices are repaired, those among them that a write never reached.
+//! Damaged metadata devices are repaired, those among them that a write never reached; the data zone's label is there.
 //!
 //! Invariants, of a device of which one to three blocks were damaged in any of three ways:
 //! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an error of the store that says
@@ -12,14 +12,20 @@
 
 use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
-use store::StoreError;
 use store::fsck::{FsckOptions, Repaired, repair};
+use store::{StoreError, ZonePlace};
 
 use crate::cluster;
 use crate::rot::{self, NAME, Seen};
 
-/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired; what was done to it.
-pub(crate) fn check(good: &SimDisk, older: &SimDisk, seed: u64) -> Result<String, String> {
+/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired beside the data zone; what was
+/// done to it.
+pub(crate) fn check(
+    good: &SimDisk,
+    older: &SimDisk,
+    data: &SimDisk,
+    seed: u64,
+) -> Result<String, String> {
     let bad = good.fork();
     let what = rot::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
@@ -39,7 +45,7 @@ pub(crate) fn check(good: &SimDisk, older: &SimDisk, seed: u64) -> Result<String
         (Err(error), false) if !tells(&error) => return Err(format!("{what} opening it: {error}")),
         (Err(_), false) => {}
     }
-    let repaired = repaired(&bad, seed);
+    let repaired = repaired(&bad, data, seed);
     let left = cluster::fsck(bad.fork(), seed);
     let repaired = match repaired {
         Ok(repaired) if repaired.left.is_clean() || repaired.rounds > 0 => repaired,
@@ -82,13 +88,16 @@ fn whole(seen: &Seen) -> Result<(), String> {
 }
 
 /// Repairs the device itself, in a world of its own.
-fn repaired(bad: &SimDisk, seed: u64) -> Result<Repaired, StoreError> {
+fn repaired(bad: &SimDisk, data: &SimDisk, seed: u64) -> Result<Repaired, StoreError> {
     let world = SimWorld::new(seed);
     world.attach(NAME, bad);
+    world.attach(cluster::DATA, &data.fork());
     world.run(|env| async move {
         let opened = env.open_disk(NAME, DiskOptions { write: true, exclusive: true }).await;
         let disk = opened.map_err(|error| StoreError::io("opening", NAME, &error))?;
-        repair(&env, &disk, FsckOptions { cache_bytes: 8 << 20, ..FsckOptions::default() }).await
+        let zones = &[ZonePlace { id: cluster::ZONE, path: cluster::DATA }];
+        let options = FsckOptions { cache_bytes: 8 << 20, zones, ..FsckOptions::default() };
+        repair(&env, &disk, options).await
     })
 }
 
@@ -143,14 +152,13 @@ mod tests {
         fill(&disks.meta);
         let (mut refused, mut left, mut lost) = (0, 0, 0);
         for seed in 0..100 {
-            let what = check(&disks.meta, &older, seed).expect("it is repaired");
+            let what = check(&disks.meta, &older, &disks.data, seed).expect("it is repaired");
             refused += usize::from(what.ends_with("cannot be repaired"));
             left += usize::from(what.contains("of that is left"));
             lost += usize::from(what.contains("a write never reached"));
         }
-        // What only one block of the device knows is lost with it: which data zones there are (FSCK.md).
         assert!(
-            refused < 10 && left < 20,
+            refused < 10 && left < 3,
             "of 100 {refused} are refused, and of {left} something is left"
         );
         assert!(lost > 30, "of 100 only {lost} lack a write");

@@ -64,7 +64,8 @@ impl Injector {
         }
         let older = self.older.replace(good.fork()).unwrap_or_else(|| good.clone());
         let nth = self.made.borrow().get(&Fault::Damage).copied().unwrap_or(0);
-        match repairs::check(&good, &older, self.seed.wrapping_add(nth << 48)) {
+        match repairs::check(&good, &older, &self.cluster.data(), self.seed.wrapping_add(nth << 48))
+        {
             Err(text) => log::violation(&format!("a metadata device that is repaired: {text}")),
             Ok(what) => log::line(&format!("tried on a copy: {what}")),
         }

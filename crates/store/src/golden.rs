@@ -157,7 +157,7 @@ fn checked(disk: &SimDisk) -> Report {
 fn text(disk: &SimDisk) -> String {
     let bytes = on(disk, |mfs| async move {
         let mut out = Vec::new();
-        dump(&mfs, &mut out).await.unwrap();
+        dump(&mfs, &[], &mut out).await.unwrap();
         out
     });
     let mut out = String::new();

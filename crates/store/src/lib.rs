@@ -44,6 +44,7 @@ mod sweep;
 mod testing;
 pub mod trees;
 pub mod txn;
+mod zones;
 
 pub use block::{Block, BlockType};
 pub use btree::{Place, Tree};
@@ -60,3 +61,4 @@ pub use roots::RootId;
 pub use side::SideState;
 pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
 pub use txn::Txn;
+pub use zones::ZonePlace;

@@ -17,7 +17,17 @@
 //! records in the order of the log and starts each block at its last image,
 //! and a block goes home only when the log is durable up to its last change: so
 //! neither redo nor a home write of the old life can follow the new one, and
-//! if the freeing transaction is lost, everything after it is lost too.
+//! if the freeing transaction is lost, everything after it is lost too. (Blocks of data wait, in the tree of freed
+//! space (10), until that transaction is durable and nobody holds the file by a lease: clients write and read them in place,
+//! past the log. With a new owner at once, a lost transaction would bring back a file with another's bytes, and who
+//! has not heard of the freeing would read these, or write over them.)
+//!
+//! (Free space of a data zone is a tree (10); here it is a bitmap, and no tree, on purpose. The nodes of a tree would lie in the space that it
+//! tells of, so that allocating could split a node and need a block itself, and a change would have no worst case
+//! that is known before. A bit needs nothing, freeing cannot fail for lack of space, and where a part of the bitmap is lost, repair makes it
+//! anew from what is in use. A bitmap block tells of 127 MiB. What a tree would be faster at, finding long runs, memory does: it
+//! has for each bitmap block how many blocks are free and a bound of the longest run, so that only blocks are read in which
+//! a run may be.)
 
 use std::cell::Cell;
 

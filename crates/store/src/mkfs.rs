@@ -22,7 +22,7 @@ use crate::roots::ROOTS_BLOCK;
 use crate::side;
 use crate::superblock::{LOG_BYTES_MAX, LOG_BYTES_MIN, SuperError, Superblock};
 
-/// One data zone of a new file system.
+/// One data zone, as its label says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagFormat {
     /// Its number.
@@ -31,6 +31,13 @@ pub struct PagFormat {
     pub uuid: Uuid,
     /// Its blocks, the label's included.
     pub blocks: u64,
+}
+
+impl PagFormat {
+    /// Is there a block beside the label, and can a segment say where each is?
+    pub(crate) fn is_possible(&self) -> bool {
+        self.blocks >= 2 && self.blocks >> 46 == 0
+    }
 }
 
 /// What a new file system shall be.

@@ -7,7 +7,7 @@ use store::{Mfs, OpenOptions};
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
-use crate::devices::open_exclusive;
+use crate::devices::{naming, open_exclusive, zone_places};
 use crate::exit::{Ended, Failure, Status};
 use crate::target;
 
@@ -27,7 +27,8 @@ pub fn dump(args: &DumpArgs) -> Ended {
     run(cluster, |env, cluster| async move {
         let mfs = open(&env, &cluster).await?;
         let mut out = BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
-        let dumped = store::dump::dump(&mfs, &mut out).await;
+        let paths = cluster.zone_paths();
+        let dumped = store::dump::dump(&mfs, &zone_places(&paths), &mut out).await;
         let dumped = dumped.map_err(|error| failed(error.to_string()))?;
         out.flush().map_err(|error| failed(format!("writing the dump: {error}")))?;
         drop(mfs.close().await);
@@ -42,6 +43,14 @@ pub fn dump(args: &DumpArgs) -> Ended {
             let text = format!(
                 "{} names are not in the dump: `redbud fsck --repair` gives them legal ones, then dump again",
                 dumped.left_out_count
+            );
+            return Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text));
+        }
+        if !dumped.zones_unknown.is_empty() {
+            let text = format!(
+                "all names, attributes and layouts are in the dump, but the table of data zones is damaged, and it \
+                 does not say how large these are: {}",
+                dumped.zones_unknown.join("; ")
             );
             return Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text));
         }
@@ -91,6 +100,6 @@ async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {
     let disk = disk(env, cluster, false).await?;
     let cache_bytes = cluster.cache as usize;
     let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
-    let path = cluster.metadata.path.display();
-    Mfs::open(env, &disk, options).await.map_err(|error| failed(format!("{path}: {error}")))
+    let path = cluster.metadata.path.display().to_string();
+    Mfs::open(env, &disk, options).await.map_err(|error| failed(naming(&path, &error)))
 }

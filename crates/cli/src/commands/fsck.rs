@@ -12,7 +12,7 @@ use store::fsck::{
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
-use crate::devices::open_exclusive;
+use crate::devices::{open_exclusive, zone_places};
 use crate::exit::{Ended, Failure, fsck as code};
 use crate::{output, target};
 
@@ -26,7 +26,7 @@ struct Report {
     /// With --repair: what was done about what was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<Repair>,
-    /// Data zones that are not where the cluster's file says; fsck does not read them.
+    /// Data zones that are not where the cluster's file says; their data is not read anyway.
     data_missing: Vec<String>,
     counts: Numbers,
     /// Bytes of a directory slot, and what the format has beyond the first one; none if the superblock could not be had.
@@ -47,6 +47,9 @@ struct Repair {
     found: Vec<Problem>,
     done: Vec<String>,
     lost: Vec<Gone>,
+    /// Labels of data zones that repair needs and has not got.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    wanted: Vec<String>,
     omitted: u64,
 }
 
@@ -198,7 +201,9 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
     let disk =
         open_exclusive(env, &path, repair).await.map_err(|error| failed(error.to_string()))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
-    let options = FsckOptions { cache_bytes: cluster.cache as usize, progress, jobs };
+    let paths = cluster.zone_paths();
+    let zones = &zone_places(&paths)[..];
+    let options = FsckOptions { cache_bytes: cluster.cache as usize, progress, jobs, zones };
     let error = |error: store::StoreError| failed(error.to_string());
     if repair {
         return store::fsck::repair(env, &disk, options).await.map_err(error);
@@ -248,7 +253,7 @@ fn gone(lost: &Lost) -> Gone {
 }
 
 fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
-    let Repaired { found, done, lost, omitted, left, .. } = outcome;
+    let Repaired { found, done, lost, wanted, omitted, left, .. } = outcome;
     let findings: Findings = left;
     Report {
         version: 1,
@@ -260,6 +265,7 @@ fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
             found: found.iter().map(problem).collect(),
             done,
             lost: lost.iter().map(gone).collect(),
+            wanted,
             omitted,
         }),
         data_missing: missing_zones(cluster),
@@ -301,6 +307,13 @@ fn line(problem: &Problem) -> String {
     text + "\n"
 }
 
+/// What to do where labels are wanted.
+const WANTED: &str = "\
+The table of data zones says which there are and how large; repair takes that from their labels, the first block of each
+device. See that the cluster's file names every data zone under [[data]], with the `path` at which this host can read its
+device and with its `id`, and run `redbud fsck --repair` again. Until then data, and space for it, are left as they are.
+";
+
 fn describe_repair(repair: &Repair, left: bool) -> String {
     let mut text: String = repair.found.iter().map(line).collect();
     for done in &repair.done {
@@ -312,8 +325,16 @@ fn describe_repair(repair: &Repair, left: bool) -> String {
     if repair.omitted > 0 {
         text += &format!("and {} more lines\n", repair.omitted);
     }
-    if left {
+    for wanted in &repair.wanted {
+        text += &format!("WANTED: {wanted}\n");
+    }
+    if !repair.wanted.is_empty() {
+        text += WANTED;
+    }
+    if left && repair.wanted.is_empty() {
         text += "left, because it cannot be repaired:\n";
+    } else if left {
+        text += "left until then:\n";
     }
     text
 }
@@ -332,7 +353,11 @@ fn describe(report: &Report) -> String {
     }
     if !report.clean {
         let risk = report.problems.iter().any(|problem| problem.severity == "error");
+        let wanted = report.repair.as_ref().is_some_and(|repair| !repair.wanted.is_empty());
         text += match (report.repair.is_some(), risk) {
+            (true, true) if wanted => {
+                "give repair what it wants first: what is left after that it tells anew\n"
+            }
             (true, true) => {
                 "what cannot be read gives errors: save what can, and restore the metadata device \
                  from a backup\n"

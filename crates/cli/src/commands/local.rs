@@ -32,6 +32,7 @@ const FS_NAME: &str = "local";
 pub fn run(args: &LocalArgs) -> Ended {
     let failed = |text: String| Failure::failed("RB-LOCAL", text);
     let io = |path: &Path, error: std::io::Error| failed(format!("{}: {error}", path.display()));
+    making::check_options(&args.dir, args)?;
     std::fs::create_dir_all(&args.dir).map_err(|error| io(&args.dir, error))?;
     let dir = args.dir.canonicalize().map_err(|error| io(&args.dir, error))?;
     // Before the lock, which is a file of its own: nothing is left in a foreign directory.

@@ -10,12 +10,15 @@ use env::{DriverKind, Env};
 use mds::{Config, Mds, PagPlace};
 use rustix::process::{Signal, getpid, kill_process};
 use store::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
+use types::PagId;
+use types::limits::BLOCK_U64;
 
 use crate::address;
 use crate::args::MdsArgs;
-use crate::config::Cluster;
-use crate::devices::open_exclusive;
+use crate::config::{Cluster, Zone};
+use crate::devices::{naming, open_exclusive};
 use crate::exit::{Ended, Failure};
+use crate::units::human_size;
 use crate::{log, notify};
 
 /// Serves.
@@ -25,6 +28,7 @@ pub fn run(args: &MdsArgs) -> Ended {
     if let Some(listen) = &args.listen {
         cluster.listen = address::check_address(listen).map_err(Failure::usage)?;
     }
+    cluster.cache = args.cache.unwrap_or(cluster.cache);
     if args.until_eof {
         stop_at_end_of_input();
     }
@@ -37,14 +41,8 @@ fn failed(text: String) -> Failure {
     Failure::failed("RB-MDS", text)
 }
 
-/// The store on the device at `path` failed; the message names the device.
 fn store_failed(path: &str, error: &StoreError) -> Failure {
-    match error {
-        StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } => {
-            failed(format!("{path}: {error}"))
-        }
-        named => failed(named.to_string()),
-    }
+    failed(naming(path, error))
 }
 
 async fn serve(env: Env, cluster: &Cluster) -> Ended {
@@ -67,7 +65,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     for (block, what) in mfs.damage() {
         log::line(&format!("{path}: metadata block {block} is damaged ({what}); its copy is used"));
     }
-    let identity = mfs.identity();
+    let (identity, cache) = (mfs.identity(), mfs.usage().cache_max as u64 * BLOCK_U64);
     if identity.name != cluster.name {
         let text = format!(
             "{path}: it holds the file system `{}`, {} names `{}`",
@@ -88,10 +86,11 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let server =
         Mds::start(env.clone(), mfs, config).await.map_err(|error| failed(error.to_string()))?;
     log::line(&format!(
-        "serving `{}` at {}, epoch {}",
+        "serving `{}` at {}, epoch {}, with a cache of {}",
         identity.name,
         server.address(),
-        identity.epoch
+        identity.epoch,
+        human_size(cache)
     ));
     // Asked for once, so that who is told next can stop it.
     let mut signal = pin!(env.stop_signal());
@@ -115,6 +114,16 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
     let states = mfs.run(Cost::SMALL, |txn| txn.pags()).await;
     let (states, _) = states.map_err(|error| store_failed(path, &error))?;
     let mut places = Vec::new();
+    let unknown = |(id, _): &&(PagId, Zone)| states.iter().all(|state| state.id != *id);
+    if let Some((id, zone)) = cluster.data.iter().find(unknown) {
+        let text = format!(
+            "{}: the file system has no data zone {id}, which {} is there: if it had one, `redbud fsck --repair` enters it \
+             again; else take it out",
+            cluster.file.display(),
+            zone.path.display()
+        );
+        return Err(failed(text));
+    }
     for state in states {
         let Some((_, zone)) = cluster.data.iter().find(|(id, _)| *id == state.id) else {
             let text = format!(

@@ -10,7 +10,7 @@ use types::Ino;
 
 use crate::args::PathArgs;
 use crate::config::Cluster;
-use crate::devices::open_exclusive;
+use crate::devices::{naming, open_exclusive};
 use crate::exit::{Ended, Failure, Status};
 use crate::{output, target};
 
@@ -58,7 +58,7 @@ async fn find(env: &Env, cluster: &Cluster, inodes: &[u64]) -> Result<Report, Fa
     let cache_bytes = cluster.cache as usize;
     let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
     let opened = Mfs::open(env, &disk, options).await;
-    let mfs = opened.map_err(|error| failed(format!("{path}: {error}")))?;
+    let mfs = opened.map_err(|error| failed(naming(&path, &error)))?;
     let mut paths = Vec::new();
     for &inode in inodes {
         paths.push(match mfs.run(Cost::READ, |txn| txn.path(Ino(inode))).await {

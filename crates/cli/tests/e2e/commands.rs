@@ -195,6 +195,88 @@ fn local_refuses_a_directory_of_something_else_and_leaves_nothing_there() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
 }
 
+#[test]
+fn local_that_is_refused_for_what_it_is_told_leaves_all_as_it_was() {
+    let scratch = Scratch::new();
+    let (dir, mnt) = (scratch.path().join("cluster"), scratch.path().join("mnt"));
+    let told = [
+        (["--disk-size", "4K"], "data.size"),
+        (["--metadata-size", "5000"], "metadata.size"),
+        (["--lease", "9h"], "server.lease"),
+    ];
+    for (told, key) in told {
+        let mut command = redbud();
+        command.arg("local").arg(&dir).arg("--mount").arg(&mnt).args(told);
+        let (code, said) = run(&mut command);
+        assert!(code == 2 && said.contains(key), "{told:?}: {said}");
+        assert!(!dir.exists() && !mnt.exists(), "{told:?}");
+    }
+    success(local(&scratch).args(["--exec", "true"]));
+    let config = fs::read(dir.join("cluster.toml")).unwrap();
+    let (code, said) = run(local(&scratch).args(["--exec", "true", "--lease", "9h"]));
+    assert!(code == 2 && said.contains("server.lease"), "{said}");
+    assert_eq!(fs::read(dir.join("cluster.toml")).unwrap(), config);
+    success(local(&scratch).args(["--exec", "true"]));
+}
+
+#[test]
+fn the_servers_cache_is_what_the_command_line_says_and_local_keeps_it() {
+    let scratch = Scratch::new();
+    let (code, said) = run(local(&scratch).args(["--exec", "true", "--cache", "1M"]));
+    assert!(code == 2 && said.contains("at least 8M"), "{said}");
+    let mut starts = 0;
+    for (option, size) in [(&[][..], "256M"), (&["--cache", "16M"], "16M"), (&[], "16M")] {
+        success(local(&scratch).args(["--exec", "true"]).args(option));
+        let log = fs::read_to_string(scratch.path().join("cluster/mds.log")).unwrap();
+        let said: Vec<&str> = log.lines().filter(|line| line.contains("serving")).collect();
+        starts += 1;
+        assert_eq!(said.len(), starts, "{log}");
+        assert!(said[starts - 1].ends_with(&format!("with a cache of {size}")), "{said:?}");
+    }
+    let mut cluster = Cluster::formatted(&Spec::default());
+    for (options, size) in [(&[][..], "64M"), (&["--cache", "24M"], "24M")] {
+        cluster.start_server_with(options);
+        assert!(cluster.server_log().contains(&format!("with a cache of {size}")), "{options:?}");
+        cluster.stop_server();
+    }
+}
+
+#[test]
+fn wrong_arguments_end_with_the_status_of_the_program_that_is_meant() {
+    for (line, status, text) in [
+        ("fsck", 16, "Usage: redbud fsck"),
+        ("fsck --jobs 0 home.toml", 16, "'--jobs <N>'"),
+        ("fsck /nonexistent.toml", 16, "/nonexistent.toml"),
+        ("mount", 1, "Usage: redbud mount"),
+        ("status --nonsense", 2, "'--nonsense'"),
+        ("fsck --help", 0, "Usage: redbud fsck"),
+    ] {
+        let (code, said) = run(redbud().args(line.split(' ')));
+        assert_eq!(code, status, "{line}: {said}");
+        assert!(said.contains(text), "{line}: {said}");
+    }
+}
+
+#[test]
+fn what_fails_on_a_metadata_device_is_told_with_its_path_once() {
+    let cluster = Cluster::formatted(&Spec::default());
+    let metadata = cluster.dir.join("metadata.img");
+    fs::copy(cluster.dir.join("data0.img"), cluster.dir.join("copy")).unwrap();
+    let foreign = |_: &Path| fs::write(&metadata, vec![0; 1 << 20]).unwrap();
+    let data = |_: &Path| fs::rename(cluster.dir.join("copy"), &metadata).unwrap();
+    let missing = |path: &Path| fs::remove_file(path).unwrap();
+    let spoil: [&dyn Fn(&Path); 3] = [&foreign, &data, &missing];
+    for spoil in spoil {
+        spoil(&metadata);
+        for verb in [&["dump"][..], &["path"], &["fsck"], &["mds"]] {
+            let mut command = redbud();
+            command.args(verb).arg(&cluster.config).args((verb == ["path"]).then_some("7"));
+            let (code, said) = run(&mut command);
+            assert!(code != 0 && said.matches("metadata.img").count() == 1, "{verb:?}: {said}");
+        }
+    }
+}
+
 /// The process that serves the cluster of `scratch`.
 fn find_server(scratch: &Scratch) -> i32 {
     let config = scratch.path().join("cluster/cluster.toml");

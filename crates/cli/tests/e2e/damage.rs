@@ -209,13 +209,122 @@ fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths(
     assert!(output.status.success(), "{}", describe(&output));
     let output = load();
     assert!(output.status.success(), "{}", describe(&output));
-    assert_eq!(dump("second").len(), first.len());
+    // The head names the data zones by the UUIDs that mkfs gave them.
+    let behind_head = |stream: &[u8]| {
+        let head = u32::from_le_bytes(stream[..4].try_into().unwrap()) as usize;
+        stream[9 + head..].to_vec()
+    };
+    let second = dump("second");
+    assert!(second.len() == first.len() && behind_head(&second) == behind_head(&first));
     cluster.assert_clean();
     cluster.start_server();
     cluster.remount(0, &[]);
     let root = cluster.root();
     assert_eq!(fs::read(root.join("symlink")).unwrap(), vec![7; 300_000]);
     assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 2);
+}
+
+/// Zeros the log, whose place the superblock tells (FORMAT 3.2): it has nothing any more of what lies at home.
+fn forget_log(cluster: &Cluster) {
+    let image = fs::File::open(cluster.dir.join("metadata.img")).unwrap();
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        image.read_exact_at(&mut bytes, 4096 + at).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    let (first, blocks) = (word(80), word(88));
+    overwrite(cluster, "metadata.img", first * 4096, &vec![0; blocks as usize * 4096]);
+}
+
+/// The one block of the table of data zones: a leaf with keys of 2 bytes and values of 48 (FORMAT 5).
+fn table_of_zones(cluster: &Cluster) -> u64 {
+    let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
+    let is_it = |(at, block): &(usize, &[u8])| {
+        block[8..16] == (*at as u64).to_le_bytes()
+            && (block[4], block[32], block[33], block[34]) == (4, 0, 2, 48)
+    };
+    let found: Vec<_> = image.chunks(4096).enumerate().filter(is_it).collect();
+    assert_eq!(found.len(), 1);
+    found[0].0 as u64
+}
+
+#[test]
+fn a_lost_table_of_data_zones_is_built_from_the_labels_of_the_data_devices() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    fs::create_dir(root.join("dir")).unwrap();
+    for file in 0..30u8 {
+        fs::write(root.join(format!("dir/f{file}")), vec![file; 100_000]).unwrap();
+    }
+    cluster.unmount(0);
+    cluster.stop_server();
+    let dump = || {
+        let output = redbud().arg("dump").arg(&cluster.config).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), output.stdout, said)
+    };
+    let whole = dump();
+    assert_eq!(whole.0, Some(0), "{}", whole.2);
+    forget_log(&cluster);
+    cluster.assert_clean();
+    let table = table_of_zones(&cluster);
+    let (seek, of) =
+        (format!("seek={table}"), format!("of={}/metadata.img", cluster.dir.display()));
+    let dd = ["if=/dev/urandom", &of, "bs=4096", "count=1", &seek, "conv=notrunc"];
+    assert!(run(Command::new("dd").args(dd)).status.success());
+    assert_server_refuses(&cluster, &format!("metadata block {table} is damaged"));
+    let output = run(redbud().arg("fsck").arg(&cluster.config));
+    let said = describe(&output);
+    assert!(output.status.code() == Some(4) && said.contains("fsck --repair"), "{said}");
+
+    // One of the labels is not to be had.
+    let (device, away) = (cluster.dir.join("data1.img"), cluster.dir.join("away"));
+    fs::rename(&device, &away).unwrap();
+    let (code, dumped, said) = dump();
+    assert!(
+        code == Some(3) && said.contains("data zone 1") && said.contains("data1.img"),
+        "{said}"
+    );
+    assert!(dumped.len() > 1000 && dumped.len() < whole.1.len(), "{}", dumped.len());
+    let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("WANTED: data zone 1") && said.contains("data1.img"), "{said}");
+    assert!(said.contains("[[data]]") && said.contains("left until then"), "{said}");
+    assert!(!said.contains("backup") && !said.contains("cannot be repaired"), "{said}");
+    let output = run(redbud().args(["fsck", "--repair", "--json"]).arg(&cluster.config));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["repair"]["wanted"][0].as_str().unwrap().contains("data1.img"), "{report}");
+
+    fs::rename(&away, &device).unwrap();
+    let (code, dumped, said) = dump();
+    assert!(code == Some(0) && dumped == whole.1, "{said}");
+    let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the table of data zones was built anew"), "{said}");
+    assert!(!said.contains("LOST") && !said.contains("WANTED"), "{said}");
+    cluster.assert_clean();
+    assert!(dump().1 == whole.1);
+    cluster.start_server();
+    cluster.remount(0, &[]);
+    for file in 0..30u8 {
+        assert!(fs::read(root.join(format!("dir/f{file}"))).unwrap() == vec![file; 100_000]);
+    }
+    fs::write(root.join("more"), vec![7; 5_000_000]).unwrap();
+    cluster.finish();
+}
+
+#[test]
+fn a_server_does_not_start_on_a_part_of_the_data_zones() {
+    let cluster = Cluster::formatted(&Spec::default());
+    let whole = fs::read_to_string(&cluster.config).unwrap();
+    let more = format!("{whole}[[data]]\npath = \"data2.img\"\n");
+    fs::write(&cluster.config, more).unwrap();
+    assert_server_refuses(&cluster, "has no data zone 2");
+    let last = whole.rfind("[[data]]").unwrap();
+    fs::write(&cluster.config, &whole[..last]).unwrap();
+    assert_server_refuses(&cluster, "has a data zone 1");
 }
 
 #[test]

@@ -147,9 +147,14 @@ impl Cluster {
 
     /// Starts the server and waits until it serves.
     pub fn start_server(&mut self) {
+        self.start_server_with(&[]);
+    }
+
+    /// The same with options of `redbud mds`.
+    pub fn start_server_with(&mut self, options: &[&str]) {
         assert!(self.server.is_none(), "the server runs");
         let mut command = redbud();
-        command.arg("mds").arg(&self.config);
+        command.arg("mds").arg(&self.config).args(options);
         self.server = Some(Running::ready(command, &self.dir.join("mds.log"), &self.pids));
     }
 

@@ -5,7 +5,7 @@
 //!   content that lies with it, and segments; inodes without a name, clients, their pools and replies, and settings are of
 //!   the moment and not in it;
 //! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
-//!   same, byte for byte;
+//!   same, byte for byte, but for the head, which tells of the file system;
 //! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with what is below it, and told;
 //! - it ends on any store: a directory that names lead to twice is damage, and an error;
 //! - a dump of a file system with the feature `inline-data` has version 2, with the content that lies with inodes, and
@@ -32,7 +32,9 @@ use crate::features::Feature;
 use crate::format::blob::Xattr;
 use crate::mfs::{Cost, Mfs};
 use crate::names::DirEntry;
+use crate::space::PagState;
 use crate::txn::Txn;
+use crate::zones::{Labels, ZonePlace};
 
 /// Names left out that are told one by one.
 pub const LEFT_OUT_MAX: usize = 1000;
@@ -89,13 +91,21 @@ pub struct Dumped {
     pub left_out: Vec<String>,
     /// How many these are.
     pub left_out_count: u64,
+    /// The table of data zones is damaged, and why the labels of these zones do not say in its place what it said: the head
+    /// lacks them, so a load does not see before it begins whether its target has them.
+    pub zones_unknown: Vec<String>,
 }
 
-/// Writes everything that names lead to. Nothing may change the store meanwhile.
+/// Writes everything that names lead to. Nothing may change the store meanwhile. Where the table of data zones is damaged, the
+/// labels of `zones` say what it said.
 ///
 /// # Errors
 /// The store or `out` failed, or names lead to a directory twice.
-pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
+pub async fn dump(
+    mfs: &Mfs,
+    zones: &[ZonePlace<'_>],
+    out: &mut dyn Write,
+) -> Result<Dumped, DumpError> {
     let mut dump = Dump {
         mfs,
         content: mfs.superblock().features.has(Feature::INLINE_DATA),
@@ -105,7 +115,7 @@ pub async fn dump(mfs: &Mfs, out: &mut dyn Write) -> Result<Dumped, DumpError> {
         queue: std::collections::VecDeque::new(),
         counts: Dumped::default(),
     };
-    dump.head().await?;
+    dump.head(zones).await?;
     dump.inode(0, Vec::new(), Ino::ROOT).await?;
     while let Some((dir, number)) = dump.queue.pop_front() {
         dump.directory(dir, number).await?;
@@ -131,13 +141,32 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    async fn head(&mut self) -> Result<(), DumpError> {
-        let (pags, _) = self.mfs.run(Cost::READ, |txn| txn.pags()).await?;
-        let zones =
-            pags.iter().map(|pag| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 });
-        let name = self.mfs.identity().name.into_bytes();
-        let (content, zones) = (self.content, zones.collect());
+    async fn head(&mut self, places: &[ZonePlace<'_>]) -> Result<(), DumpError> {
+        let zones = match self.mfs.run(Cost::READ, |txn| txn.pags()).await {
+            Ok((pags, _)) => {
+                let zone =
+                    |pag: &PagState| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 };
+                pags.iter().map(zone).collect()
+            }
+            Err(StoreError::Corrupt { .. }) => self.labelled(places).await,
+            Err(error) => return Err(error.into()),
+        };
+        let (content, name) = (self.content, self.mfs.identity().name.into_bytes());
         Ok(self.out.put(&Record::Head { content, name, zones })?)
+    }
+
+    /// The data zones as their labels tell them.
+    async fn labelled(&mut self, places: &[ZonePlace<'_>]) -> Vec<Zone> {
+        let Some(device) = self.mfs.device().filter(|_| !places.is_empty()) else {
+            self.counts.zones_unknown.push("no data zone was named".into());
+            return Vec::new();
+        };
+        let labels = Labels::read(&device.env, self.mfs.identity().uuid, places).await;
+        self.counts.zones_unknown.extend(labels.lacking().cloned());
+        labels
+            .found()
+            .map(|zone| Zone { id: zone.id, uuid: zone.uuid, blocks: zone.blocks })
+            .collect()
     }
 
     async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {

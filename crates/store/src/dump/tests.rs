@@ -23,7 +23,7 @@ use crate::testing::{
 
 fn dumped(mfs: &Mfs) -> Vec<u8> {
     let mut out = Vec::new();
-    now(dump(mfs, &mut out)).unwrap();
+    now(dump(mfs, &[], &mut out)).unwrap();
     out
 }
 
@@ -246,7 +246,7 @@ fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
             txn.put_link(dir, b"up", to, FileKind::Directory)
         });
         let mut room = [0; 1 << 16];
-        let error = now(dump(&mfs, &mut &mut room[..])).unwrap_err().to_string();
+        let error = now(dump(&mfs, &[], &mut &mut room[..])).unwrap_err().to_string();
         assert!(error.contains("\"up\"") && error.contains("fsck --repair"), "{error}");
     }
 }
@@ -300,7 +300,7 @@ fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         assert_eq!(mfs.superblock().features, Features::USUAL);
         let mut out = Vec::new();
-        dump(&mfs, &mut out).await.unwrap();
+        dump(&mfs, &[], &mut out).await.unwrap();
         assert!(out == bytes);
     });
 }
@@ -326,7 +326,7 @@ fn bytes_behind_the_end_and_impossible_nanoseconds_are_refused() {
 #[test]
 fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
     let mfs = random_tree(7);
-    let whole = now(dump(&mfs, &mut Vec::new())).unwrap();
+    let whole = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
     assert_eq!(whole.left_out_count, 0);
     let legal = Name::new(b"legal").unwrap();
     run(&mfs, |txn| {
@@ -337,7 +337,7 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
         }
         Ok(())
     });
-    let dumped = now(dump(&mfs, &mut Vec::new())).unwrap();
+    let dumped = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);

@@ -5,36 +5,62 @@ use std::collections::BTreeMap;
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
+use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
-    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock,
-    PagId, Timestamp, Uuid,
+    Attr, ClientId, Epoch, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
+    PagBlock, PagId, Timestamp, Uuid,
 };
 
 use super::jobs_tests::same_report;
 use super::tests::{Outcome, settled};
 use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, repair};
 use crate::block::{self, BlockType};
+use crate::dump::stream::{Reader, Record};
+use crate::dump::{Dumped, dump};
 use crate::error::Stop;
 use crate::features::{Feature, Features};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
+use crate::format::space::pag_key;
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
-use crate::space::ALL_FILES;
+use crate::space::{ALL_FILES, PagState};
 use crate::superblock::Superblock;
-use crate::trees::QUARANTINES;
+use crate::trees::{PAGS, QUARANTINES};
 use crate::txn::Txn;
+use crate::zones::ZonePlace;
 
 pub(crate) const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 pub(crate) const SIZE: u64 = 8 << 20;
 const LOG: u64 = 1 << 20;
-const SMALL: FsckOptions = FsckOptions { cache_bytes: 0, progress: None, jobs: 2 };
+const SMALL: FsckOptions<'_> =
+    FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &ZONES };
+/// The data zones, whose devices are there in every world.
+pub(crate) const ZONES: [ZonePlace<'_>; 2] =
+    [ZonePlace { id: PagId(3), path: "zone3" }, ZonePlace { id: PagId(4), path: "zone4" }];
+const ZONE_BLOCKS: u64 = 5000;
+
+/// What the label of a data zone says.
+fn zone_label(id: PagId) -> Label {
+    Label {
+        kind: LabelKind::Data,
+        fs_uuid: Uuid([9; 16]),
+        fs_name: "home".to_owned(),
+        pag: id,
+        pag_uuid: Uuid([id.0 as u8; 16]),
+        blocks: ZONE_BLOCKS,
+        fencing_epoch: Epoch(0),
+    }
+}
 
 pub(crate) fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOnce(Env) -> F) -> T {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
+    for zone in ZONES {
+        world.disk(zone.path, BLOCK as u64).poke(0, &zone_label(zone.id).encode());
+    }
     world.run(main)
 }
 
@@ -116,7 +142,8 @@ pub(crate) fn populated_as(shape: Shape) -> SimDisk {
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
         let device = env.open_disk("meta", WRITE).await.unwrap();
-        let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 5000 };
+        let pag =
+            |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: ZONE_BLOCKS };
         let options = FormatOptions {
             name: "home".to_owned(),
             uuid: Uuid([9; 16]),
@@ -393,11 +420,6 @@ fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
             continue;
         }
         let repaired = run_repair(&broken);
-        let unknown_zones = disk.peek(at * BLOCK as u64 + 33, 1)[0] == 2;
-        if kind == BlockType::Tree && unknown_zones {
-            assert!(!repaired.left.is_clean(), "{what}");
-            continue;
-        }
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         assert_eq!(run_fsck(&broken).problems, [], "{what}");
         let held = inside(&disk, at, kind);
@@ -436,12 +458,10 @@ fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
     let all = blocks_in_use(&disk);
     let mut images = 0;
     use BlockType::{Bitmap, Blob, Directory, Layout, Tree};
-    // What is done while the table of data zones is lost is told elsewhere: not everything can be.
-    let zones = |at: u64| disk.peek(at * BLOCK as u64 + 33, 1)[0] == 2;
     for kind in [Bitmap, Tree, Directory, Blob, Layout] {
-        let of = all.iter().filter(|(at, of)| *of == kind && !(kind == Tree && zones(*at)));
-        let of: Vec<u64> = of.map(|(at, _)| *at).collect();
-        let picks = [of[of.len() / 3], of[of.len() / 2], of[of.len() - 1]];
+        let of: Vec<u64> = all.iter().filter(|(_, of)| *of == kind).map(|(at, _)| *at).collect();
+        let mut picks = vec![of[of.len() / 3], of[of.len() / 2], of[of.len() - 1]];
+        picks.extend((kind == Tree).then(|| table_of_zones(&disk)));
         let broken = disk.fork();
         picks.iter().for_each(|&at| drop(flip(&broken, at, &mut rng)));
         let start = broken.fork();
@@ -547,3 +567,131 @@ fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() 
     }
     assert!(images > 10, "{images}");
 }
+
+/// The one block of the table of data zones.
+fn table_of_zones(disk: &SimDisk) -> u64 {
+    in_world(&disk.fork(), |env| async move {
+        let mfs = open(&env).await;
+        run(&mfs, |txn| Ok(PAGS.top(txn)?.unwrap().block.0)).await
+    })
+}
+
+/// The table of data zones.
+pub(crate) fn zones(disk: &SimDisk) -> Vec<PagState> {
+    in_world(&disk.fork(), |env| async move { run(&open(&env).await, |txn| txn.pags()).await })
+}
+
+/// Repairs with these data zones named, of which the devices hold what `change` makes of them.
+fn repair_naming(
+    disk: &SimDisk,
+    zones: &[ZonePlace<'_>],
+    change: impl FnOnce(&mut Vec<u8>),
+) -> Repaired {
+    let world = SimWorld::new(1);
+    world.attach("meta", disk);
+    world.disk("zone3", BLOCK as u64).poke(0, &zone_label(PagId(3)).encode());
+    let mut other = zone_label(PagId(4)).encode().to_vec();
+    change(&mut other);
+    world.disk("zone4", BLOCK as u64).poke(0, &other);
+    world.run(|env| async move {
+        let disk = env.open_disk("meta", WRITE).await.unwrap();
+        repair(&env, &disk, FsckOptions { zones, ..SMALL }).await.unwrap()
+    })
+}
+
+#[test]
+fn a_lost_table_of_data_zones_is_built_from_their_labels_and_from_all_of_them_or_not_at_all() {
+    let disk = populated();
+    wipe_log(&disk);
+    let (before, table) = ((contents(&disk), zones(&disk)), table_of_zones(&disk));
+    assert!(table_is(&before.1, 2));
+    let broken = disk.fork();
+    broken.poke(table * BLOCK as u64, &[0; BLOCK]);
+    let relabel = |change: fn(&mut Label)| {
+        move |block: &mut Vec<u8>| {
+            let mut label = zone_label(PagId(4));
+            change(&mut label);
+            *block = label.encode().to_vec();
+        }
+    };
+    type Change = Box<dyn Fn(&mut Vec<u8>)>;
+    let absent = ZonePlace { path: "nowhere", ..ZONES[1] };
+    let cases: [(&[ZonePlace<'_>], Change, &[&str]); 9] = [
+        (&[], Box::new(|_| {}), &["zone 3: its device is not named", "zone 4: its device"]),
+        (&ZONES[..1], Box::new(|_| {}), &["data zone 4: its device is not named"]),
+        (&[ZONES[0], absent], Box::new(|_| {}), &["data zone 4: nowhere: "]),
+        (&ZONES, Box::new(|block| block[100] ^= 1), &["4: zone4: its Redbud label is damaged"]),
+        (&ZONES, Box::new(|block| block.fill(0)), &["4: zone4: it carries no Redbud label"]),
+        (&ZONES, Box::new(relabel(|l| l.pag = PagId(3))), &["zone4: its label says that it is"]),
+        (&ZONES, Box::new(relabel(|l| l.fs_uuid.0[0] = 1)), &["zone4: it belongs to the file"]),
+        (&ZONES, Box::new(relabel(|l| l.kind = LabelKind::Metadata)), &["that it holds metadata"]),
+        (&ZONES, Box::new(relabel(|l| l.blocks = 1)), &["its label says that it has 1 blocks"]),
+    ];
+    for (named, change, wanted) in cases {
+        let same = broken.fork();
+        let repaired = repair_naming(&same, named, change);
+        let told = repaired.wanted.iter().zip(wanted).all(|(line, text)| line.contains(text));
+        assert!(told && repaired.wanted.len() == wanted.len(), "{wanted:?}: {:?}", repaired.wanted);
+        let left = &repaired.left.problems;
+        assert!(left.iter().any(|it| it.subject == Subject::Block(MetaBlock(table))), "{left:?}");
+        assert_eq!(contents(&same), before.0, "{wanted:?}");
+        // What it lacked is all that it lacked.
+        assert_eq!(run_repair(&same).left.problems, [], "{wanted:?}");
+        assert_eq!((contents(&same), zones(&same)), before, "{wanted:?}");
+        assert_eq!(run_fsck(&same).problems, [], "{wanted:?}");
+    }
+}
+
+/// Does the table have so many zones, each with something free?
+fn table_is(table: &[PagState], count: usize) -> bool {
+    table.len() == count && table.iter().all(|zone| zone.free > 0)
+}
+
+#[test]
+fn a_lost_line_of_the_table_of_data_zones_needs_the_label_of_that_zone_alone() {
+    let disk = populated();
+    let before = (contents(&disk), zones(&disk));
+    in_world(&disk, |env| async move {
+        let mfs = open(&env).await;
+        run(&mfs, |txn| PAGS.remove(txn, &pag_key(PagId(4)))).await;
+        mfs.close().await.unwrap();
+    });
+    assert!(table_is(&zones(&disk), 1));
+    let repaired = repair_naming(&disk, &ZONES[..1], |_| {});
+    assert_eq!(repaired.wanted, ["data zone 4: its device is not named"]);
+    assert!(!repaired.left.is_clean());
+    let repaired = repair_naming(&disk, &ZONES[1..], |_| {});
+    assert_eq!((repaired.left.problems, repaired.wanted), (vec![], vec![]), "{:?}", repaired.done);
+    assert_eq!((contents(&disk), zones(&disk)), before);
+}
+
+#[test]
+fn a_dump_needs_no_table_of_data_zones() {
+    let disk = populated();
+    wipe_log(&disk);
+    let dumped = |disk: &SimDisk, zones: &'static [ZonePlace<'static>]| -> (Vec<u8>, Dumped) {
+        in_world(&disk.fork(), |env| async move {
+            let (mfs, mut out) = (open(&env).await, Vec::new());
+            let dumped = dump(&mfs, zones, &mut out).await.unwrap();
+            (out, dumped)
+        })
+    };
+    let (whole, counts) = dumped(&disk, &[]);
+    assert_eq!(counts.zones_unknown, Vec::<String>::new());
+    disk.poke(table_of_zones(&disk) * BLOCK as u64, &[0xa5; BLOCK]);
+    assert_eq!(dumped(&disk, &ZONES), (whole.clone(), counts.clone()));
+    for (named, line) in [(&ZONES[..0], "no data zone was named"), (&WRONG[..], "4: nowhere: ")] {
+        let (out, told) = dumped(&disk, named);
+        assert!(told.zones_unknown[0].contains(line), "{:?}", told.zones_unknown);
+        assert_eq!(Dumped { zones_unknown: vec![], ..told }, counts);
+        // But for the head everything is there.
+        let tail = whole.len() - 400;
+        assert!(out.len() < whole.len() && out.len() > tail, "{}", out.len());
+        let mut input = &out[..];
+        let mut reader = Reader::new(&mut input);
+        while !matches!(reader.take().unwrap(), Record::End { .. }) {}
+    }
+}
+
+/// A data zone whose device is not there.
+const WRONG: [ZonePlace<'_>; 2] = [ZONES[0], ZonePlace { id: PagId(4), path: "nowhere" }];

@@ -64,6 +64,7 @@ use crate::error::StoreError;
 use crate::features::Features;
 use crate::mfs::Mfs;
 use crate::open::OpenOptions;
+use crate::zones::ZonePlace;
 
 /// Findings that a report lists; more are only counted.
 pub const PROBLEMS_MAX: usize = 10_000;
@@ -73,18 +74,20 @@ pub const JOBS_MAX: usize = 16;
 
 /// How to check.
 #[derive(Clone, Copy, Debug)]
-pub struct FsckOptions {
+pub struct FsckOptions<'a> {
     /// Bound of the buffer cache.
     pub cache_bytes: usize,
     /// Told now and then how many inodes were met, and how many there are.
     pub progress: Option<fn(u64, u64)>,
     /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is the caller's own.
     pub jobs: usize,
+    /// Where the data zones lie: repair reads their labels if the table of data zones is lost.
+    pub zones: &'a [ZonePlace<'a>],
 }
 
-impl Default for FsckOptions {
-    fn default() -> FsckOptions {
-        FsckOptions { cache_bytes: 256 << 20, progress: None, jobs: 1 }
+impl Default for FsckOptions<'_> {
+    fn default() -> Self {
+        FsckOptions { cache_bytes: 256 << 20, progress: None, jobs: 1, zones: &[] }
     }
 }
 
@@ -152,7 +155,7 @@ impl Report {
 ///
 /// # Errors
 /// `Refused` if it is no Redbud metadata device, `Io`; damage is a finding, not an error.
-pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Report, StoreError> {
+pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Report, StoreError> {
     let opening = OpenOptions {
         cache_bytes: options.cache_bytes,
         read_only: true,
@@ -197,7 +200,7 @@ pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
     Ok(whole_check(mfs, FsckOptions::default()).await?.report)
 }
 
-async fn whole_check(mfs: &Mfs, options: FsckOptions) -> Result<Check, StoreError> {
+async fn whole_check(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Check, StoreError> {
     let mut check = Check::new(mfs, options);
     for damaged in mfs.damaged() {
         check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
@@ -244,7 +247,7 @@ struct Check {
 }
 
 impl Check {
-    fn new(mfs: &Mfs, options: FsckOptions) -> Check {
+    fn new(mfs: &Mfs, options: FsckOptions<'_>) -> Check {
         Check {
             mfs: mfs.clone(),
             report: Report { features: Some(mfs.superblock().features), ..Report::default() },

@@ -39,7 +39,8 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Slots` | chunks | every slot, every name, every place of an inode |
 /// | `Inodes` | slots | links, lost+found, sizes, attributes |
 /// | `Index` | inodes | the namespace index has exactly the directories |
-/// | `Data` | inodes | layouts, pools and free space do not overlap; records of clients |
+/// | `Zones` | inodes | the table of data zones has each in which something lies |
+/// | `Data` | the data zones | layouts, pools and free space do not overlap; records of clients |
 /// | `Counts` | all of it | free metadata space, and sums |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Stage {
@@ -54,6 +55,7 @@ pub(super) enum Stage {
     Slots,
     Inodes,
     Index,
+    Zones,
     Data,
     Counts,
 }
@@ -171,6 +173,8 @@ pub(super) enum Fix {
     Content(SlotAt, bool),
     /// The namespace index is to have this entry, with where the directory begins, or not to have it.
     IndexEntry(Entry, Option<Option<MetaBlock>>),
+    /// Something lies in this data zone, which is not in the table of them.
+    AddZone(PagId),
     /// Remove a segment of the extent tree.
     DropExtent([u8; EXTENT_KEY]),
     /// Count segments and blocks of a file anew.
@@ -224,6 +228,8 @@ impl Fix {
             | Fix::CopyTarget(_)
             | Fix::CopyContent(_)
             | Fix::CopyLayout(..) => Stage::Shares,
+            // What it says of the zones all trees together are compared with.
+            Fix::Rebuild(TreeName::Pags) | Fix::AddZone(_) => Stage::Zones,
             Fix::Rebuild(_) | Fix::EmptyBlock(..) | Fix::DropLayout(..) => Stage::Trees,
             Fix::DropChunkKey(_)
             | Fix::SetChunk(..)
@@ -273,7 +279,6 @@ pub(super) struct Plan {
     damaged: BTreeSet<MetaBlock>,
     /// Damaged blocks that nothing leads to: put back if the log has them, else nothing is to be done.
     doubtful: Vec<MetaBlock>,
-    zones_unknown: bool,
     inodes_missing: bool,
 }
 
@@ -298,8 +303,8 @@ impl Plan {
 
     /// Is any tree damaged?
     pub(super) fn rebuilds_any(&self) -> bool {
-        let trees = self.stages.get(&Stage::Trees);
-        trees.is_some_and(|fixes| fixes.iter().any(|fix| matches!(fix, Fix::Rebuild(_))))
+        let all = [Stage::Trees, Stage::Zones].into_iter().filter_map(|at| self.stages.get(&at));
+        all.flatten().any(|fix| matches!(fix, Fix::Rebuild(_)))
     }
 
     /// A damaged block, to which nothing leads, may be content or a leaf that is missing.
@@ -316,14 +321,8 @@ impl Plan {
 
     /// Is this tree damaged?
     pub(super) fn rebuilds(&self, name: TreeName) -> bool {
-        let trees = self.stages.get(&Stage::Trees);
-        trees.is_some_and(|fixes| fixes.contains(&Fix::Rebuild(name)))
-    }
-
-    /// Something lies in a data zone without a record: whose it is and where the zone ends cannot
-    /// be known, so nothing is done about data, nor about sums.
-    pub(super) fn leave_data(&mut self) {
-        self.zones_unknown = true;
+        let fix = Fix::Rebuild(name);
+        self.stages.get(&fix.stage()).is_some_and(|fixes| fixes.contains(&fix))
     }
 
     /// Inodes are missing that are still on the device: their number stays, which tells of them.
@@ -344,15 +343,9 @@ impl Plan {
 
     /// Its fixes, stage by stage.
     pub(super) fn into_stages(mut self) -> Stages {
-        // The table of data zones is in no other place: whatever does not rest on it is mended all the same.
-        if let Some(trees) = self.stages.get_mut(&Stage::Trees) {
-            let before = trees.len();
-            trees.retain(|fix| *fix != Fix::Rebuild(TreeName::Pags));
-            self.zones_unknown |= trees.len() < before;
-        }
-        self.stages.retain(|_, fixes| !fixes.is_empty());
-        if self.zones_unknown {
-            self.stages.retain(|stage, _| *stage < Stage::Data);
+        // Where a data zone ends that is not in the table cannot be known: nothing is done about data, nor about sums.
+        if self.stages.contains_key(&Stage::Zones) {
+            self.stages.retain(|stage, _| *stage <= Stage::Zones);
         }
         if self.inodes_missing {
             self.stages.values_mut().for_each(|fixes| {

@@ -51,7 +51,7 @@ macro_rules! kinds {
 kinds! {
     /// A block cannot be what it should: checksum, address, type, or content.
     DamagedBlock = Error, "a metadata block is damaged",
-        "the log's newest version of it is put back; else a tree is built from what is left of it, and what only this block held is lost, which is said; of the list of quarantines: every client counts as evicted; of that of frozen files: all files count as frozen for evicted clients";
+        "the log's newest version of it is put back; else a tree is built from what is left of it, and what only this block held is lost, which is said; of the list of quarantines: every client counts as evicted; of that of frozen files: all files count as frozen for evicted clients; the table of data zones is built from the labels of their devices";
     /// The label is damaged; the superblock is not.
     DamagedLabel = Warning, "the label is damaged; the superblock says what it said",
         "it is written anew from the superblock";
@@ -165,7 +165,7 @@ kinds! {
         "a file keeps it before space that was given up, that before a pool, that before free space";
     /// A data block outside its zone, or on the label.
     OutsideDataBlock = Error, "a data block lies outside its data zone",
-        "what lies outside is taken out: a file has a hole there; nothing is done about data if its zone is not in the table";
+        "what lies outside is taken out: a file has a hole there; a zone that is not in the table is entered, as the label of its device says, and if that is not to be had nothing is done about data";
     /// A data block that nobody owns.
     LostDataBlock = Warning, "a data block belongs to nobody",
         "it becomes free";

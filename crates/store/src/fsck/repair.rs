@@ -38,6 +38,8 @@ pub struct Repaired {
     pub done: Vec<String>,
     /// What was lost for good.
     pub lost: Vec<Lost>,
+    /// Labels of data zones without which the table of them cannot be built anew: which, and why they are not to be had.
+    pub wanted: Vec<String>,
     /// Lines and findings beyond the limits.
     pub omitted: u64,
     /// What the last check found: nothing, or what cannot be repaired.
@@ -183,7 +185,11 @@ impl Kept {
 ///
 /// # Errors
 /// `Refused` if it is no Redbud metadata device, `Io`; what cannot be repaired is in `left`.
-pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repaired, StoreError> {
+pub async fn repair(
+    env: &Env,
+    disk: &Disk,
+    options: FsckOptions<'_>,
+) -> Result<Repaired, StoreError> {
     let opening =
         OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
     let mfs = match Mfs::open(env, disk, opening).await {
@@ -216,7 +222,7 @@ pub async fn repair(env: &Env, disk: &Disk, options: FsckOptions) -> Result<Repa
 ///
 /// # Errors
 /// `Io`, `Poisoned`, `ReadOnly`.
-pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, StoreError> {
+pub(super) async fn mend(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Repaired, StoreError> {
     let (mut out, mut memory) = (Repaired::default(), Memory::default());
     rounds(mfs, options, &mut out, &mut memory).await?;
     out.omitted += memory.losses.omitted;
@@ -226,7 +232,7 @@ pub(super) async fn mend(mfs: &Mfs, options: FsckOptions) -> Result<Repaired, St
 
 async fn rounds(
     mfs: &Mfs,
-    options: FsckOptions,
+    options: FsckOptions<'_>,
     out: &mut Repaired,
     memory: &mut Memory,
 ) -> Result<(), StoreError> {
@@ -249,6 +255,9 @@ async fn rounds(
             out.left = report;
             return Ok(());
         }
+        if stages.contains_key(&Stage::Zones) {
+            kept.ask_labels(mfs, options.zones).await;
+        }
         let mut fixer = Fixer::new(mfs, check, kept);
         let only = stages.len() == 1;
         let (mut mended, mut trees) = (false, false);
@@ -266,6 +275,7 @@ async fn rounds(
                 break;
             }
         }
+        out.wanted = std::mem::take(&mut fixer.wanted);
         kept = fixer.into_kept(trees);
         // What the opening mended is in this report, too: it is told as left by none.
         if !mended && !opened {

@@ -1,6 +1,6 @@
 //! Layouts and data space: every data block has exactly one owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::{ClientId, Extent, FileKind, Ino, PagBlock, PagId};
 
@@ -125,7 +125,7 @@ impl Check {
     }
 
     /// Pieces in a data zone without a record, from the front of `pieces`; gives the others. The record
-    /// may be what is lost, so they are all left.
+    /// is what is lost, as far as anybody knows.
     fn unknown_zone<'a>(
         &mut self,
         pieces: &'a [Piece],
@@ -137,10 +137,15 @@ impl Check {
             if last.replace(piece.pag()) != Some(piece.pag()) {
                 let detail = "the table of data zones has no such zone";
                 self.found(ProblemKind::OutsideDataBlock, piece.subject(), detail);
-                self.plan.leave_data();
+                self.plan.add(Fix::AddZone(piece.pag()));
             }
         }
         rest
+    }
+
+    /// The data zones in which something lies, where the table of them is damaged.
+    pub(super) fn zones_met(&self) -> BTreeSet<PagId> {
+        self.pieces.iter().map(Piece::pag).collect()
     }
 
     /// Notes who owns a run of blocks.

@@ -33,7 +33,8 @@ use crate::names::{MapLimits, NewInode};
 use crate::trees::{CHUNKS, PAGS};
 use crate::txn::Txn;
 
-const OPTIONS: FsckOptions = FsckOptions { cache_bytes: 0, progress: None, jobs: 1 };
+const OPTIONS: FsckOptions<'_> =
+    FsckOptions { cache_bytes: 0, progress: None, jobs: 1, zones: &[] };
 /// Segments of each of the files that fill leaves of the extent tree.
 const SEGMENTS: u64 = 700;
 

@@ -925,7 +925,7 @@ fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
         })
     };
     type Plant = dyn Fn(&World, &mut Txn<'_>) -> Result<(), Stop>;
-    for plant in [&gone as &Plant, &foreign] {
+    for (plant, zone) in [(&gone as &Plant, 0), (&foreign, 9)] {
         let world = world();
         // Other damage to data waits, too; that of the namespace does not.
         run(&world.mfs, |txn| {
@@ -940,6 +940,7 @@ fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
         let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
         let left = |kind| repaired.left.problems.iter().any(|problem| problem.kind == kind);
         assert!(left(ProblemKind::OutsideDataBlock), "{:?}", repaired.left.problems);
+        assert_eq!(repaired.wanted, [format!("data zone {zone}: its device is not named")]);
         assert!(left(ProblemKind::WrongCount) && left(ProblemKind::WrongBlockCount));
         assert!(!left(ProblemKind::StaleMove), "{:#?}", repaired.done);
         let mut after = contents(&world);

@@ -129,14 +129,14 @@ fn content_moves_between_slot_blob_and_segments_as_a_model_says() {
         }
         assert!(slots > 100 && blobs > 10, "{slots} in slots, {blobs} in blobs");
         let mut bytes = Vec::new();
-        now(dump(&mfs, &mut bytes)).unwrap();
+        now(dump(&mfs, &[], &mut bytes)).unwrap();
         // The pool of the other is not this one's: its blocks are free there.
         for other in SlotSize::ALL {
             let copy = formatted_inline(other);
             now(load(&copy, &mut &bytes[..])).unwrap();
             assert_eq!(now(check(&copy)).unwrap().problems, []);
             let mut again = Vec::new();
-            now(dump(&copy, &mut again)).unwrap();
+            now(dump(&copy, &[], &mut again)).unwrap();
             assert!(again == bytes, "{size:?} to {other:?}");
         }
         let refused = now(load(&formatted(), &mut &bytes[..])).unwrap_err().to_string();

@@ -47,7 +47,7 @@ impl Txn<'_> {
 
     /// Enters the data zones of a new file system; everything above their labels is free.
     pub(crate) fn format_pags(&mut self, pags: &[PagFormat]) -> Result<(), Stop> {
-        if pags.len() > PAGS_MAX || pags.iter().any(|pag| pag.blocks < 2 || pag.blocks >> 46 != 0) {
+        if pags.len() > PAGS_MAX || pags.iter().any(|pag| !pag.is_possible()) {
             return Err(Stop::Fault(Fault::Invalid));
         }
         for pag in pags {

@@ -29,11 +29,12 @@ pub fn sizes(cluster: &Cluster) -> Sizes {
 }
 
 /// The text of cluster.toml.
-pub fn text(port: u16, lease: types::Duration, sizes: &Sizes) -> String {
+pub fn text(port: u16, lease: types::Duration, cache: u64, sizes: &Sizes) -> String {
     let mut text = format!(
         "# Made by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
-         [server]\nlisten = \"127.0.0.1:{port}\"\nlease = \"{}ms\"\n\n\
+         [server]\nlisten = \"127.0.0.1:{port}\"\nlease = \"{}ms\"\n\
+         cache = \"{cache}\"\n\n\
          [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\n",
         lease.as_millis(),
         sizes.metadata

@@ -14,7 +14,7 @@ use std::path::Path;
 use super::files::{self, Sizes, io};
 use crate::args::LocalArgs;
 use crate::commands::mkfs;
-use crate::config::Cluster;
+use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE};
 use crate::exit::Failure;
 use crate::target::LOCAL_CONFIG;
 
@@ -32,7 +32,7 @@ const HARMLESS: [&str; 5] = [MAKING, "lock", "mds.log", "client.log", "lost+foun
 /// Refuses a directory that lost its cluster.toml, or that holds something else.
 pub fn check(dir: &Path) -> Result<(), Failure> {
     let file = dir.join(LOCAL_CONFIG);
-    let begun = || file.is_file() || dir.join(MAKING).join(LOCAL_CONFIG).is_file();
+    let begun = || file.is_file() || is_made(dir);
     if begun() {
         return Ok(());
     }
@@ -66,6 +66,32 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Do whole images of an unfinished first start lie in `dir`?
+fn is_made(dir: &Path) -> bool {
+    dir.join(MAKING).join(LOCAL_CONFIG).is_file()
+}
+
+/// Refuses what no cluster can have, before there is anything of it.
+pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
+    if dir.join(LOCAL_CONFIG).is_file() || is_made(dir) {
+        return Ok(());
+    }
+    let any_port = crate::address::DEFAULT_PORT;
+    described(&dir.join(LOCAL_CONFIG), any_port, args).map(drop)
+}
+
+/// The cluster that a first start makes, and the text of its file.
+fn described(file: &Path, port: u16, args: &LocalArgs) -> Result<(Cluster, String), Failure> {
+    let sizes = Sizes {
+        metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
+        data: vec![args.disk_size.unwrap_or(DISK_SIZE); usize::from(args.disks.unwrap_or(DISKS))],
+    };
+    let lease = args.lease.unwrap_or(DEFAULT_LEASE);
+    let text = files::text(port, lease, args.cache.unwrap_or(DEFAULT_CACHE), &sizes);
+    let cluster = Cluster::parse(file, &text).map_err(|error| Failure::usage(error.text))?;
+    Ok((cluster, text))
+}
+
 fn is_image(name: &str) -> bool {
     name == "metadata.img" || (name.starts_with("data") && name.ends_with(".img"))
 }
@@ -74,7 +100,7 @@ fn is_image(name: &str) -> bool {
 pub fn make(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
     check(dir)?;
     let making = dir.join(MAKING);
-    if !making.join(LOCAL_CONFIG).is_file() {
+    if !is_made(dir) {
         remove(&making)?;
         if let Err(failure) = format(&making, args) {
             // What it was is said by the failure; what stays is removed by the next start.
@@ -95,14 +121,7 @@ fn remove(making: &Path) -> Result<(), Failure> {
 fn format(making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     std::fs::create_dir(making).map_err(|error| io(making, &error))?;
     let file = making.join(LOCAL_CONFIG);
-    let disks = usize::from(args.disks.unwrap_or(DISKS));
-    let sizes = Sizes {
-        metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
-        data: vec![args.disk_size.unwrap_or(DISK_SIZE); disks],
-    };
-    let lease = args.lease.unwrap_or(crate::config::DEFAULT_LEASE);
-    let text = files::text(files::free_port()?, lease, &sizes);
-    let cluster = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
+    let (cluster, text) = described(&file, files::free_port()?, args)?;
     let features = mkfs::features(
         args.slot.unwrap_or_default(),
         args.inline_data.unwrap_or(true),

@@ -29,14 +29,16 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     }
     let cluster = read(&file)?;
     tell_ignored(dir, args, &sizes(&cluster));
-    let lease = args.lease.filter(|lease| *lease != cluster.lease);
-    if is_free(&cluster.listen) && lease.is_none() {
+    let (lease, cache) = (args.lease.unwrap_or(cluster.lease), args.cache.unwrap_or(cluster.cache));
+    if is_free(&cluster.listen) && (lease, cache) == (cluster.lease, cluster.cache) {
         return Ok(cluster);
     }
     let port = if is_free(&cluster.listen) { port_of(&cluster.listen)? } else { free_port()? };
-    let text = text(port, lease.unwrap_or(cluster.lease), &sizes(&cluster));
+    let text = text(port, lease, cache, &sizes(&cluster));
+    // Before it takes the place of one that can be read.
+    let changed = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     replace(&file, &text)?;
-    read(&file)
+    Ok(changed)
 }
 
 /// Logs which options of a first start have no effect any more.

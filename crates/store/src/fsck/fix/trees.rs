@@ -49,8 +49,7 @@ impl Fixer {
             TreeName::Moved => self.build(MOVED, false, "tree of moved inodes").await,
             TreeName::Orphans => self.build(ORPHANS, false, "list of orphans").await,
             TreeName::Extents => self.build(EXTENTS, true, "extent tree").await,
-            // Without its line a zone's size is unknown, and whether a segment lies in it.
-            TreeName::Pags => Ok(None),
+            TreeName::Pags => self.rebuild_zones().await,
             TreeName::Free => self.build(FREE, true, "tree of free space").await,
             TreeName::Pools => self.build(POOLS, true, "tree of pools").await,
             TreeName::Freed => self.build(FREED, true, "tree of freed space").await,
@@ -108,7 +107,7 @@ impl Fixer {
     }
 
     /// As [`Fixer::build`]; the new tree has also these entries before it takes the place of the old one.
-    async fn build_with<const K: usize, const V: usize>(
+    pub(super) async fn build_with<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
         unique: bool,

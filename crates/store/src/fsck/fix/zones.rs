@@ -1,0 +1,59 @@
+//! The table of data zones, from the labels of their devices.
+//!
+//! Invariants:
+//! - a table that is built anew has every zone that was named and every zone in which something lies, or it is not built: with a
+//!   part of it a server would start, and meet segments in zones that it does not know;
+//! - a line has what the label says and no counts: they are counted when everything else is sound.
+
+use types::PagId;
+
+use super::{Done, Fixer};
+use crate::format::space::{PAG_VALUE, PagRecord, pag_key};
+use crate::mkfs::PagFormat;
+use crate::trees::PAGS;
+use crate::txn::Txn;
+use crate::zones::Labels;
+
+impl Fixer {
+    /// Builds the table anew, if all labels are to be had.
+    pub(super) async fn rebuild_zones(&mut self) -> Done {
+        match self.labels().all(&self.check.zones_met()) {
+            Ok(zones) => {
+                let lines: Vec<_> = zones.iter().map(line).collect();
+                self.build_with(PAGS, true, "table of data zones", &lines).await
+            }
+            Err(lacking) => {
+                self.wanted.extend(lacking);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Enters a zone that is missing, if its label is to be had.
+    pub(super) async fn add_zone(&mut self, id: PagId) -> Done {
+        match self.labels().get(id) {
+            Ok(zone) => {
+                let (key, value) = line(&zone);
+                let enter = |txn: &mut Txn<'_>| match txn.pag(id)? {
+                    None => PAGS.insert(txn, &key, &value).map(drop),
+                    Some(_) => Ok(()),
+                };
+                let done = self.change(enter).await?;
+                Ok(done.then(|| format!("data zone {id} was entered, as its label says").into()))
+            }
+            Err(lacking) => {
+                self.wanted.push(lacking);
+                Ok(None)
+            }
+        }
+    }
+
+    fn labels(&self) -> Labels {
+        self.kept.labels.clone().unwrap_or_default()
+    }
+}
+
+fn line(zone: &PagFormat) -> ([u8; 2], [u8; PAG_VALUE]) {
+    let record = PagRecord { uuid: zone.uuid, blocks: zone.blocks, free: 0, freed: 0 };
+    (pag_key(zone.id), record.encode())
+}

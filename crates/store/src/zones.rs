@@ -1,0 +1,113 @@
+//! What the labels of the data zones say: all that the table of data zones does (FORMAT 10), but for counts, which are
+//! counted.
+//!
+//! Invariants:
+//! - labels are read only where the table cannot be; of a data device nothing else is read, and nothing is written;
+//! - a label counts if it is whole, of this file system, and of the zone as which its device was named;
+//! - whoever needs a label that is not to be had is told of which zone, which device, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use env::{DiskOptions, Env};
+use types::label::{Label, LabelKind};
+use types::limits::BLOCK;
+use types::{PagId, Uuid};
+
+use crate::mkfs::PagFormat;
+
+/// Where a data zone lies, as whoever runs this says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZonePlace<'a> {
+    /// Its number.
+    pub id: PagId,
+    /// Path of its device.
+    pub path: &'a str,
+}
+
+/// The labels of data zones, each as it was found, or why it was not.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Labels(BTreeMap<PagId, Result<PagFormat, String>>);
+
+impl Labels {
+    /// Reads the labels of these zones of the file system `uuid`.
+    pub(crate) async fn read(env: &Env, uuid: Uuid, places: &[ZonePlace<'_>]) -> Labels {
+        let mut all = BTreeMap::new();
+        for place in places {
+            let label = read(env, uuid, place).await;
+            all.insert(place.id, label.map_err(|text| format!("data zone {}: {text}", place.id)));
+        }
+        Labels(all)
+    }
+
+    /// What the label of this zone says.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn get(&self, id: PagId) -> Result<PagFormat, String> {
+        let unnamed = || Err(format!("data zone {id}: its device is not named"));
+        self.0.get(&id).cloned().unwrap_or_else(unnamed)
+    }
+
+    /// What the labels of all zones say that were named, which are at least the `needed` ones.
+    ///
+    /// # Errors
+    /// Which labels are not to be had, and why.
+    pub(crate) fn all(&self, needed: &BTreeSet<PagId>) -> Result<Vec<PagFormat>, Vec<String>> {
+        let ids: BTreeSet<PagId> = self.0.keys().chain(needed).copied().collect();
+        let (mut found, mut lacking) = (Vec::new(), Vec::new());
+        for id in ids {
+            match self.get(id) {
+                Ok(zone) => found.push(zone),
+                Err(text) => lacking.push(text),
+            }
+        }
+        match lacking.is_empty() && !found.is_empty() {
+            true => Ok(found),
+            false if lacking.is_empty() => Err(vec!["no data zone was named".into()]),
+            false => Err(lacking),
+        }
+    }
+
+    /// What the labels say that were found.
+    pub(crate) fn found(&self) -> impl Iterator<Item = PagFormat> {
+        self.0.values().filter_map(|label| label.as_ref().ok().copied())
+    }
+
+    /// Why the others were not.
+    pub(crate) fn lacking(&self) -> impl Iterator<Item = &String> {
+        self.0.values().filter_map(|label| label.as_ref().err())
+    }
+}
+
+/// What the label on this device says, if it is that of the zone.
+async fn read(env: &Env, uuid: Uuid, place: &ZonePlace<'_>) -> Result<PagFormat, String> {
+    // A client may have it open.
+    let options = DiskOptions { write: false, exclusive: false };
+    // The error names the path.
+    let disk = env.open_disk(place.path, options).await.map_err(|error| error.to_string())?;
+    let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
+    let label = match read {
+        Ok(()) => Label::decode(&block).map_err(|error| error.to_string()),
+        Err(error) => Err(format!("its label cannot be read: {error}")),
+    };
+    let zone = label.and_then(|label| fitting(&label, uuid, place.id));
+    zone.map_err(|text| format!("{}: {text}", place.path))
+}
+
+fn fitting(label: &Label, uuid: Uuid, id: PagId) -> Result<PagFormat, String> {
+    if label.kind != LabelKind::Data {
+        return Err(format!("its label says that it holds {}", label.kind));
+    }
+    if label.fs_uuid != uuid {
+        let (name, other) = (&label.fs_name, label.fs_uuid);
+        return Err(format!("it belongs to the file system `{name}` ({other}), not to {uuid}"));
+    }
+    if label.pag != id {
+        return Err(format!("its label says that it is data zone {}", label.pag));
+    }
+    let zone = PagFormat { id, uuid: label.pag_uuid, blocks: label.blocks };
+    if !zone.is_possible() {
+        return Err(format!("its label says that it has {} blocks", label.blocks));
+    }
+    Ok(zone)
+}
