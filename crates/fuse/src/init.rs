@@ -105,7 +105,10 @@ pub fn negotiate(args: &[u8], options: InitOptions) -> Result<(InitOut, Negotiat
     {
         offered |= u64::from(full.flags2) << 32;
     }
-    let data = if options.strict { abi::AUTO_INVAL_DATA } else { abi::EXPLICIT_INVAL_DATA };
+    // Not EXPLICIT_INVAL_DATA: with it the kernel that is told another size cuts its pages off there, and keeps the
+    // rest. An answer that tells a size from between two changes of another client may be taken in after a page was
+    // filled with both: the zeros behind that size would stay. So it drops all pages of a file of another size.
+    let data = if options.strict { abi::AUTO_INVAL_DATA } else { 0 };
     let transport = if options.uring.is_some() { abi::OVER_IO_URING } else { 0 };
     let flags = offered & (WANTED | data | transport);
     let pages = IO_MAX as u32 / PAGE;
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn only_what_the_kernel_offers_is_answered() {
-        let offer = abi::INIT_EXT | abi::ASYNC_READ | abi::EXPLICIT_INVAL_DATA;
+        let offer = abi::INIT_EXT | abi::ASYNC_READ;
         let (out, agreed) = negotiate(&init(45, offer), InitOptions::default()).unwrap();
         assert_eq!(agreed.flags, offer);
         assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, offer);
@@ -161,10 +164,11 @@ mod tests {
     #[test]
     fn everything_wanted_is_taken_and_nothing_else() {
         let (out, agreed) = negotiate(&init(45, u64::MAX), InitOptions::default()).unwrap();
-        assert_eq!(agreed.flags, WANTED | abi::EXPLICIT_INVAL_DATA);
+        assert_eq!(agreed.flags, WANTED);
         assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
         assert_eq!(agreed.flags & (1 << 16), 0, "write-back cache");
         assert_eq!(agreed.flags & (1 << 3), 0, "atomic truncation");
+        assert_eq!(agreed.flags & abi::EXPLICIT_INVAL_DATA, 0, "pages of another size go");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a page that is not up to date is locked until the answer of the request that concerns it is
 //!   taken in; one that is shows what a process writes before the client has it;
-//! - a size that an answer tells, and that differs, cuts the pages off;
+//! - a size that an answer tells, and that differs, cuts the pages off and drops them;
 //! - what reads at the end of the file as the kernel knows it asks for the size first.
 
 use std::rc::Rc;
@@ -200,7 +200,8 @@ impl Vfs {
         (to, written)
     }
 
-    /// The size of a file changed as an answer told it, from `old`.
+    /// The size of a file changed as an answer told it, from `old`: Linux cuts its pages off and, as Redbud does not
+    /// ask for EXPLICIT_INVAL_DATA, drops the rest.
     pub async fn resized(&self, ino: Ino, old: u64) {
         let size = self.size(ino);
         if let Some(pages) = self.known_pages(ino)
@@ -208,6 +209,7 @@ impl Vfs {
         {
             pages.sizes_told.set(pages.sizes_told.get() + 1);
             pages.truncate(size, u64::MAX).await;
+            self.invalidate(ino, 0, u64::MAX).await;
         }
     }
 }
