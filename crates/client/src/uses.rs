@@ -16,6 +16,8 @@
 //!   invalidation is to set free;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
 //!   page-filling READs need is held as long as there is something to invalidate;
+//! - what the kernel writes back of pages from before a loss is refused; a page that it has had filled since was
+//!   not there before, so what is stored into that is written back;
 //! - a request never waits for a second right while it holds a use.
 
 use std::cell::{Cell, RefCell};
@@ -118,6 +120,8 @@ pub(crate) struct Content {
     outdated: Cell<u32>,
     /// Of what was to be written back of them nothing was refused yet.
     outdated_untold: Cell<bool>,
+    /// Bytes whose pages the kernel has had filled since the last loss, until it has dropped those from before.
+    refilled: RefCell<Vec<(u64, u64)>>,
     /// Uses, drain or rights changed.
     pub changed: Notify,
     /// Held by the recall that drains.
@@ -146,6 +150,7 @@ impl Content {
             acquiring: Cell::new(false),
             outdated: Cell::new(0),
             outdated_untold: Cell::new(false),
+            refilled: RefCell::default(),
             changed: Notify::new(),
             draining: AsyncMutex::new(),
             queued: Cell::new(false),
@@ -197,6 +202,19 @@ impl Content {
     pub fn pages_outdated(&self) {
         self.outdated.set(self.outdated.get() + 1);
         self.outdated_untold.set(true);
+        self.refilled.take();
+    }
+
+    /// Would what the kernel writes back of bytes `range` be of a session that is lost?
+    fn is_outdated(&self, range: (u64, u64)) -> bool {
+        self.outdated.get() > 0 && !subtract(&[range], &self.refilled.borrow()).is_empty()
+    }
+
+    /// The kernel has pages of bytes `range` filled, which it did not have.
+    fn refill(&self, (start, end): (u64, u64)) {
+        if self.outdated.get() > 0 {
+            append(&mut self.refilled.borrow_mut(), start, end);
+        }
     }
 
     /// What the kernel writes back is refused, since a session was lost. That is told once for each loss.
@@ -209,6 +227,9 @@ impl Content {
     /// The kernel has dropped the pages that it had when [`Content::pages_outdated`] was told.
     pub fn pages_dropped(&self) {
         self.outdated.set(self.outdated.get() - 1);
+        if self.outdated.get() == 0 {
+            self.refilled.take();
+        }
     }
 
     /// Are parts held?
@@ -320,11 +341,16 @@ impl Content {
 
     fn note(&self, start: u64, end: u64) {
         if let Some(drain) = self.drain.borrow_mut().as_mut() {
-            match drain.noted.last_mut() {
-                Some(last) if last.1 == start => last.1 = end,
-                _ => drain.noted.push((start, end)),
-            }
+            append(&mut drain.noted, start, end);
         }
+    }
+}
+
+/// Adds a range, to the last one if it follows that.
+fn append(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    match ranges.last_mut() {
+        Some(last) if last.1 == start => last.1 = end,
+        _ => ranges.push((start, end)),
     }
 }
 
@@ -485,8 +511,8 @@ impl Core {
                 return Err(Fault::Stale);
             }
             let changed = content.changed.notified();
-            let outdated = content.outdated.get() > 0 && !planted(Bug::StaleWriteBack);
-            if service == Service::WriteBack && outdated {
+            let refused = service == Service::WriteBack && content.is_outdated(range);
+            if refused && !planted(Bug::StaleWriteBack) {
                 // Others may have written the file since. A recall may wait for this answer.
                 content.refuse_pages();
                 return Err(Fault::Io);
@@ -498,6 +524,7 @@ impl Core {
                     }
                     if service == Service::PageRead {
                         inode.set_pages(true);
+                        content.refill(range);
                     }
                     let in_use = content.use_whole();
                     drop(parked);

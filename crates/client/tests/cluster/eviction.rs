@@ -406,9 +406,13 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
             assert_eq!(reports, [Err(Fault::Io), Ok(())], "every descriptor tells, once");
         }
         assert_eq!(a.write_back(handle, 4096, &[3; 4096]).await, Err(Fault::Io));
+        // A page that is filled anew meanwhile was not there before: what is stored into that arrives.
+        a.read_page(ino, handle, 0).await;
+        assert_eq!(a.write_back(handle, 0, &[5; 4096]).await, Ok(4096));
+        assert_eq!(a.write_back(handle, 4096, &[3; 4096]).await, Err(Fault::Io));
         a.kernel.stuck.set(false);
         cluster.env.sleep(LEASE).await;
-        assert_eq!(b.read(theirs, 0, 4096).await, [2; 4096]);
+        assert_eq!(b.read(theirs, 0, 4096).await, [5; 4096]);
         for handle in [handle, other] {
             assert_eq!(a.client.fsync(handle, false).await, Ok(()), "of all pages together");
         }
