@@ -408,7 +408,12 @@ impl Core {
 
     /// An inode lost a name; `given_up`: with it this client's rights, if it was the last.
     fn unnamed(&self, attr: &Attr, given_up: bool) {
-        let Some(inode) = self.inodes.get(attr.ino) else { return };
+        let known = self.inodes.get(attr.ino);
+        if known.is_none() && self.session.is_idle() {
+            return;
+        }
+        // What was found of it before may be told after this.
+        let inode = known.clone().unwrap_or_else(|| self.told_until_all_are(attr));
         inode.told_removal(attr);
         // Another client may have given it a further name meanwhile: then the server keeps them.
         if given_up && attr.nlink == 0 {

@@ -1,10 +1,13 @@
-//! Recalls that overtake the answer that first tells of their inode.
+//! Recalls, and answers to removals, that overtake the answer that first tells of their inode.
 //!
 //! The answer to who makes a file may wait for the server's log, while another client takes the name away
-//! and the server asks for the rights that went with it.
+//! and the server asks for the rights that went with it. A name may have been found when another process of
+//! this client takes it away, and that answer comes first.
 //!
 //! Invariants:
 //! - such a recall is answered at once; what it took does not come with the answer that it overtook;
+//! - what is removed is known until everything that was under way is answered, so that older attributes are not
+//!   believed, nor rights that went with the removal;
 //! - `OPEN` is kept until everything that was under way is answered: the file may be open then.
 
 use std::cell::RefCell;
@@ -87,6 +90,21 @@ impl Core {
                 None => {}
             }
         });
+    }
+
+    /// The inode that a reply tells of, known at least until everything is answered that is under way.
+    pub(crate) fn told_until_all_are(&self, attr: &Attr) -> Rc<Inode> {
+        let inode = self.told_of(attr);
+        if let Some(core) = self.me.upgrade() {
+            let inode = inode.clone();
+            self.env.spawn(async move {
+                core.session.barrier().await;
+                if inode.is_idle() {
+                    core.inodes.cooled(&inode);
+                }
+            });
+        }
+        inode
     }
 
     /// The inode that a reply tells of, known from now on, without what was taken before it was known.

@@ -75,8 +75,9 @@ struct Dead {
 }
 
 impl Member {
-    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had done anything.
-    fn put(&mut self, (mount, begun): (Mount, Instant)) {
+    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had done anything;
+    /// `since`: the server has begun to evict also the one that it has now, of which it has yet to hear.
+    fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
         let status = mount.client.status();
         let troubled = self.trouble.is_some_and(|(_, until)| until >= begun);
         if status.evictions > 0 && !troubled {
@@ -84,7 +85,8 @@ impl Member {
             log::violation(&text);
         }
         let (client, evictions) = (status.client, status.evictions);
-        self.session = Session { client, evictions, ..Session::default() };
+        let excused = troubled && since.is_some();
+        self.session = Session { client, since, excused, evictions, ..Session::default() };
         self.replayed = begun;
         self.replayed_anew = None;
         self.mount = Some(mount);
@@ -103,6 +105,8 @@ struct Inner {
     operations: u64,
     members: RefCell<Vec<Member>>,
     dead: RefCell<Vec<Dead>>,
+    /// Since when the server evicts clients that have not mounted yet, or are gone.
+    unknown: RefCell<BTreeMap<u64, u64>>,
     /// Clients that live on under other numbers, by those of sessions that the history says are lost.
     lost: RefCell<BTreeMap<u64, usize>>,
     clients: Cell<usize>,
@@ -145,6 +149,7 @@ impl Fleet {
             operations,
             members: RefCell::new((0..slots).map(member).collect()),
             dead: RefCell::default(),
+            unknown: RefCell::default(),
             lost: RefCell::default(),
             clients: Cell::new(0),
             working: Cell::new(0),
@@ -161,7 +166,7 @@ impl Fleet {
         let used: Vec<usize> = slots.filter(|slot| self.0.script.uses(*slot as u32)).collect();
         for &slot in &used {
             let mount = self.mount(slot).await?;
-            self.0.members.borrow_mut()[slot].put(mount);
+            self.put(slot, mount);
         }
         for slot in used {
             self.work(slot);
@@ -315,6 +320,11 @@ impl Fleet {
         members[slot].attempts
     }
 
+    fn put(&self, slot: usize, mount: (Mount, Instant)) {
+        let since = self.0.unknown.borrow().get(&mount.0.client.status().client).copied();
+        self.0.members.borrow_mut()[slot].put(mount, since);
+    }
+
     /// A fresh client mounts, as a process of its node.
     fn come_back(&self, slot: usize, attempt: u64) {
         if self.0.members.borrow()[slot].attempts != attempt {
@@ -324,7 +334,7 @@ impl Fleet {
         node.spawn(async move {
             match this.mount(slot).await {
                 Ok(mount) => {
-                    this.0.members.borrow_mut()[slot].put(mount);
+                    this.put(slot, mount);
                     this.work(slot);
                 }
                 Err(text) => *this.0.failure.borrow_mut() = Some(text),
@@ -448,6 +458,7 @@ impl Fleet {
             member.mount.is_some() && member.session.client == client && !member.session.told
         }) else {
             drop(members);
+            self.0.unknown.borrow_mut().entry(client).or_insert(position);
             return self.bury(false);
         };
         // It may hear of that much later, if the server stands still.

@@ -969,3 +969,38 @@ fn the_capability_goes_with_a_write_into_a_part() {
         }
     });
 }
+
+#[test]
+fn what_is_removed_while_it_is_found_is_not_shown_as_it_was() {
+    for seed in [65, 67, 69, 71] {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            for round in 0..100u64 {
+                let dirs: Vec<String> = (0..8).map(|dir| format!("d{round}-{dir}")).collect();
+                for dir in &dirs {
+                    b.mkdir(Ino::ROOT, dir).await.unwrap();
+                }
+                let (mut found, mut removed) = (Vec::new(), Vec::new());
+                for dir in &dirs {
+                    let (a, dir) = (a.clone(), dir.clone());
+                    found
+                        .push(cluster.env.spawn_join(async move { a.find(Ino::ROOT, &dir).await }));
+                }
+                cluster.env.sleep(Duration::from_micros(round * 4)).await;
+                for dir in dirs {
+                    let (a, dir) = (a.clone(), name(&dir));
+                    removed.push(cluster.env.spawn_join(async move {
+                        a.client.rmdir(&ROOT, Place { dir: Ino::ROOT, name: &dir }).await
+                    }));
+                }
+                for (found, removed) in found.into_iter().zip(removed) {
+                    removed.await.unwrap();
+                    let found = found.await.expect("it was asked for first");
+                    let told = a.client.getattr(found.attr.ino).await;
+                    let gone = told.is_err() || told.is_ok_and(|(attr, _)| attr.nlink == 0);
+                    assert!(gone, "{seed}, {round}: {told:?}");
+                }
+            }
+        });
+    }
+}
