@@ -67,6 +67,8 @@ pub struct Cache {
     version: u64,
     evictions: u64,
     changes: u64,
+    /// Number of the last change by this kernel of an inode that it has forgotten since.
+    forgotten: u64,
     counts_evictions: bool,
 }
 
@@ -192,7 +194,8 @@ impl Cache {
             unstable: 0,
             changed: 0,
             generation,
-            older: false,
+            // It may have been another node of this inode that the change voided.
+            older: asked.changes < self.forgotten,
         };
         self.nodes.insert(attr.ino, node);
     }
@@ -312,6 +315,8 @@ impl Cache {
     /// An inode is forgotten; how often it was looked up.
     pub fn forget(&mut self, ino: Ino) -> u64 {
         self.evictions += 1;
-        self.nodes.remove(&ino).map_or(0, |node| node.lookups)
+        let Some(node) = self.nodes.remove(&ino) else { return 0 };
+        self.forgotten = self.forgotten.max(node.changed);
+        node.lookups
     }
 }
