@@ -6,7 +6,7 @@
 //!   it had written in place, unless a data device does not answer in time (`devices`);
 //! - blocks that an evicted client could write are not reused, and files it could
 //!   write are frozen, until lease and grace have passed and no data device owes a flush, or its process on
-//!   this host is gone;
+//!   this host is gone; by then what it wrote late is stable, too;
 //! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
 
 use std::cell::RefCell;
@@ -328,17 +328,29 @@ fn keeps_removed(server: &Server, client: ClientId) -> bool {
 /// Ends the quarantines whose time has come.
 pub async fn end_quarantines(server: &Rc<Server>) {
     let now = server.env.now();
-    let stands_still = is_any_suspect(server);
     let all: Vec<(ClientId, bool, bool)> = {
         let quarantine = server.quarantine.0.borrow();
         let noted = quarantine.iter().filter(|(_, evicted)| evicted.noted);
-        noted.map(|(&client, e)| (client, e.until <= now && !stands_still, e.local)).collect()
+        noted.map(|(&client, evicted)| (client, evicted.until <= now, evicted.local)).collect()
     };
-    for (client, past, local) in all {
-        let gone = past || (local && is_lock_free(server, client).await);
-        if !gone {
-            continue;
+    let (mut dead, mut past) = (Vec::new(), Vec::new());
+    for (client, over, local) in all {
+        if local && is_lock_free(server, client).await {
+            dead.push(client);
+        } else if over && !is_any_suspect(server) {
+            past.push(client);
         }
+    }
+    let clients = [&dead[..], &past[..]].concat();
+    if clients.is_empty() {
+        return;
+    }
+    // What a device carried out late was read by others, too.
+    flush_for(server, &clients).await;
+    if is_any_suspect(server) {
+        past.clear();
+    }
+    for client in dead.into_iter().chain(past) {
         if let Err(error) = end_quarantine(server, client).await {
             server.failed(&error, "ending a quarantine");
             continue;

@@ -163,6 +163,11 @@ impl Client {
             }
             self.core.lost_unmeant(meant, attr.ino).await;
         }
+        // The kernel moves what it keeps of a name along, with its lifetime: to where nobody would tell of a change.
+        let holds = |dir| self.core.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
+        if holds(from.dir) != holds(to.dir) {
+            self.core.kernel.inc_epoch().await;
+        }
         self.core.untold(&reply).await;
         Ok(())
     }

@@ -1004,3 +1004,30 @@ fn what_is_removed_while_it_is_found_is_not_shown_as_it_was() {
         });
     }
 }
+
+#[test]
+fn a_name_that_is_moved_to_where_others_may_change_names_unheard_is_kept_by_no_kernel() {
+    check(73, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+        let mut told = Vec::new();
+        for (held, to) in [("inside", dir), ("outside", Ino::ROOT)] {
+            for text in [held, "f"] {
+                let (_, opened) = a.create(dir, text, WRONLY).await;
+                a.close(opened.handle).await;
+            }
+            // The names of the root are this client's no more, and those of the directory are.
+            b.put(held, b"x").await;
+            b.list(Ino::ROOT, false).await;
+            a.list(dir, false).await;
+            let entry = a.find(dir, "f").await.unwrap();
+            assert!(!entry.entry_ttl.is_zero(), "{held}");
+            let (old, new) = (name("f"), name("g"));
+            a.kernel.told.borrow_mut().clear();
+            let (from, to) = (Place { dir, name: &old }, Place { dir: to, name: &new });
+            a.client.rename(&ROOT, from, to, 0).await.unwrap();
+            told.push(a.kernel.told.borrow().contains(&Told::Epoch));
+        }
+        assert_eq!(told, [false, true]);
+    });
+}

@@ -1,6 +1,7 @@
 //! A client that is silent for too long loses its session, and says so.
 
 use client::{LockRequest, OpenFlags, SetAttrRequest};
+use env::DiskOptions;
 use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino, LockOwner};
@@ -259,6 +260,28 @@ fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_w
         cluster.env.sleep(Duration::from_secs(1)).await;
         assert_eq!(count("answers again"), 1);
         assert_eq!(b.get("a").await, b"kept");
+    });
+}
+
+#[test]
+fn what_a_device_carried_out_late_for_an_evicted_client_is_stable_when_its_quarantine_ends() {
+    check(6, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"kept").await;
+        cluster.world.isolate("a");
+        let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
+        b.client.setattr(&ROOT, ino, set).await.unwrap();
+        let out = |line: &String| line.contains("is out: what it held is free");
+        assert!(logged().iter().any(out));
+        let options = DiskOptions { write: true, exclusive: false };
+        let device = cluster.env.open_disk("data0", options).await.unwrap();
+        let (at, mut late) = (device.size() - 4096, cluster.env.buffer(4096));
+        late.fill(7);
+        device.write(at, late).await.0.unwrap();
+        let stable = || cluster.data.stable_only().peek(at, 4096) == [7; 4096];
+        assert!(!stable());
+        cluster.env.sleep(LEASE * 2).await;
+        assert!(stable());
     });
 }
 
