@@ -383,7 +383,7 @@ const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone; of data zones only their labels, and these only to repair a lost table of data zones.
+Reads the metadata zone, and of data zones their labels, of which repair writes those anew that are damaged.
 Without --repair nothing is changed: the log is replayed in memory. The
 server must be stopped; for --repair all clients should have unmounted. Repair may be broken off and
 started again. What it cannot mend it leaves as it is, and says so. `redbud fsck --list` explains
@@ -398,6 +398,9 @@ pub struct FsckArgs {
     /// Repair what is found
     #[arg(short = 'y', long)]
     pub repair: bool,
+    /// The device of this data zone has lost its label and is the right one: write the label anew
+    #[arg(long, value_name = "ID", requires = "repair")]
+    pub relabel: Vec<u16>,
     /// List the findings that there are, and what repair does about each
     #[arg(long, conflicts_with_all = ["target", "repair"])]
     pub list: bool,

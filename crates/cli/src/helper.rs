@@ -103,6 +103,7 @@ fn fsck(words: &[String]) -> Result<Run, Failure> {
     Ok(Run::Fsck(FsckArgs {
         target: Some(target.into()),
         repair,
+        relabel: Vec::new(),
         jobs: None,
         list: false,
         ignored: 0,

@@ -61,4 +61,4 @@ pub use roots::RootId;
 pub use side::SideState;
 pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
 pub use txn::Txn;
-pub use zones::ZonePlace;
+pub use zones::{ZonePlace, data_label};

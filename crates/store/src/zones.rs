@@ -2,17 +2,19 @@
 //! counted.
 //!
 //! Invariants:
-//! - labels are read only where the table cannot be; of a data device nothing else is read, and nothing is written;
+//! - of a data device nothing but the label is read, and nothing is written but a label that is none: where its UUID still
+//!   says which zone it is, or whoever runs this does;
 //! - a label counts if it is whole, of this file system, and of the zone as which its device was named;
 //! - whoever needs a label that is not to be had is told of which zone, which device, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use env::{DiskOptions, Env};
-use types::label::{Label, LabelKind};
-use types::limits::BLOCK;
-use types::{PagId, Uuid};
+use types::label::{Label, LabelError, LabelKind};
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{Epoch, PagId, Uuid};
 
+use crate::mfs::Identity;
 use crate::mkfs::PagFormat;
 
 /// Where a data zone lies, as whoever runs this says.
@@ -22,6 +24,65 @@ pub struct ZonePlace<'a> {
     pub id: PagId,
     /// Path of its device.
     pub path: &'a str,
+}
+
+/// A data device whose first block is no label.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Marred {
+    /// The zone as which it was named.
+    pub id: PagId,
+    /// Device, and what is wrong.
+    pub what: String,
+    /// The block still has the zone's UUID.
+    pub ours: bool,
+    /// The device is as large as the zone.
+    pub fits: bool,
+}
+
+/// The label of a data zone.
+pub fn data_label(fs_uuid: Uuid, fs_name: &str, zone: &PagFormat) -> Label {
+    Label {
+        kind: LabelKind::Data,
+        fs_uuid,
+        fs_name: fs_name.to_owned(),
+        pag: zone.id,
+        pag_uuid: zone.uuid,
+        blocks: zone.blocks,
+        fencing_epoch: Epoch(0),
+    }
+}
+
+/// Is there no label on the device of this zone? `None` also if the device is not there, or has another's label: whoever
+/// mounts is told.
+pub(crate) async fn marred(env: &Env, place: &ZonePlace<'_>, zone: &PagFormat) -> Option<Marred> {
+    let options = DiskOptions { write: false, exclusive: false };
+    let disk = env.open_disk(place.path, options).await.ok()?;
+    let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
+    let (why, ours) = match read.map(|()| Label::decode(&block)) {
+        Ok(Ok(_) | Err(LabelError::Version(_))) => return None,
+        Ok(Err(error)) => (error.to_string(), Label::pag_uuid_in(&block) == Some(zone.uuid)),
+        Err(error) => (format!("its label cannot be read: {error}"), false),
+    };
+    let fits = disk.size() / BLOCK_U64 >= zone.blocks;
+    Some(Marred { id: zone.id, what: format!("{}: {why}", place.path), ours, fits })
+}
+
+/// Writes the label of a zone anew.
+///
+/// # Errors
+/// They name the device.
+pub(crate) async fn relabel(
+    env: &Env,
+    place: &ZonePlace<'_>,
+    identity: &Identity,
+    zone: &PagFormat,
+) -> std::io::Result<()> {
+    let options = DiskOptions { write: true, exclusive: false };
+    let disk = env.open_disk(place.path, options).await?;
+    let mut block = env.buffer(BLOCK);
+    block.copy_from_slice(&data_label(identity.uuid, &identity.name, zone).encode());
+    disk.write(0, block).await.0?;
+    disk.flush().await
 }
 
 /// The labels of data zones, each as it was found, or why it was not.

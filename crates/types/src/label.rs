@@ -3,7 +3,7 @@
 //! Invariants:
 //! - whoever opens a device reads its label before anything else and refuses
 //!   what is not meant for it: a client refuses metadata, a server refuses data;
-//! - a label is written by mkfs and changed only by raising the fencing epoch;
+//! - a label is written by mkfs and changed only by raising the fencing epoch; `fsck` writes one that is damaged anew;
 //! - [`Label::decode`] is total: any 4096 bytes are a label or a [`LabelError`].
 //!
 //! All integers are little-endian. The block is 4096 bytes:
@@ -154,6 +154,11 @@ impl Label {
         let crc = crc32c(&block);
         block[CRC..][..4].copy_from_slice(&crc.to_le_bytes());
         block
+    }
+
+    /// The UUID of the zone in a block that may be no label any more.
+    pub fn pag_uuid_in(bytes: &[u8]) -> Option<Uuid> {
+        Some(Uuid(bytes.get(PAG_UUID..PAG_UUID + 16)?.try_into().ok()?))
     }
 
     /// Reads the label in the first block of a device.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use store::fsck::{
     Counts, FsckOptions, JOBS_MAX, Lost, ProblemKind, Repaired, Report as Findings, Severity,
 };
+use types::PagId;
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
@@ -197,13 +198,19 @@ fn jobs(args: &FsckArgs) -> usize {
 
 async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired, Failure> {
     let (repair, jobs) = (args.repair, jobs(args));
+    let relabel: Vec<PagId> = args.relabel.iter().copied().map(PagId).collect();
+    if let Some(id) = relabel.iter().find(|id| cluster.data.iter().all(|(zone, _)| zone != *id)) {
+        let text = format!("--relabel {id}: the cluster's file names no data zone {id}");
+        return Err(Failure::failed("RB-FSCK", text).with_code(code::USAGE));
+    }
     let path = cluster.metadata.path.display().to_string();
     let disk =
         open_exclusive(env, &path, repair).await.map_err(|error| failed(error.to_string()))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
     let paths = cluster.zone_paths();
     let zones = &zone_places(&paths)[..];
-    let options = FsckOptions { cache_bytes: cluster.cache as usize, progress, jobs, zones };
+    let cache_bytes = cluster.cache as usize;
+    let options = FsckOptions { cache_bytes, progress, jobs, zones, relabel: &relabel };
     let error = |error: store::StoreError| failed(error.to_string());
     if repair {
         return store::fsck::repair(env, &disk, options).await.map_err(error);
@@ -339,6 +346,10 @@ fn describe_repair(repair: &Repair, left: bool) -> String {
     text
 }
 
+fn is_data_label(problem: &Problem) -> bool {
+    problem.kind == ProblemKind::DamagedDataLabel.name()
+}
+
 fn describe(report: &Report) -> String {
     let mut text = match &report.repair {
         Some(repair) => describe_repair(repair, !report.clean),
@@ -357,6 +368,9 @@ fn describe(report: &Report) -> String {
         text += match (report.repair.is_some(), risk) {
             (true, true) if wanted => {
                 "give repair what it wants first: what is left after that it tells anew\n"
+            }
+            (true, true) if report.problems.iter().all(is_data_label) => {
+                "the metadata are whole; see that each data zone has the `path` of its own device\n"
             }
             (true, true) => {
                 "what cannot be read gives errors: save what can, and restore the metadata device \

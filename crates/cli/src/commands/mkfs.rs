@@ -14,7 +14,7 @@ use store::{
     Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Attr, Epoch, Fault, Ino, Label, LabelKind, PagId, Uuid};
+use types::{Attr, Fault, Ino, Label, PagId, Uuid};
 
 use crate::args::MkfsArgs;
 use crate::config::{Cluster, DATA_MIN, METADATA_MIN, Zone};
@@ -256,21 +256,14 @@ async fn label(
     zone: &Opened,
     fs_uuid: Uuid,
 ) -> Result<PagFormat, Failure> {
-    let label = Label {
-        kind: LabelKind::Data,
-        fs_uuid,
-        fs_name: cluster.name.clone(),
-        pag: zone.pag,
-        pag_uuid: env.random_uuid(),
-        blocks: zone.disk.size() / BLOCK_U64,
-        fencing_epoch: Epoch(0),
-    };
+    let (uuid, blocks) = (env.random_uuid(), zone.disk.size() / BLOCK_U64);
+    let format = PagFormat { id: zone.pag, uuid, blocks };
     let mut block = IoBuf::zeroed(BLOCK);
-    block.copy_from_slice(&label.encode());
+    block.copy_from_slice(&store::data_label(fs_uuid, &cluster.name, &format).encode());
     let (written, _) = zone.disk.write(0, block).await;
     written.map_err(|error| failed(error.to_string()))?;
     zone.disk.flush().await.map_err(|error| failed(error.to_string()))?;
-    Ok(PagFormat { id: label.pag, uuid: label.pag_uuid, blocks: label.blocks })
+    Ok(format)
 }
 
 fn at(path: &Path, error: &std::io::Error) -> Failure {

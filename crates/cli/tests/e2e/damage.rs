@@ -316,6 +316,50 @@ fn a_lost_table_of_data_zones_is_built_from_the_labels_of_the_data_devices() {
 }
 
 #[test]
+fn a_label_of_a_data_device_is_written_anew_if_it_is_known_whose_it_was_or_said() {
+    let mut cluster = Cluster::mounted();
+    let file = cluster.root().join("file");
+    fs::write(&file, vec![9; 100_000]).unwrap();
+    cluster.unmount(0);
+    cluster.stop_server();
+    let mut label = vec![0; 4096];
+    let device = fs::File::open(cluster.dir.join("data1.img")).unwrap();
+    device.read_exact_at(&mut label, 0).unwrap();
+    let fsck = |more: &[&str], code: i32| {
+        let output = run(redbud().arg("fsck").args(more).arg(&cluster.config));
+        let said = describe(&output);
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
+        said
+    };
+    let is_whole = || {
+        let mut now = vec![0; 4096];
+        device.read_exact_at(&mut now, 0).unwrap();
+        now == label
+    };
+    overwrite(&cluster, "data1.img", 200, &[1]);
+    let said = fsck(&[], 4);
+    assert!(said.contains("DamagedDataLabel") && said.contains("data1.img"), "{said}");
+    let said = fsck(&["--repair"], 1);
+    assert!(is_whole() && said.contains("written anew"), "{said}");
+    fsck(&[], 0);
+
+    overwrite(&cluster, "data1.img", 0, &[0; 4096]);
+    assert_server_refuses(&cluster, "data1.img");
+    let said = fsck(&["--repair"], 4);
+    assert!(!is_whole() && said.contains("--relabel 1"), "{said}");
+    assert!(!said.contains("backup"), "{said}");
+    let said = fsck(&["--repair", "--relabel", "2"], 16);
+    assert!(said.contains("no data zone 2"), "{said}");
+    fsck(&["--relabel", "1"], 16);
+    fsck(&["--repair", "--relabel", "1"], 1);
+    assert!(is_whole());
+    cluster.start_server();
+    cluster.remount(0, &[]);
+    assert!(fs::read(&file).unwrap() == vec![9; 100_000]);
+    cluster.finish();
+}
+
+#[test]
 fn a_server_does_not_start_on_a_part_of_the_data_zones() {
     let cluster = Cluster::formatted(&Spec::default());
     let whole = fs::read_to_string(&cluster.config).unwrap();

@@ -14,7 +14,7 @@ use types::{
 
 use super::jobs_tests::same_report;
 use super::tests::{Outcome, settled};
-use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, repair};
+use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::block::{self, BlockType};
 use crate::dump::stream::{Reader, Record};
 use crate::dump::{Dumped, dump};
@@ -36,7 +36,7 @@ pub(crate) const WRITE: DiskOptions = DiskOptions { write: true, exclusive: fals
 pub(crate) const SIZE: u64 = 8 << 20;
 const LOG: u64 = 1 << 20;
 const SMALL: FsckOptions<'_> =
-    FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &ZONES };
+    FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &ZONES, relabel: &[] };
 /// The data zones, whose devices are there in every world.
 pub(crate) const ZONES: [ZonePlace<'_>; 2] =
     [ZonePlace { id: PagId(3), path: "zone3" }, ZonePlace { id: PagId(4), path: "zone4" }];
@@ -640,6 +640,71 @@ fn a_lost_table_of_data_zones_is_built_from_their_labels_and_from_all_of_them_or
         assert_eq!((contents(&same), zones(&same)), before, "{wanted:?}");
         assert_eq!(run_fsck(&same).problems, [], "{wanted:?}");
     }
+}
+
+#[test]
+pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_it_was() {
+    let disk = populated();
+    let whole = zone_label(PagId(4)).encode();
+    type Change = fn(&mut [u8; BLOCK]);
+    // What is left of the label, whether --relabel names the zone, whether the device is large enough, and what is
+    // said of it; nothing is said of what is mended.
+    let cases: [(Change, bool, bool, Option<&str>); 8] = [
+        (|_| {}, true, true, None),
+        (|block| block[100] ^= 1, false, true, None),
+        (|block| block[..8].fill(0), false, true, None),
+        (|block| block[100] ^= 1, true, false, Some("is smaller than the zone")),
+        (|block| block[33] ^= 1, false, true, Some("`--relabel 4` says so")),
+        (|block| block.fill(0), false, true, Some("`--relabel 4` says so")),
+        (|block| block.fill(0), true, true, None),
+        (|block| block.fill(0), true, false, Some("is smaller than the zone")),
+    ];
+    for (number, (change, relabel, large, left)) in cases.into_iter().enumerate() {
+        let (disk, mut block) = (disk.fork(), whole);
+        change(&mut block);
+        let marred = block != whole;
+        let world = SimWorld::new(1);
+        world.attach("meta", &disk);
+        let bytes = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
+        let zone = world.disk("zone4", bytes);
+        zone.poke(0, &block);
+        let relabel: &[PagId] = if relabel { &[PagId(4)] } else { &[] };
+        let options = FsckOptions { zones: &ZONES[1..], relabel, ..SMALL };
+        let (before, repaired, after) = world.run(|env| async move {
+            let disk = env.open_disk("meta", WRITE).await.unwrap();
+            let before = fsck(&env, &disk, options).await.unwrap().problems;
+            let repaired = repair(&env, &disk, options).await.unwrap();
+            (before, repaired, fsck(&env, &disk, options).await.unwrap().problems)
+        });
+        let subjects =
+            |all: &[Problem]| -> Vec<_> { all.iter().map(|it| (it.kind, it.subject)).collect() };
+        let it = (ProblemKind::DamagedDataLabel, Subject::Data(PagId(4), PagBlock(0)));
+        let found = if marred { vec![it] } else { vec![] };
+        assert_eq!(subjects(&before), found, "{number}");
+        assert_eq!(subjects(&repaired.found), found, "{number}");
+        match left {
+            None => {
+                assert_eq!((repaired.left.problems, after), (vec![], vec![]), "{number}");
+                assert_eq!(zone.peek(0, BLOCK), whole, "{number}");
+            }
+            Some(text) => {
+                let told = &repaired.left.problems[0].detail;
+                assert!(told.contains(text), "{number}: {told}");
+                assert_eq!(
+                    (subjects(&after), zone.peek(0, BLOCK)),
+                    (vec![it], block.to_vec()),
+                    "{number}"
+                );
+            }
+        }
+        assert_eq!(
+            repaired.done.len(),
+            usize::from(left.is_none()),
+            "{number}: {:?}",
+            repaired.done
+        );
+    }
+    settled(ProblemKind::DamagedDataLabel, Outcome::Mended);
 }
 
 /// Does the table have so many zones, each with something free?

@@ -29,7 +29,8 @@ fn timed(disk: &SimDisk, jobs: usize) -> (Report, Duration) {
     world.attach("meta", disk);
     world.run(|env| async move {
         let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-        let options = FsckOptions { cache_bytes: 0, progress: None, jobs, zones: &[] };
+        let options =
+            FsckOptions { cache_bytes: 0, progress: None, jobs, zones: &[], relabel: &[] };
         let begin = env.now();
         let report = fsck(&env, &disk, options).await.unwrap();
         (report, env.now().since(begin))

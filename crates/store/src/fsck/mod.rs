@@ -30,6 +30,7 @@ mod format_tests;
 mod gaps;
 #[cfg(test)]
 mod jobs_tests;
+mod labels;
 mod layouts;
 mod links;
 mod lmap;
@@ -54,7 +55,7 @@ pub(crate) mod tests;
 use std::collections::BTreeSet;
 
 use env::{Disk, Env};
-use types::{ClientId, Ino, MetaBlock};
+use types::{ClientId, Ino, MetaBlock, PagId};
 
 pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
@@ -81,13 +82,15 @@ pub struct FsckOptions<'a> {
     pub progress: Option<fn(u64, u64)>,
     /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is the caller's own.
     pub jobs: usize,
-    /// Where the data zones lie: repair reads their labels if the table of data zones is lost.
+    /// Where the data zones lie: their labels are looked at, and if the table of data zones is lost, repair takes it from them.
     pub zones: &'a [ZonePlace<'a>],
+    /// Zones whose devices are meant, though their labels say nothing any more: repair writes those anew.
+    pub relabel: &'a [PagId],
 }
 
 impl Default for FsckOptions<'_> {
     fn default() -> Self {
-        FsckOptions { cache_bytes: 256 << 20, progress: None, jobs: 1, zones: &[] }
+        FsckOptions { cache_bytes: 256 << 20, progress: None, jobs: 1, zones: &[], relabel: &[] }
     }
 }
 
@@ -167,11 +170,14 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let label = mfs.is_label_damaged();
+    let (label, marred) = (mfs.is_label_damaged(), labels::marred(env, &mfs, options).await);
     mfs.close().await?;
     report.map(|mut report| {
         if label {
             report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
+        }
+        for (_, marred) in marred {
+            report.add(ProblemKind::DamagedDataLabel, labels::subject(&marred), marred.what);
         }
         report
     })

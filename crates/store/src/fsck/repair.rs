@@ -17,7 +17,7 @@ use super::fix::maps::make_map;
 use super::fix::{Fixer, Kept};
 use super::lost::{Losses, Lost};
 use super::plan::{Fix, Plan, Stage, Stages};
-use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, whole_check};
+use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, labels, whole_check};
 use crate::error::StoreError;
 use crate::mfs::Mfs;
 use crate::mkfs::write_label;
@@ -69,7 +69,7 @@ impl Memory {
 }
 
 impl Repaired {
-    fn note(&mut self, line: String) {
+    pub(super) fn note(&mut self, line: String) {
         push(&mut self.done, line, &mut self.omitted);
     }
 
@@ -202,6 +202,7 @@ pub async fn repair(
     let label = mfs.is_label_damaged();
     let features = mfs.superblock().features;
     let mut out = mend(&mfs, options).await?;
+    labels::repair(env, &mfs, options, &mut out).await;
     let device = mfs.device();
     mfs.close().await?;
     let mut superblock = mfs.superblock();

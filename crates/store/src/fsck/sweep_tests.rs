@@ -34,7 +34,7 @@ use crate::trees::{CHUNKS, PAGS};
 use crate::txn::Txn;
 
 const OPTIONS: FsckOptions<'_> =
-    FsckOptions { cache_bytes: 0, progress: None, jobs: 1, zones: &[] };
+    FsckOptions { cache_bytes: 0, progress: None, jobs: 1, zones: &[], relabel: &[] };
 /// Segments of each of the files that fill leaves of the extent tree.
 const SEGMENTS: u64 = 700;
 

@@ -1179,6 +1179,7 @@ const HERE: &[fn()] = &[
 const ELSEWHERE: &[fn()] = &[
     super::lmap::tests::what_is_wrong_in_a_name_map_is_found,
     super::device_tests::the_label_is_written_anew_and_a_damaged_log_is_left,
+    super::device_tests::a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_it_was,
     crate::golden::slots_of_another_size_than_the_superblock_says_are_told_and_lose_nothing_by_repair,
 ];
 

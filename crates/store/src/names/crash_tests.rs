@@ -631,9 +631,13 @@ fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
         let before = disk.counts();
         let report = world.run(|env| async move {
             let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-            fsck(&env, &disk, FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[] })
-                .await
-                .unwrap()
+            fsck(
+                &env,
+                &disk,
+                FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[], relabel: &[] },
+            )
+            .await
+            .unwrap()
         });
         assert_eq!(report.problems, []);
         assert!(report.counts.inodes > 10);
@@ -717,9 +721,13 @@ fn run_fsck(disk: &SimDisk) -> crate::fsck::Report {
     world.attach("meta", disk);
     world.run(|env| async move {
         let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-        fsck(&env, &disk, FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[] })
-            .await
-            .unwrap()
+        fsck(
+            &env,
+            &disk,
+            FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[], relabel: &[] },
+        )
+        .await
+        .unwrap()
     })
 }
 

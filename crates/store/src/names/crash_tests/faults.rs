@@ -338,7 +338,13 @@ fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_remove
                 fsck(
                     &env,
                     &disk,
-                    FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[] },
+                    FsckOptions {
+                        cache_bytes: 0,
+                        progress: None,
+                        jobs: 2,
+                        zones: &[],
+                        relabel: &[],
+                    },
                 )
                 .await
                 .unwrap()
