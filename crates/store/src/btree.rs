@@ -314,10 +314,15 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         from: &[u8; K],
         mut each: impl FnMut(&[u8; K], &[u8; V]) -> bool,
     ) -> Result<(), Stop> {
-        if let Some(root) = self.root(txn)? {
-            self.walk(txn, root, None, Some(from), &mut each)?;
-        }
-        Ok(())
+        let Some(root) = self.root(txn)? else { return Ok(()) };
+        // Who goes on from the key that was found would never end if it were one before.
+        let (mut least, mut ordered) = (*from, true);
+        self.walk(txn, root, None, Some(from), &mut |key, value| {
+            ordered = least <= *key;
+            least = *key;
+            ordered && each(key, value)
+        })?;
+        if ordered { Ok(()) } else { Err(self.corrupt(txn, "keys of a tree are out of order")) }
     }
 
     /// At most `max` entries from the key `from` on, in order.

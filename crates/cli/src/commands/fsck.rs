@@ -121,7 +121,9 @@ pub fn run(args: &FsckArgs) -> Ended {
     };
     let status = status(&outcome);
     let report = report(&cluster, args.repair, outcome);
-    output::print_report(args.output, &report, describe)?;
+    // What was repaired and lost is so, whether anybody can read of it or not.
+    let unsaid = |failure: Failure| failure.with_code(status | code::OPERATION);
+    output::print_report(args.output, &report, describe).map_err(unsaid)?;
     Ok(status)
 }
 

@@ -52,7 +52,7 @@ mod sweep_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use env::{Disk, Env};
 use types::{ClientId, Ino, MetaBlock, PagId};
@@ -238,6 +238,8 @@ struct Check {
     shared: BTreeSet<MetaBlock>,
     /// Content blocks that no chunk has, with inodes that are missing.
     stranded: Vec<(MetaBlock, stranded::Said)>,
+    /// Files that map more blocks than their slots count, and how many more.
+    greedy: BTreeMap<Ino, u64>,
     /// Inodes that count more names than were met.
     nameless: BTreeSet<Ino>,
     /// Directories that lack content blocks at the end.
@@ -266,6 +268,7 @@ impl Check {
             pieces: Vec::new(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),
+            greedy: BTreeMap::new(),
             nameless: BTreeSet::new(),
             short: Vec::new(),
             mapless: Vec::new(),

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use types::limits::{BLOCK_U64, CONTENT_MAX};
+use types::limits::{BLOCK_U64, CONTENT_MAX, SYMLINK_MAX};
 use types::{DirNo, FileKind, HashMap, Ino, Name};
 
 use super::digest::{Digest, Rest, Unit, position};
@@ -603,7 +603,9 @@ impl Check {
             None => Some(slot.rest().to_vec()),
         };
         let size = slot.attr().size;
-        let len = bytes.map(|bytes| bytes.len() as u64).filter(|&len| len > 0);
+        let len = bytes
+            .map(|bytes| bytes.len() as u64)
+            .filter(|len| (1..=SYMLINK_MAX as u64).contains(len));
         if len != Some(size) {
             self.found(ProblemKind::BadTarget, Subject::Inode(slot.ino()), format!("size {size}"));
             self.plan.add(Fix::Target(at, len));

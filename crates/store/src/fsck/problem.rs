@@ -162,7 +162,7 @@ kinds! {
         "it is set to the sum";
     /// One data block in two layouts.
     SharedDataBlock = Error, "a data block belongs to two files",
-        "the file that was changed last keeps it, at the same time that of the lower number; the other has a hole there";
+        "a segment by which its file maps more than it counts is cut to that; then the file that was changed last keeps the block, at the same time that of the lower number; the other has a hole there";
     /// One data block with two owners, not both files.
     DoubleDataBlock = Error, "a data block has two owners",
         "a file keeps it before space that was given up, that before a pool, that before free space";

@@ -99,7 +99,14 @@ impl std::fmt::Debug for Piece {
 impl Check {
     pub(super) async fn space(&mut self) -> Result<(), StoreError> {
         self.extents().await?;
-        self.compare_files();
+        let wrong = self.compare_files();
+        self.spaces().await?;
+        // When whatever lies in the way of a file's segments has been settled.
+        wrong.into_iter().for_each(|ino| self.plan.add(Fix::Recount(ino)));
+        Ok(())
+    }
+
+    async fn spaces(&mut self) -> Result<(), StoreError> {
         self.owners().await?;
         let mut pags = BTreeMap::new();
         self.walk((PAGS, TreeName::Pags, "data zones"), |_, key, value| {
@@ -211,7 +218,8 @@ impl Check {
         .await
     }
 
-    fn compare_files(&mut self) {
+    /// Files whose segments are not what their slots count.
+    fn compare_files(&mut self) -> BTreeSet<Ino> {
         let mut wrong: Vec<(Ino, ProblemKind, String)> = Vec::new();
         for (&ino, seen) in &self.tree.inodes {
             if seen.kind != FileKind::Regular {
@@ -221,16 +229,19 @@ impl Check {
                 let detail = format!("{} segments counted, {} found", seen.counted, seen.found);
                 wrong.push((ino, ProblemKind::BadLayout, detail));
             }
+            if seen.blocks < seen.mapped {
+                self.greedy.insert(ino, seen.mapped - seen.blocks);
+            }
             if seen.blocks != seen.mapped {
                 let detail = format!("{} blocks counted, {} mapped", seen.blocks, seen.mapped);
                 wrong.push((ino, ProblemKind::WrongBlockCount, detail));
             }
         }
         wrong.sort_unstable();
-        for (ino, kind, detail) in wrong {
-            self.found(kind, Subject::Inode(ino), detail);
-            self.plan.add(Fix::Recount(ino));
+        for (ino, kind, detail) in &wrong {
+            self.found(*kind, Subject::Inode(*ino), detail);
         }
+        wrong.into_iter().map(|(ino, ..)| ino).collect()
     }
 
     async fn owners(&mut self) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use types::limits::CONTENT_MAX;
 use types::{
     Attr, ClientId, DirNo, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
-    PagBlock, PagId,
+    PagBlock, PagId, Timestamp,
 };
 
 use super::jobs_tests::checked;
@@ -18,7 +18,7 @@ use crate::features::{Feature, Features};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
 use crate::format::extent::{extent_key, extent_value};
 use crate::format::namespace::{Entry, Stream};
-use crate::format::number::{Place, home_of, ino_of};
+use crate::format::number::{ATTIC, Place, home_of, ino_of};
 use crate::format::slot::{self, FRAGMENT, SLOTS_PER_BLOCK, Slot, SlotSize};
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
 use crate::mfs::Mfs;
@@ -491,6 +491,13 @@ fn names_that_lead_wrong_are_found() {
         txn.put_link(world.dir, b"wrong", world.file, FileKind::Fifo)?;
         Ok(Subject::Inode(world.file))
     });
+    planted(ProblemKind::WrongLinkCount, 1, |_, txn| {
+        slot(txn, ATTIC, |slot| {
+            let attr = slot.attr();
+            slot.set_attr(&Attr { nlink: 7, ..attr });
+        })?;
+        Ok(Subject::Inode(ATTIC))
+    });
     planted(ProblemKind::WrongLinkCount, 1, |world, txn| {
         txn.put_link(world.dir, b"more", world.file, FileKind::Regular)?;
         Ok(Subject::Inode(world.file))
@@ -913,6 +920,34 @@ fn data_blocks_with_two_owners_or_none_are_found() {
         assert!(len > 0);
         Ok(Subject::Data(pag, start))
     });
+}
+
+#[test]
+fn a_segment_that_is_longer_than_its_file_counts_takes_nothing_from_anybody() {
+    let world = world();
+    let taken = run(&world.mfs, |txn| txn.layout(world.file, FileBlock(0), 1))[0];
+    let before = contents(&world);
+    for (start, pag) in [(5000, PagId(1)), (taken.addr.0, taken.pag)] {
+        run(&world.mfs, |txn| {
+            // Of two files the one that was changed last would keep a block.
+            let attr = txn.attr(world.orphan)?.unwrap();
+            let ctime = Timestamp { seconds: i64::MAX / 2, nanos: 0 };
+            txn.set_attr(&Attr { ctime, size: 10, ..attr })?;
+            slot(txn, world.orphan, |slot| {
+                slot.set_segments(&[Extent { pag, len: 3000, ..segment(0, start) }]);
+                slot.set_blocks(2999);
+            })
+        });
+        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
+        let cut = repaired.done.iter().filter(|line| line.contains("that it counts")).count();
+        assert_eq!(cut, 1, "{:#?}", repaired.done);
+        let mapped = run(&world.mfs, |txn| txn.layout(world.orphan, FileBlock(0), 9));
+        assert_eq!(mapped[0].len, 2999, "{:#?}", repaired.done);
+        if pag == PagId(1) {
+            assert_eq!(contents(&world)["file"], before["file"]);
+        }
+    }
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //!
 //! Invariants:
 //! - the counts in the table of data zones are not believed, and set at the very end;
+//! - a segment that makes its file map more blocks than the slot counts, and has blocks that are others' or none, is cut to what
+//!   the slot counts, before it takes anything from anybody;
 //! - whatever changes the segments of a file counts them anew ([`rewrite`]), and tells which blocks of it are mapped no more: those
 //!   whose segments it takes, and those that the slot counts and nothing has.
 
 use types::{Extent, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
 
 use super::{Change, Done, Fixer};
-use crate::error::Stop;
+use crate::error::{Stop, StoreError};
 use crate::format::extent::{behind_block_0, decode_extent, ino_of_key};
 use crate::format::slot::Slot;
 use crate::format::space::{Freed, PagRecord, decode_run_key, pag_key, pool_key, run_key};
@@ -42,8 +44,18 @@ impl Fixer {
                 })
                 .await
             }
-            Fix::Overlap(a, b) => self.telling(|txn| overlap(txn, gaps, &a, &b)).await,
+            Fix::Overlap(a, b) => {
+                if let Some(done) = self.trim(&a).await?.or(self.trim(&b).await?) {
+                    return Ok(done);
+                }
+                let gaps = &self.kept.gaps;
+                self.telling(|txn| overlap(txn, gaps, &a, &b)).await
+            }
             Fix::Outside(piece, from, to) => {
+                if let Some(done) = self.trim(&piece).await? {
+                    return Ok(done);
+                }
+                let gaps = &self.kept.gaps;
                 self.telling(|txn| {
                     let lost = cut(txn, gaps, &piece, from, to)?;
                     let owner = piece.owner();
@@ -77,6 +89,29 @@ impl Fixer {
             }
             _ => Ok(None),
         }
+    }
+}
+
+impl Fixer {
+    /// Cuts a piece of a file that by it alone maps more than it counts. `None`: it is none.
+    async fn trim(&mut self, piece: &Piece) -> Result<Option<Option<Change>>, StoreError> {
+        let Owner::File(ino) = piece.owner() else { return Ok(None) };
+        let more = self.check.greedy.get(&ino).copied();
+        let Some(more) = more.filter(|&more| more < piece.len()) else { return Ok(None) };
+        // What else overlaps it is found again, if it still does.
+        if !self.trimmed.insert(ino) {
+            return Ok(Some(None));
+        }
+        let (from, to) = (piece.end() - more, piece.end());
+        let gaps = &self.kept.gaps;
+        let done = self
+            .telling(|txn| {
+                let lost = cut(txn, gaps, piece, from, to)?;
+                let line = format!("a segment of inode {ino} was cut to the blocks that it counts");
+                Ok(Change::losing(line, lost))
+            })
+            .await?;
+        Ok(Some(done))
     }
 }
 

@@ -16,7 +16,7 @@ mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use types::{DirNo, Lsn, MetaBlock, Transno};
+use types::{DirNo, Ino, Lsn, MetaBlock, Transno};
 
 use super::Check;
 use super::gaps::Gaps;
@@ -179,6 +179,8 @@ pub(super) struct Fixer {
     pub(super) kept: Kept,
     evidence: Option<Evidence>,
     circle_broken: bool,
+    /// Files of which a segment was cut to what they count.
+    trimmed: BTreeSet<Ino>,
     /// What labels of data zones are wanted for, and are not to be had.
     pub(super) wanted: Vec<String>,
 }
@@ -191,6 +193,7 @@ impl Fixer {
             kept,
             evidence: None,
             circle_broken: false,
+            trimmed: BTreeSet::new(),
             wanted: Vec::new(),
         }
     }
