@@ -226,10 +226,10 @@ fn clients_see_one_file_system_under_all_faults() {
 }
 
 /// Seeds of campaigns that failed once: all faults, 150 operations, two executors. `REDBUD_SEED` names another one.
-const FAILED: [u64; 25] = [
+const FAILED: [u64; 27] = [
     552, 37375, 50551, 100253, 100358, 122535, 122706, 127450, 11463, 6023156, 6032845, 8002995,
     8008875, 8012033, 8021169, 8059185, 8065237, 8075323, 8097923, 8103160, 11016234, 11018645,
-    11060379, 12000689, 13002337,
+    11060379, 12000689, 13002337, 14012695, 14015345,
 ];
 
 #[test]
