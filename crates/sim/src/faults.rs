@@ -191,6 +191,8 @@ pub struct Injector {
     pub ended: Rc<Cell<bool>>,
     /// Faults made.
     pub made: Rc<RefCell<Made>>,
+    /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in `made`, by another measure.
+    pub numbered: Rc<Cell<u32>>,
     /// What is seen.
     pub history: History,
     /// Seed of the checks of images.
@@ -226,6 +228,7 @@ impl Injector {
             if !self.script.takes(step) {
                 continue;
             }
+            self.numbered.set(index + 1);
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
             *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));

@@ -9,6 +9,8 @@
 //!   its end, and that it never did;
 //! - where changes may be lost, a candidate knows what led to it, so that it can be led there
 //!   again without them;
+//! - it accuses only while no search was given up; what nothing explains after that ends the judging, and
+//!   where it ended is told;
 //! - before a step others that still run are tried only if the order can matter: their
 //!   footprints meet, directly or through others. So no candidate is lost.
 
@@ -53,6 +55,15 @@ pub struct Unexplained {
     pub text: String,
 }
 
+/// The end of judging before the end of the history. It is no accusation, and no acquittal either.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Abandoned {
+    /// The end of the first step that was not judged, and after which none was.
+    pub from: u64,
+    /// For people: why.
+    pub text: String,
+}
+
 /// See the module.
 pub struct Judge {
     candidates: Vec<Candidate>,
@@ -60,6 +71,8 @@ pub struct Judge {
     pub tries: u64,
     /// Searches given up: nothing is said about them.
     pub given_up: u64,
+    /// Where it stopped judging, if it did.
+    pub abandoned: Option<Abandoned>,
 }
 
 /// What the whole history says, whatever moment is judged.
@@ -239,15 +252,16 @@ impl Judge {
     pub fn new(state: State) -> Judge {
         let start =
             Candidate { state: Rc::new(state), done: Vec::new(), past: None, ways: Rc::default() };
-        Judge { candidates: vec![start], tries: 0, given_up: 0 }
+        Judge { candidates: vec![start], tries: 0, given_up: 0, abandoned: None }
     }
 
-    /// The states that explain everything; all steps have ended.
+    /// The states that explain everything; all steps have ended. None is left where judging was abandoned.
     pub fn states(&self) -> impl Iterator<Item = &State> {
         self.candidates.iter().map(|candidate| &*candidate.state)
     }
 
-    /// Settles a history in which all steps have ended.
+    /// Settles a history in which all steps have ended. That it holds is said of the steps before
+    /// [`Judge::abandoned`] alone.
     pub fn settle(&mut self, calls: &[Call]) -> Result<(), Unexplained> {
         let mut ends: Vec<usize> = (0..calls.len()).collect();
         ends.sort_by_key(|&index| (calls[index].ended, index));
@@ -262,8 +276,16 @@ impl Judge {
             }
             running.retain(|&index| index != target);
             self.end(calls, &whole, &running, target)?;
+            if self.abandoned.is_some() {
+                break;
+            }
         }
         Ok(())
+    }
+
+    fn abandon(&mut self, from: u64, text: String) {
+        self.candidates.clear();
+        self.abandoned = Some(Abandoned { from, text });
     }
 
     fn end(
@@ -313,7 +335,8 @@ impl Judge {
             if search.tries >= most {
                 self.given_up += 1;
                 if self.given_up >= GIVEN_UP_MAX {
-                    // No candidate is left, and the rest is not judged.
+                    let text = format!("{GIVEN_UP_MAX} searches were given up");
+                    self.abandon(calls[target].ended, text);
                     return Ok(());
                 }
             }
@@ -325,12 +348,15 @@ impl Judge {
             self.given_up += 1;
             found.truncate(CANDIDATES_MAX);
         }
-        if found.is_empty() && self.given_up > 0 {
-            // Perhaps what was not looked at explains it: the rest is not judged.
-            return Ok(());
-        }
         if found.is_empty() {
-            return Err(unexplained(calls, running, target, expected));
+            let unexplained = unexplained(calls, running, target, expected);
+            if self.given_up == 0 {
+                return Err(unexplained);
+            }
+            // Perhaps what was not looked at explains it.
+            let text = format!("after {} searches given up nothing explains", self.given_up);
+            self.abandon(calls[target].ended, format!("{text}\n  {}", unexplained.text));
+            return Ok(());
         }
         self.candidates = found;
         Ok(())

@@ -33,6 +33,7 @@ mod undo;
 mod workload;
 
 pub use faults::Fault;
+pub use judge::Abandoned;
 pub use log::panicked;
 pub use run::{NO_PANICS, Plan, Report, Violation, run};
 pub use script::{Keep, Workload};

@@ -12,7 +12,7 @@ use crate::cluster::{self, Cluster, Format, Sizes};
 use crate::faults::{Fault, Injector, Made};
 use crate::fleet::{Fleet, node_name};
 use crate::history::{History, NOBODY};
-use crate::judge::Judge;
+use crate::judge::{Abandoned, Judge};
 use crate::log;
 use crate::model::State;
 use crate::mount::{Mount, OpenFile};
@@ -179,6 +179,12 @@ pub struct Report {
     pub faults: u64,
     /// How many of each kind.
     pub made: Made,
+    /// Faults that came, each by its number in the script: how many numbers.
+    pub fault_steps: u32,
+    /// Steps of the history, which has one or several for each operation, and those of no application.
+    pub steps: u64,
+    /// Sessions that ended with their clients, and of clients that lived.
+    pub lost: (u64, u64),
     /// Restarts of the server.
     pub restarts: u64,
     /// Stores into shared mappings, and how often a kernel could not write back what they had left.
@@ -187,6 +193,8 @@ pub struct Report {
     pub time: Duration,
     /// Searches of the judge that were given up.
     pub unjudged: u64,
+    /// Where the judge stopped, if it did before the end: nothing is said of what came after.
+    pub abandoned: Option<Abandoned>,
     /// The first violation, if any.
     pub violation: Option<Violation>,
 }
@@ -196,6 +204,7 @@ struct Ended {
     history: History,
     starts: Rc<Cell<u64>>,
     made: Rc<RefCell<Made>>,
+    numbered: Rc<Cell<u32>>,
 }
 
 /// Runs a plan to its end.
@@ -205,24 +214,24 @@ pub fn run(plan: &Plan) -> Report {
     let (world, disks) =
         cluster::world_of(plan.world_seed(), uneven, (plan.sizes(), plan.format()));
     let begun = world.now();
-    let ended = Ended { history: History::default(), starts: Rc::default(), made: Rc::default() };
-    let mut unjudged = 0;
-    let mut calls = Vec::new();
+    let (history, starts, made, numbered) = Default::default();
+    let ended = Ended { history, starts, made, numbered };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inner = world.clone();
-        let (history, starts, made) =
-            (ended.history.clone(), ended.starts.clone(), ended.made.clone());
+        let (history, starts) = (ended.history.clone(), ended.starts.clone());
+        let faults = (ended.made.clone(), ended.numbered.clone());
         world.run(|env| async move {
             let cluster = Cluster::new(inner, env, disks, starts);
-            safety_and_healing(plan, cluster, history, made).await
+            safety_and_healing(plan, cluster, history, faults).await
         })
     }));
     log::end();
+    let calls = ended.history.take();
+    let mut unjudged = Unjudged::default();
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
         Ok(Ok(())) => {
-            calls = ended.history.take();
             judge(plan, &calls, &mut unjudged).err().map(|text| ("9: views are linearizable", text))
         }
     };
@@ -239,10 +248,14 @@ pub fn run(plan: &Plan) -> Report {
         operations: ended.history.count(),
         faults: made.values().sum(),
         made,
+        fault_steps: ended.numbered.get(),
+        steps: calls.len() as u64,
+        lost: lost(&calls),
         restarts: ended.starts.get().saturating_sub(1),
         stores: stores(&calls),
         time: world.now().since(begun),
-        unjudged,
+        unjudged: unjudged.searches,
+        abandoned: unjudged.abandoned,
         violation: violation.map(|(invariant, text)| Violation {
             invariant,
             text,
@@ -258,11 +271,27 @@ fn stores(calls: &[Call]) -> (u64, u64) {
     (stores as u64, lost as u64)
 }
 
-fn judge(plan: &Plan, calls: &[Call], unjudged: &mut u64) -> Result<(), String> {
+fn lost(calls: &[Call]) -> (u64, u64) {
+    let lost = |with: bool| {
+        let ends =
+            calls.iter().filter(|call| matches!(call.op, Op::Lost { dead, .. } if dead == with));
+        ends.count() as u64
+    };
+    (lost(true), lost(false))
+}
+
+/// What the judge says nothing about.
+#[derive(Default)]
+struct Unjudged {
+    searches: u64,
+    abandoned: Option<Abandoned>,
+}
+
+fn judge(plan: &Plan, calls: &[Call], unjudged: &mut Unjudged) -> Result<(), String> {
     let mortal = plan.faults.iter().any(|fault| fault.loses());
     let mut judge = Judge::new(State { mortal, ..State::default() });
     let settled = judge.settle(calls);
-    *unjudged += judge.given_up;
+    *unjudged = Unjudged { searches: judge.given_up, abandoned: judge.abandoned };
     settled.map_err(|unexplained| unexplained.text)
 }
 
@@ -278,7 +307,7 @@ async fn safety_and_healing(
     plan: &Plan,
     cluster: Cluster,
     history: History,
-    made: Rc<RefCell<Made>>,
+    (made, numbered): (Rc<RefCell<Made>>, Rc<Cell<u32>>),
 ) -> Result<(), Broken> {
     if plan.has(Fault::Uneven, 3) {
         made.borrow_mut().insert(Fault::Uneven, 1);
@@ -313,6 +342,7 @@ async fn safety_and_healing(
         script: script.clone(),
         ended: ended.clone(),
         made: made.clone(),
+        numbered,
         history: history.clone(),
         seed: plan.seed,
         held: Default::default(),

@@ -65,7 +65,7 @@ fn steps_of(report: &Report) -> BTreeSet<Step> {
         return keep.0.clone();
     }
     let plan = &report.plan;
-    let mut steps: BTreeSet<Step> = (0..report.faults as u32).map(Step::Fault).collect();
+    let mut steps: BTreeSet<Step> = (0..report.fault_steps).map(Step::Fault).collect();
     for client in 0..plan.clients as u32 {
         for process in 0..plan.processes as u32 {
             let all = 0..plan.operations_each() as u32;

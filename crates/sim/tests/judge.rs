@@ -154,6 +154,38 @@ fn the_end_of_a_process_that_has_a_file_open_many_times_is_judged_without_trying
     }
 }
 
+/// So many clients append at once, and then a name that nobody made leads somewhere.
+fn a_name_of_nobody_after(appends: usize) -> (Judge, bool) {
+    let made = Outcome::Found(Some(FILE));
+    let create = Op::Create { at: AT, exclusive: true, file: 1 };
+    let Story(mut calls) = Story::default().then(0, create, made);
+    for client in 0..appends {
+        let tag = client as u32 + 5;
+        let op = Op::Write { ino: FILE, offset: None, len: 10, tag, file: 1, sync: false };
+        let (outcome, ended) = (Some(Outcome::Done), 20 + client as u64);
+        calls.push(Call { client, op, outcome, guessed: false, begun: 3, ended });
+    }
+    for (nth, ino) in [(0, Ino(70)), (1, Ino(71))] {
+        let op = Op::Lookup(At { dir: Ino::ROOT, name: 2 });
+        let (outcome, begun) = (Some(Outcome::Found(Some(ino))), 100 + 2 * nth);
+        calls.push(Call { client: 0, op, outcome, guessed: false, begun, ended: begun + 1 });
+    }
+    let mut judge = Judge::new(State::default());
+    let holds = judge.settle(&calls).is_ok();
+    (judge, holds)
+}
+
+#[test]
+fn what_nothing_explains_after_a_search_was_given_up_is_neither_accused_nor_passed_over() {
+    let (judge, holds) = a_name_of_nobody_after(3);
+    assert!(!holds && judge.given_up == 0 && judge.abandoned.is_none());
+    let (judge, holds) = a_name_of_nobody_after(7);
+    assert!(holds && judge.given_up > 0, "{} given up", judge.given_up);
+    let abandoned = judge.abandoned.expect("the rest is not judged");
+    assert_eq!(abandoned.from, 101);
+    assert!(abandoned.text.contains("inode 70"), "{}", abandoned.text);
+}
+
 #[test]
 fn a_client_that_lives_is_told_once_of_what_it_lost() {
     let lost = || Story::of_a_write().lost(false, 0);

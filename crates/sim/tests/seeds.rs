@@ -197,20 +197,26 @@ fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
 #[test]
 fn clients_see_one_file_system_under_all_faults() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(1000), seeds(2000));
-    let (sums, made) = (Mutex::new([0; 5]), Mutex::new(BTreeMap::<Fault, u64>::new()));
+    let (sums, made) = (Mutex::new([0; 6]), Mutex::new(BTreeMap::<Fault, u64>::new()));
     for_each(count, |nth| {
         let report = check(&plan(first + nth));
         let mut sums = sums.lock().expect("no other seed failed");
-        let new =
-            [report.faults, report.restarts, report.unjudged, report.stores.0, report.stores.1];
+        let (stores, lost) = report.stores;
+        let abandoned = u64::from(report.abandoned.is_some());
+        let new = [report.faults, report.restarts, report.unjudged, stores, lost, abandoned];
+        if let Some(abandoned) = &report.abandoned {
+            println!("not judged from {} on: {}", abandoned.from, report.plan.command());
+        }
         sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
         let mut made = made.lock().expect("no other seed failed");
         report.made.iter().for_each(|(kind, count)| *made.entry(*kind).or_default() += count);
     });
     let made = made.into_inner().expect("all seeds held");
     println!("{made:?}");
-    let [faults, restarts, unjudged, stores, lost] = *sums.lock().expect("all seeds held");
+    let [faults, restarts, unjudged, stores, lost, abandoned] =
+        *sums.lock().expect("all seeds held");
     println!("{faults} faults, {restarts} restarts, {unjudged} searches given up");
+    println!("{abandoned} histories not judged to their end");
     println!("{stores} stores into mappings, {lost} times not written back");
     // A run that meets no faults, or whose answers nobody explains, shows nothing.
     let few = std::env::var("REDBUD_FAULTS").is_ok();
@@ -223,6 +229,7 @@ fn clients_see_one_file_system_under_all_faults() {
     // Where there is little space nothing is stored into mappings.
     assert!(few || stores > count / 2, "{stores} stores into mappings");
     assert!(unjudged < count / 20 + 1, "{unjudged} searches were given up");
+    assert!(abandoned < count / 1000 + 2, "{abandoned} histories were not judged to their end");
 }
 
 /// Seeds of campaigns that failed once: all faults, 150 operations, two executors. `REDBUD_SEED` names another one.

@@ -46,6 +46,9 @@ impl Options {
             }
             hours => hours.map(|hours| Duration::from_millis((hours * 3_600_000.0).round() as u64)),
         };
+        if args.core_hours.is_some_and(|hours| !(hours > 0.0 && hours.is_finite())) {
+            return Err(Failure::usage("--core-hours is a number of hours, more than 0"));
+        }
         Ok(Options { faults, keep, workload, time })
     }
 
@@ -150,8 +153,20 @@ fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
     if asked == ["none"] {
         return Ok(Vec::new());
     }
-    let parsed: Result<Vec<Fault>, String> = asked.iter().map(|name| name.parse()).collect();
-    parsed.map_err(Failure::usage)
+    let mut faults = Vec::new();
+    for name in asked {
+        match &**name {
+            "" => return Err(Failure::usage("--faults names no fault; \"none\" is for no faults")),
+            "none" => return Err(Failure::usage("--faults: \"none\" stands alone")),
+            _ => {}
+        }
+        let fault: Fault = name.parse().map_err(Failure::usage)?;
+        if faults.contains(&fault) {
+            return Err(Failure::usage(format!("--faults names {fault} twice")));
+        }
+        faults.push(fault);
+    }
+    Ok(faults)
 }
 
 /// Looks for a smaller run that shows the same, for at most this long.
@@ -196,6 +211,28 @@ impl Line {
     fn clear(&self) {
         if self.wanted && self.terminal {
             drop(write!(std::io::stderr(), "\r\x1b[K"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(text: &str) -> Result<Vec<Fault>, Failure> {
+        let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+        faults(Some(&names))
+    }
+
+    #[test]
+    fn faults_are_named_once_each_or_none_alone() {
+        assert_eq!(asked("cut,space").unwrap(), [Fault::Cut, Fault::Space]);
+        assert_eq!(asked("none").unwrap(), []);
+        for (text, says) in
+            [("", "no fault"), ("cut,cut", "twice"), ("none,cut", "alone"), ("x", "no such")]
+        {
+            let failure = asked(text).unwrap_err();
+            assert!(failure.text.contains(says), "{text:?}: {failure}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What `redbud sim` prints.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use sim::Report;
 
@@ -28,10 +30,25 @@ struct Run {
     trace: String,
     operations: u64,
     faults: u64,
+    /// Of each kind that was made.
+    made: BTreeMap<&'static str, u64>,
     restarts: u64,
+    /// Sessions that ended with their clients, and of clients that lived.
+    sessions_died: u64,
+    sessions_evicted: u64,
+    /// Steps of the history.
+    steps: u64,
     virtual_milliseconds: u64,
     unjudged: u64,
+    abandoned: Option<Abandoned>,
     violation: Option<Violation>,
+}
+
+/// From a position on nothing was judged.
+#[derive(Serialize)]
+struct Abandoned {
+    from: u64,
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -46,11 +63,17 @@ struct Violation {
 pub fn document(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) -> Document {
     let runs = reports.iter().map(|report| (report, false));
     let runs = runs.chain(shrunk.map(|report| (report, true)));
+    let trace = only(reports, totals).map_or(totals.trace, |report| report.trace);
     Document {
         version: 2,
-        summary: totals.clone(),
+        summary: Totals { trace, ..totals.clone() },
         runs: runs.map(|(report, shrunk)| run(report, shrunk)).collect(),
     }
+}
+
+/// The run, if there was only one.
+fn only<'a>(reports: &'a [Report], totals: &Totals) -> Option<&'a Report> {
+    reports.first().filter(|_| totals.seeds == 1)
 }
 
 fn run(report: &Report, shrunk: bool) -> Run {
@@ -61,9 +84,17 @@ fn run(report: &Report, shrunk: bool) -> Run {
         trace: format!("{:016x}", report.trace),
         operations: report.operations,
         faults: report.faults,
+        made: report.made.iter().map(|(kind, count)| (kind.name(), *count)).collect(),
         restarts: report.restarts,
+        sessions_died: report.lost.0,
+        sessions_evicted: report.lost.1,
+        steps: report.steps,
         virtual_milliseconds: u64::try_from(report.time.as_millis()).unwrap_or(u64::MAX),
         unjudged: report.unjudged,
+        abandoned: report
+            .abandoned
+            .as_ref()
+            .map(|abandoned| Abandoned { from: abandoned.from, text: abandoned.text.clone() }),
         violation: report.violation.as_ref().map(|violation| Violation {
             invariant: violation.invariant,
             text: violation.text.clone(),
@@ -88,12 +119,15 @@ pub fn text(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) -> Str
             text += &format!("\"{}\" too\n  {}\n", violation.invariant, report.plan.command());
         }
     }
-    if let [report] = reports
-        && report.violation.is_none()
-    {
-        text += &format!("{}\n", report.plan.command());
+    let only = only(reports, totals);
+    if let Some(report) = only.filter(|report| report.violation.is_none()) {
+        text += &told(report);
     }
-    text + &summary(totals)
+    text += &summary(totals);
+    text + &match only {
+        Some(report) => format!("trace {:016x}\n", report.trace),
+        None => trace_of_all(totals),
+    }
 }
 
 /// What a campaign came to, for people.
@@ -102,7 +136,41 @@ pub fn campaign_text(campaign: &Campaign) -> String {
     for found in &campaign.found {
         text += &format!("VIOLATION of \"{}\"\n  {}\n", found.invariant, found.command);
     }
-    text + &summary(&campaign.totals)
+    text + &summary(&campaign.totals) + &trace_of_all(&campaign.totals)
+}
+
+fn trace_of_all(totals: &Totals) -> String {
+    format!("trace of all traces {:016x}\n", totals.trace)
+}
+
+/// A number of things, with an s unless it is one.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What happened in a run without a violation, and what that says.
+fn told(report: &Report) -> String {
+    let mut text = format!("{}\n", report.plan.command());
+    let made: Vec<String> =
+        report.made.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let made = if made.is_empty() { "none".to_owned() } else { made.join(", ") };
+    text += &format!("faults: {made}\n");
+    let (dead, evicted) = report.lost;
+    text += &format!(
+        "sessions that ended: {dead} with their clients, {evicted} of clients that lived\n"
+    );
+    text += &match &report.abandoned {
+        None => format!("checked: {}, all explained", counted(report.steps, "step")),
+        Some(abandoned) => format!(
+            "checked: {}, but from [{}] on not judged: {}\n ",
+            counted(report.steps, "step"),
+            abandoned.from,
+            abandoned.text
+        ),
+    };
+    text + " by one order of them on a POSIX file system; that everything ended, \
+            and the metadata by fsck\n\
+            the same seed with the same options gives the same trace\n"
 }
 
 /// A violation, all that is known of it.
@@ -128,11 +196,11 @@ fn explained(report: &Report) -> String {
 
 fn summary(totals: &Totals) -> String {
     let mut text = format!(
-        "{} seeds: {} operations, {} faults, {} restarts of the server, {:.1} s of virtual time\n{}\n",
-        totals.seeds,
-        totals.operations,
-        totals.faults,
-        totals.restarts,
+        "{}: {}, {}, {} of the server, {:.1} s of virtual time\n{}\n",
+        counted(totals.seeds, "seed"),
+        counted(totals.operations, "operation"),
+        counted(totals.faults, "fault"),
+        counted(totals.restarts, "restart"),
         totals.virtual_seconds,
         totals.brief(),
     );
@@ -142,5 +210,11 @@ fn summary(totals: &Totals) -> String {
             totals.unjudged
         );
     }
-    text + &format!("trace {:016x}\n", totals.trace)
+    if totals.abandoned > 0 {
+        text += &format!(
+            "not judged to their end, after such moments: {}\n",
+            counted(totals.abandoned, "seed")
+        );
+    }
+    text
 }
