@@ -51,7 +51,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::LocksIgnored, 20, MODEL),
     (Bug::UnlockLost, 15, MODEL),
     (Bug::TailNotZeroed, 76, MODEL),
-    (Bug::ContentNotCut, 855, MODEL),
+    (Bug::ContentNotCut, 20478, MODEL),
     (Bug::HoleNotPunched, 9, MODEL),
     (Bug::AppendAtOldEnd, 6, MODEL),
     (Bug::CookieSkips, 1, MODEL),
@@ -138,8 +138,7 @@ fn invariant(report: &Report) -> Option<&'static str> {
     report.violation.as_ref().map(|violation| violation.invariant)
 }
 
-/// The first of the seeds that shows the bug, and what it broke.
-/// The first seed that shows the bug, and nothing without it.
+/// The first of the seeds that shows the bug, and nothing without it, and what the bug broke.
 fn find(bug: Bug, seeds: impl Iterator<Item = u64>) -> Option<(u64, Report)> {
     let mut reports = seeds.map(|seed| (seed, run_with(bug, &plan(bug, seed))));
     reports.find(|(seed, report)| report.violation.is_some() && is_sound(bug, *seed))
