@@ -45,8 +45,11 @@ impl Fixer {
                 .await
             }
             Fix::Overlap(a, b) => {
-                if let Some(done) = self.trim(&a).await?.or(self.trim(&b).await?) {
-                    return Ok(done);
+                // One after the other: what each of them loses is told.
+                for piece in [&a, &b] {
+                    if let Some(done) = self.trim(piece).await? {
+                        return Ok(done);
+                    }
                 }
                 let gaps = &self.kept.gaps;
                 self.telling(|txn| overlap(txn, gaps, &a, &b)).await
