@@ -519,6 +519,10 @@ pub struct SimArgs {
     /// Format the file system with the smallest slots, without inline data and layout blocks, instead of as the seed has it
     #[arg(long)]
     pub usual_format: bool,
+    /// Judge by all orders of the steps at once; else the one in which the server says that it applied changes comes
+    /// first, and others only where that does not explain all
+    #[arg(long)]
+    pub all_orders: bool,
     /// Metadata servers; there is one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
     pub mds: u16,

@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use proto::mds::Op;
 use types::limits::LEASES_MAX;
-use types::{Duration, PagId, Uuid};
+use types::{ClientId, Duration, PagId, Uuid};
 
 /// Bytes that a scrub reads in a second if nobody says: a disk hardly notices it.
 pub const SCRUB_RATE: u64 = 16 << 20;
@@ -21,6 +22,9 @@ pub struct PagPlace {
 
 /// Takes lines for the log.
 pub type Log = Rc<dyn Fn(&str)>;
+
+/// Is told of each operation of a client that took effect, at the instant it did. It waits for nothing.
+pub type Witness = Rc<dyn Fn(ClientId, &Op)>;
 
 /// See the module.
 #[derive(Clone)]
@@ -41,6 +45,8 @@ pub struct Config {
     pub scrub_rate: u64,
     /// Where log lines go.
     pub log: Log,
+    /// Who is told what took effect, if anyone.
+    pub witness: Option<Witness>,
 }
 
 impl Config {
@@ -55,6 +61,7 @@ impl Config {
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
             log: Rc::new(|_| {}),
+            witness: None,
         }
     }
 }

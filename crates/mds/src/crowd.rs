@@ -38,9 +38,11 @@ pub fn relieve(server: &Server) {
     }
     for _ in 0..ROUND.min(surplus) {
         let Some((client, ino)) = next.pop_front() else { return };
-        let Some(session) = server.session(client) else { continue };
-        if let Some(recall) = leases.recall_all(client, ino) {
-            session.push_recall(recall);
+        if server.session(client).is_some() {
+            leases
+                .recall_all(client, ino)
+                .into_iter()
+                .for_each(|recall| server.push_recall(recall));
         }
     }
 }

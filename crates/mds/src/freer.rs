@@ -4,6 +4,8 @@
 //! Invariants:
 //! - an inode is freed only when nobody holds any right on it; it is hidden from
 //!   all operations from the moment that is decided;
+//! - who has such an inode open knows that this is wanted back: whoever got the right after the others were asked about
+//!   it, before the name was taken away, is asked then;
 //! - after a restart nothing is freed before the grace has ended.
 
 use std::cell::{Cell, RefCell};
@@ -20,6 +22,8 @@ use crate::server::Server;
 
 /// Segments freed by one transaction.
 const SEGMENTS: usize = 64;
+/// No client.
+const NOBODY: ClientId = ClientId(0);
 /// Orphans looked up at once after a restart.
 const BATCH: usize = 256;
 
@@ -56,10 +60,14 @@ impl Freer {
         (self.open.borrow().len(), self.doomed.borrow().len())
     }
 
-    /// The inode has lost its last name.
-    pub fn nameless(&self, server: &Server, ino: Ino) {
+    /// The inode has lost its last name by this client, which knows it.
+    pub fn nameless(&self, server: &Server, client: ClientId, ino: Ino) {
         self.open.borrow_mut().insert(ino);
         self.consider(server, ino);
+        if self.allowed.get() && !self.is_freeing(ino) {
+            let recalls = server.leases.borrow_mut().recall_open(client, ino);
+            recalls.into_iter().for_each(|recall| server.push_recall(recall));
+        }
     }
 
     /// The inode has a name again.
@@ -113,7 +121,7 @@ pub async fn begin(server: &Rc<Server>) {
         let Some(&last) = found.last() else { return };
         for ino in found {
             if !server.freer.is_freeing(ino) {
-                server.freer.nameless(server, ino);
+                server.freer.nameless(server, NOBODY, ino);
             }
         }
         after = last;
@@ -139,10 +147,9 @@ pub async fn run(server: Rc<Server>) {
 }
 
 async fn free(server: &Rc<Server>, ino: Ino) {
-    let nobody = ClientId(0);
-    if !server.leases.borrow().others(nobody, ino).is_empty() {
+    if !server.leases.borrow().others(NOBODY, ino).is_empty() {
         let needs = [Need { ino, take: Rights::all(), part: None }];
-        let gates = crate::recall::recall(server, nobody, &needs, None).await;
+        let gates = crate::recall::recall(server, NOBODY, &needs, None).await;
         server.leases.borrow_mut().drop_inode(ino);
         server.lease_events.notify_all();
         drop(gates);

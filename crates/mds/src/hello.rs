@@ -9,7 +9,7 @@ use std::rc::Rc;
 use proto::frame::{Decoder, Received};
 use proto::mds::{self, Hello, Message, Refused, Welcome};
 use proto::{Reader, Wire};
-use store::Cost;
+use store::{Cost, StoreError};
 use types::limits::{SESSIONS_MAX, SLOTS};
 use types::{ClientId, Duration, Fault, Transno};
 
@@ -189,6 +189,11 @@ async fn enroll(
     let info = Info { nonce: hello.nonce, local: false, description }.encode();
     // From the reserve: who cannot come cannot remove anything.
     let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
+    if let Err(StoreError::Fault(Fault::NoSpace)) = made {
+        let text = "the metadata zone has no room for another client; remove files by those that are there, \
+            or evict some";
+        return Err(refusal(Fault::NoSpace, text));
+    }
     let (client, transno) =
         server.checked(made, "enrolling a client").ok_or_else(|| store_failed(server))?;
     server.wait_durable(transno).await.map_err(|_| store_failed(server))?;

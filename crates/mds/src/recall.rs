@@ -35,11 +35,7 @@ pub async fn recall(
             recalls.extend(leases.recall_part(client, need.ino, part));
         }
         drop(leases);
-        for recall in recalls {
-            if let Some(session) = server.session(recall.client) {
-                session.push_recall(recall);
-            }
-        }
+        recalls.into_iter().for_each(|recall| server.push_recall(recall));
     }
     let begun = server.env.now();
     let mut told = false;

@@ -214,6 +214,7 @@ impl Work {
             match self.atomically().await {
                 Ok(mut replies) => {
                     for (index, reply) in replies.iter_mut().enumerate() {
+                        self.took_effect(index, &self.request.ops[index]);
                         self.note_leases(index, reply);
                     }
                     self.results.extend(replies.into_iter().map(Ok));
@@ -275,8 +276,20 @@ impl Work {
             }
             _ => self.other(index, &op).await,
         };
+        if result.is_ok() {
+            self.took_effect(index, &op);
+        }
         self.request.ops[index] = op;
         result
+    }
+
+    /// Tells who wants to know, unless it took effect before the server restarted.
+    fn took_effect(&self, index: usize, op: &Op) {
+        if let Some(witness) = &self.server.config.witness
+            && self.kept_outcome(index).is_none()
+        {
+            witness(self.client(), op);
+        }
     }
 
     /// Operations that are no single transaction.
@@ -734,7 +747,7 @@ impl Work {
             server.freer.named(ino);
         }
         for ino in effects.nameless {
-            server.freer.nameless(server, ino);
+            server.freer.nameless(server, client, ino);
         }
     }
 

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use env::Env;
 use env::sync::Notify;
-use proto::lease_server::LeaseTable;
+use proto::lease_server::{LeaseTable, Recall};
 use proto::lock_server::{Free, LockTable};
 use proto::mds::{Message, PagInfo, Push};
 use store::{Cost, Mfs, StoreError};
@@ -182,6 +182,13 @@ impl Server {
     /// The session of a client.
     pub fn session(&self, client: ClientId) -> Option<Rc<Session>> {
         self.sessions.borrow().get(&client).cloned()
+    }
+
+    /// Tells a client what is asked of it, if it is still there.
+    pub fn push_recall(&self, recall: Recall) {
+        if let Some(session) = self.session(recall.client) {
+            session.push_recall(recall);
+        }
     }
 
     /// Since when it has run without having been stopped for long itself.

@@ -88,8 +88,6 @@ fn told_by(txn: &mut Txn<'_>, client: ClientId, slot: u32) -> Result<Vec<Ino>, S
 pub fn ask(server: &Server) {
     for (client, ino) in server.unheard.0.take() {
         let asked: Option<Recall> = server.leases.borrow_mut().recall_of(client, ino, Rights::OPEN);
-        if let (Some(recall), Some(session)) = (asked, server.session(client)) {
-            session.push_recall(recall);
-        }
+        asked.into_iter().for_each(|recall| server.push_recall(recall));
     }
 }

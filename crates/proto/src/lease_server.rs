@@ -52,6 +52,8 @@ struct Holder {
     seq: u64,
     rights: Rights,
     asked: Rights,
+    /// It has answered a recall of `OPEN` that it has the inode open, and gives it back when it has not.
+    owes_open: bool,
 }
 
 /// Nearly every inode has one holder; it lies in the map itself.
@@ -200,7 +202,7 @@ impl LeaseTable {
             return;
         }
         let seq = self.last_seq + 1;
-        let fresh = Holder { client, seq, rights, asked: Rights::empty() };
+        let fresh = Holder { client, seq, rights, asked: Rights::empty(), owes_open: false };
         match self.inodes.get_mut(&ino) {
             None => {
                 self.inodes.insert(ino, Holders { first: fresh, more: Vec::new() });
@@ -210,6 +212,7 @@ impl LeaseTable {
                 Some(holder) => {
                     let whole = rights.intersects(Rights::WHOLE);
                     let parts = whole && holder.rights.contains(Rights::DATA_P);
+                    holder.owes_open &= holder.rights.contains(Rights::OPEN);
                     holder.rights |= rights;
                     holder.seq = seq;
                     self.last_seq = seq;
@@ -316,6 +319,7 @@ impl LeaseTable {
         if still_open {
             give = give.difference(Rights::OPEN);
             holder.asked = holder.asked.difference(Rights::OPEN);
+            holder.owes_open = true;
         }
         if give.contains(Rights::DATA_S) {
             give |= Rights::DATA_X;
@@ -383,6 +387,16 @@ impl LeaseTable {
         holder.seq = self.last_seq;
         holder.asked |= wanted;
         Some(Recall { client, ino, seq: holder.seq, take: holder.asked, part })
+    }
+
+    /// Asks all but `except` who hold `OPEN` on `ino` for it and do not know yet that it is wanted back.
+    pub fn recall_open(&mut self, except: ClientId, ino: Ino) -> Vec<Recall> {
+        let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
+        let unasked = holders.iter().filter(|h| !h.owes_open && h.client != except);
+        let clients: Vec<ClientId> = unasked.map(|holder| holder.client).collect();
+        let asked =
+            clients.into_iter().filter_map(|client| self.recall_of(client, ino, Rights::OPEN));
+        asked.collect()
     }
 
     /// Asks `client` for everything that it holds on `ino`.

@@ -368,6 +368,8 @@ pub struct Call {
     pub outcome: Option<Outcome>,
     /// The answer was guessed: there was none.
     pub guessed: bool,
+    /// Position at which the server says that it took effect, of those that are told.
+    pub applied: Option<u64>,
     /// Position of the beginning among all events.
     pub begun: u64,
     /// Position of the end.

@@ -87,12 +87,17 @@ pub struct Cluster {
     failed: Rc<Cell<Option<Instant>>>,
     /// Who is told what the server says of evictions.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
+    /// Who is told what the server applied.
+    pub applied: Rc<RefCell<Option<OnApplied>>>,
     /// The store of the server that runs.
     store: Rc<RefCell<Option<Mfs>>>,
 }
 
 /// Takes the number of a client and what is said of it.
 pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
+
+/// Takes the number of a client and what the server applied for it.
+pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op)>;
 
 /// What a server says of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,7 +245,7 @@ impl Cluster {
     pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
-        let (kills, epoch, failing, failed, evictions, store) = Default::default();
+        let (kills, epoch, failing, failed, evictions, applied, store) = Default::default();
         let calm = Rc::new(Cell::new(Some(env.now())));
         Cluster {
             world,
@@ -254,6 +259,7 @@ impl Cluster {
             calm,
             failed,
             evictions,
+            applied,
             store,
         }
     }
@@ -310,6 +316,7 @@ impl Cluster {
         }
         let env = self.world.node(SERVER);
         let (evictions, cluster) = (self.evictions.clone(), self.clone());
+        let applied = self.applied.clone();
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
@@ -325,6 +332,11 @@ impl Cluster {
                 }
                 log::line(&format!("mds: {text}"));
             }),
+            witness: Some(Rc::new(move |client, op| {
+                if let Some(tell) = &*applied.borrow() {
+                    tell(client.0, op);
+                }
+            })),
             ..mds::Config::new(FS, ADDRESS)
         };
         let (cluster, begun) = (self.clone(), self.env.now());

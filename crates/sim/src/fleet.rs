@@ -181,6 +181,13 @@ impl Fleet {
             }
         };
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
+        let this = Rc::downgrade(&self.0);
+        let tell = move |client, op: &proto::mds::Op| {
+            if let Some(inner) = this.upgrade() {
+                Fleet(inner).applied(client, op);
+            }
+        };
+        *self.0.cluster.applied.borrow_mut() = Some(Box::new(tell));
         let this = self.clone();
         self.0.cluster.env.spawn(async move { this.watch().await });
         Ok(())
@@ -437,6 +444,18 @@ impl Fleet {
             member.session.late = true;
         } else if let Some(&index) = self.0.lost.borrow().get(&client) {
             self.0.history.lost_late(index);
+        }
+    }
+
+    /// The server says that it applied this for a client.
+    fn applied(&self, client: u64, op: &proto::mds::Op) {
+        let members = self.0.members.borrow();
+        let living = members.iter().filter(|member| member.session.client == client);
+        let living = living.filter_map(|member| Some(member.mount.as_ref()?.index)).next();
+        let dead = self.0.dead.borrow();
+        let dead = dead.iter().find(|dead| dead.session.client == client).map(|dead| dead.index);
+        if let Some(index) = living.or(dead) {
+            self.0.history.applied(index, op);
         }
     }
 

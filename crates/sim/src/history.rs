@@ -10,6 +10,7 @@ use types::{Fault, FileKind, Ino};
 use crate::call::{Call, Op, Outcome};
 use crate::log;
 use crate::space::Little;
+use crate::witness;
 
 /// The client of what no client did.
 pub const NOBODY: usize = 98;
@@ -27,6 +28,8 @@ pub struct Waiting {
     pub little: Little,
     /// Its process was killed: others may see it done before it ends.
     pub killed: bool,
+    /// Position at which the server says that it was applied.
+    pub applied: Option<u64>,
 }
 
 impl Inner {
@@ -58,11 +61,18 @@ impl Inner {
         self.waiting.values_mut().for_each(|waiting| waiting.little = waiting.little.or(little));
     }
 
-    fn settle(&mut self, client: usize, begun: u64, steps: Vec<(Op, Option<Outcome>)>) {
+    /// `applied` belongs to the first of the steps.
+    fn settle(
+        &mut self,
+        client: usize,
+        (begun, mut applied): (u64, Option<u64>),
+        steps: Vec<(Op, Option<Outcome>)>,
+    ) {
         self.next();
         let ended = self.events;
         for (op, outcome) in steps {
-            let call = Call { client, op, outcome, guessed: false, begun, ended };
+            let applied = applied.take();
+            let call = Call { client, op, outcome, guessed: false, applied, begun, ended };
             for byte in format!("{call:?}").bytes() {
                 self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
@@ -103,7 +113,8 @@ impl History {
         inner.next();
         let begun = inner.events;
         let little = Little::default();
-        inner.waiting.insert(begun, Waiting { client, begun, op, little, killed: false });
+        let waiting = Waiting { client, begun, op, little, killed: false, applied: None };
+        inner.waiting.insert(begun, waiting);
         inner.look();
         begun
     }
@@ -129,7 +140,7 @@ impl History {
             seen.push((op, Some(outcome)));
         }
         let steps = seen;
-        inner.settle(waiting.client, begun, steps);
+        inner.settle(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// There is an answer that does not say whether it was done.
@@ -138,7 +149,7 @@ impl History {
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
-        inner.settle(waiting.client, begun, steps);
+        inner.settle(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// The process that waits for this was killed.
@@ -166,7 +177,7 @@ impl History {
         inner.count += 1;
         let tried = Op::Tried { ino, owner, exclusive, range, number: begun };
         let steps = vec![(tried, None), (Op::GivenBack(ino, begun), Some(Outcome::Done))];
-        inner.settle(waiting.client, begun, steps);
+        inner.settle(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// What a killed process had asked for has ended. What it opened by that was closed again.
@@ -196,7 +207,7 @@ impl History {
         let device = inner.failing || inner.failed_until > begun;
         let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
         let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];
-        inner.settle(waiting.client, begun, steps);
+        inner.settle(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// A client has ended: what it waits for is not answered. From here on its session may be
@@ -230,11 +241,11 @@ impl History {
             of.into_iter().partition(|waiting| waiting.op.edits_unseen() && !waiting.killed);
         let kept = kept.saturating_add(of.len() as u32);
         for waiting in of {
-            inner.settle(client, waiting.begun, vec![(waiting.op, None)]);
+            inner.settle(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
         let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late };
-        inner.settle(client, begun, vec![(lost, Some(Outcome::Done))]);
+        inner.settle(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
     }
 
     /// Devices may carry out late what a client had written when its session was lost last.
@@ -279,7 +290,7 @@ impl History {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let now = inner.events;
-        inner.settle(client, now, vec![(op, Some(Outcome::Done))]);
+        inner.settle(client, (now, None), vec![(op, Some(Outcome::Done))]);
     }
 
     /// A client says that a device failed what it had written to a file; of several ranges at once it
@@ -303,6 +314,20 @@ impl History {
     /// Notes how little space there is at this moment.
     pub fn look(&self) {
         self.0.borrow_mut().look();
+    }
+
+    /// The server says that it applied this for a client. Of several steps that may have asked for it, it is that of
+    /// the one of which nothing was said yet, and of these of the one that began first.
+    pub fn applied(&self, client: usize, asked: &proto::mds::Op) {
+        let mut guard = self.0.borrow_mut();
+        let inner = &mut *guard;
+        inner.next();
+        let now = inner.events;
+        let waiting = inner.waiting.values_mut().chain(&mut inner.cut_short);
+        let fitting = waiting.filter(|it| it.client == client && witness::asked_for(&it.op, asked));
+        if let Some(waiting) = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)) {
+            waiting.applied = Some(now);
+        }
     }
 
     /// What waits for an answer.

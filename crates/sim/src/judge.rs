@@ -24,9 +24,10 @@ use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::footprint::Footprint;
 use crate::model::{State, Step};
 use crate::undo::{self, Link};
+use crate::witness;
 
 /// Candidates kept; beyond it the search gives up, and says so.
-const CANDIDATES_MAX: usize = 2000;
+const CANDIDATES_MAX: usize = 500;
 /// A history of which so many searches were given up is not judged any further: what is open in it goes on multiplying.
 const GIVEN_UP_MAX: u64 = 32;
 /// Steps tried for one end from one candidate, and from all of them.
@@ -67,12 +68,17 @@ pub struct Abandoned {
 /// See the module.
 pub struct Judge {
     candidates: Vec<Candidate>,
+    /// Only the order that the server tells is tried, and others where it tells nothing and nothing else will do. What
+    /// that explains is explained; it accuses nobody.
+    guided: bool,
     /// Steps tried, in all.
     pub tries: u64,
     /// Searches given up: nothing is said about them.
     pub given_up: u64,
     /// Where it stopped judging, if it did.
     pub abandoned: Option<Abandoned>,
+    /// The end of the last step that it has explained.
+    pub settled: u64,
 }
 
 /// What the whole history says, whatever moment is judged.
@@ -236,6 +242,7 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
 struct Search<'a> {
     calls: &'a [Call],
     whole: &'a Whole,
+    guided: bool,
     /// Steps that run, that is: begun before the end that is settled, and not ended.
     running: Vec<usize>,
     target: usize,
@@ -252,7 +259,13 @@ impl Judge {
     pub fn new(state: State) -> Judge {
         let start =
             Candidate { state: Rc::new(state), done: Vec::new(), past: None, ways: Rc::default() };
-        Judge { candidates: vec![start], tries: 0, given_up: 0, abandoned: None }
+        let candidates = vec![start];
+        Judge { candidates, guided: false, tries: 0, given_up: 0, abandoned: None, settled: 0 }
+    }
+
+    /// As [`Judge::new`], in the order that the server tells (`witness.rs`).
+    pub fn guided(state: State) -> Judge {
+        Judge { guided: true, ..Judge::new(state) }
     }
 
     /// The states that explain everything; all steps have ended. None is left where judging was abandoned.
@@ -279,6 +292,7 @@ impl Judge {
             if self.abandoned.is_some() {
                 break;
             }
+            self.settled = calls[target].ended;
         }
         Ok(())
     }
@@ -299,6 +313,10 @@ impl Judge {
         let (mut expected, mut tried) = (None, 0);
         let before = std::mem::take(&mut self.candidates);
         for candidate in &before {
+            // More than are kept need not be found.
+            if found.list.len() > CANDIDATES_MAX {
+                break;
+            }
             if let Ok(at) = candidate.done.binary_search(&target) {
                 let mut candidate = candidate.clone();
                 candidate.done.remove(at);
@@ -306,8 +324,12 @@ impl Judge {
                 continue;
             }
             if calls[target].outcome.is_none() {
-                // It may never have taken effect.
+                // It may never have taken effect, or have been lost.
                 found.keep(candidate.clone());
+                let told = self.guided && witness::is_told(&calls[target].op);
+                if told && calls[target].applied.is_none() {
+                    continue;
+                }
             }
             let running: Vec<usize> = running
                 .iter()
@@ -319,6 +341,7 @@ impl Judge {
             let mut search = Search {
                 calls,
                 whole,
+                guided: self.guided,
                 running,
                 target,
                 found,
@@ -427,15 +450,23 @@ impl Search<'_> {
     /// Tries the target, then every step that may have to come before it.
     fn explore(&mut self, candidate: Candidate) {
         self.tries += 1;
-        if self.tries >= self.most {
+        if self.tries >= self.most || self.found.list.len() > CANDIDATES_MAX {
             return;
         }
-        match self.follow(&candidate, self.target) {
-            _ if self.awaits_writes(&candidate) => {}
-            Ok(next) => next.into_iter().for_each(|next| _ = self.found.keep(next)),
-            Err(text) => self.expected = self.expected.take().or(Some(text)),
+        let mut concerned = self.concerned(&candidate);
+        let told = if self.guided { self.told_first(&mut concerned) } else { None };
+        let answered = told.is_some_and(|told| self.calls[told].outcome.is_some());
+        if !answered || self.may_go_at_once() {
+            let follows = self.take_target(&candidate);
+            // What others do after who only looked, and narrowed nothing down by it, they need not do before.
+            let enough = self.guided && told.is_none_or(|_| answered || self.may_go_at_once());
+            if follows && (enough || self.only_looks(&candidate)) {
+                return;
+            }
+        } else {
+            concerned.clear();
         }
-        for index in self.concerned(&candidate) {
+        for index in told.into_iter().chain(concerned) {
             if self.comes_first(&candidate, index)
                 || self.comes_later(index)
                 || self.has_its_turn(&candidate, index)
@@ -451,6 +482,46 @@ impl Search<'_> {
                 }
             }
         }
+    }
+
+    /// The target takes effect, if it can here.
+    fn take_target(&mut self, candidate: &Candidate) -> bool {
+        match self.follow(candidate, self.target) {
+            _ if self.awaits_writes(candidate) => false,
+            Ok(next) => {
+                next.into_iter().for_each(|next| _ = self.found.keep(next));
+                true
+            }
+            Err(text) => {
+                self.expected = self.expected.take().or(Some(text));
+                false
+            }
+        }
+    }
+
+    /// Does the target change nothing here?
+    fn only_looks(&self, candidate: &Candidate) -> bool {
+        let target = &self.calls[self.target];
+        target.op.only_looks() && matches!(candidate.state.step(target), Step::Same)
+    }
+
+    /// Takes those out of `concerned` of which the server tells when they took effect, or that they did not. Gives the
+    /// one that is next, if it was before the target took effect: at its end, if nothing is told of it.
+    fn told_first(&self, concerned: &mut Vec<usize>) -> Option<usize> {
+        let all = self.calls;
+        let (told, rest) = concerned
+            .drain(..)
+            .filter(|&index| {
+                let call = &all[index];
+                call.applied.is_some() || call.outcome.is_some() || !witness::is_told(&call.op)
+            })
+            .partition(|&index| all[index].applied.is_some());
+        *concerned = rest;
+        let told: Vec<usize> = told;
+        let target = &all[self.target];
+        let target = target.applied.unwrap_or(target.ended);
+        let before = |&index: &usize| all[index].applied < Some(target);
+        told.into_iter().filter(before).min_by_key(|&index| all[index].applied)
     }
 
     /// Are these the attributes that came with the answer to a step that has not taken effect yet?
@@ -562,6 +633,13 @@ impl Search<'_> {
         for &index in &self.running {
             let call = &self.calls[index];
             let Err(place) = candidate.done.binary_search(&index) else { continue };
+            if self.guided
+                && !self.comes_first(candidate, index)
+                && self.takes_at_once(candidate, call)
+            {
+                candidate.done.insert(place, index);
+                continue;
+            }
             let fits = match call.op.only_looks() {
                 true => {
                     call.outcome.is_some()
@@ -573,6 +651,42 @@ impl Search<'_> {
             if fits {
                 candidate.done.insert(place, index);
             }
+        }
+    }
+
+    /// Is the target one of those that take effect as soon as they can?
+    fn may_go_at_once(&self) -> bool {
+        let target = &self.calls[self.target];
+        target.op.only_looks()
+            || target.applied.is_none()
+                && (matches!(target.outcome, Some(Outcome::Failed(_)))
+                    || matches!(target.op, Op::Open(..) | Op::Create { .. }))
+    }
+
+    /// Of what nobody tells, and of which one may well suppose that it took effect as soon as it could: who looked or
+    /// failed, and who opened what is there.
+    fn takes_at_once(&self, candidate: &mut Candidate, call: &Call) -> bool {
+        if call.applied.is_some() {
+            return false;
+        }
+        let takes = match (&call.op, &call.outcome) {
+            (_, Some(Outcome::Failed(_))) => false,
+            (op, Some(_)) if op.only_looks() => true,
+            (Op::Open(..), Some(Outcome::Found(_))) => true,
+            (Op::Create { at, .. }, Some(Outcome::Found(ino))) => candidate.state.find(*at) == *ino,
+            _ => return false,
+        };
+        match candidate.state.step(call) {
+            Step::Same => true,
+            Step::Next(next) if takes => {
+                if candidate.state.mortal {
+                    let call = Rc::new(call.clone());
+                    candidate.past = Some(Link::new(&candidate.past, &candidate.state, &call));
+                }
+                candidate.state = Rc::new(next);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -30,6 +30,7 @@ pub mod script;
 mod shrink;
 mod space;
 mod undo;
+mod witness;
 mod workload;
 
 pub use faults::Fault;

@@ -59,6 +59,8 @@ pub struct Plan {
     pub timing: u64,
     /// The file system has the usual format, not that of the seed.
     pub usual_format: bool,
+    /// All orders of the steps are tried, whatever the server tells of it.
+    pub all_orders: bool,
 }
 
 impl Plan {
@@ -77,6 +79,7 @@ impl Plan {
             time: None,
             timing: 0,
             usual_format: false,
+            all_orders: false,
         }
     }
 
@@ -88,7 +91,7 @@ impl Plan {
     /// How large the devices are: small ones in half of the runs with `space`.
     fn sizes(&self) -> Sizes {
         match self.has(Fault::Space, 2) {
-            true => space::scarce(self.seed),
+            true => space::scarce(self.seed, self.clients),
             false => Sizes::default(),
         }
     }
@@ -149,6 +152,9 @@ impl Plan {
         if self.usual_format {
             text += " --usual-format";
         }
+        if self.all_orders {
+            text += " --all-orders";
+        }
         text
     }
 }
@@ -193,6 +199,8 @@ pub struct Report {
     pub time: Duration,
     /// Searches of the judge that were given up.
     pub unjudged: u64,
+    /// What the order that the server told did not explain, so that all orders were tried.
+    pub misled: Option<String>,
     /// Where the judge stopped, if it did before the end: nothing is said of what came after.
     pub abandoned: Option<Abandoned>,
     /// The first violation, if any.
@@ -255,6 +263,7 @@ pub fn run(plan: &Plan) -> Report {
         stores: stores(&calls),
         time: world.now().since(begun),
         unjudged: unjudged.searches,
+        misled: unjudged.misled,
         abandoned: unjudged.abandoned,
         violation: violation.map(|(invariant, text)| Violation {
             invariant,
@@ -285,13 +294,30 @@ fn lost(calls: &[Call]) -> (u64, u64) {
 struct Unjudged {
     searches: u64,
     abandoned: Option<Abandoned>,
+    /// What the order that the server told did not explain.
+    misled: Option<String>,
 }
 
 fn judge(plan: &Plan, calls: &[Call], unjudged: &mut Unjudged) -> Result<(), String> {
     let mortal = plan.faults.iter().any(|fault| fault.loses());
-    let mut judge = Judge::new(State { mortal, ..State::default() });
+    let start = || State { mortal, ..State::default() };
+    let mut settled_as_told = 0;
+    if !plan.all_orders {
+        let mut guided = Judge::guided(start());
+        unjudged.misled = match guided.settle(calls) {
+            Ok(()) if guided.given_up == 0 => return Ok(()),
+            Ok(()) => Some(format!("{} searches were given up", guided.given_up)),
+            Err(unexplained) => Some(unexplained.text),
+        };
+        settled_as_told = guided.settled;
+    }
+    let mut judge = Judge::new(start());
     let settled = judge.settle(calls);
-    *unjudged = Unjudged { searches: judge.given_up, abandoned: judge.abandoned };
+    unjudged.searches = judge.given_up;
+    unjudged.abandoned = judge.abandoned;
+    if let Some(abandoned) = &mut unjudged.abandoned {
+        abandoned.from = abandoned.from.max(settled_as_told);
+    }
     settled.map_err(|unexplained| unexplained.text)
 }
 

@@ -26,6 +26,9 @@ const LITTLE_DATA: u64 = 16;
 const LITTLE_META: u64 = 24;
 /// Blocks that are used in a metadata zone on which nothing was made, but for its log.
 const META_BEGUN: u64 = 1060;
+/// Clients that these devices suffice for, with as many again that died, and metadata blocks for each beyond.
+const CLIENTS: usize = 3;
+const EACH_CLIENT: u64 = 8;
 /// How often it is looked how much is free, beside every moment at which something happens.
 const LOOK: Duration = Duration::from_millis(5);
 /// In which dead clients' blocks are free again: their lease, and their quarantine.
@@ -38,12 +41,14 @@ const CHAIN: usize = 400;
 /// The invariant that is broken when there is room, and nobody gets it.
 pub const ROOM: &str = "no ENOSPC while there is room";
 
-/// Devices of which one is small.
-pub fn scarce(seed: u64) -> Sizes {
+/// Devices of which one is small, for so many clients: for each that is more than usual there are a few metadata blocks
+/// more, since replies are kept for it.
+pub fn scarce(seed: u64, clients: usize) -> Sizes {
     let mut rng = SimRng::new(seed ^ 0x0005_face);
     let usual = Sizes::default();
     if rng.one_in(3) {
-        Sizes { meta: META_BEGUN + [33, 40, 60][rng.below(3) as usize], ..usual }
+        let more = EACH_CLIENT * clients.saturating_sub(CLIENTS) as u64;
+        Sizes { meta: META_BEGUN + more + [33, 40, 60][rng.below(3) as usize], ..usual }
     } else {
         Sizes { data: [24, 48, 96, 160][rng.below(4) as usize], ..usual }
     }
@@ -225,6 +230,8 @@ async fn chain(mount: &Mount) -> Result<usize, String> {
             Err(fault) => return Err(format!("a directory could not be made: {fault}")),
         }
     }
+    let changed = mount.chmod(dir, 0o700).await;
+    changed.map_err(|fault| format!("a full metadata zone refuses chmod: {fault}"))?;
     for at in made.iter().rev() {
         let removed = mount.rmdir(*at).await;
         removed.map_err(|fault| format!("a full metadata zone does not let go: {fault}"))?;

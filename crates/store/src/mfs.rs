@@ -56,7 +56,7 @@ impl Cost {
     pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 96, reserve: Reserve::Left };
     /// A step of unbounded work.
     pub const STEP: Cost = Cost { journal: 1 << 20, dirty: 256, reserve: Reserve::ToFree };
-    /// An operation that frees more than it takes.
+    /// An operation that frees more than it takes, or takes nothing for good.
     pub const DELETE: Cost = Cost { reserve: Reserve::ToFree, ..Cost::SMALL };
 }
 

@@ -38,12 +38,11 @@ pub fn cost(op: &Op) -> Option<Cost> {
         | Op::ReadLink { .. }
         | Op::Acquire { .. }
         | Op::Layout { .. } => READ,
-        Op::Create { .. }
-        | Op::CreateUnnamed { .. }
-        | Op::Link { .. }
-        | Op::SetAttr { .. }
-        | Op::SetXattr { .. } => Cost::SMALL,
-        Op::Unlink { .. }
+        Op::Create { .. } | Op::CreateUnnamed { .. } | Op::Link { .. } | Op::SetXattr { .. } => {
+            Cost::SMALL
+        }
+        Op::SetAttr { .. }
+        | Op::Unlink { .. }
         | Op::Rmdir { .. }
         | Op::Rename { .. }
         | Op::RemoveXattr { .. }

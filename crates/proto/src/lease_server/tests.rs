@@ -5,6 +5,7 @@ use crate::lease_client::Lease;
 
 const A: ClientId = ClientId(1);
 const B: ClientId = ClientId(2);
+const NOBODY: ClientId = ClientId(0);
 const F: Ino = Ino(77);
 
 fn table() -> LeaseTable {
@@ -248,6 +249,33 @@ fn whatever_crosses_a_return_the_right_is_given_up_in_the_end() {
         assert!(!table.rights(A, F).contains(Rights::OPEN) && !lease.holds(Rights::OPEN));
     }
     assert!(crossings > 100);
+}
+
+#[test]
+fn who_knows_that_open_is_wanted_back_is_not_asked_again_until_it_has_it_anew() {
+    let mut table = table();
+    table.grant(A, F, Rights::OPEN);
+    let asked = table.recall_open(NOBODY, F);
+    assert_eq!(asked.len(), 1);
+    assert!(table.recall_open(NOBODY, F).is_empty(), "it is asked");
+    table.give_back(A, F, asked[0].seq, Rights::empty(), true, None);
+    assert!(table.recall_open(NOBODY, F).is_empty(), "it owes it");
+    // Who comes later was not asked.
+    table.grant(B, F, Rights::OPEN);
+    let asked: Vec<ClientId> =
+        table.recall_open(NOBODY, F).iter().map(|recall| recall.client).collect();
+    assert_eq!(asked, [B]);
+    assert!(table.recall_open(B, F).is_empty());
+    // What it has given back and got again it does not owe.
+    table.grant(A, F, Rights::ATTR);
+    let seq = table.held(A, F).seq;
+    table.give_back(A, F, seq, Rights::OPEN, false, None);
+    assert!(table.recall_open(NOBODY, F).is_empty());
+    table.grant(A, F, Rights::OPEN);
+    let asked: Vec<ClientId> =
+        table.recall_open(NOBODY, F).iter().map(|recall| recall.client).collect();
+    assert_eq!(asked, [A]);
+    table.validate();
 }
 
 const P: Rights = Rights::DATA_P;

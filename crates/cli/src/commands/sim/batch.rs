@@ -138,6 +138,7 @@ pub struct Totals {
     pub restarts: u64,
     /// Moments that were not judged fully.
     pub unjudged: u64,
+    pub misled: u64,
     /// Runs that were not judged to their end; campaigns of earlier releases did not count them.
     #[serde(default)]
     pub abandoned: u64,
@@ -159,6 +160,7 @@ impl Totals {
         self.faults += report.faults;
         self.restarts += report.restarts;
         self.unjudged += report.unjudged;
+        self.misled += u64::from(report.misled.is_some());
         self.abandoned += u64::from(report.abandoned.is_some());
         self.virtual_seconds += report.time.as_secs_f64();
         self.trace ^= report.trace.rotate_left((report.plan.seed % 64) as u32);

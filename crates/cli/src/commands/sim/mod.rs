@@ -65,6 +65,7 @@ impl Options {
             time: self.time,
             timing: args.timing,
             usual_format: args.usual_format,
+            all_orders: args.all_orders,
             ..usual
         }
     }

@@ -40,6 +40,7 @@ struct Run {
     steps: u64,
     virtual_milliseconds: u64,
     unjudged: u64,
+    misled: Option<String>,
     abandoned: Option<Abandoned>,
     violation: Option<Violation>,
 }
@@ -91,6 +92,7 @@ fn run(report: &Report, shrunk: bool) -> Run {
         steps: report.steps,
         virtual_milliseconds: u64::try_from(report.time.as_millis()).unwrap_or(u64::MAX),
         unjudged: report.unjudged,
+        misled: report.misled.clone(),
         abandoned: report
             .abandoned
             .as_ref()
@@ -204,6 +206,12 @@ fn summary(totals: &Totals) -> String {
         totals.virtual_seconds,
         totals.brief(),
     );
+    if totals.misled > 0 {
+        text += &format!(
+            "for {} all orders were tried, as that in which the server applied changes did not explain all\n",
+            counted(totals.misled, "seed")
+        );
+    }
     if totals.unjudged > 0 {
         text += &format!(
             "{} moments with too many possible orders were not judged fully\n",
