@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use types::limits::LEASES_MAX;
-use types::{Duration, PagId, Uuid};
+use types::{ClientId, Duration, Extent, Ino, PagId, Uuid};
 
 /// Bytes that a scrub reads in a second if nobody says: a disk hardly notices it.
 pub const SCRUB_RATE: u64 = 16 << 20;
@@ -21,6 +21,22 @@ pub struct PagPlace {
 
 /// Takes lines for the log.
 pub type Log = Rc<dyn Fn(&str)>;
+
+/// What a commit lets the metadata point at.
+#[derive(Clone, Copy, Debug)]
+pub struct Pointed<'a> {
+    /// Whose commit.
+    pub client: ClientId,
+    /// Of which file.
+    pub ino: Ino,
+    /// Blocks that become the file's, or hold its data from now on.
+    pub extents: &'a [Extent],
+    /// It was done before, by a server that died.
+    pub replay: bool,
+}
+
+/// Is told of it within the transaction, which may begin anew: then it is told again.
+pub type OnCommit = Rc<dyn Fn(&Pointed<'_>)>;
 
 /// See the module.
 #[derive(Clone)]
@@ -41,6 +57,8 @@ pub struct Config {
     pub scrub_rate: u64,
     /// Where log lines go.
     pub log: Log,
+    /// Who looks on as commits are executed, for tests.
+    pub on_commit: Option<OnCommit>,
 }
 
 impl Config {
@@ -55,6 +73,7 @@ impl Config {
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
             log: Rc::new(|_| {}),
+            on_commit: None,
         }
     }
 }
