@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::Env;
-use types::{ClientId, Duration, FileKind, Ino, Rights};
+use types::{ClientId, Duration, FileKind, Ino, Part, Rights};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
 use crate::core::Core;
@@ -219,6 +219,16 @@ impl Client {
             (!rights.is_empty()).then_some((inode.ino, rights))
         };
         self.core.inodes.all().into_iter().filter_map(held).collect()
+    }
+
+    /// The parts of files that it relies on as long as its lease is good, by inode.
+    pub fn parts(&self) -> Vec<(Ino, Part)> {
+        let held = |inode: Rc<Inode>| {
+            let content = inode.content().filter(|_| inode.holds(Rights::DATA_P))?;
+            let parts = content.parts.borrow();
+            Some(parts.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
+        };
+        self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
     }
 
     /// What it is doing.

@@ -61,6 +61,11 @@ impl Ledger {
         all
     }
 
+    /// Does it count `client` as holding this part of a file, asked back or not?
+    pub fn holds_part(&self, client: ClientId, ino: Ino, part: Part) -> bool {
+        self.ask(|server| server.leases.borrow().holds_part(client, ino, part))
+    }
+
     /// May `client` write this block of a file, as the server counts?
     pub fn may_write(&self, client: ClientId, ino: Ino, block: FileBlock) -> bool {
         self.ask(|server| {

@@ -35,7 +35,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::NamesKeptAfterRecall, 1, CONFLICT),
     (Bug::AttrKeptAfterRecall, 1, CONFLICT),
     (Bug::RightsGivenTwice, 1, CONFLICT),
-    (Bug::DataKeptAfterRecall, 3, MODEL),
+    (Bug::DataKeptAfterRecall, 3, OWNED),
     (Bug::RecallWithoutFlush, 3, PANIC),
     (Bug::ChecksumIgnored, 70, DAMAGE),
     (Bug::AddressIgnored, 338, DAMAGE),

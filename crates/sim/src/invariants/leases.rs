@@ -8,13 +8,12 @@
 //! - what two clients rely on does not conflict, whatever any server counts, or whether one runs.
 //!
 //! So a client that was evicted while its lease is good, and relies on what another was given since, is a violation; one past its
-//! lease counts as holding nothing. Of parts it is the right to hold any (`DATA_P`) that is compared here; which blocks they are
-//! the ownership of written blocks shows.
+//! lease counts as holding nothing. Of parts each is compared, too, block by block.
 
 use std::collections::BTreeMap;
 
 use mds::{Ledger, Standing};
-use types::{ClientId, Duration, Ino, Rights};
+use types::{ClientId, Duration, Ino, Part, Rights};
 
 use crate::cluster::Cluster;
 use crate::log;
@@ -39,7 +38,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) {
         }
         conflicts(&holders, "the server counts");
     }
-    let mut holders = Holders::new();
+    let (mut holders, mut parts) = (Holders::new(), PartHolders::new());
     for mount in mounts.iter().filter(|mount| mount.client.lease_left() > Duration::ZERO) {
         let client = mount.client.number();
         let live = ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == Standing::Live);
@@ -58,8 +57,40 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) {
             let who = format!("c{} (client {client})", mount.index);
             holders.entry(ino).or_default().push((who, rights));
         }
+        for (ino, part) in mount.client.parts() {
+            let who = format!("c{} (client {client})", mount.index);
+            let counts = |ledger: &Ledger| ledger.holds_part(client, ino, part);
+            if live
+                && !ledger.as_ref().is_some_and(counts)
+                && !is_gone(cluster, ledger.as_ref(), ino)
+            {
+                let text =
+                    format!("{who} relies on {part:?} of inode {ino}; the server counts it not");
+                log::broken(CONFLICT, &text);
+            }
+            parts.entry(ino).or_default().push((who, part));
+        }
     }
     conflicts(&holders, "there rely");
+    overlaps(&parts);
+}
+
+/// Who relies on which part of an inode.
+type PartHolders = BTreeMap<Ino, Vec<(String, Part)>>;
+
+fn overlaps(parts: &PartHolders) {
+    for (ino, held) in parts {
+        for (nth, (one, part)) in held.iter().enumerate() {
+            for (other, others) in held[nth + 1..].iter().filter(|(other, _)| other != one) {
+                if part.range.overlaps(others.range) && (part.exclusive || others.exclusive) {
+                    log::broken(
+                        CONFLICT,
+                        &format!("on inode {ino} there rely: {one} {part:?}, {other} {others:?}"),
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// Is there no such inode any more, or soon, as far as can be told?
@@ -103,5 +134,21 @@ mod tests {
         assert!(!found(&[("a", Rights::DATA_P), ("b", Rights::DATA_P)]));
         assert!(found(&[("a", Rights::DATA_X), ("b", Rights::DATA_S)]));
         assert!(found(&[("a", Rights::OPEN), ("a", Rights::DATA_P), ("b", Rights::ATTR)]));
+    }
+
+    #[test]
+    fn parts_that_exclude_each_other_are_told_those_of_one_client_are_not() {
+        let told = |one: (&str, u64, u64, bool), other: (&str, u64, u64, bool)| {
+            log::clear();
+            let held = [one, other].map(|(who, from, to, exclusive)| {
+                (who.to_owned(), Part { range: types::BlockRange::new(from, to), exclusive })
+            });
+            overlaps(&PartHolders::from([(Ino(9), held.to_vec())]));
+            log::first_violation().is_some()
+        };
+        assert!(told(("a", 0, 4, true), ("b", 3, 5, false)));
+        assert!(!told(("a", 0, 4, false), ("b", 3, 5, false)));
+        assert!(!told(("a", 0, 4, true), ("b", 4, 5, true)));
+        assert!(!told(("a", 0, 4, true), ("a", 3, 5, true)));
     }
 }

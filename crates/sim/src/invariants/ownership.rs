@@ -5,7 +5,7 @@
 //! - of the pool of a client that runs or ran on that host, be it in quarantine;
 //! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held exclusively;
 //! - or a file's that is frozen for such a client, which is in quarantine;
-//! - or freed and not yet free: nobody else can have it before a write that is under way is stable.
+//! - or, when the write reaches the device, freed and not yet free: its file may have gone meanwhile.
 //!
 //! So a write to a free block, to another client's pool, to a file that its client may not write, or by a client whose
 //! quarantine has ended is a violation, whether or not anybody ever reads what it wrote.
@@ -70,7 +70,7 @@ impl Owners {
 
     /// A write is under way.
     pub(crate) fn submitted(&mut self, cluster: &Cluster, node: &str, blocks: Range<u64>) {
-        self.check(cluster, node, blocks, "submits a write to");
+        self.check(cluster, node, blocks, true);
     }
 
     /// A write has reached the device. Whose its blocks are, where that is known.
@@ -80,7 +80,7 @@ impl Owners {
         node: &str,
         blocks: Range<u64>,
     ) -> Vec<Option<Owner>> {
-        self.check(cluster, node, blocks, "has written")
+        self.check(cluster, node, blocks, false)
     }
 
     fn check(
@@ -88,7 +88,7 @@ impl Owners {
         cluster: &Cluster,
         node: &str,
         blocks: Range<u64>,
-        what: &str,
+        submits: bool,
     ) -> Vec<Option<Owner>> {
         let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
         self.nodes.extend(ledger.sessions());
@@ -100,7 +100,8 @@ impl Owners {
         blocks
             .map(|block| {
                 let found = self.find(cluster, block)?;
-                if let Some((invariant, why)) = wrong(cluster, &ledger, &clients, &found) {
+                if let Some((invariant, why)) = wrong(cluster, &ledger, &clients, &found, submits) {
+                    let what = if submits { "submits a write to" } else { "has written" };
                     let text = format!(
                         "{node} (clients {clients:?}) {what} block {block} of the data zone, {why}"
                     );
@@ -140,12 +141,14 @@ fn wrong(
     ledger: &Ledger,
     clients: &[ClientId],
     found: &Of,
+    submits: bool,
 ) -> Option<(&'static str, String)> {
     match (found.owner, found.file) {
         (Owner::Free, _) => Some((OWNED, "which is free".to_owned())),
         (Owner::Pool(other), _) if !clients.contains(&other) => {
             Some((OWNED, format!("which is of the pool of client {other}")))
         }
+        (Owner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} gave up"))),
         (Owner::Pool(_) | Owner::Freed(_), _) => None,
         (Owner::Mapped, None) => {
             Some((OWNED, "which is not free, of no pool, and of no file".to_owned()))
