@@ -91,3 +91,55 @@ impl Txn<'_> {
 }
 
 const _: () = assert!(BLOCK == size_of::<Block>());
+
+#[cfg(test)]
+mod tests {
+    use env::DiskOptions;
+    use env::sim::SimWorld;
+    use types::limits::BLOCK_U64;
+    use types::{Extent, ExtentState, FileBlock, FileKind, Name};
+
+    use super::*;
+    use crate::features::Features;
+    use crate::open::OpenOptions;
+    use crate::testing::{formatted_for_images, image_of, new_inode, run};
+
+    #[test]
+    fn a_look_tells_whose_a_block_is_and_neither_reads_the_device_nor_fills_the_cache() {
+        let mfs = formatted_for_images(4000, Features::USUAL);
+        let client = run(&mfs, |txn| txn.new_client(b"c"));
+        let (pag, addr, len) = run(&mfs, |txn| txn.grant(client, None, 4))[0];
+        assert_eq!(len, 4);
+        let name = Name::new(b"file").expect("a name");
+        let ino =
+            run(&mfs, |txn| txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None));
+        let extent = |nth: u64| Extent {
+            file: FileBlock(nth),
+            len: 1,
+            pag,
+            addr: PagBlock(addr.0 + nth),
+            state: ExtentState::Written,
+        };
+        run(&mfs, |txn| txn.map(ino, client, extent(0)));
+        run(&mfs, |txn| txn.map(ino, client, extent(1)));
+        run(&mfs, |txn| txn.unmap(ino, FileBlock(1), FileBlock(2)));
+        let disk = image_of(&mfs);
+        let world = SimWorld::new(1);
+        world.attach("meta", &disk);
+        world.run(|env| async move {
+            let options = DiskOptions { write: true, exclusive: true };
+            let opened = env.open_disk("meta", options).await.expect("it is attached");
+            let mfs = Mfs::open(&env, &opened, OpenOptions::default()).await.expect("whole");
+            let before = (disk.counts(), mfs.usage().cached);
+            let home = |block: MetaBlock| disk.peek(block.0 * BLOCK_U64, BLOCK);
+            let owner = |nth: u64| mfs.look(home, |txn| txn.owner(pag, PagBlock(addr.0 + nth)));
+            assert_eq!(owner(0), Some(Owner::Mapped));
+            assert_eq!(owner(1), Some(Owner::Freed(ino)));
+            assert_eq!(owner(2), Some(Owner::Pool(client)));
+            assert_eq!(owner(4), Some(Owner::Free));
+            assert_eq!((disk.counts(), mfs.usage().cached), before);
+            let nowhere = mfs.look(|_| vec![0; BLOCK], |txn| txn.owner(pag, addr));
+            assert_eq!(nowhere, None, "what lies there is no block of a tree");
+        });
+    }
+}
