@@ -477,7 +477,10 @@ Kinds of faults (SIMULATION.md says what each is): cut, partition, one-way, mute
 server-power, server-pause; client-kill, process-kill, signal, silence, power, cluster-power; stall,
 long-stall, data-eio, meta-eio, space, damage; clock-jump, drift.
 
-Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments.")]
+A campaign is gone on with by the build of Redbud and with the options that began it, or with --changed.
+
+Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments, 3 of the
+one history that was asked for the end was not judged (of several only how many these are is told).")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]
@@ -523,8 +526,8 @@ pub struct SimArgs {
     /// first, and others only where that does not explain all
     #[arg(long)]
     pub all_orders: bool,
-    /// Metadata servers; there is one
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
+    /// Metadata servers; only one is simulated
+    #[arg(long, default_value_t = 1)]
     pub mds: u16,
     /// Run every seed twice: both runs must be the same
     #[arg(long)]
@@ -532,6 +535,9 @@ pub struct SimArgs {
     /// Go on with the campaign of this file, or begin one: seed after seed, with sums in the file
     #[arg(long, value_name = "FILE")]
     pub campaign: Option<PathBuf>,
+    /// Go on with the campaign though this build of Redbud or the options are others than before; the file tells both
+    #[arg(long, requires = "campaign")]
+    pub changed: bool,
     /// End the campaign after so much processor time, that of earlier calls included
     #[arg(long, value_name = "HOURS", requires = "campaign")]
     pub core_hours: Option<f64>,

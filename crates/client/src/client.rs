@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::Env;
-use types::{Duration, FileKind, Ino};
+use types::{ClientId, Duration, FileKind, Ino, Part, Rights};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
+use crate::inode::Inode;
 use crate::rpc::{ContentRpc, Events, Session};
 
 /// How often the inode table's bound is looked after.
@@ -200,6 +201,34 @@ impl Client {
     /// For how long what it and the kernel cache may still be relied on without hearing from the server.
     pub fn lease_left(&self) -> Duration {
         self.core.session.lease_left()
+    }
+
+    /// Its number at the server; none while it has no session.
+    pub fn number(&self) -> ClientId {
+        self.core.session.client()
+    }
+
+    /// The rights that it relies on as long as its lease is good, by inode.
+    pub fn leases(&self) -> Vec<(Ino, Rights)> {
+        let held = |inode: Rc<Inode>| {
+            let mut rights = inode.lease(|lease| lease.rights());
+            // Who asks for the whole has let go of the parts before it has the answer.
+            if !inode.content().is_some_and(|content| content.holds_parts()) {
+                rights -= Rights::DATA_P;
+            }
+            (!rights.is_empty()).then_some((inode.ino, rights))
+        };
+        self.core.inodes.all().into_iter().filter_map(held).collect()
+    }
+
+    /// The parts of files that it relies on as long as its lease is good, by inode.
+    pub fn parts(&self) -> Vec<(Ino, Part)> {
+        let held = |inode: Rc<Inode>| {
+            let content = inode.content().filter(|_| inode.holds(Rights::DATA_P))?;
+            let parts = content.parts.borrow();
+            Some(parts.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
+        };
+        self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
     }
 
     /// What it is doing.

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use proto::mds::{Message, Push};
 use store::{ALL_FILES, Cost, StoreError};
-use types::{ClientId, Duration, Ino, Instant, Rights, Transno};
+use types::{Bug, ClientId, Duration, Ino, Instant, Rights, Transno, planted};
 
 use crate::devices::{flush_for, is_any_suspect};
 use crate::hello::Info;
@@ -337,7 +337,7 @@ pub async fn end_quarantines(server: &Rc<Server>) {
     for (client, over, local) in all {
         if local && is_lock_free(server, client).await {
             dead.push(client);
-        } else if over && !is_any_suspect(server) {
+        } else if over && !is_any_suspect(server) || planted(Bug::QuarantineSkipped) {
             past.push(client);
         }
     }
@@ -347,7 +347,7 @@ pub async fn end_quarantines(server: &Rc<Server>) {
     }
     // What a device carried out late was read by others, too.
     flush_for(server, &clients).await;
-    if is_any_suspect(server) {
+    if is_any_suspect(server) && !planted(Bug::QuarantineSkipped) {
         past.clear();
     }
     for client in dead.into_iter().chain(past) {

@@ -24,6 +24,7 @@ mod gate;
 mod glimpse;
 mod grace;
 mod hello;
+mod ledger;
 mod ops;
 mod recall;
 mod recent;
@@ -38,7 +39,8 @@ pub mod status;
 mod turns;
 mod unheard;
 
-pub use config::{Config, Log, PagPlace, SCRUB_RATE};
+pub use config::{Config, Log, OnCommit, PagPlace, Pointed, SCRUB_RATE};
+pub use ledger::{Lease, Ledger, Standing};
 pub use server::ServeError;
 pub use start::{Mds, serve};
 pub use status::Status;

@@ -14,6 +14,7 @@ use types::{ClientId, Duration};
 use crate::config::{Config, PagPlace};
 use crate::devices::DataDevice;
 use crate::hello::Info;
+use crate::ledger::Ledger;
 use crate::ops::READ;
 use crate::server::{ServeError, Server, beat, upkeep};
 use crate::status::{self, Status};
@@ -61,6 +62,11 @@ impl Mds {
     /// Where it listens, with the port that was chosen.
     pub fn address(&self) -> String {
         self.listener.local_address()
+    }
+
+    /// What it counts, for who looks on.
+    pub fn ledger(&self) -> Ledger {
+        Ledger::of(&self.server)
     }
 
     /// Its state.

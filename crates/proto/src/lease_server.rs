@@ -15,7 +15,7 @@
 
 use std::collections::BinaryHeap;
 
-use types::{BlockRange, ClientId, Epoch, HashMap, Ino, Rights};
+use types::{BlockRange, Bug, ClientId, Epoch, HashMap, Ino, Rights, planted};
 
 use self::parts::Holding;
 
@@ -54,6 +54,13 @@ struct Holder {
     asked: Rights,
     /// It has answered a recall of `OPEN` that it has the inode open, and gives it back when it has not.
     owes_open: bool,
+}
+
+impl Holder {
+    /// Rights that others must do without what conflicts with: also those that are asked back.
+    fn excluding(&self) -> Rights {
+        if planted(Bug::RightsGivenTwice) { self.rights - self.asked } else { self.rights }
+    }
 }
 
 /// Nearly every inode has one holder; it lies in the map itself.
@@ -140,7 +147,7 @@ impl LeaseTable {
     pub fn others(&self, client: ClientId, ino: Ino) -> Rights {
         let Some(holders) = self.inodes.get(&ino) else { return Rights::empty() };
         let others = holders.iter().filter(|holder| holder.client != client);
-        others.fold(Rights::empty(), |all, holder| all | holder.rights)
+        others.fold(Rights::empty(), |all, holder| all | holder.excluding())
     }
 
     /// Clients other than `client` whose answers are awaited before `take` on `ino` is free. A recall of
@@ -149,7 +156,7 @@ impl LeaseTable {
         let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
         let others = holders.iter().filter(|h| {
             let open = h.asked & take & Rights::OPEN;
-            let rest = (h.rights & take).difference(Rights::OPEN);
+            let rest = (h.excluding() & take).difference(Rights::OPEN);
             h.client != client && !(open | rest).is_empty()
         });
         others.map(|holder| holder.client).collect()
@@ -187,7 +194,7 @@ impl LeaseTable {
                     return Rights::empty();
                 }
             } else {
-                out = out.difference(holder.rights.conflicts());
+                out = out.difference(holder.excluding().conflicts());
             }
         }
         if out.contains(Rights::DATA_X) { out } else { out.difference(Rights::DATA_X) }
@@ -312,7 +319,7 @@ impl LeaseTable {
         let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
             return false;
         };
-        if seq < holder.seq {
+        if seq < holder.seq && !planted(Bug::UnawareReturnTaken) {
             return false;
         }
         let mut give = give;
@@ -450,6 +457,13 @@ impl LeaseTable {
         }
         let holders = self.inodes.iter();
         holders.filter_map(|(&ino, h)| h.get(client).map(|h| (ino, h.rights))).collect()
+    }
+
+    /// Every lease: what its client counts as holding, also what is asked back, in no order.
+    pub fn all(&self) -> impl Iterator<Item = (Ino, ClientId, Rights)> {
+        self.inodes.iter().flat_map(|(&ino, holders)| {
+            holders.iter().map(move |holder| (ino, holder.client, holder.rights))
+        })
     }
 
     /// Puts a lease back that `client` held before the server's restart, without its parts. Yields the

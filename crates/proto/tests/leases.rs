@@ -6,11 +6,15 @@
 //! - what a client relies on, the server counts as the client's;
 //!
 //! and in every state in which nothing is under way: no recall waits for an answer.
+//!
+//! That the walk can see is shown by bugs that are planted: each must be found.
 
 use std::collections::BTreeSet;
 
 use redbud_proto::lease_client::Lease;
 use redbud_proto::lease_server::LeaseTable;
+#[cfg(debug_assertions)]
+use types::{Bug, plant::plant};
 use types::{ClientId, Epoch, Ino, Rights};
 
 const INO: Ino = Ino(7);
@@ -267,5 +271,41 @@ fn a_server_that_dies_twice_and_returns_that_outlive_it() {
     for (wishes, trims) in worlds {
         let states = walk(World::new(wishes, trims, 0).with_deaths(2));
         assert!(states > 1000, "{states} states");
+    }
+}
+
+/// The same worlds as above, one after the other, until one shows what is wrong with it.
+#[cfg(debug_assertions)]
+fn shown_by_a_walk() -> Option<String> {
+    let worlds = [
+        World::new([vec![X, S, X], vec![S, X]], 1, 0),
+        World::new([vec![A, X], vec![S | A, X]], 1, 2),
+        World::new([vec![X, A], vec![S]], 1, 0).with_deaths(2),
+    ];
+    worlds.into_iter().find_map(|world| {
+        let walked = std::panic::catch_unwind(|| walk(world));
+        walked.err().map(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .unwrap_or_default()
+        })
+    })
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn every_planted_bug_of_leases_is_seen_by_a_walk() {
+    assert_eq!(shown_by_a_walk(), None, "without a bug");
+    let table = [
+        (Bug::OlderGrantTaken, "relied on, not counted"),
+        (Bug::EarlyRecallForgotten, "relied on, not counted"),
+        (Bug::UnawareReturnTaken, "relied on, not counted"),
+        (Bug::RightsGivenTwice, "Holders"),
+    ];
+    for (bug, says) in table {
+        let guard = plant(bug);
+        let shown = shown_by_a_walk();
+        drop(guard);
+        assert!(shown.as_ref().is_some_and(|text| text.contains(says)), "{bug:?}: {shown:?}");
     }
 }

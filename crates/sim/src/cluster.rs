@@ -10,15 +10,17 @@ use std::task::{Context, Poll, Waker};
 use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
+use mds::Ledger;
 use store::fsck::FsckOptions;
 use store::{
     Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, OpenOptions, PagFormat,
-    SlotSize, StoreError,
+    SlotSize, Stop, StoreError, Txn,
 };
 use types::label::{Label, LabelKind};
-use types::limits::BLOCK_U64;
+use types::limits::{BLOCK, BLOCK_U64};
 use types::{Duration, Epoch, Ino, Instant, PagId, Uuid};
 
+use crate::invariants::Checks;
 use crate::log;
 
 const MIB: u64 = 1 << 20;
@@ -37,6 +39,8 @@ const BANDWIDTH: u64 = 4 << 20;
 const DRIFT: u64 = 50_000;
 /// After which a server that ended by itself is started again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// The invariant that a server breaks which ends though nothing failed.
+const SERVER_STAYS: &str = "a server ends only because it is told to, or a device fails";
 /// The server's lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 
@@ -91,6 +95,10 @@ pub struct Cluster {
     pub applied: Rc<RefCell<Option<OnApplied>>>,
     /// The store of the server that runs.
     store: Rc<RefCell<Option<Mfs>>>,
+    /// What the server that runs counts.
+    ledger: Rc<RefCell<Option<Ledger>>>,
+    /// Who looks while it runs.
+    pub(crate) checks: Checks,
 }
 
 /// Takes the number of a client and what is said of it.
@@ -246,6 +254,7 @@ impl Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
         let (kills, epoch, failing, failed, evictions, applied, store) = Default::default();
+        let (ledger, checks) = Default::default();
         let calm = Rc::new(Cell::new(Some(env.now())));
         Cluster {
             world,
@@ -261,6 +270,8 @@ impl Cluster {
             evictions,
             applied,
             store,
+            ledger,
+            checks,
         }
     }
 
@@ -282,6 +293,7 @@ impl Cluster {
             disks.meta = meta;
         }
         if let Some(data) = data {
+            self.checks.data_replaced();
             self.world.attach(DATA, &data);
             disks.data = data;
         }
@@ -337,16 +349,18 @@ impl Cluster {
                     tell(client.0, op);
                 }
             })),
+            on_commit: Some(self.checks.on_commit()),
             ..mds::Config::new(FS, ADDRESS)
         };
         let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
             let ended = serve(&cluster, env, config).await;
             cluster.store.take();
+            cluster.ledger.take();
             if let Err(error) = ended {
                 log::line(&format!("mds ended: {error}"));
                 if !cluster.failed_since(begun) {
-                    log::violation(&format!("the server ended by itself: {error}"));
+                    log::broken(SERVER_STAYS, &error);
                 }
                 cluster.start_again();
             }
@@ -400,6 +414,19 @@ impl Cluster {
         self.world.kill(SERVER);
         // It holds the device.
         self.store.take();
+        self.ledger.take();
+    }
+
+    /// What the server that runs counts.
+    pub(crate) fn ledger(&self) -> Option<Ledger> {
+        self.ledger.borrow().clone()
+    }
+
+    /// What the store of the server that runs holds at this moment.
+    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Option<T> {
+        let store = self.store.borrow();
+        let meta = self.meta();
+        store.as_ref()?.look(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body)
     }
 
     /// What is free, if a server runs and has it at hand.
@@ -497,7 +524,9 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
     *cluster.store.borrow_mut() = Some(mfs.clone());
     cluster.epoch.set(mfs.identity().epoch.0);
+    cluster.checks.opened(cluster, mfs.identity().epoch.0);
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
+    *cluster.ledger.borrow_mut() = Some(server.ledger());
     // From here on reads do not fail: what a failing one tells applications is not judged.
     cluster.meta().mend_reads();
     server.run(std::future::pending()).await.map_err(|error| error.to_string())

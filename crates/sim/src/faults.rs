@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, LEASE, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::log;
+use crate::run::POWER_CUT;
 use crate::script::{Script, Step};
 
 /// A kind of fault.
@@ -440,7 +441,7 @@ impl Injector {
             }
             if let Some(image) = check {
                 if let Err(text) = crate::cluster::fsck(image.fork(), self.seed) {
-                    log::violation(&format!("fsck after a power cut: {text}"));
+                    log::broken(POWER_CUT, &text);
                 }
                 if kind == Fault::ServerPower {
                     self.cluster.replace(Some(image), None);

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use types::{Duration, Fault, Ino, Instant};
 
@@ -23,6 +23,8 @@ use crate::workload::Process;
 const LOOK: Duration = Duration::from_millis(100);
 /// What a client says once it has replayed what a server that died had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
+/// The invariant that is broken when a client is evicted though nothing held it up.
+const HEARD: &str = "nobody is evicted who was heard";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
 
@@ -82,7 +84,7 @@ impl Member {
         let troubled = self.trouble.is_some_and(|(_, until)| until >= begun);
         if status.evictions > 0 && !troubled {
             let text = format!("c{} was evicted as it mounted, though it was heard", mount.index);
-            log::violation(&text);
+            log::broken(HEARD, &text);
         }
         let (client, evictions) = (status.client, status.evictions);
         let excused = troubled && since.is_some();
@@ -113,6 +115,18 @@ struct Inner {
     /// Processes that have not ended.
     working: Cell<usize>,
     failure: RefCell<Option<String>>,
+}
+
+/// The same clients, as long as somebody else has them.
+pub(crate) struct WeakFleet(Weak<Inner>);
+
+impl WeakFleet {
+    /// Mounted clients, unless they are being changed.
+    pub(crate) fn mounts(&self) -> Option<Vec<Mount>> {
+        let inner = self.0.upgrade()?;
+        let members = inner.members.try_borrow().ok()?;
+        Some(members.iter().filter_map(|member| member.mount.clone()).collect())
+    }
 }
 
 /// The node of the clients of this slot.
@@ -257,6 +271,11 @@ impl Fleet {
     /// Mounted clients.
     pub fn mounts(&self) -> Vec<Mount> {
         self.0.members.borrow().iter().filter_map(|member| member.mount.clone()).collect()
+    }
+
+    /// To be held by what must not keep the clients alive.
+    pub(crate) fn weak(&self) -> WeakFleet {
+        WeakFleet(Rc::downgrade(&self.0))
     }
 
     /// Places of clients.
@@ -513,10 +532,10 @@ impl Fleet {
             // Out of reach it may lose also the session that it has just begun.
             let excused = troubled || member.session.excused;
             if !excused {
-                log::violation(&format!("c{} was evicted, though it was heard", mount.index));
+                log::broken(HEARD, &format!("c{} was evicted, though it was heard", mount.index));
             }
             if status.evictions > member.session.evictions + 1 && !excused {
-                log::violation(&format!("c{} was evicted twice in a moment", mount.index));
+                log::broken(HEARD, &format!("c{} was evicted twice in a moment", mount.index));
             }
             let position = self.0.history.position();
             let since = member.trouble.map_or(position, |(since, _)| since);

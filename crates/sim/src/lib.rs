@@ -17,6 +17,7 @@ pub mod faults;
 mod fleet;
 pub mod footprint;
 mod history;
+mod invariants;
 pub mod judge;
 pub mod kernel;
 mod log;

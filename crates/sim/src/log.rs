@@ -1,4 +1,4 @@
-//! Lines that clients and servers log, and violations that are seen on the way. Both belong
+//! Lines that clients and servers log, and violations that are seen while the cluster runs. Both belong
 //! to the run of this thread: a client's log is a plain function. Each line begins with the position
 //! in the history at which it was written.
 
@@ -13,8 +13,18 @@ thread_local! {
     static LOG: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
-    static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static ON_EVENT: RefCell<Option<OnEvent>> = const { RefCell::new(None) };
+    static VIOLATIONS: RefCell<Vec<Broken>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Which invariant is broken, and how.
+pub type Broken = (&'static str, String);
+
+/// Who looks whenever something happens that an application sees.
+pub type OnEvent = Box<dyn Fn()>;
+
+/// Violations that are kept.
+const KEPT: usize = 100;
 
 /// Who is told the lines of clients.
 pub type Listener = Box<dyn Fn(&str)>;
@@ -22,6 +32,12 @@ pub type Listener = Box<dyn Fn(&str)>;
 /// The run has ended: nobody listens any more.
 pub fn end() {
     LISTENER.with(|listener| drop(listener.take()));
+    ON_EVENT.with(|looks| drop(looks.take()));
+}
+
+/// From here on until the run's end `looks` is called whenever an application asks or is answered.
+pub fn on_event(looks: OnEvent) {
+    ON_EVENT.with(|place| *place.borrow_mut() = Some(looks));
 }
 
 /// From here on until the run's end `listener` is told what clients log.
@@ -42,7 +58,7 @@ pub fn client_line(text: &str) {
 /// A new run begins.
 pub fn clear() {
     POSITION.set(0);
-    LISTENER.with(|listener| listener.take());
+    end();
     LOG.with(|log| log.borrow_mut().clear());
     VIOLATIONS.with(|found| found.borrow_mut().clear());
     PANIC.set(None);
@@ -61,6 +77,11 @@ pub fn panic() -> Option<String> {
 /// The history has come to this position.
 pub fn at(position: u64) {
     POSITION.set(position);
+    ON_EVENT.with(|looks| {
+        if let Some(looks) = &*looks.borrow() {
+            looks();
+        }
+    });
 }
 
 /// One line.
@@ -79,13 +100,18 @@ pub fn lines() -> Vec<String> {
     LOG.with(|log| log.borrow().iter().cloned().collect())
 }
 
-/// Something that must not be.
-pub fn violation(text: &str) {
-    line(&format!("violation: {text}"));
-    VIOLATIONS.with(|found| found.borrow_mut().push(text.to_owned()));
+/// Something that must not be: which invariant it breaks, and how.
+pub fn broken(invariant: &'static str, text: &str) {
+    line(&format!("violation of \"{invariant}\": {text}"));
+    VIOLATIONS.with(|found| {
+        let mut found = found.borrow_mut();
+        if found.len() < KEPT {
+            found.push((invariant, text.to_owned()));
+        }
+    });
 }
 
 /// The first of them.
-pub fn first_violation() -> Option<String> {
+pub fn first_violation() -> Option<Broken> {
     VIOLATIONS.with(|found| found.borrow().first().cloned())
 }

@@ -19,6 +19,9 @@ use crate::kernel::vfs::{Found, Looked, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
+/// The invariant that an answer breaks which is none of any directory.
+const ONE_NAME: &str = "5: every name leads to one inode";
+
 /// Bytes of one unit of fcntl locks.
 const LOCK_UNIT: u64 = 1024;
 const KEEP_SIZE: u32 = 1;
@@ -526,7 +529,7 @@ impl Mount {
 
     /// Something that no order of steps explains.
     fn client_told(&self, text: String) {
-        crate::log::violation(&format!("c{}: {text}", self.index));
+        crate::log::broken(ONE_NAME, &format!("c{}: {text}", self.index));
     }
 
     /// pread(2).

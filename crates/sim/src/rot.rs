@@ -23,6 +23,11 @@ use crate::cluster;
 use crate::faults::{Fault, Injector};
 use crate::{log, repairs};
 
+/// The invariant of damaged devices.
+const DAMAGE: &str = "damage of the metadata is never served";
+/// The invariant of devices that are repaired.
+const REPAIR: &str = "damage of the metadata can be repaired";
+
 /// Looks for a block that holds anything, before one is taken that does not.
 const TRIES: u64 = 200;
 /// Metadata blocks behind the log among which those in use are looked for.
@@ -58,7 +63,7 @@ impl Injector {
             log::line(&what);
             judge(&good, &bad, self.seed).map_err(|text| format!("{what}: {text}"))
         }) {
-            Err(text) => log::violation(&format!("a damaged metadata device: {text}")),
+            Err(text) => log::broken(DAMAGE, &text),
             Ok(true) => self.cluster.replace(Some(bad), None),
             Ok(false) => log::line("an undamaged copy of the metadata device is brought back"),
         }
@@ -66,7 +71,7 @@ impl Injector {
         let nth = self.made.borrow().get(&Fault::Damage).copied().unwrap_or(0);
         match repairs::check(&good, &older, &self.cluster.data(), self.seed.wrapping_add(nth << 48))
         {
-            Err(text) => log::violation(&format!("a metadata device that is repaired: {text}")),
+            Err(text) => log::broken(REPAIR, &text),
             Ok(what) => log::line(&format!("tried on a copy: {what}")),
         }
         self.pause(300).await;

@@ -12,6 +12,7 @@ use crate::cluster::{self, Cluster, Format, Sizes};
 use crate::faults::{Fault, Injector, Made};
 use crate::fleet::{Fleet, node_name};
 use crate::history::{History, NOBODY};
+use crate::invariants;
 use crate::judge::{Abandoned, Judge};
 use crate::log;
 use crate::model::State;
@@ -21,6 +22,9 @@ use crate::space;
 
 /// Within this virtual time everything ends once the faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The invariants of what a power cut leaves.
+pub(crate) const POWER_CUT: &str = "1, 2, 5: the metadata are whole after a power cut";
 
 const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
 const EVERYONE_MOUNTS: &str = "every client can mount";
@@ -243,8 +247,8 @@ pub fn run(plan: &Plan) -> Report {
             judge(plan, &calls, &mut unjudged).err().map(|text| ("9: views are linearizable", text))
         }
     };
-    let violation =
-        violation.or_else(|| log::first_violation().map(|text| ("seen on the way", text)));
+    // What was seen while it ran came first: the rest may follow from it.
+    let violation = log::first_violation().or(violation);
     let mut made = ended.made.take();
     let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
     made.insert(Fault::Space, refused as u64);
@@ -345,6 +349,7 @@ async fn safety_and_healing(
     if plan.sizes() != Sizes::default() {
         space::watch(&cluster, &history, plan.sizes());
     }
+    let _watching = invariants::look_on(&cluster);
     cluster.start_server();
     for client in 0..plan.clients {
         cluster.world.set_executors(&node_name(client), plan.executors);
@@ -358,6 +363,7 @@ async fn safety_and_healing(
         plan.processes,
         plan.operations_each(),
     );
+    invariants::look_at_clients(&cluster, &fleet);
     fleet.start().await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {
@@ -475,8 +481,7 @@ async fn lose_power(
     history.happened(NOBODY, Op::LostPower { stuck: cluster.data().has_stuck() });
     let meta = cluster.meta().after_power_cut(rng);
     let data = cluster.data().after_power_cut(rng);
-    cluster::fsck(meta.fork(), 2)
-        .map_err(|text| ("1, 2, 5: the metadata are whole after a power cut", text))?;
+    cluster::fsck(meta.fork(), 2).map_err(|text| (POWER_CUT, text))?;
     cluster.replace(Some(meta), Some(data));
     cluster.start_server();
     Ok(())

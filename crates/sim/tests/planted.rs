@@ -19,31 +19,39 @@ use types::plant::plant;
 
 const MODEL: &str = "9: views are linearizable";
 const FSCK: &str = "1, 2, 5: the metadata are whole after a power cut";
-const MOUNT: &str = "every client can mount";
-const DAMAGE: &str = "seen on the way";
+const RECOVERED: &str = "1, 2, 5: the metadata are whole after a recovery";
+const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
+const UNSTABLE: &str = "3: metadata never point at data not yet stable";
+const CONFLICT: &str = "6: two clients never hold conflicting rights of one range";
+const OLDER: &str = "7: after an epoch is raised no older record or write takes effect";
+const DAMAGE: &str = "damage of the metadata is never served";
 const PANIC: &str = "no part of the system panics";
 
 /// Bug, a seed that shows it, its checker.
 const TABLE: &[(Bug, u64, &str)] = &[
-    (Bug::LogNotFlushed, 1, MOUNT),
-    (Bug::OldLapAccepted, 1, MOUNT),
+    (Bug::LogNotFlushed, 1, FSCK),
+    (Bug::OldLapAccepted, 1, FSCK),
     (Bug::RecallSkipped, 1, MODEL),
-    (Bug::NamesKeptAfterRecall, 1, MODEL),
-    (Bug::AttrKeptAfterRecall, 5, MODEL),
-    (Bug::DataKeptAfterRecall, 3, MODEL),
+    (Bug::NamesKeptAfterRecall, 1, CONFLICT),
+    (Bug::AttrKeptAfterRecall, 1, CONFLICT),
+    (Bug::RightsGivenTwice, 1, CONFLICT),
+    (Bug::DataKeptAfterRecall, 3, OWNED),
     (Bug::RecallWithoutFlush, 3, PANIC),
     (Bug::ChecksumIgnored, 70, DAMAGE),
     (Bug::AddressIgnored, 338, DAMAGE),
     (Bug::SlotAnswerLost, 5, MODEL),
     (Bug::ResultNotKept, 40, MODEL),
     (Bug::InodeNumberReused, 1, FSCK),
-    (Bug::DoubleAllocation, 3, PANIC),
+    (Bug::DoubleAllocation, 1, OWNED),
     (Bug::ReplayOutOfOrder, 5, MODEL),
     (Bug::ReplaySkipped, 5, MODEL),
-    (Bug::GraceSkipped, 1, MODEL),
-    (Bug::LeasesNotReclaimed, 4, MODEL),
+    (Bug::GraceSkipped, 1, CONFLICT),
+    (Bug::LeasesNotReclaimed, 4, CONFLICT),
     (Bug::GlimpseIgnored, 3, MODEL),
-    (Bug::CommitBeforeStable, 5, MODEL),
+    (Bug::CommitBeforeStable, 5, UNSTABLE),
+    (Bug::LeaseIgnored, 19, CONFLICT),
+    (Bug::EpochKept, 1, OLDER),
+    (Bug::QuarantineSkipped, 233, OWNED),
     (Bug::InPlaceNotFlushed, 53, MODEL),
     (Bug::ReplyGateSkipped, 40, MODEL),
     (Bug::SyncNotDurable, 27, MODEL),
@@ -55,10 +63,10 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::HoleNotPunched, 9, MODEL),
     (Bug::AppendAtOldEnd, 6, MODEL),
     (Bug::CookieSkips, 1, MODEL),
-    (Bug::CircleUnchecked, 2, FSCK),
+    (Bug::CircleUnchecked, 2, RECOVERED),
     (Bug::ParentLinkKept, 1, FSCK),
     (Bug::SameFileRename, 6, MODEL),
-    (Bug::EmptyUnchecked, 1, FSCK),
+    (Bug::EmptyUnchecked, 6, RECOVERED),
     (Bug::KernelNamesKept, 1, MODEL),
     (Bug::KernelAttrKept, 40, MODEL),
     (Bug::StaleWriteBack, 352, MODEL),
@@ -86,6 +94,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     let faults = match bug {
         Bug::ChecksumIgnored | Bug::AddressIgnored => vec![Fault::Damage],
         Bug::StaleWriteBack => vec![Fault::Silence],
+        Bug::QuarantineSkipped => vec![Fault::LongStall, Fault::Silence, Fault::Power],
         Bug::LockKeptByNobody => vec![Fault::Signal],
         _ => faults,
     };
@@ -108,6 +117,10 @@ const TRIES: u64 = 1000;
 /// What only a crash at every write of the store shows (`crates/store/src/crash_tests`).
 const OF_THE_STORE: [Bug; 3] = [Bug::TornGroupAccepted, Bug::TailBeforeFlush, Bug::HomeBeforeLog];
 
+/// What the walk of a small world of leases shows (`crates/proto/tests/leases.rs`).
+const OF_THE_LEASES: [Bug; 3] =
+    [Bug::OlderGrantTaken, Bug::EarlyRecallForgotten, Bug::UnawareReturnTaken];
+
 thread_local! {
     static PLANTED: Cell<bool> = const { Cell::new(false) };
 }
@@ -126,6 +139,8 @@ fn quiet_panics() {
 
 fn run_with(bug: Bug, plan: &Plan) -> Report {
     quiet_panics();
+    // The disk that all runs begin with is made without the bug.
+    drop(redbud_sim::cluster::world(0));
     PLANTED.set(true);
     let guard = plant(bug);
     let report = run(plan);
@@ -177,17 +192,21 @@ fn every_planted_bug_is_caught_and_without_it_nothing_is_found() {
     let aged_will_do = std::env::var("REDBUD_AGED").is_ok();
     let rows: Vec<_> = TABLE.iter().filter(|(bug, ..)| is_asked_for(*bug)).collect();
     for_rows(&rows, |&&(bug, recorded, checker)| {
-        let caught = |seed: &u64| invariant(&run_with(bug, &plan(bug, *seed))) == Some(checker);
+        let shown = |seed: u64| invariant(&run_with(bug, &plan(bug, seed)));
         let sound = run(&plan(bug, recorded));
         assert_eq!(sound.violation, None, "{}", sound.plan.command());
-        if caught(&recorded) {
+        let seen = shown(recorded);
+        if seen == Some(checker) {
             return;
         }
-        let other = (1..=TRIES).find(|seed| caught(seed) && is_sound(bug, *seed));
-        let text = other.map_or_else(
+        let other = (1..=TRIES).find(|&seed| shown(seed) == Some(checker) && is_sound(bug, seed));
+        let mut text = other.map_or_else(
             || format!("    // Bug::{bug:?}: not caught by {checker:?} in {TRIES} seeds"),
             |seed| format!("    (Bug::{bug:?}, {seed}, {checker:?}), // no longer {recorded}"),
         );
+        if let Some(seen) = seen {
+            text += &format!("\n    (Bug::{bug:?}, {recorded}, {seen:?}), // or by this checker");
+        }
         println!("{text}");
         if other.is_none() || !aged_will_do {
             wrong.lock().expect("nobody failed").push(text);
@@ -199,7 +218,7 @@ fn every_planted_bug_is_caught_and_without_it_nothing_is_found() {
 
 #[test]
 fn every_planted_bug_has_its_row() {
-    let apart = [&OF_THE_STORE[..], &NOT_SHOWN].concat();
+    let apart = [&OF_THE_STORE[..], &OF_THE_LEASES, &NOT_SHOWN].concat();
     let known = |bug: &Bug| TABLE.iter().any(|(of, ..)| of == bug) || apart.contains(bug);
     let without: Vec<&Bug> = Bug::ALL.iter().filter(|bug| !known(bug)).collect();
     assert!(without.is_empty(), "no row: {without:?}");

@@ -27,6 +27,7 @@ pub mod fsck;
 #[cfg(test)]
 mod golden;
 pub mod journal;
+mod look;
 pub mod metaspace;
 pub mod mfs;
 pub mod mkfs;
@@ -51,6 +52,7 @@ pub use btree::{Place, Tree};
 pub use error::{Stop, StoreError};
 pub use features::{Feature, Features};
 pub use format::slot::SlotSize;
+pub use look::Owner;
 pub use mfs::{Cost, Identity, Mfs, Reserve, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{

@@ -214,6 +214,11 @@ impl<'a> Txn<'a> {
         self.state.log.epoch
     }
 
+    /// Takes a block that is not cached as it lies at home, for this transaction alone.
+    pub(crate) fn lay_aside(&mut self, block: MetaBlock, data: Box<Block>) {
+        self.add_layer(block, data, false);
+    }
+
     fn add_layer(&mut self, block: MetaBlock, data: Box<Block>, fresh: bool) -> usize {
         let at = self.layers.len();
         self.index.insert(block.0, at as u32);

@@ -59,6 +59,14 @@ bugs! {
     RepeatedAnswerLost,
     /// A new inode takes the number of an old one.
     InodeNumberReused,
+    /// A client takes the rights that an older answer tells for the newest.
+    OlderGrantTaken,
+    /// A client forgets a recall that came before the grant that it is about.
+    EarlyRecallForgotten,
+    /// The server takes a return that knows nothing of what it granted or asked for since.
+    UnawareReturnTaken,
+    /// Rights that are asked back are given to another before their return.
+    RightsGivenTwice,
     /// Blocks are granted and stay free.
     DoubleAllocation,
     /// Answered requests are replayed in the wrong order.
@@ -89,6 +97,12 @@ bugs! {
     AttrVersionIgnored,
     /// What a mapping stored under a lost session is written back in the next one.
     StaleWriteBack,
+    /// A client relies on its rights though its lease has run out.
+    LeaseIgnored,
+    /// What an evicted client could write is free at once, also while a device stands still.
+    QuarantineSkipped,
+    /// A server logs in the first epoch of its file system.
+    EpochKept,
     /// A released lock stays taken.
     UnlockLost,
     /// Locks never conflict.

@@ -22,6 +22,7 @@ use super::crash::{Event, Recording, Surviving};
 use super::image::{Image, PAGE, Page, pages_of, zero_page};
 use super::mechanics::{DiskModel, DiskReport, DiskRequest, Mechanics};
 use super::rng::SimRng;
+use super::watch::{self, DiskEvent};
 
 /// What is done to a disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -348,7 +349,17 @@ impl SimDisk {
 
     /// Everything written is stable from here on.
     pub fn settle(&self) {
-        self.lock().make_stable(&|write| write.completed);
+        let mut state = self.lock();
+        let ids: Vec<u64> =
+            state.unstable.iter().filter(|write| write.completed).map(|write| write.id).collect();
+        state.make_stable(&|write| write.completed);
+        drop(state);
+        watch::tell(self, DiskEvent::Stable { ids: &ids });
+    }
+
+    /// Is it this one?
+    pub fn is(&self, other: &SimDisk) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Forgets planned faults, unreadable ranges and the stall.
@@ -514,9 +525,15 @@ impl SimDisk {
         let place = state.unstable.partition_point(|write| write.completed);
         state.unstable.insert(place, write);
         state.record(|| Event::Complete(id));
-        if state.write_through {
+        let stable = state.write_through;
+        if stable {
             state.make_stable(&|write| write.id == id);
             state.record(|| Event::Stable(vec![id]));
+        }
+        drop(state);
+        watch::tell(self, DiskEvent::Completed { id });
+        if stable {
+            watch::tell(self, DiskEvent::Stable { ids: &[id] });
         }
     }
 
@@ -549,7 +566,9 @@ impl SimDisk {
             return Err(error);
         }
         state.make_stable(&within);
-        state.record(|| Event::Stable(covered));
+        state.record(|| Event::Stable(covered.clone()));
+        drop(state);
+        watch::tell(self, DiskEvent::Stable { ids: &covered });
         Ok(())
     }
 

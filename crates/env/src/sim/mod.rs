@@ -21,6 +21,7 @@ mod rng;
 mod state;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod world;
 
 pub use crash::{CrashImages, CrashOptions, CrashPoint, Recording, crash_images};
@@ -29,6 +30,7 @@ pub use mechanics::{Apart, DiskModel, DiskReport, DiskRequest, Flash, HardDisk, 
 pub use price::{Price, Processors};
 pub use rng::SimRng;
 pub use state::SimOptions;
+pub use watch::{DiskEvent, Watching, watch_disks};
 pub use world::SimWorld;
 
 pub(crate) use state::SimHandle;

@@ -18,6 +18,7 @@ use super::mechanics::DiskRequest;
 use super::net::{Net, NetEvent};
 use super::price::{Price, Processors};
 use super::rng::SimRng;
+use super::watch::{self, DiskEvent};
 use crate::buffer::IoBuf;
 use crate::disk::DiskOptions;
 use crate::driver::{
@@ -137,6 +138,7 @@ pub(crate) enum Event {
 
 struct OpenFile {
     disk: SimDisk,
+    node: NodeId,
     write: bool,
     in_flight: usize,
     closed: bool,
@@ -295,7 +297,12 @@ impl State {
         self.close_idle(object);
     }
 
-    fn open_disk(&mut self, path: &str, options: DiskOptions) -> io::Result<(u64, SimDisk)> {
+    fn open_disk(
+        &mut self,
+        node: NodeId,
+        path: &str,
+        options: DiskOptions,
+    ) -> io::Result<(u64, SimDisk)> {
         let Some(disk) = self.disks.get(path).cloned() else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -307,8 +314,8 @@ impl State {
             let text = format!("{path}: lock: in use by another simulated process");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
-        let file =
-            OpenFile { disk: disk.clone(), write: options.write, in_flight: 0, closed: false };
+        let (disk_of, write) = (disk.clone(), options.write);
+        let file = OpenFile { disk: disk_of, node, write, in_flight: 0, closed: false };
         self.files.insert(object, file);
         Ok((object, disk))
     }
@@ -347,7 +354,10 @@ impl State {
             (DiskOp::Write { offset, buf, start, .. }, Ok(disk)) => {
                 let rest = &buf[start..];
                 match disk.begin_write(file, offset + start as u64, rest.len() as u64, Some(rest)) {
-                    Ok(id) => Event::Write { token, file, id, buf, start },
+                    Ok(id) => {
+                        self.tell_of_write(&disk, file, (id, offset + start as u64, rest));
+                        Event::Write { token, file, id, buf, start }
+                    }
                     Err(error) => {
                         self.landed(file);
                         failed(error, Payload::Buf(buf))
@@ -381,6 +391,14 @@ impl State {
                 let at = self.now + self.latency(&latency);
                 self.schedule(at, event);
             }
+        }
+    }
+
+    /// Tells who looks on of a write that is under way: its number, where it begins, its bytes.
+    fn tell_of_write(&self, disk: &SimDisk, file: u64, (id, offset, bytes): (u64, u64, &[u8])) {
+        if let Some(open) = self.files.get(&file) {
+            let node = (&*self.nodes[open.node as usize], open.node);
+            watch::tell(disk, DiskEvent::Submitted { id, node, offset, bytes });
         }
     }
 
@@ -625,11 +643,11 @@ impl Driver for SimDriver {
 
     fn open_disk(
         &mut self,
-        _node: NodeId,
+        node: NodeId,
         path: &str,
         options: DiskOptions,
     ) -> io::Result<OpenedDisk> {
-        let (object, disk) = lock(&self.0).open_disk(path, options)?;
+        let (object, disk) = lock(&self.0).open_disk(node, path, options)?;
         Ok(OpenedDisk {
             handle: Handle::Sim(SimHandle::new(object, &self.0)),
             size: disk.size(),

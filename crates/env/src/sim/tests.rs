@@ -633,3 +633,40 @@ fn a_disk_with_a_model_queues_merges_and_takes_its_time() {
     assert_eq!(after.peek(63 * 4096, 4096), vec![63; 4096]);
     assert_eq!(after.report().unwrap().requests, 0);
 }
+
+#[test]
+fn who_looks_on_is_told_of_writes_when_they_begin_reach_the_disk_and_are_stable() {
+    let told: Rc<RefCell<Vec<String>>> = Rc::default();
+    let world = SimWorld::new(1);
+    let disk = world.disk("disk", 1 << 20);
+    let watching = {
+        let (told, disk) = (told.clone(), disk.clone());
+        watch_disks(move |of, event| {
+            assert!(of.is(&disk) && !of.is(&disk.fork()));
+            told.borrow_mut().push(match event {
+                DiskEvent::Submitted { id, node, offset, bytes } => {
+                    format!("{id} by {} at {offset}: {} of {}", node.0, bytes.len(), bytes[0])
+                }
+                DiskEvent::Completed { id } => format!("{id} is there"),
+                DiskEvent::Stable { ids } => format!("{ids:?} are stable"),
+            });
+        })
+    };
+    world.run(|_| {
+        let env = world.node("a");
+        let (world, told) = (world.clone(), told.clone());
+        async move {
+            let done = env.clone().spawn_join(async move {
+                let file = env.open_disk("disk", WRITE).await.unwrap();
+                file.write(8192, block(&env, 5)).await.0.unwrap();
+                file.flush().await.unwrap();
+                drop(watching);
+                file.write(0, block(&env, 6)).await.0.unwrap();
+            });
+            done.await;
+            drop(world);
+            let want = ["1 by a at 8192: 4096 of 5", "1 is there", "[1] are stable"];
+            assert_eq!(*told.borrow(), want);
+        }
+    });
+}

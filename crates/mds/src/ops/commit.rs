@@ -15,14 +15,19 @@ use std::ops::Range;
 use proto::mds::{Edit, OpReply};
 use store::{Stop, Txn};
 use types::limits::{COMMIT_EDITS_MAX, CONTENTS_MAX, FILE_SIZE_MAX};
-use types::{BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights, Timestamp};
+use types::{
+    BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Part, Rights, Timestamp,
+};
 
+use crate::config::Pointed;
 use crate::cx::Cx;
 use crate::recent::Unit;
 use crate::record::Outcome;
 
 /// Edits of one transaction.
 const EDITS: usize = 24;
+/// Segments of a range that is marked written that who looks on is told of.
+const EDIT_MAX: usize = 128;
 
 /// A commit's operands.
 #[derive(Clone, Copy)]
@@ -105,7 +110,10 @@ pub fn step(
                     work = 0;
                     continue;
                 }
-                other => other?,
+                other => {
+                    other?;
+                    tell(cx, ino, &[*extent]);
+                }
             },
             Edit::Unmap { from, to } => {
                 if to <= &from.0 {
@@ -117,7 +125,17 @@ pub fn step(
                 }
                 work = work.saturating_sub(EDITS / 4);
             }
-            Edit::Written { from, len } => mark(txn, ino, *from, *len)?,
+            Edit::Written { from, len } => {
+                if cx.server.config.on_commit.is_some() {
+                    let to = from.0.saturating_add(*len);
+                    let all = txn.layout(ino, *from, EDIT_MAX)?;
+                    let part = all.iter().filter_map(|extent| extent.slice(from.0, to));
+                    let state = ExtentState::Written;
+                    let part: Vec<Extent> = part.map(|part| Extent { state, ..part }).collect();
+                    tell(cx, ino, &part);
+                }
+                mark(txn, ino, *from, *len)?;
+            }
             Edit::Content { bytes } => {
                 if commit.merge {
                     return Err(Fault::Invalid.into());
@@ -157,6 +175,13 @@ pub fn step(
     cx.effects.reads.extend([Unit::Attr(ino), Unit::Data(ino)]);
     let attr = cx.attr(txn, ino)?;
     Ok((Some(OpReply::Attr { leased: cx.leased(attr) }), at))
+}
+
+/// Tells who looks on what the metadata are to point at.
+fn tell(cx: &Cx<'_>, ino: Ino, extents: &[Extent]) {
+    if let Some(on_commit) = &cx.server.config.on_commit {
+        on_commit(&Pointed { client: cx.client, ino, extents, replay: cx.replay });
+    }
 }
 
 /// Marks a range written, in halves if it has too many segments for one edit.

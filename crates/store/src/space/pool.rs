@@ -110,7 +110,12 @@ impl Txn<'_> {
         Ok(())
     }
 
-    fn pool_run_to(&self, client: ClientId, pag: PagId, to: u64) -> Result<Option<Run>, Stop> {
+    pub(crate) fn pool_run_to(
+        &self,
+        client: ClientId,
+        pag: PagId,
+        to: u64,
+    ) -> Result<Option<Run>, Stop> {
         let found = POOLS.prev(self, &pool_key(client, pag, to))?;
         Ok(found.and_then(|(key, value)| {
             let (of, on, start) = decode_pool_key(&key);

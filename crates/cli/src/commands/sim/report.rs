@@ -170,8 +170,9 @@ fn told(report: &Report) -> String {
             abandoned.text
         ),
     };
-    text + " by one order of them on a POSIX file system; that everything ended, \
-            and the metadata by fsck\n\
+    text + " by one order of them on a POSIX file system; that everything ended; \
+            the metadata by fsck after every recovery and at the end;\n\
+            and as it happened whose the blocks are that are written, what commits point at, leases and epochs\n\
             the same seed with the same options gives the same trace\n"
 }
 

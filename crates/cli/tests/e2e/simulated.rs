@@ -1,0 +1,127 @@
+//! The command `redbud sim`.
+
+use std::fs;
+use std::process::Command;
+
+use crate::harness::{Scratch, describe, redbud};
+
+fn sim(arguments: &str) -> Command {
+    let mut command = redbud();
+    command.arg("sim").args(arguments.split_whitespace());
+    command
+}
+
+/// The exit status, and all that was said.
+fn run(arguments: &str) -> (i32, String) {
+    let output = sim(arguments).output().unwrap();
+    (output.status.code().unwrap_or(-1), describe(&output))
+}
+
+fn json(arguments: &str) -> serde_json::Value {
+    let output = sim(arguments).arg("--json").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", describe(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn trace(said: &str) -> &str {
+    said.lines().find(|line| line.contains("trace ")).unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn one_seed_explains_itself_and_gives_the_same_again() {
+    let (code, said) = run("--seed 1 --operations 120");
+    assert_eq!(code, 0, "{said}");
+    let parts = [
+        "redbud sim --seed 1 --clients",
+        "faults: ",
+        "sessions that ended: ",
+        "steps, all explained",
+        "the metadata by fsck after every recovery",
+        "what commits point at, leases and epochs",
+        "1 seed: ",
+        " operations, ",
+        "0 with a violation",
+        "trace ",
+    ];
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
+    let (_, again) = run("--seed 1 --operations 120");
+    assert_eq!(trace(&said), trace(&again));
+    let (_, other) = run("--seed 2 --operations 120");
+    assert_ne!(trace(&said), trace(&other));
+}
+
+#[test]
+fn several_seeds_have_a_summary_and_json_has_every_run() {
+    let (code, said) = run("--seed 5 --count 3 --operations 40 --jobs 2 --twice");
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("3 seeds: ") && said.contains("trace of all traces "), "{said}");
+    let told = json("--seed 5 --count 3 --operations 40");
+    assert_eq!(told["version"], 2);
+    assert_eq!(told["summary"]["seeds"], 3);
+    let runs = told["runs"].as_array().unwrap();
+    let seeds: Vec<_> = runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect();
+    assert_eq!(seeds, [5, 6, 7]);
+    assert!(runs.iter().all(|run| run["steps"].as_u64() > Some(0) && run["violation"].is_null()));
+    let of_all = told["summary"]["trace"].as_str().unwrap().to_owned();
+    assert!(said.contains(&of_all), "{of_all} is not in: {said}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_what_to_do() {
+    let refused = [
+        ("--mds 2", "only one metadata server is simulated; leave --mds out, or say --mds 1"),
+        ("--mds 0", "only one metadata server is simulated"),
+        ("--faults rain", "no such fault: rain"),
+        ("--faults cut,cut", "twice"),
+        ("--workload idle", "idle"),
+        ("--hours 0", "--hours is more than 0"),
+        ("--keep c0p0:1 --count 2", "--keep is about one seed"),
+        ("--keep c0p0:1 --count 2 --campaign never.json", "--keep is about one seed"),
+        ("--campaign never.json", "--core-hours or --count"),
+        ("--core-hours 1", "--campaign"),
+        ("--changed", "--campaign"),
+        ("--seeds 1", "--seeds"),
+    ];
+    for (arguments, says) in refused {
+        let (code, said) = run(arguments);
+        assert_eq!(code, 2, "{arguments}: {said}");
+        assert!(said.contains(says), "{arguments}: {said}");
+    }
+    assert!(!std::path::Path::new("never.json").exists());
+}
+
+#[test]
+fn a_campaign_goes_on_with_what_began_it_or_when_told_so() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("campaign.json");
+    let campaign = |more: &str| {
+        let usual = "--seed 5 --operations 20 --faults none --campaign";
+        run(&format!("{usual} {} {more}", file.display()))
+    };
+    let read = || -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap()
+    };
+    let (code, said) = campaign("--count 2");
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = campaign("--count 3");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!((&read()["totals"]["seeds"], &read()["next_seed"]), (&3.into(), &8.into()));
+    let (code, said) = campaign("--count 4 --twice");
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("other options") && said.contains("--changed"), "{said}");
+    assert_eq!(read()["totals"]["seeds"], 3);
+    let (code, said) = campaign("--count 4 --twice --changed");
+    assert_eq!(code, 0, "{said}");
+    let stages = read()["stages"].as_array().unwrap().clone();
+    assert_eq!(stages.len(), 2);
+    assert_eq!(stages[1]["from_seed"], 8);
+    assert!(stages[1]["command"].as_str().unwrap().contains("--twice"));
+    // Another build.
+    let text = fs::read_to_string(&file).unwrap().replace(" build ", " building ");
+    fs::write(&file, text).unwrap();
+    let (code, said) = campaign("--count 5 --twice");
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("another build"), "{said}");
+}

@@ -1,0 +1,169 @@
+//! Invariant 7, of the log: after an epoch was raised, no older record takes effect.
+//!
+//! - Every server that has opened the metadata has a higher epoch than all before it;
+//! - once a server has written to the metadata device, no write of one that was started before it is
+//!   submitted, nor reaches the device;
+//! - no group of records carries an older epoch than that of the newest server that has opened the metadata, and in the
+//!   order of the log no older epoch stands behind a newer one.
+
+use std::collections::BTreeMap;
+
+use env::sim::DiskEvent;
+
+use crate::log;
+
+/// The invariant.
+pub(crate) const OLDER: &str = "7: after an epoch is raised no older record or write takes effect";
+
+/// Of a group's header: see the store's `journal`.
+const MAGIC: &[u8] = b"RBLG";
+const HEADER: usize = 64;
+
+/// What is remembered.
+#[derive(Default)]
+pub(crate) struct Epochs {
+    /// The epoch of the server that has opened the metadata last.
+    newest: u32,
+    /// The newest server that has written.
+    writer: u32,
+    /// Writes under way, and whose they are.
+    writes: BTreeMap<u64, u32>,
+    /// Where the last group of each epoch begins.
+    last: BTreeMap<u32, u64>,
+}
+
+/// Epoch and position of a group.
+fn group(bytes: &[u8]) -> Option<(u32, u64)> {
+    let header = bytes.get(..HEADER).filter(|header| &header[4..8] == MAGIC)?;
+    let lsn = u64::from_le_bytes(header[8..16].try_into().ok()?);
+    let epoch = u32::from_le_bytes(header[20..24].try_into().ok()?);
+    Some((epoch, lsn))
+}
+
+impl Epochs {
+    /// A server has opened the metadata.
+    pub(crate) fn opened(&mut self, epoch: u32) {
+        if epoch <= self.newest {
+            let newest = self.newest;
+            let text = format!("a server begins epoch {epoch}, after one of epoch {newest}");
+            log::broken(OLDER, &text);
+        }
+        self.newest = self.newest.max(epoch);
+    }
+
+    /// Something happens to the metadata device.
+    pub(crate) fn happened(&mut self, event: DiskEvent<'_>) {
+        match event {
+            DiskEvent::Submitted { id, node: (name, node), offset, bytes } => {
+                self.by(node, &format!("{name} submits a write at {offset}"));
+                self.writer = self.writer.max(node);
+                self.writes.insert(id, node);
+                if let Some((epoch, lsn)) = group(bytes) {
+                    self.group(epoch, lsn);
+                }
+            }
+            DiskEvent::Completed { id } => {
+                if let Some(node) = self.writes.remove(&id) {
+                    self.by(node, "a write reaches the metadata device");
+                }
+            }
+            DiskEvent::Stable { .. } => {}
+        }
+    }
+
+    fn by(&self, node: u32, what: &str) {
+        if node < self.writer {
+            let writer = self.writer;
+            let text = format!("{what}, of server run {node}, after run {writer} has written");
+            log::broken(OLDER, &text);
+        }
+    }
+
+    fn group(&mut self, epoch: u32, lsn: u64) {
+        let newest = self.newest;
+        if epoch < newest {
+            log::broken(
+                OLDER,
+                &format!("a group of epoch {epoch} is logged at {lsn} in epoch {newest}"),
+            );
+        }
+        let before = self.last.range(epoch + 1..).next().map(|(&newer, &at)| (newer, at));
+        if let Some((newer, at)) = before.filter(|&(_, at)| at <= lsn) {
+            let text =
+                format!("a group of epoch {epoch} is logged at {lsn}, one of {newer} at {at}");
+            log::broken(OLDER, &text);
+        }
+        self.last.insert(epoch, lsn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(work: impl FnOnce(&mut Epochs)) -> Option<String> {
+        log::clear();
+        work(&mut Epochs::default());
+        log::first_violation().map(|(invariant, text)| {
+            assert_eq!(invariant, OLDER);
+            text
+        })
+    }
+
+    fn write(node: u32, epoch: u32, lsn: u64) -> (u32, Vec<u8>) {
+        let mut bytes = vec![0; 4096];
+        bytes[4..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&lsn.to_le_bytes());
+        bytes[20..24].copy_from_slice(&epoch.to_le_bytes());
+        (node, bytes)
+    }
+
+    fn submit(epochs: &mut Epochs, id: u64, (node, bytes): &(u32, Vec<u8>)) {
+        let node = ("mds", *node);
+        epochs.happened(DiskEvent::Submitted { id, node, offset: 0, bytes });
+    }
+
+    #[test]
+    fn servers_in_a_row_are_sound_and_one_that_wakes_up_is_not() {
+        let sound = found(|epochs| {
+            epochs.opened(1);
+            submit(epochs, 1, &write(1, 1, 4096));
+            epochs.happened(DiskEvent::Completed { id: 1 });
+            epochs.opened(2);
+            submit(epochs, 2, &write(5, 2, 8192));
+        });
+        assert_eq!(sound, None);
+        let woken = found(|epochs| {
+            epochs.opened(1);
+            epochs.opened(2);
+            submit(epochs, 1, &write(5, 2, 8192));
+            submit(epochs, 2, &write(1, 2, 12288));
+        });
+        assert!(woken.is_some_and(|text| text.contains("server run 1")));
+        let late = found(|epochs| {
+            submit(epochs, 1, &write(1, 1, 4096));
+            submit(epochs, 2, &write(5, 1, 8192));
+            epochs.happened(DiskEvent::Completed { id: 1 });
+        });
+        assert!(late.is_some_and(|text| text.contains("reaches")));
+    }
+
+    #[test]
+    fn an_epoch_that_was_there_and_a_record_of_an_older_one_are_told() {
+        let again = found(|epochs| {
+            epochs.opened(3);
+            epochs.opened(3);
+        });
+        assert!(again.is_some_and(|text| text.contains("begins epoch 3")));
+        let older = found(|epochs| {
+            epochs.opened(3);
+            submit(epochs, 1, &write(1, 2, 4096));
+        });
+        assert!(older.is_some_and(|text| text.contains("epoch 2")));
+        let behind = found(|epochs| {
+            submit(epochs, 1, &write(1, 2, 4096));
+            submit(epochs, 2, &write(1, 1, 8192));
+        });
+        assert!(behind.is_some_and(|text| text.contains("one of 2 at 4096")));
+    }
+}

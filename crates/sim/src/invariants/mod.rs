@@ -1,0 +1,102 @@
+//! Checkers that look while the cluster runs: one module for each invariant that has one of its own.
+//!
+//! Invariants:
+//! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);
+//! - a violation carries the invariant's number and text, and comes before whatever follows from it.
+//!
+//! Which of the other invariants are checked by what (the model, losses, `fsck`) is told in SIMULATION.md.
+
+pub(crate) mod epochs;
+pub(crate) mod leases;
+pub(crate) mod ownership;
+pub(crate) mod recovery;
+pub(crate) mod stable;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use env::sim::{DiskEvent, Watching, watch_disks};
+use mds::OnCommit;
+
+use crate::cluster::{Cluster, SERVER};
+use crate::fleet::Fleet;
+use crate::log;
+
+/// What checkers remember of a run. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Checks(Rc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    owners: RefCell<ownership::Owners>,
+    stable: RefCell<stable::Stable>,
+    epochs: RefCell<epochs::Epochs>,
+    recovery: RefCell<recovery::Recovery>,
+}
+
+impl Checks {
+    /// What the server tells of commits.
+    pub(crate) fn on_commit(&self) -> OnCommit {
+        let this = self.clone();
+        Rc::new(move |pointed| {
+            this.0.owners.borrow_mut().pointed(pointed);
+            let node = this.0.owners.borrow().node_of(pointed.client);
+            this.0.stable.borrow_mut().pointed(pointed, node.as_deref());
+        })
+    }
+
+    /// A server has opened the metadata, in this epoch.
+    pub(crate) fn opened(&self, cluster: &Cluster, epoch: u32) {
+        self.0.epochs.borrow_mut().opened(epoch);
+        recovery::recovered(cluster, "the store's recovery");
+    }
+
+    /// The data device is another one: all that it holds is stable, and who wrote it is gone.
+    pub(crate) fn data_replaced(&self) {
+        *self.0.stable.borrow_mut() = stable::Stable::default();
+    }
+}
+
+/// From here on, as long as the guard lives, everything is looked at.
+pub(crate) fn look_on(cluster: &Cluster) -> Watching {
+    let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
+    watch_disks(move |disk, event| {
+        if disk.is(&cluster.meta()) {
+            checks.epochs.borrow_mut().happened(event);
+        } else if disk.is(&cluster.data()) {
+            on_data(&cluster, &checks, event);
+        }
+    })
+}
+
+fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
+    match event {
+        DiskEvent::Submitted { node: (SERVER, _), .. } => {}
+        DiskEvent::Submitted { id, node: (node, _), offset, bytes } => {
+            let blocks = stable::blocks_of(offset, bytes.len() as u64);
+            checks.owners.borrow_mut().submitted(cluster, node, blocks.clone());
+            checks.stable.borrow_mut().submitted(id, node, blocks);
+        }
+        DiskEvent::Completed { id } => {
+            let Some((node, blocks)) = checks.stable.borrow().write(id) else { return };
+            let owners = checks.owners.borrow_mut().completed(cluster, &node, blocks);
+            checks.stable.borrow_mut().completed(id, &owners);
+        }
+        DiskEvent::Stable { ids } => checks.stable.borrow_mut().stable(ids),
+    }
+}
+
+/// From here on clients, and what they rely on, are looked at whenever something happens that an application sees.
+pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet) {
+    let (cluster, fleet) = (cluster.clone(), fleet.weak());
+    log::on_event(Box::new(move || {
+        cluster.checks.0.owners.borrow_mut().learn(&cluster);
+        if let Some(mounts) = fleet.mounts() {
+            leases::check(&cluster, &mounts);
+        }
+        let ended = cluster.checks.0.recovery.borrow_mut().has_ended(&cluster);
+        if ended {
+            recovery::recovered(&cluster, "the recovery of all clients");
+        }
+    }));
+}

@@ -1,0 +1,178 @@
+//! Invariants 2, 6 and 7, of the data device: a block is written by whom it belongs to.
+//!
+//! Every write of a client is looked at when it is submitted and when it reaches the device. As the server that runs counts
+//! at that moment, each of its blocks must be
+//! - of the pool of a client that runs or ran on that host, be it in quarantine;
+//! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held exclusively;
+//! - or a file's that is frozen for such a client, which is in quarantine;
+//! - or, when the write reaches the device, freed and not yet free: its file may have gone meanwhile.
+//!
+//! So a write to a free block, to another client's pool, to a file that its client may not write, or by a client whose
+//! quarantine has ended is a violation, whether or not anybody ever reads what it wrote.
+//!
+//! Not looked at: writes while no server runs, or while one has not yet heard all clients of the one before it. What it counts then
+//! lacks what they will replay. A write may reach the device long after it was submitted (`stall`, `long-stall`): no
+//! exception is made for that, since no quarantine ends while a device stands still.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use mds::{Ledger, Pointed, Standing};
+use store::{ALL_FILES, Owner, Stop, Txn};
+use types::{ClientId, FileBlock, Ino, PagBlock};
+
+use crate::cluster::{Cluster, ZONE};
+use crate::log;
+
+/// The invariant that is broken by a write to what is nobody's, or another client's.
+pub(crate) const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
+/// The one that is broken by a write to a file that its client may not write.
+pub(crate) const WRITER: &str = "6: who holds no right to a range does not write it";
+
+/// Segments of a file that are looked at.
+const MANY: usize = 1 << 16;
+
+/// What is remembered.
+#[derive(Default)]
+pub(crate) struct Owners {
+    /// On which node each client runs or ran.
+    nodes: BTreeMap<ClientId, String>,
+    /// Of which file each block became last.
+    files: BTreeMap<u64, Ino>,
+}
+
+/// Who a block is of.
+struct Of {
+    owner: Owner,
+    /// The file, and which block of it.
+    file: Option<(Ino, FileBlock)>,
+}
+
+impl Owners {
+    /// A commit lets the metadata point at something.
+    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>) {
+        for extent in pointed.extents {
+            for block in extent.addr.0..extent.addr.0 + extent.len {
+                self.files.insert(block, pointed.ino);
+            }
+        }
+    }
+
+    /// Which clients there are: whoever has a session may own blocks, long before it writes any.
+    pub(crate) fn learn(&mut self, cluster: &Cluster) {
+        self.nodes.extend(cluster.ledger().into_iter().flat_map(|ledger| ledger.sessions()));
+    }
+
+    /// Where a client runs or ran.
+    pub(crate) fn node_of(&self, client: ClientId) -> Option<String> {
+        self.nodes.get(&client).cloned()
+    }
+
+    /// A write is under way.
+    pub(crate) fn submitted(&mut self, cluster: &Cluster, node: &str, blocks: Range<u64>) {
+        self.check(cluster, node, blocks, true);
+    }
+
+    /// A write has reached the device. Whose its blocks are, where that is known.
+    pub(crate) fn completed(
+        &mut self,
+        cluster: &Cluster,
+        node: &str,
+        blocks: Range<u64>,
+    ) -> Vec<Option<Owner>> {
+        self.check(cluster, node, blocks, false)
+    }
+
+    fn check(
+        &mut self,
+        cluster: &Cluster,
+        node: &str,
+        blocks: Range<u64>,
+        submits: bool,
+    ) -> Vec<Option<Owner>> {
+        let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
+        self.nodes.extend(ledger.sessions());
+        if !ledger.serves() {
+            return blocks.map(|_| None).collect();
+        }
+        let of = |(client, name): (&ClientId, &String)| (name == node).then_some(*client);
+        let clients: Vec<ClientId> = self.nodes.iter().filter_map(of).collect();
+        blocks
+            .map(|block| {
+                let found = self.find(cluster, block)?;
+                if let Some((invariant, why)) = wrong(cluster, &ledger, &clients, &found, submits) {
+                    let what = if submits { "submits a write to" } else { "has written" };
+                    let text = format!(
+                        "{node} (clients {clients:?}) {what} block {block} of the data zone, {why}"
+                    );
+                    log::broken(invariant, &text);
+                }
+                Some(found.owner)
+            })
+            .collect()
+    }
+
+    fn find(&self, cluster: &Cluster, block: u64) -> Option<Of> {
+        let ino = self.files.get(&block).copied();
+        cluster.look(|txn| {
+            let owner = txn.owner(ZONE, PagBlock(block))?;
+            let file = match (owner, ino) {
+                (Owner::Mapped, Some(ino)) => place(txn, ino, block)?,
+                _ => None,
+            };
+            Ok(Of { owner, file })
+        })
+    }
+}
+
+/// Which block of the file this one is.
+fn place(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<(Ino, FileBlock)>, Stop> {
+    if txn.attr(ino)?.is_none() {
+        return Ok(None);
+    }
+    let all = txn.layout(ino, FileBlock(0), MANY)?;
+    let has = all.iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block));
+    Ok(has.map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))))
+}
+
+/// What is wrong with a write by one of these clients to such a block.
+fn wrong(
+    cluster: &Cluster,
+    ledger: &Ledger,
+    clients: &[ClientId],
+    found: &Of,
+    submits: bool,
+) -> Option<(&'static str, String)> {
+    match (found.owner, found.file) {
+        (Owner::Free, _) => Some((OWNED, "which is free".to_owned())),
+        (Owner::Pool(other), _) if !clients.contains(&other) => {
+            Some((OWNED, format!("which is of the pool of client {other}")))
+        }
+        (Owner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} gave up"))),
+        (Owner::Pool(_) | Owner::Freed(_), _) => None,
+        (Owner::Mapped, None) => {
+            Some((OWNED, "which is not free, of no pool, and of no file".to_owned()))
+        }
+        (Owner::Mapped, Some((ino, at))) => {
+            let may = |&client: &ClientId| {
+                ledger.may_write(client, ino, at) || is_frozen_for(cluster, client, ino)
+            };
+            let standing: Vec<Standing> =
+                clients.iter().map(|&client| ledger.standing(client)).collect();
+            (!clients.iter().any(may)).then(|| {
+                let text = format!("block {} of inode {ino}, which it may not write; ", at.0);
+                (WRITER, format!("{text}they are {standing:?}"))
+            })
+        }
+    }
+}
+
+/// Is the client in quarantine, and might it be writing this file?
+fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
+    let frozen = cluster.look(|txn| {
+        let frozen = txn.is_quarantined(client)?.then(|| txn.frozen(client)).transpose()?;
+        Ok(frozen.is_some_and(|files| files.contains(&ino) || files.contains(&ALL_FILES)))
+    });
+    // Without an answer nobody is accused.
+    frozen.unwrap_or(true)
+}

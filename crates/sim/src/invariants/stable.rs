@@ -1,0 +1,202 @@
+//! Invariant 3, at the moment at which it could break: metadata never point at data that are not yet stable.
+//!
+//! When a commit is executed, every block that it makes a written part of a file
+//! - was written by the client that commits, since it came to its pool;
+//! - and a flush that began after some such write has succeeded. A newer write of the same block may be under way: then
+//!   the block holds a file's bytes of then or now, in any case.
+//!
+//! Not looked at: what a client replays. The server that executed it first looked at it, or died before; and blocks that
+//! were written while no server counts whose they are (it is down, or has not heard all its clients), as to whether
+//! that was in an earlier life of theirs.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use mds::Pointed;
+use store::Owner;
+use types::limits::BLOCK_U64;
+use types::{ExtentState, Ino};
+
+use crate::log;
+
+/// The invariant.
+pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stable";
+
+/// What is known of a block.
+#[derive(Default)]
+struct Written {
+    node: String,
+    /// A write by that node is stable.
+    stable: bool,
+    /// Block of which file it became since.
+    mapped: Option<(Ino, u64)>,
+}
+
+/// What is remembered of the data device.
+#[derive(Default)]
+pub(crate) struct Stable {
+    /// Writes that are not stable.
+    writes: BTreeMap<u64, (String, Range<u64>)>,
+    blocks: BTreeMap<u64, Written>,
+}
+
+/// The blocks of a range of bytes.
+pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
+    offset / BLOCK_U64..(offset + len).div_ceil(BLOCK_U64)
+}
+
+impl Stable {
+    /// A write is under way.
+    pub(crate) fn submitted(&mut self, id: u64, node: &str, blocks: Range<u64>) {
+        self.writes.insert(id, (node.to_owned(), blocks));
+    }
+
+    /// Whose a write is, and of which blocks, if it is not yet stable.
+    pub(crate) fn write(&self, id: u64) -> Option<(String, Range<u64>)> {
+        self.writes.get(&id).cloned()
+    }
+
+    /// A write has reached the device, when its blocks were of these owners, where that is known.
+    pub(crate) fn completed(&mut self, id: u64, owners: &[Option<Owner>]) {
+        let Some((node, blocks)) = self.writes.get(&id) else { return };
+        for (block, owner) in blocks.clone().zip(owners) {
+            let known = self.blocks.entry(block).or_default();
+            let anew = known.mapped.is_some() && *owner != Some(Owner::Mapped);
+            if anew || known.node != *node {
+                *known = Written { node: node.clone(), ..Written::default() };
+            }
+        }
+    }
+
+    /// A flush has made these writes stable.
+    pub(crate) fn stable(&mut self, ids: &[u64]) {
+        for id in ids {
+            let Some((node, blocks)) = self.writes.remove(id) else { continue };
+            for block in blocks {
+                if let Some(known) = self.blocks.get_mut(&block).filter(|known| known.node == node)
+                {
+                    known.stable = true;
+                }
+            }
+        }
+    }
+
+    /// A commit lets the metadata point at something; it is of the client on `node`, if that is known.
+    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, node: Option<&str>) {
+        for extent in pointed.extents {
+            for nth in 0..extent.len {
+                let (block, at) = (extent.addr.0 + nth, (pointed.ino, extent.file.0 + nth));
+                let known = self.blocks.entry(block).or_default();
+                if extent.state == ExtentState::Unwritten {
+                    if known.mapped.is_some_and(|mapped| mapped != at) {
+                        *known = Written::default();
+                    }
+                    known.mapped = Some(at);
+                    continue;
+                }
+                let mine = node.is_none_or(|node| known.node == node);
+                let again = known.mapped.is_some_and(|mapped| mapped != at);
+                let why = match (mine, known.stable, again) {
+                    (false, ..) => "has not been written by it",
+                    (_, false, _) => "is not yet stable",
+                    (.., true) => "was written before it became another file's",
+                    _ => "",
+                };
+                known.mapped = Some(at);
+                if !why.is_empty() && !pointed.replay {
+                    let (client, ino, at) = (pointed.client, at.0, at.1);
+                    let text = format!(
+                        "client {client} commits block {at} of inode {ino}; block {block} of the data zone {why}"
+                    );
+                    log::broken(UNSTABLE, &text);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, Extent, FileBlock, PagBlock, PagId};
+
+    use super::*;
+
+    fn found(work: impl FnOnce(&mut Stable)) -> Option<String> {
+        log::clear();
+        work(&mut Stable::default());
+        log::first_violation().map(|(invariant, text)| {
+            assert_eq!(invariant, UNSTABLE);
+            text
+        })
+    }
+
+    fn write(stable: &mut Stable, id: u64, node: &str, owner: Owner) {
+        stable.submitted(id, node, 7..8);
+        stable.completed(id, &[Some(owner)]);
+    }
+
+    fn commit(stable: &mut Stable, ino: u64, replay: bool) {
+        let (file, pag, addr) = (FileBlock(3), PagId(0), PagBlock(7));
+        let extents = [Extent { file, len: 1, pag, addr, state: ExtentState::Written }];
+        let client = ClientId(4);
+        stable.pointed(&Pointed { client, ino: Ino(ino), extents: &extents, replay }, Some("c0"));
+    }
+
+    const POOL: Owner = Owner::Pool(ClientId(4));
+
+    #[test]
+    fn what_was_written_and_flushed_may_be_committed_also_while_it_is_written_again() {
+        let sound = found(|stable| {
+            write(stable, 1, "c0", POOL);
+            stable.stable(&[1]);
+            write(stable, 2, "c0", POOL);
+            commit(stable, 20, false);
+            write(stable, 3, "c0", Owner::Mapped);
+            commit(stable, 20, false);
+        });
+        assert_eq!(sound, None);
+    }
+
+    #[test]
+    fn what_was_not_written_or_not_flushed_or_by_another_or_for_another_file_may_not() {
+        let says = |text: &str, found: Option<String>| {
+            assert!(found.as_ref().is_some_and(|found| found.contains(text)), "{found:?}");
+        };
+        says("not been written", found(|stable| commit(stable, 20, false)));
+        says(
+            "not yet stable",
+            found(|stable| {
+                write(stable, 1, "c0", POOL);
+                commit(stable, 20, false);
+            }),
+        );
+        says(
+            "not been written",
+            found(|stable| {
+                write(stable, 1, "c1", POOL);
+                stable.stable(&[1]);
+                commit(stable, 20, false);
+            }),
+        );
+        says(
+            "another file's",
+            found(|stable| {
+                write(stable, 1, "c0", POOL);
+                stable.stable(&[1]);
+                commit(stable, 20, false);
+                commit(stable, 21, false);
+            }),
+        );
+        says(
+            "not yet stable",
+            found(|stable| {
+                write(stable, 1, "c0", POOL);
+                stable.stable(&[1]);
+                commit(stable, 20, false);
+                write(stable, 2, "c0", POOL);
+                commit(stable, 21, false);
+            }),
+        );
+        assert_eq!(found(|stable| commit(stable, 20, true)), None, "what is replayed");
+    }
+}
