@@ -477,6 +477,20 @@ fn no_damaged_block_costs_an_inode_that_was_not_in_it() {
 }
 
 #[test]
+fn the_root_is_made_anew_where_nothing_says_any_more_where_anything_is() {
+    let mut rng = SimRng::new(33);
+    for size in [SlotSize::Bytes512, SlotSize::Bytes4096] {
+        let device = Device::new(size);
+        let role = |text: &str| device.critical.iter().find(|(role, _)| role == text).unwrap();
+        let roles = ["bitmap 0", "content: root and attic", "directory table"].map(role);
+        for way in Way::ALL {
+            let faults = faults(&device, &roles, way, &mut rng);
+            assert!(faults.is_empty(), "{size:?} {}", faults.join("\n  "));
+        }
+    }
+}
+
+#[test]
 fn a_block_that_only_the_log_has_is_not_given_away_where_the_bitmap_is_lost() {
     let device = Device::new(SlotSize::Bytes512);
     // The log speaks of the inodes in one block, and neither of the bitmap nor of the directory table.
