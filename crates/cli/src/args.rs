@@ -452,6 +452,9 @@ pub struct PathArgs {
     /// Inode numbers, as `stat` and logs have them
     #[arg(required = true, value_name = "INO")]
     pub inodes: Vec<u64>,
+    /// All paths of files with several names: reads directory after directory until they are found
+    #[arg(long)]
+    pub all: bool,
     /// How to print them
     #[command(flatten)]
     pub output: Output,

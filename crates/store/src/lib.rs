@@ -54,7 +54,8 @@ pub use format::slot::SlotSize;
 pub use mfs::{Cost, Identity, Mfs, Reserve, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
-    Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, SearchCounts, Subdirectory,
+    AllPaths, Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths,
+    SearchCounts, Subdirectory,
 };
 pub use open::OpenOptions;
 pub use roots::RootId;

@@ -191,6 +191,12 @@ fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths(
     cluster.stop_server();
     let said = describe(&run(redbud().arg("path").arg(&cluster.config).arg(number.to_string())));
     assert!(said.contains("\t/a/b/file"), "{said}");
+    assert!(!said.contains("/hard"), "{said}");
+    let all = run(redbud().args(["path", "--all"]).arg(&cluster.config).arg(number.to_string()));
+    assert_eq!(all.status.code(), Some(0), "{}", describe(&all));
+    let lines = String::from_utf8(all.stdout).unwrap();
+    let paths: Vec<_> = lines.lines().map(|line| line.split_once('\t').unwrap().1).collect();
+    assert_eq!(paths, ["/hard", "/a/b/file"]);
     let dump = |to: &str| {
         let path = cluster.dir.join(to);
         let out = fs::File::create(&path).unwrap();
