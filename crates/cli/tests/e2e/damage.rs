@@ -142,6 +142,7 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
     for file in 0..50 {
         fs::write(root.join(format!("dir/f{file}")), b"content").unwrap();
     }
+    let dir = fs::metadata(root.join("dir")).unwrap();
     cluster.unmount(0);
     cluster.stop_server();
     overwrite(&cluster, "metadata.img", 0, b"S");
@@ -167,6 +168,13 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
     let at = image[log.end..].chunks_exact(4096).position(named).unwrap() * 4096 + log.end;
     overwrite(&cluster, "metadata.img", at as u64, &[0; 4096]);
     overwrite(&cluster, "metadata.img", log.start as u64, &vec![0; log.len()]);
+    // A dump has all else.
+    let output = run(redbud().arg("dump").arg(&cluster.config));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let block = format!("names of \"/dir\" (inode {}): metadata block {}", dir.ino(), at / 4096);
+    assert!(said.contains(&block) && said.contains("RB-DUMP-PARTIAL"), "{said}");
+    assert!(output.stdout.windows(3).any(|bytes| bytes == b"f12"));
     let output = run(redbud().args(["fsck", "--repair", "--json"]).arg(&cluster.config));
     assert_eq!(output.status.code(), Some(1 | 64), "{}", describe(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
