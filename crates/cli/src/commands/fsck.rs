@@ -212,7 +212,8 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
     let paths = cluster.zone_paths();
     let zones = &zone_places(&paths)[..];
     let cache_bytes = cluster.cache as usize;
-    let options = FsckOptions { cache_bytes, progress, jobs, zones, relabel: &relabel };
+    let name = Some(&*cluster.name);
+    let options = FsckOptions { cache_bytes, progress, jobs, zones, name, relabel: &relabel };
     let error = |error: store::StoreError| failed(error.to_string());
     if repair {
         return store::fsck::repair(env, &disk, options).await.map_err(error);

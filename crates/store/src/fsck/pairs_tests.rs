@@ -43,7 +43,7 @@ use crate::trees;
 use crate::txn::Txn;
 
 const OPTIONS: FsckOptions<'_> =
-    FsckOptions { cache_bytes: 0, progress: None, jobs: 1, zones: &ZONES, relabel: &[] };
+    FsckOptions { cache_bytes: 0, jobs: 1, zones: &ZONES, ..FsckOptions::USUAL };
 /// Directories that come and go, and files in each.
 const GONE: (usize, usize) = (3, 40);
 

@@ -192,7 +192,7 @@ pub async fn repair(
 ) -> Result<Repaired, StoreError> {
     let opening =
         OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
-    let mfs = match Mfs::open(env, disk, opening).await {
+    let mfs = match super::open(env, disk, opening, options).await {
         Ok(mfs) => mfs,
         Err(error) => {
             let left = super::unopened(error)?;
@@ -255,9 +255,6 @@ async fn rounds(
             }
             out.left = report;
             return Ok(());
-        }
-        if stages.contains_key(&Stage::Zones) {
-            kept.ask_labels(mfs, options.zones).await;
         }
         let mut fixer = Fixer::new(mfs, check, kept);
         let only = stages.len() == 1;
