@@ -201,6 +201,9 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
         lost.iter().any(|lost| lost["kind"] == kind && (path.is_empty() || lost["path"] == path))
     };
     assert!(said("Slots", "/dir") && said("Inodes", ""), "{lost:?}");
+    // It was told at once, too.
+    let at_once = String::from_utf8(output.stderr).unwrap();
+    assert!(at_once.contains("LOST so far: up to 8 names of directory inode"), "{at_once}");
     cluster.assert_clean();
 }
 

@@ -1,6 +1,7 @@
 //! Damage to what is stable, in every kind of block: found, never served, repaired; and repair
 //! that is broken off.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld};
@@ -14,7 +15,7 @@ use types::{
 
 use super::jobs_tests::same_report;
 use super::tests::{Outcome, settled};
-use super::{FsckOptions, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
+use super::{FsckOptions, Lost, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::block::{self, BlockType};
 use crate::dump::stream::{Reader, Record};
 use crate::dump::{Dumped, dump};
@@ -577,6 +578,53 @@ fn a_label_of_zeros_is_written_anew_where_the_superblocks_are_whole_and_known_to
     assert_eq!((repaired.left.problems, repaired.lost), (vec![], vec![]));
     assert_eq!(disk.peek(0, BLOCK), label);
     assert_eq!((contents(&disk), run_fsck(&disk).problems), (before, vec![]));
+}
+
+std::thread_local! {
+    /// The device that is repaired.
+    static REPAIRED: RefCell<SimDisk> = RefCell::new(SimDisk::new(0));
+    /// What was told to be lost, each with the device as it was then.
+    static TOLD: RefCell<Vec<(String, SimDisk)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn what_is_lost_is_told_before_it_is_durable() {
+    let disk = populated();
+    wipe_log(&disk);
+    let kinds = [BlockType::Directory, BlockType::Blob, BlockType::Layout, BlockType::Tree];
+    let mut told_in_all = 0;
+    for kind in kinds {
+        let of: Vec<_> = blocks_in_use(&disk).into_iter().filter(|(_, of)| *of == kind).collect();
+        for at in [0, of.len() / 2, of.len() - 1].map(|n| of[n].0) {
+            let broken = disk.fork();
+            broken.poke(at * BLOCK as u64, &[0xa5; BLOCK]);
+            REPAIRED.set(broken.clone());
+            let losing = |lost: &Lost| {
+                let then = REPAIRED.with_borrow(SimDisk::fork);
+                TOLD.with_borrow_mut(|told| told.push((format!("{:?}", lost.loss), then)));
+            };
+            let repaired = in_world(&broken, |env| async move {
+                let disk = env.open_disk("meta", WRITE).await.unwrap();
+                let options = FsckOptions { losing: Some(losing), ..SMALL };
+                repair(&env, &disk, options).await.unwrap()
+            });
+            let told = TOLD.take();
+            let mut lines: Vec<_> = told.iter().map(|(line, _)| line.clone()).collect();
+            let all = repaired.lost.iter().filter(|lost| lost.kind() != "Data");
+            let mut wanted: Vec<_> = all.map(|lost| format!("{:?}", lost.loss)).collect();
+            lines.sort();
+            wanted.sort();
+            assert_eq!(lines, wanted, "{kind:?} {at}");
+            for (line, then) in told {
+                told_in_all += 1;
+                // Who goes on from there loses it, too, and tells.
+                let again = run_repair(&then).lost;
+                let found = again.iter().any(|lost| format!("{:?}", lost.loss) == line);
+                assert!(found, "{kind:?} {at}: {line}: {again:?}");
+            }
+        }
+    }
+    assert!(told_in_all > 5, "{told_in_all}");
 }
 
 /// Clients in quarantine, and of how many of them all files are frozen.

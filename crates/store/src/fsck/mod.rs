@@ -82,6 +82,9 @@ pub struct FsckOptions<'a> {
     pub cache_bytes: usize,
     /// Told now and then how many inodes were met, and how many there are.
     pub progress: Option<fn(u64, u64)>,
+    /// Told of each thing that repair loses, by its number, as soon as it does: before that can be durable, so that of a repair that
+    /// is broken off somebody knows.
+    pub losing: Option<fn(&Lost)>,
     /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is the caller's own.
     pub jobs: usize,
     /// Where the data zones lie: their labels are looked at, and if the table of data zones is lost, repair takes it from them.
@@ -97,6 +100,7 @@ impl FsckOptions<'_> {
     pub const USUAL: FsckOptions<'static> = FsckOptions {
         cache_bytes: 256 << 20,
         progress: None,
+        losing: None,
         jobs: 1,
         zones: &[],
         name: None,
