@@ -16,14 +16,14 @@ use serde::Serialize;
 use store::StoreError;
 use types::Ino;
 
-use crate::Res;
 use crate::layouts::bed::{dir_name, file_name};
 use crate::layouts::virtual_disk::Virtual;
 use crate::layouts::{Caller, Contender, Measured, Settings, Workload};
+use crate::{BenchError, Res};
 
 /// Bytes of the device for each file that it has room for.
 const BYTES_EACH: u64 = 512;
-/// Directories that a process's files are spread over while the store ages.
+/// Directories that a process's files are spread over while the store ages, on a large device.
 const DIRS: u64 = 50;
 
 /// How much is done.
@@ -33,10 +33,46 @@ pub struct Plan {
     pub processes: u64,
     /// Files of a measured batch, of each process.
     pub batch: u64,
+    /// Directories that a process's files are spread over while the store ages.
+    pub dirs: u64,
     /// How full, in per cent, in rising order; 0 is a fresh store.
     pub levels: Vec<u64>,
     /// The store.
     pub settings: Settings,
+}
+
+/// Bytes of the smallest device on which the figure can be made: on some smaller ones there is no room for a batch at 80 %.
+pub const DEVICE_MIN: u64 = 256 << 20;
+/// A traditional layout divides what is beside the log into groups of at most so many bytes, and a part of one is unused.
+const GROUP: u64 = 16 << 20;
+/// A device has room for so many batches of all processes, or more.
+const BATCHES: u64 = 38;
+/// Files of one aged directory of each process, all together, that a device has room for.
+const DIR_FILES: u64 = 15_000;
+
+impl Plan {
+    /// The figure's, on a device of so many bytes: of a small one the log is a quarter or a bit more, there are fewer directories,
+    /// and what is measured fits into what is free when it is fullest.
+    ///
+    /// # Errors
+    /// The device is smaller than [`DEVICE_MIN`].
+    pub fn on(device_bytes: u64, settings: Settings) -> Res<Plan> {
+        if device_bytes < DEVICE_MIN {
+            return Err(BenchError(format!(
+                "F9 needs a metadata device of at least {} MiB, not {device_bytes} bytes",
+                DEVICE_MIN >> 20
+            )));
+        }
+        let rest = (device_bytes - device_bytes / 4) / GROUP * GROUP;
+        let log_bytes = settings.log_bytes.min(device_bytes - rest);
+        let (room, processes) = ((device_bytes - log_bytes) / BYTES_EACH, 40);
+        // Just below a power of two, as directories grow in these.
+        let most = (room / BATCHES / processes).min(512);
+        let batch = (1 << most.ilog2()) * 125 / 128;
+        let dirs = (room / DIR_FILES).clamp(1, DIRS);
+        let settings = Settings { device_bytes, log_bytes, ..settings };
+        Ok(Plan { processes, batch, dirs, levels: vec![0, 20, 40, 60, 80], settings })
+    }
 }
 
 /// One point of the figure.
@@ -65,6 +101,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Vec<Point>> {
         let aging = Aging {
             processes: plan.processes,
             batch: plan.batch,
+            dirs: plan.dirs,
             old: Rc::new(RefCell::new((0..plan.processes).map(Old::new).collect())),
         };
         for &percent in &plan.levels {
@@ -116,6 +153,7 @@ impl Old {
 struct Aging {
     processes: u64,
     batch: u64,
+    dirs: u64,
     old: Rc<RefCell<Vec<Old>>>,
 }
 
@@ -153,7 +191,7 @@ impl Aging {
     async fn age(&self, caller: &Caller, top: Ino, files: u64) -> Result<u64, StoreError> {
         let mut dirs = Vec::new();
         if files > 0 {
-            for number in 0..DIRS {
+            for number in 0..self.dirs {
                 dirs.push(caller.ensure_dir(top, &format!("old{number:02}")).await?);
             }
         }
@@ -175,12 +213,13 @@ impl Aging {
 
     /// `None` when the process has `files` files.
     fn next(&self, process: usize, files: u64) -> Option<Next> {
+        let dirs = self.dirs;
         let old = &mut self.old.borrow_mut()[process];
         if old.live.len() as u64 >= files {
             return None;
         }
         if old.rng.below(3) < 2 || old.live.is_empty() {
-            let (dir, file) = (old.rng.below(DIRS), old.made);
+            let (dir, file) = (old.rng.below(dirs), old.made);
             old.made += 1;
             old.live.push((dir, file));
             return Some(Next::Create(dir, file));
@@ -206,5 +245,22 @@ impl Aging {
             caller.delete(dir, &file_name(file)).await?;
         }
         Ok(self.batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_can_be_made_on_the_smallest_device_and_is_refused_on_smaller_ones() {
+        let plan = |bytes| Plan::on(bytes, Settings { durable: false, ..Settings::PAPERS });
+        let usual = plan(512 << 20).unwrap();
+        assert_eq!((usual.batch, usual.dirs), (500, DIRS));
+        assert!(plan(DEVICE_MIN - 1).unwrap_err().0.contains("at least 256 MiB"));
+        let points = measure(&plan(DEVICE_MIN).unwrap(), &mut |_| ()).unwrap();
+        assert_eq!(points.len(), 5 * Contender::STORES.len());
+        let made = |point: &Point| point.create.rate() > 0.0 && point.delete.rate() > 0.0;
+        assert!(points.iter().all(made));
     }
 }

@@ -452,6 +452,9 @@ pub struct PathArgs {
     /// Inode numbers, as `stat` and logs have them
     #[arg(required = true, value_name = "INO")]
     pub inodes: Vec<u64>,
+    /// All paths of files with several names: reads directory after directory until they are found
+    #[arg(long)]
+    pub all: bool,
     /// How to print them
     #[command(flatten)]
     pub output: Output,
@@ -956,7 +959,7 @@ pub struct ReproduceArgs {
     /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were 100,000
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub pool: u64,
-    /// F9: the metadata device that is filled
+    /// F9: the metadata device that is filled, at least 256M
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     pub aged: u64,
 }

@@ -56,7 +56,8 @@ pub use look::Owner;
 pub use mfs::{Cost, Identity, Mfs, Reserve, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
-    Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, SearchCounts, Subdirectory,
+    AllPaths, Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths,
+    SearchCounts, Subdirectory,
 };
 pub use open::OpenOptions;
 pub use roots::RootId;

@@ -52,6 +52,16 @@ pub fn data_label(fs_uuid: Uuid, fs_name: &str, zone: &PagFormat) -> Label {
     }
 }
 
+/// The file system of which the label on this device is; `None` if it is none of a data zone, or cannot be read.
+pub(crate) async fn file_system(env: &Env, place: &ZonePlace<'_>) -> Option<Uuid> {
+    let options = DiskOptions { write: false, exclusive: false };
+    let disk = env.open_disk(place.path, options).await.ok()?;
+    let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
+    read.ok()?;
+    let label = Label::decode(&block).ok()?;
+    (label.kind == LabelKind::Data).then_some(label.fs_uuid)
+}
+
 /// Is there no label on the device of this zone? `None` also if the device is not there, or has another's label: whoever
 /// mounts is told.
 pub(crate) async fn marred(env: &Env, place: &ZonePlace<'_>, zone: &PagFormat) -> Option<Marred> {
@@ -98,6 +108,11 @@ impl Labels {
             all.insert(place.id, label.map_err(|text| format!("data zone {}: {text}", place.id)));
         }
         Labels(all)
+    }
+
+    /// Was this zone named?
+    pub(crate) fn names(&self, id: PagId) -> bool {
+        self.0.contains_key(&id)
     }
 
     /// What the label of this zone says.

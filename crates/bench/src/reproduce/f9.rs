@@ -151,6 +151,7 @@ mod tests {
         let plan = Plan {
             processes: 3,
             batch: 60,
+            dirs: 50,
             levels: vec![0, 3],
             settings: Settings {
                 cache_bytes: 16 << 20,

@@ -3,6 +3,7 @@
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
 
 use env::{Disk, DriverKind, Env};
+use store::dump::Dumped;
 use store::{Mfs, OpenOptions};
 
 use crate::args::{DumpArgs, LoadArgs};
@@ -39,23 +40,40 @@ pub fn dump(args: &DumpArgs) -> Ended {
         for line in &dumped.left_out {
             tell(&format!("not in the dump, with what is below it: {line}"));
         }
-        if dumped.left_out_count > 0 {
-            let text = format!(
-                "{} names are not in the dump: `redbud fsck --repair` gives them legal ones, then dump again",
-                dumped.left_out_count
-            );
-            return Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text));
+        for line in &dumped.damaged {
+            tell(&format!("not in the dump, as it cannot be read: {line}"));
         }
-        if !dumped.zones_unknown.is_empty() {
-            let text = format!(
-                "all names, attributes and layouts are in the dump, but the table of data zones is damaged, and it \
-                 does not say how large these are: {}",
-                dumped.zones_unknown.join("; ")
-            );
-            return Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text));
+        match partial(&dumped) {
+            Some(text) => Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text)),
+            None => Ok(0),
         }
-        Ok(0)
     })
+}
+
+/// What is missing in a dump; `None`: nothing.
+fn partial(dumped: &Dumped) -> Option<String> {
+    let mut out = Vec::new();
+    if dumped.damaged_count > 0 {
+        out.push(format!(
+            "{} things are not in the dump, as what they lie in is damaged: `redbud fsck --repair` may have them from the log; \
+             what is in the dump is whole",
+            dumped.damaged_count
+        ));
+    }
+    if dumped.left_out_count > 0 {
+        out.push(format!(
+            "{} names are not in the dump: `redbud fsck --repair` gives them legal ones, then dump again",
+            dumped.left_out_count
+        ));
+    }
+    if !dumped.zones_unknown.is_empty() {
+        out.push(format!(
+            "the table of data zones is damaged, and the dump does not say how large these are, though what lies in them is \
+             in it: {}",
+            dumped.zones_unknown.join("; ")
+        ));
+    }
+    (!out.is_empty()).then(|| out.join("; "))
 }
 
 /// Reads a dump from standard input into a file system fresh from `redbud mkfs`.
@@ -99,7 +117,9 @@ async fn disk(env: &Env, cluster: &Cluster, write: bool) -> Result<Disk, Failure
 async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {
     let disk = disk(env, cluster, false).await?;
     let cache_bytes = cluster.cache as usize;
-    let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
+    // What is damaged is told, and all else dumped.
+    let options =
+        OpenOptions { cache_bytes, read_only: true, repair: true, ..OpenOptions::default() };
     let path = cluster.metadata.path.display().to_string();
     Mfs::open(env, &disk, options).await.map_err(|error| failed(naming(&path, &error)))
 }

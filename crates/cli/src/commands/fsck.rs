@@ -212,7 +212,10 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
     let paths = cluster.zone_paths();
     let zones = &zone_places(&paths)[..];
     let cache_bytes = cluster.cache as usize;
-    let options = FsckOptions { cache_bytes, progress, jobs, zones, relabel: &relabel };
+    let name = Some(&*cluster.name);
+    let losing = repair.then_some(lose as fn(&Lost));
+    let options =
+        FsckOptions { cache_bytes, progress, losing, jobs, zones, name, relabel: &relabel };
     let error = |error: store::StoreError| failed(error.to_string());
     if repair {
         return store::fsck::repair(env, &disk, options).await.map_err(error);
@@ -234,6 +237,12 @@ fn show(done: u64, total: u64) {
     let bar = format!("{}{}", "#".repeat(filled), "-".repeat(40 - filled));
     let text = format!("\r[{bar}] {}.{} % of {total} inodes", tenths / 10, tenths % 10);
     drop(std::io::stderr().write_all(text.as_bytes()));
+}
+
+/// Tells at once what repair loses: should it be broken off, its report tells nothing.
+fn lose(lost: &Lost) {
+    progress_end();
+    drop(std::io::stderr().write_all(format!("LOST so far: {lost}\n").as_bytes()));
 }
 
 fn progress_end() {

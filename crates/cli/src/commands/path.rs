@@ -1,11 +1,13 @@
 //! `redbud path`: from inode numbers to paths, while the server is stopped.
 //!
 //! Invariant: the walk goes from the inode up: through its own slot's name and the directory that has
-//! the slot; a further name of the inode is not found that way.
+//! the slot; a further name of the inode is not found that way. `--all` walks the tree from the root instead.
+
+use std::collections::BTreeSet;
 
 use env::{DriverKind, Env};
 use serde::Serialize;
-use store::{Cost, Mfs, OpenOptions};
+use store::{Cost, Mfs, OpenOptions, Paths, StoreError};
 use types::Ino;
 
 use crate::args::PathArgs;
@@ -33,11 +35,9 @@ struct Found {
 /// Prints the paths.
 pub fn run(args: &PathArgs) -> Ended {
     let cluster = target::cluster(&args.target)?;
-    let inodes = args.inodes.clone();
-    let report =
-        env::run(DriverKind::Auto, |env| async move { find(&env, &cluster, &inodes).await })
-            .map_err(|error| failed(format!("cannot do input and output: {error}")))
-            .flatten()?;
+    let report = env::run(DriverKind::Auto, |env| async move { find(&env, &cluster, args).await })
+        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .flatten()?;
     let missing = report.paths.iter().filter(|found| found.path.is_none()).count();
     output::print_report(args.output, &report, describe)?;
     Ok(match missing {
@@ -51,7 +51,7 @@ fn failed(text: String) -> Failure {
     Failure::failed("RB-PATH", text)
 }
 
-async fn find(env: &Env, cluster: &Cluster, inodes: &[u64]) -> Result<Report, Failure> {
+async fn find(env: &Env, cluster: &Cluster, args: &PathArgs) -> Result<Report, Failure> {
     let path = cluster.metadata.path.display().to_string();
     let disk =
         open_exclusive(env, &path, false).await.map_err(|error| failed(error.to_string()))?;
@@ -59,23 +59,66 @@ async fn find(env: &Env, cluster: &Cluster, inodes: &[u64]) -> Result<Report, Fa
     let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
     let opened = Mfs::open(env, &disk, options).await;
     let mfs = opened.map_err(|error| failed(naming(&path, &error)))?;
+    let report = match args.all {
+        true => every(&mfs, &args.inodes).await,
+        false => Ok(first(&mfs, &args.inodes).await),
+    };
+    drop(mfs.close().await);
+    report.map_err(|error| failed(naming(&path, &error)))
+}
+
+/// One path of each inode.
+async fn first(mfs: &Mfs, inodes: &[u64]) -> Report {
     let mut paths = Vec::new();
     for &inode in inodes {
         paths.push(match mfs.run(Cost::READ, |txn| txn.path(Ino(inode))).await {
-            Ok((Some(path), _)) => {
-                let path = Some(String::from_utf8_lossy(&path).into_owned());
-                Found { inode, path, error: None }
+            Ok((Some(path), _)) => Found::path(inode, &path),
+            Ok((None, _)) => {
+                let text = "there is no such inode, or no name with it; `--all` seeks further ones";
+                Found::error(inode, text.into())
             }
-            Ok((None, _)) => Found {
-                inode,
-                path: None,
-                error: Some("there is no such inode, or no name".into()),
-            },
-            Err(error) => Found { inode, path: None, error: Some(error.to_string()) },
+            Err(error) => Found::error(inode, error.to_string()),
         });
     }
-    drop(mfs.close().await);
-    Ok(Report { version: 1, paths })
+    Report { version: 1, paths }
+}
+
+/// All paths of each inode.
+async fn every(mfs: &Mfs, inodes: &[u64]) -> Result<Report, StoreError> {
+    let sought: BTreeSet<Ino> = inodes.iter().copied().map(Ino).collect();
+    let all = mfs.all_paths(&sought).await?;
+    let mut out = Vec::new();
+    for ino in sought {
+        let Some(Paths { paths, omitted, lacking }) = all.found.get(&ino) else {
+            if all.unread.iter().any(|(unread, _)| *unread == ino) {
+                continue;
+            }
+            out.push(Found::error(ino.0, "there is no such inode".into()));
+            continue;
+        };
+        out.extend(paths.iter().map(|path| Found::path(ino.0, path)));
+        if *omitted > 0 {
+            out.push(Found::error(ino.0, format!("and {omitted} more")));
+        }
+        if *lacking > 0 {
+            out.push(Found::error(ino.0, format!("{lacking} names that it counts were not found")));
+        }
+    }
+    for (dir, why) in &all.unread {
+        out.push(Found::error(dir.0, format!("it cannot be read: {why}")));
+    }
+    Ok(Report { version: 1, paths: out })
+}
+
+impl Found {
+    fn path(inode: u64, path: &[u8]) -> Found {
+        let path = Some(String::from_utf8_lossy(path).into_owned());
+        Found { inode, path, error: None }
+    }
+
+    fn error(inode: u64, text: String) -> Found {
+        Found { inode, path: None, error: Some(text) }
+    }
 }
 
 fn describe(report: &Report) -> String {

@@ -80,12 +80,7 @@ fn f5(args: &ReproduceArgs) -> Result<(), Failure> {
 }
 
 fn f9(args: &ReproduceArgs) -> Result<(), Failure> {
-    let plan = aging::Plan {
-        processes: 40,
-        batch: 500,
-        levels: vec![0, 20, 40, 60, 80],
-        settings: Settings { device_bytes: args.aged, ..settings(args) },
-    };
+    let plan = aging::Plan::on(args.aged, settings(args)).map_err(|e| Failure::usage(e.0))?;
     let points = aging::measure(&plan, &mut progress).map_err(|e| failed(e.0))?;
     let figure = F9::new(points);
     keep(args, "F9", &figure.svg(), &figure.to_json())?;

@@ -86,10 +86,28 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
 }
 
 #[test]
-fn a_metadata_device_without_its_label_is_refused() {
+fn a_metadata_device_without_its_label_is_refused_until_repair_knows_whose_it_is() {
     let cluster = Cluster::formatted(&Spec::default());
+    let image = cluster.dir.join("metadata.img");
+    let whole = fs::read(&image).unwrap()[..4096].to_vec();
     overwrite(&cluster, "metadata.img", 0, &[0; 4096]);
     assert_server_refuses(&cluster, "metadata.img");
+    let text = fs::read_to_string(&cluster.config).unwrap();
+    let name = text.lines().find(|line| line.starts_with("name")).unwrap();
+    fs::write(&cluster.config, text.replace(name, "name = \"another\"")).unwrap();
+    let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(8), "{said}");
+    assert!(said.contains("name the right device"), "{said}");
+    fs::write(&cluster.config, text).unwrap();
+    let output = run(redbud().arg("fsck").arg(&cluster.config));
+    assert_eq!(output.status.code(), Some(4), "{}", describe(&output));
+    assert!(describe(&output).contains("DamagedLabel"), "{}", describe(&output));
+    assert_eq!(fs::read(&image).unwrap()[..4096], [0; 4096]);
+    let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+    assert_eq!(output.status.code(), Some(1), "{}", describe(&output));
+    assert_eq!(fs::read(&image).unwrap()[..4096], whole);
+    cluster.assert_clean();
 }
 
 #[test]
@@ -142,6 +160,7 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
     for file in 0..50 {
         fs::write(root.join(format!("dir/f{file}")), b"content").unwrap();
     }
+    let dir = fs::metadata(root.join("dir")).unwrap();
     cluster.unmount(0);
     cluster.stop_server();
     overwrite(&cluster, "metadata.img", 0, b"S");
@@ -167,6 +186,13 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
     let at = image[log.end..].chunks_exact(4096).position(named).unwrap() * 4096 + log.end;
     overwrite(&cluster, "metadata.img", at as u64, &[0; 4096]);
     overwrite(&cluster, "metadata.img", log.start as u64, &vec![0; log.len()]);
+    // A dump has all else.
+    let output = run(redbud().arg("dump").arg(&cluster.config));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let block = format!("names of \"/dir\" (inode {}): metadata block {}", dir.ino(), at / 4096);
+    assert!(said.contains(&block) && said.contains("RB-DUMP-PARTIAL"), "{said}");
+    assert!(output.stdout.windows(3).any(|bytes| bytes == b"f12"));
     let output = run(redbud().args(["fsck", "--repair", "--json"]).arg(&cluster.config));
     assert_eq!(output.status.code(), Some(1 | 64), "{}", describe(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -175,6 +201,9 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
         lost.iter().any(|lost| lost["kind"] == kind && (path.is_empty() || lost["path"] == path))
     };
     assert!(said("Slots", "/dir") && said("Inodes", ""), "{lost:?}");
+    // It was told at once, too.
+    let at_once = String::from_utf8(output.stderr).unwrap();
+    assert!(at_once.contains("LOST so far: up to 8 names of directory inode"), "{at_once}");
     cluster.assert_clean();
 }
 
@@ -191,6 +220,12 @@ fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths(
     cluster.stop_server();
     let said = describe(&run(redbud().arg("path").arg(&cluster.config).arg(number.to_string())));
     assert!(said.contains("\t/a/b/file"), "{said}");
+    assert!(!said.contains("/hard"), "{said}");
+    let all = run(redbud().args(["path", "--all"]).arg(&cluster.config).arg(number.to_string()));
+    assert_eq!(all.status.code(), Some(0), "{}", describe(&all));
+    let lines = String::from_utf8(all.stdout).unwrap();
+    let paths: Vec<_> = lines.lines().map(|line| line.split_once('\t').unwrap().1).collect();
+    assert_eq!(paths, ["/hard", "/a/b/file"]);
     let dump = |to: &str| {
         let path = cluster.dir.join(to);
         let out = fs::File::create(&path).unwrap();
@@ -312,6 +347,46 @@ fn a_lost_table_of_data_zones_is_built_from_the_labels_of_the_data_devices() {
         assert!(fs::read(root.join(format!("dir/f{file}"))).unwrap() == vec![file; 100_000]);
     }
     fs::write(root.join("more"), vec![7; 5_000_000]).unwrap();
+    cluster.finish();
+}
+
+#[test]
+fn a_size_in_the_table_of_data_zones_that_is_not_the_labels_costs_nothing() {
+    let mut cluster = Cluster::mounted();
+    let root = cluster.root();
+    for file in 0..30u8 {
+        fs::write(root.join(format!("f{file}")), vec![file; 100_000]).unwrap();
+    }
+    cluster.unmount(0);
+    cluster.stop_server();
+    forget_log(&cluster);
+    let at = table_of_zones(&cluster) * 4096;
+    let image = fs::File::open(cluster.dir.join("metadata.img")).unwrap();
+    let mut table = vec![0; 4096];
+    image.read_exact_at(&mut table, at).unwrap();
+    // The last entry of the leaf: ⟨zone 2, UUID 16, blocks 8, …⟩ (FORMAT 5, 10).
+    let count = usize::from(u16::from_le_bytes([table[36], table[37]]));
+    let blocks = 48 + (count - 1) * 50 + 18;
+    let size = u64::from_le_bytes(table[blocks..blocks + 8].try_into().unwrap());
+    for wrong in [20, size + 5000] {
+        let mut block = table.clone();
+        block[blocks..blocks + 8].copy_from_slice(&wrong.to_le_bytes());
+        let crc = types::crc32c(&block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+        overwrite(&cluster, "metadata.img", at, &block);
+        let output = run(redbud().args(["fsck", "--repair"]).arg(&cluster.config));
+        let said = describe(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("WrongZone") && said.contains("as its label says"), "{said}");
+        assert!(!said.contains("LOST"), "{said}");
+        cluster.assert_clean();
+        forget_log(&cluster);
+    }
+    cluster.start_server();
+    cluster.remount(0, &[]);
+    for file in 0..30u8 {
+        assert!(fs::read(root.join(format!("f{file}"))).unwrap() == vec![file; 100_000]);
+    }
     cluster.finish();
 }
 

@@ -7,6 +7,8 @@
 //! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
 //!   same, byte for byte, but for the head, which tells of the file system;
 //! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with what is below it, and told;
+//! - what cannot be read is left out and told, by what it belongs to, and so is a file of which fewer blocks of data, or more, are in the dump
+//!   than it counts; all else is in it, and it is as sound a stream as any;
 //! - it ends on any store: a directory that names lead to twice is damage, and an error;
 //! - a dump of a file system with the feature `inline-data` has version 2, with the content that lies with inodes, and
 //!   needs a file system with the feature; every other has version 1;
@@ -20,23 +22,28 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
-use types::{FileBlock, FileKind, HashMap, HashSet, Ino};
+use types::{Attr, Extent, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock};
 
 pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
 
-use crate::error::StoreError;
+use crate::btree::Inside;
+use crate::error::{Stop, StoreError};
 use crate::features::Feature;
-use crate::format::blob::Xattr;
+use crate::format::extent::{decode_extent, extent_key};
 use crate::mfs::{Cost, Mfs};
 use crate::names::DirEntry;
+use crate::names::readdir::LeftOut;
+use crate::recovery::Remedy;
 use crate::space::PagState;
+use crate::trees::EXTENTS;
 use crate::txn::Txn;
 use crate::zones::{Labels, ZonePlace};
 
-/// Names left out that are told one by one.
+/// Names left out, and things that could not be read, that are told one by one.
 pub const LEFT_OUT_MAX: usize = 1000;
 /// Entries of a directory listed together.
 const PAGE: usize = 256;
@@ -91,6 +98,10 @@ pub struct Dumped {
     pub left_out: Vec<String>,
     /// How many these are.
     pub left_out_count: u64,
+    /// What could not be read, or has not as many blocks of data as it counts: a line for each, at most [`LEFT_OUT_MAX`].
+    pub damaged: Vec<String>,
+    /// How many these are.
+    pub damaged_count: u64,
     /// The table of data zones is damaged, and why the labels of these zones do not say in its place what it said: the head
     /// lacks them, so a load does not see before it begins whether its target has them.
     pub zones_unknown: Vec<String>,
@@ -115,6 +126,10 @@ pub async fn dump(
         queue: std::collections::VecDeque::new(),
         counts: Dumped::default(),
     };
+    for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::Left) {
+        let text = "what changed last, or more";
+        dump.tell(format!("{text}, of metadata block {}: {}", damaged.block, damaged.what));
+    }
     dump.head(zones).await?;
     dump.inode(0, Vec::new(), Ino::ROOT).await?;
     while let Some((dir, number)) = dump.queue.pop_front() {
@@ -170,17 +185,30 @@ impl Dump<'_> {
     }
 
     async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {
-        let mut after = 0;
+        let (mut after, mut without) = (0, BTreeSet::new());
         loop {
-            let mut illegal = Vec::new();
+            let (mut illegal, mut unread) = (Vec::new(), BTreeSet::new());
             let read = self.mfs.run(Cost::READ, |txn| {
                 illegal.clear();
-                txn.readdir_telling(dir, after, PAGE, |name, ino| {
-                    illegal.push((name.to_vec(), ino))
+                unread.clear();
+                txn.readdir_telling(dir, after, PAGE, &without, |left| match left {
+                    LeftOut::Name(name, ino) => illegal.push((name.to_vec(), ino)),
+                    LeftOut::Slot(block, slot) => drop(unread.insert((block, Some(slot)))),
+                    LeftOut::Block(block) => drop(unread.insert((block, None))),
                 })
             });
-            let (entries, _): (Vec<DirEntry>, _) = read.await?;
+            let (entries, _): (Vec<DirEntry>, _) = match read.await {
+                Err(StoreError::Corrupt { block, .. }) if without.insert(block) => continue,
+                Err(error) => {
+                    let damage = Damage::new(error)?;
+                    let what = self.subject(dir).await?;
+                    self.tell(format!("from some name on, what is in {what}: {damage}"));
+                    return Ok(());
+                }
+                Ok(read) => read,
+            };
             self.leave_out(dir, &illegal);
+            self.tell_unread(dir, &unread).await?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.cookie;
             let end = entries.len() < PAGE;
@@ -194,7 +222,7 @@ impl Dump<'_> {
                     None => self.inode(number, name, entry.ino).await?,
                 }
             }
-            // Illegal names behind the last legal one were told: they are not to be read again.
+            // What is left out behind the last entry was told: it is not to be read again.
             if end {
                 return Ok(());
             }
@@ -212,66 +240,213 @@ impl Dump<'_> {
         }
     }
 
+    /// Tells of slots, and whole blocks, of a directory that cannot be read.
+    async fn tell_unread(
+        &mut self,
+        dir: Ino,
+        unread: &BTreeSet<(MetaBlock, Option<u32>)>,
+    ) -> Result<(), DumpError> {
+        if unread.is_empty() {
+            return Ok(());
+        }
+        let what = self.subject(dir).await?;
+        let names = self.mfs.superblock().features.slots().per_block();
+        for (block, slot) in unread {
+            self.tell(match slot {
+                Some(slot) => format!("a name of {what}: slot {slot}, in metadata block {block}"),
+                None => format!("up to {names} names of {what}: metadata block {block}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// Notes what is not in the dump.
+    fn tell(&mut self, line: String) {
+        self.counts.damaged_count += 1;
+        if self.counts.damaged.len() < LEFT_OUT_MAX {
+            self.counts.damaged.push(line);
+        }
+    }
+
+    /// An inode in words: by its path, if that can be read.
+    async fn subject(&self, ino: Ino) -> Result<String, DumpError> {
+        let path = self.read(|txn| txn.path(ino)).await?.ok().flatten();
+        Ok(match path {
+            Some(path) => format!("{:?} (inode {ino})", String::from_utf8_lossy(&path)),
+            None => format!("inode {ino}"),
+        })
+    }
+
+    /// What `body` reads, or which damage keeps it from that.
+    async fn read<T>(
+        &self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<T, Damage>, DumpError> {
+        match self.mfs.run(Cost::READ, body).await {
+            Ok((value, _)) => Ok(Ok(value)),
+            Err(error) => Damage::new(error).map(Err),
+        }
+    }
+
+    /// As [`Dump::read`]: what cannot be read is told, as `part` of the inode, and is empty then.
+    async fn read_part<T: Default>(
+        &mut self,
+        ino: Ino,
+        part: &str,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<T, DumpError> {
+        match self.read(body).await? {
+            Ok(value) => Ok(value),
+            Err(damage) => {
+                let what = self.subject(ino).await?;
+                self.tell(format!("the {part} of {what}: {damage}"));
+                Ok(T::default())
+            }
+        }
+    }
+
     async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
-        self.counts.inodes += 1;
-        let number = self.counts.inodes;
-        let (mut inode, _) = self.mfs.run(Cost::READ, |txn| txn.describe(ino)).await?;
-        let (kind, nlink) = (inode.attr.kind, inode.attr.nlink);
+        let said = self.read(|txn| txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))).await?;
+        let attr = match said {
+            Ok(attr) => attr,
+            // Everything is below the root.
+            Err(damage) if parent == 0 => {
+                return Err(DumpError::Damaged(format!("the root directory: {damage}")));
+            }
+            Err(damage) => {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                self.tell(format!("{name:?}, a name of inode {ino}, with all below it: {damage}"));
+                return Ok(());
+            }
+        };
+        let (kind, nlink, blocks) = (attr.kind, attr.nlink, attr.blocks);
         if kind == FileKind::Directory && !self.directories.insert(ino) {
             let name = String::from_utf8_lossy(&name).into_owned();
             let text = format!("a second name, {name:?}, leads to directory {ino}");
             return Err(DumpError::Damaged(text));
         }
-        inode.parent = parent;
-        inode.name = name;
-        inode.attr.ino = Ino(number);
-        inode.attr.nlink = 0;
-        inode.attr.blocks = 0;
+        let mut target = Vec::new();
+        if kind == FileKind::Symlink {
+            let part = "target (so the symbolic link)";
+            target = self.read_part(ino, part, |txn| txn.symlink(ino)).await?;
+            if target.is_empty() {
+                return Ok(());
+            }
+        }
+        let part = "extended attributes";
+        let xattrs = self.read_part(ino, part, |txn| Ok(txn.load_xattrs(ino)?.2)).await?;
+        self.counts.inodes += 1;
+        let number = self.counts.inodes;
+        let mut attr = Attr { ino: Ino(number), nlink: 0, blocks: 0, ..attr };
         if kind == FileKind::Directory {
-            inode.attr.size = 0;
+            attr.size = 0;
             self.queue.push_back((ino, number));
         } else if nlink > 1 {
             self.linked.insert(ino, number);
         }
-        self.out.put(&Record::Inode(Box::new(inode)))?;
+        self.out.put(&Record::Inode(Box::new(Inode { parent, name, attr, target, xattrs })))?;
         if kind == FileKind::Regular {
             if self.content {
-                let (bytes, _) = self.mfs.run(Cost::READ, |txn| txn.content(ino)).await?;
+                let part = "content that lies with it";
+                let bytes = self.read_part(ino, part, |txn| txn.content(ino)).await?;
                 if !bytes.is_empty() {
                     self.out.put(&Record::Content { number, bytes })?;
                 }
             }
-            self.segments(ino, number).await?;
+            self.segments(ino, number, blocks).await?;
         }
         Ok(())
     }
 
-    async fn segments(&mut self, ino: Ino, number: u64) -> Result<(), DumpError> {
-        let mut from = FileBlock(0);
-        loop {
-            let read = self.mfs.run(Cost::READ, |txn| txn.layout(ino, from, SEGMENTS_MAX));
-            let (list, _) = read.await?;
-            let Some(last) = list.last() else { return Ok(()) };
+    /// Writes the segments of a file, which counts so many blocks of data.
+    async fn segments(&mut self, ino: Ino, number: u64, counted: u64) -> Result<(), DumpError> {
+        let (mut from, mut mapped, mut without) = (FileBlock(0), 0u64, BTreeSet::new());
+        let damage = loop {
+            let read = self.mfs.run(Cost::READ, |txn| match without.is_empty() {
+                true => txn.layout(ino, from, SEGMENTS_MAX),
+                false => txn.layout_without(ino, from, SEGMENTS_MAX, &without),
+            });
+            let list = match read.await {
+                Ok((list, _)) => list,
+                Err(StoreError::Corrupt { block, .. }) if without.insert(block) => continue,
+                Err(error) => break Some(Damage::new(error)?),
+            };
+            let Some(last) = list.last() else { break None };
             from = FileBlock(last.end());
             self.counts.segments += list.len() as u64;
+            mapped = list.iter().fold(mapped, |sum, extent| sum.saturating_add(extent.len));
             self.out.put(&Record::Segments { number, list })?;
+        };
+        if mapped != counted || damage.is_some() || !without.is_empty() {
+            let what = self.subject(ino).await?;
+            let blocks: Vec<_> =
+                without.iter().map(|block| format!("; metadata block {block}")).collect();
+            self.tell(format!(
+                "segments of {what}: it counts {counted} blocks of data, those in the dump have {mapped}{}",
+                blocks.concat()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Why something cannot be read.
+struct Damage(String);
+
+impl Damage {
+    /// What this error says of the store; an error of the device is one of the dump.
+    fn new(error: StoreError) -> Result<Damage, DumpError> {
+        match error {
+            StoreError::Corrupt { block, what } => {
+                Ok(Damage(format!("metadata block {block}: {what}")))
+            }
+            StoreError::Fault(_) => Ok(Damage("there is no such inode".into())),
+            error => Err(error.into()),
         }
     }
 }
 
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl Txn<'_> {
-    /// Everything about an inode but its name and segments.
-    fn describe(&mut self, ino: Ino) -> Result<Inode, crate::error::Stop> {
-        let attr = self.attr(ino)?.ok_or(crate::error::Stop::Fault(types::Fault::Stale))?;
-        let target = match attr.kind {
-            FileKind::Symlink => self.symlink(ino)?,
-            _ => Vec::new(),
-        };
-        let mut xattrs: Vec<Xattr> = Vec::new();
-        for (name, _) in self.xattrs(ino)? {
-            let value = self.xattr(ino, &name)?.unwrap_or_default();
-            xattrs.push((name, value));
+    /// Segments of a file that lie behind block `from` or in it, at most `max`, without what is in some
+    /// damaged blocks.
+    fn layout_without(
+        &mut self,
+        ino: Ino,
+        from: FileBlock,
+        max: usize,
+        without: &BTreeSet<MetaBlock>,
+    ) -> Result<Vec<Extent>, Stop> {
+        let (spot, slot) = self.locate_live(ino)?;
+        let wanted = |extent: &Extent| extent.end() > from.0;
+        let mut out = slot.segments();
+        let blocks = if slot.body() > 0 { slot.layout_blocks() } else { Vec::new() };
+        for block in blocks.into_iter().filter(|block| !without.contains(block)) {
+            out.extend(self.layout_block_of(spot.block, block, ino)?);
         }
-        Ok(Inode { parent: 0, name: Vec::new(), attr, target, xattrs })
+        out.retain(wanted);
+        let (first, end) = (extent_key(ino, from.0), extent_key(ino, u64::MAX));
+        let mut stack: Vec<_> = EXTENTS.top(self)?.into_iter().collect();
+        while let Some(node) = stack.pop().filter(|_| out.len() < max) {
+            let before = node.high.is_some_and(|high| high <= first);
+            let behind = node.low.is_some_and(|low| low > end);
+            if before || behind || without.contains(&node.block) {
+                continue;
+            }
+            match EXTENTS.inspect(self, &node)? {
+                Inside::Inner(_, children) => stack.extend(children.into_iter().rev()),
+                Inside::Leaf(entries) => {
+                    let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
+                    out.extend(mine.filter_map(|(key, value)| Some(decode_extent(key, value)?.1)));
+                }
+            }
+        }
+        out.truncate(max);
+        Ok(out)
     }
 }

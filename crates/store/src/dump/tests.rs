@@ -11,7 +11,7 @@ use super::dump;
 use super::load::{LoadError, load, load_onto};
 use super::stream::{Inode, Reader, Record, StreamError, Writer, Zone};
 use crate::features::Features;
-use crate::format::slot::SlotSize;
+use crate::format::slot::{self, SlotSize};
 use crate::fsck::{FsckOptions, check, fsck};
 use crate::mfs::Mfs;
 use crate::mkfs::{FormatOptions, PagFormat};
@@ -341,6 +341,35 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
+}
+
+#[test]
+fn a_slot_that_makes_no_sense_costs_no_other_name_of_its_block() {
+    let mfs = formatted();
+    let name = |n: u64| Name::new(format!("n{n}").as_bytes()).unwrap();
+    let dir = run(&mfs, |txn| {
+        let dir = Name::new(b"dir").unwrap();
+        let dir = txn.create(Ino::ROOT, &dir, &new_inode(FileKind::Directory), None)?;
+        for n in 0..40 {
+            txn.create(dir, &name(n), &new_inode(FileKind::Fifo), None)?;
+        }
+        Ok(dir)
+    });
+    let whole = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+    assert_eq!((whole.inodes, whole.damaged_count), (42, 0));
+    let block = run(&mfs, |txn| {
+        let victim = txn.lookup(dir, &name(17))?.unwrap();
+        let (spot, _) = txn.locate_live(victim)?;
+        let data = txn.write(spot.block)?;
+        // No kind of an inode has this number.
+        data[slot::place(data, spot.place.index()).unwrap().start + 1] = 99;
+        Ok(spot.block)
+    });
+    mfs.forget_indexes();
+    let told = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+    assert_eq!((told.inodes, told.damaged_count), (41, 1), "{:?}", told.damaged);
+    let text = format!("in metadata block {block}");
+    assert!(told.damaged[0].contains("/dir") && told.damaged[0].contains(&text), "{told:?}");
 }
 
 #[test]

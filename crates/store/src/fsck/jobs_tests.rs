@@ -29,8 +29,7 @@ fn timed(disk: &SimDisk, jobs: usize) -> (Report, Duration) {
     world.attach("meta", disk);
     world.run(|env| async move {
         let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-        let options =
-            FsckOptions { cache_bytes: 0, progress: None, jobs, zones: &[], relabel: &[] };
+        let options = FsckOptions { cache_bytes: 0, jobs, ..FsckOptions::USUAL };
         let begin = env.now();
         let report = fsck(&env, &disk, options).await.unwrap();
         (report, env.now().since(begin))

@@ -1,17 +1,61 @@
-//! Labels of data devices that are none any more.
+//! Labels that are none any more.
 //!
 //! Invariants:
+//! - a metadata device without a label is this file system's if its superblocks have the file system's name, and a label of
+//!   the data zones that were named their UUID, and none another one;
 //! - what a label is to say is in the table of data zones: where that cannot be read, no label is looked at here;
 //! - a label is written only over what is none, on a device that is large enough and that either still has the zone's
-//!   UUID there or is named by whoever runs this.
+//!   UUID there or is named by whoever runs this;
+//! - of a zone of which data are left, as nobody knows how large it is, only where whoever runs this names it.
 
 use env::Env;
 use types::PagBlock;
 
 use super::{FsckOptions, Problem, ProblemKind, Repaired, Subject};
+use crate::device::Device;
+use crate::error::StoreError;
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::PagFormat;
+use crate::superblock::Superblock;
 use crate::zones::{self, Marred, ZonePlace};
+
+/// Refuses a metadata device without a label of which nothing says whose it is.
+///
+/// # Errors
+/// `Refused`.
+pub(super) async fn is_ours(
+    env: &Env,
+    device: &Device,
+    superblock: &Superblock,
+    options: FsckOptions<'_>,
+) -> Result<(), StoreError> {
+    let (name, uuid) = (&superblock.name, superblock.uuid);
+    let refused = |why: String| {
+        let path = device.disk.path();
+        let text = format!(
+            "{path}: its label (block 0) is nothing but zeros, and by its superblocks it is of file system `{name}` ({uuid}): \
+             {why}"
+        );
+        Err(StoreError::Refused(text.into()))
+    };
+    if options.name.is_some_and(|wanted| wanted != name) {
+        return refused("it is another one's; name the right device".into());
+    }
+    let mut said = Vec::new();
+    for place in options.zones {
+        match zones::file_system(env, place).await {
+            Some(other) if other != uuid => {
+                return refused(format!("{} is a data zone of {other}", place.path));
+            }
+            found => said.extend(found),
+        }
+    }
+    if said.is_empty() && !options.zones.is_empty() {
+        let why = "no data zone can be read whose label says so, too";
+        return refused(format!("{why}; see that the cluster's file names one that is here"));
+    }
+    Ok(())
+}
 
 /// The named zones whose devices have no label.
 pub(super) async fn marred<'a>(
@@ -48,8 +92,11 @@ pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: 
     }
     for ((place, zone), marred) in all {
         let (kind, subject) = (ProblemKind::DamagedDataLabel, subject(&marred));
-        let meant = marred.ours || options.relabel.contains(&marred.id);
-        let why = if !meant {
+        let named = options.relabel.contains(&marred.id);
+        let of_zone = |it: &Problem| matches!(it.subject, Subject::Data(id, _) if id == zone.id);
+        let why = if !named && out.left.problems.iter().any(of_zone) {
+            format!("; if the zone has {} blocks, `--relabel {}` says so", zone.blocks, zone.id)
+        } else if !named && !marred.ours {
             format!("; if it is that of zone {}, `--relabel {}` says so", zone.id, zone.id)
         } else if !marred.fits {
             "; the device is smaller than the zone".to_owned()

@@ -5,6 +5,8 @@
 //!   Whatever a fix takes that was nobody's, or is made anew from others, is none;
 //! - a loss says what it is about by number. Paths are found at the end of the repair, where everything is in its place: so
 //!   a path that is told is one under which users find what is left;
+//! - it is told a first time, without a path, when the transaction that loses it has been made, before that can be durable:
+//!   somebody knows of all that is lost, also if the repair is broken off;
 //! - losses are bounded (`LINES_MAX`), and have an order of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -389,12 +391,20 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    pub(super) fn add(&mut self, loss: Loss) {
-        match loss {
-            Loss::Data { pag, blocks } => *self.freed.entry(pag).or_default() += blocks,
-            loss if self.all.len() < LINES_MAX => drop(self.all.insert(loss)),
-            loss => self.omitted += u64::from(!self.all.contains(&loss)),
+    /// Gathers a loss; gives it back, without a path, if it is told by itself and new.
+    pub(super) fn add(&mut self, loss: Loss) -> Option<Lost> {
+        if let Loss::Data { pag, blocks } = loss {
+            *self.freed.entry(pag).or_default() += blocks;
+            return None;
         }
+        if self.all.contains(&loss) {
+            return None;
+        }
+        match self.all.len() < LINES_MAX {
+            true => drop(self.all.insert(loss.clone())),
+            false => self.omitted += 1,
+        }
+        Some(Lost { loss, path: None })
     }
 
     /// All of them with the paths that there are now.

@@ -51,6 +51,7 @@ mod stranded_tests;
 mod sweep_tests;
 #[cfg(test)]
 pub(crate) mod tests;
+mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,11 +62,12 @@ pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
 pub use repair::{Repaired, repair};
 
+use crate::device::Device;
 use crate::error::StoreError;
 use crate::features::Features;
 use crate::mfs::Mfs;
-use crate::open::OpenOptions;
-use crate::zones::ZonePlace;
+use crate::open::{Condition, OpenOptions, label};
+use crate::zones::{Labels, ZonePlace};
 
 /// Findings that a report lists; more are only counted.
 pub const PROBLEMS_MAX: usize = 10_000;
@@ -80,17 +82,35 @@ pub struct FsckOptions<'a> {
     pub cache_bytes: usize,
     /// Told now and then how many inodes were met, and how many there are.
     pub progress: Option<fn(u64, u64)>,
+    /// Told of each thing that repair loses, by its number, as soon as it does: before that can be durable, so that of a repair that
+    /// is broken off somebody knows.
+    pub losing: Option<fn(&Lost)>,
     /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is the caller's own.
     pub jobs: usize,
     /// Where the data zones lie: their labels are looked at, and if the table of data zones is lost, repair takes it from them.
     pub zones: &'a [ZonePlace<'a>],
+    /// Name of the file system: a device without a label is taken only for one of this name. `None`: of any.
+    pub name: Option<&'a str>,
     /// Zones whose devices are meant, though their labels say nothing any more: repair writes those anew.
     pub relabel: &'a [PagId],
 }
 
+impl FsckOptions<'_> {
+    /// If nobody says otherwise.
+    pub const USUAL: FsckOptions<'static> = FsckOptions {
+        cache_bytes: 256 << 20,
+        progress: None,
+        losing: None,
+        jobs: 1,
+        zones: &[],
+        name: None,
+        relabel: &[],
+    };
+}
+
 impl Default for FsckOptions<'_> {
     fn default() -> Self {
-        FsckOptions { cache_bytes: 256 << 20, progress: None, jobs: 1, zones: &[], relabel: &[] }
+        FsckOptions::USUAL
     }
 }
 
@@ -165,7 +185,7 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
         repair: true,
         ..OpenOptions::default()
     };
-    let mfs = match Mfs::open(env, disk, opening).await {
+    let mfs = match open(env, disk, opening, options).await {
         Ok(mfs) => mfs,
         Err(error) => return unopened(error),
     };
@@ -181,6 +201,21 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
         }
         report
     })
+}
+
+/// Opens the store, also on a device of which nothing but the label is gone.
+async fn open(
+    env: &Env,
+    disk: &Disk,
+    opening: OpenOptions,
+    options: FsckOptions<'_>,
+) -> Result<Mfs, StoreError> {
+    let device = Device { env: env.clone(), disk: disk.clone() };
+    let Some(superblock) = label::unlabelled(&device).await? else {
+        return Mfs::open(env, disk, opening).await;
+    };
+    labels::is_ours(env, &device, &superblock, options).await?;
+    Mfs::open_unlabelled(device, opening, Condition::Damaged).await
 }
 
 /// The finding that kept a store from being opened.
@@ -208,6 +243,9 @@ pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
 
 async fn whole_check(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Check, StoreError> {
     let mut check = Check::new(mfs, options);
+    if let Some(device) = mfs.device() {
+        check.labels = Labels::read(&device.env, mfs.identity().uuid, options.zones).await;
+    }
     for damaged in mfs.damaged() {
         check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
     }
@@ -234,6 +272,8 @@ struct Check {
     tree: names::Tree,
     ahead: ahead::Ahead,
     pieces: Vec<space::Piece>,
+    /// What the labels of the data zones say that were named.
+    labels: Labels,
     /// Metadata blocks that were claimed twice.
     shared: BTreeSet<MetaBlock>,
     /// Content blocks that no chunk has, with inodes that are missing.
@@ -266,6 +306,7 @@ impl Check {
             tree: names::Tree::default(),
             ahead: ahead::Ahead::new(mfs, options.jobs),
             pieces: Vec::new(),
+            labels: Labels::default(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),
             greedy: BTreeMap::new(),

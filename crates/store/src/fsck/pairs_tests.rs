@@ -43,7 +43,7 @@ use crate::trees;
 use crate::txn::Txn;
 
 const OPTIONS: FsckOptions<'_> =
-    FsckOptions { cache_bytes: 0, progress: None, jobs: 1, zones: &ZONES, relabel: &[] };
+    FsckOptions { cache_bytes: 0, jobs: 1, zones: &ZONES, ..FsckOptions::USUAL };
 /// Directories that come and go, and files in each.
 const GONE: (usize, usize) = (3, 40);
 
@@ -472,6 +472,20 @@ fn no_damaged_block_costs_an_inode_that_was_not_in_it() {
         for way in Way::ALL {
             let faults = faults(&device, &[critical], way, &mut rng);
             assert!(faults.is_empty(), "{}", faults.join("\n  "));
+        }
+    }
+}
+
+#[test]
+fn the_root_is_made_anew_where_nothing_says_any_more_where_anything_is() {
+    let mut rng = SimRng::new(33);
+    for size in [SlotSize::Bytes512, SlotSize::Bytes4096] {
+        let device = Device::new(size);
+        let role = |text: &str| device.critical.iter().find(|(role, _)| role == text).unwrap();
+        let roles = ["bitmap 0", "content: root and attic", "directory table"].map(role);
+        for way in Way::ALL {
+            let faults = faults(&device, &roles, way, &mut rng);
+            assert!(faults.is_empty(), "{size:?} {}", faults.join("\n  "));
         }
     }
 }

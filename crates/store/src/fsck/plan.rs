@@ -19,6 +19,7 @@ use crate::format::namespace::Entry;
 use crate::format::number::Place;
 use crate::format::reply::REPLY_KEY;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
+use crate::mkfs::PagFormat;
 use crate::names::index::Chunk;
 
 /// Fixes of one stage that one round does at most.
@@ -39,7 +40,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Slots` | chunks | every slot, every name, every place of an inode |
 /// | `Inodes` | slots | links, lost+found, sizes, attributes |
 /// | `Index` | inodes | the namespace index has exactly the directories |
-/// | `Zones` | inodes | the table of data zones has each in which something lies |
+/// | `Zones` | inodes | the table of data zones has each in which something lies, and says how large it is |
 /// | `Data` | the data zones | layouts, pools and free space do not overlap; records of clients |
 /// | `Counts` | all of it | free metadata space, and sums |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -175,6 +176,8 @@ pub(super) enum Fix {
     IndexEntry(Entry, Option<Option<MetaBlock>>),
     /// Something lies in this data zone, which is not in the table of them.
     AddZone(PagId),
+    /// The table is to say of a data zone what its label says; or why nobody knows how large the zone is.
+    SetZone(Result<PagFormat, String>),
     /// Remove a segment of the extent tree.
     DropExtent([u8; EXTENT_KEY]),
     /// Count segments and blocks of a file anew.
@@ -229,7 +232,7 @@ impl Fix {
             | Fix::CopyContent(_)
             | Fix::CopyLayout(..) => Stage::Shares,
             // What it says of the zones all trees together are compared with.
-            Fix::Rebuild(TreeName::Pags) | Fix::AddZone(_) => Stage::Zones,
+            Fix::Rebuild(TreeName::Pags) | Fix::AddZone(_) | Fix::SetZone(_) => Stage::Zones,
             Fix::Rebuild(_) | Fix::EmptyBlock(..) | Fix::DropLayout(..) => Stage::Trees,
             Fix::DropChunkKey(_)
             | Fix::SetChunk(..)
@@ -343,7 +346,7 @@ impl Plan {
 
     /// Its fixes, stage by stage.
     pub(super) fn into_stages(mut self) -> Stages {
-        // Where a data zone ends that is not in the table cannot be known: nothing is done about data, nor about sums.
+        // Where a data zone ends of which the table says nothing, or what is wrong, is not known yet: nothing is done about data, nor about sums.
         if self.stages.contains_key(&Stage::Zones) {
             self.stages.retain(|stage, _| *stage <= Stage::Zones);
         }

@@ -61,6 +61,9 @@ kinds! {
     /// The first block of a data device is no label.
     DamagedDataLabel = Error, "a data device has no label that could be read; nobody can mount",
         "if the zone's UUID is still in it, or --relabel names the zone, it is written anew from the table of data zones; else nothing, as it may be the device of something else";
+    /// The table of data zones says another UUID or size than the label of the zone's device.
+    WrongZone = Error, "the table of data zones does not say what the label of a zone says",
+        "it says so, before anything in the zone is cut or becomes free; where what lies in the zone ends as the table says, and not as the label does, both are left, and all data with them";
     /// Two owners of one metadata block.
     SharedMetaBlock = Error, "a metadata block is used twice",
         "its content says whose it is; the others get a copy, or lose it";
@@ -168,7 +171,7 @@ kinds! {
         "a file keeps it before space that was given up, that before a pool, that before free space";
     /// A data block outside its zone, or on the label.
     OutsideDataBlock = Error, "a data block lies outside its data zone",
-        "what lies outside is taken out: a file has a hole there; a zone that is not in the table is entered, as the label of its device says, and if that is not to be had nothing is done about data";
+        "what lies outside is taken out: a file has a hole there; a zone that is not in the table is entered, as the label of its device says, and if that is not to be had nothing is done about data; what lies in a zone that never was is removed";
     /// A data block that nobody owns.
     LostDataBlock = Warning, "a data block belongs to nobody",
         "it becomes free";

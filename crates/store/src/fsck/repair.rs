@@ -7,7 +7,7 @@
 //!   whole fixes made; repairing again goes on from there. A fix is decided from what the check
 //!   found, and that from what is on the device: so the outcome is the same;
 //! - metadata space is given back only when nothing else is left to do;
-//! - what it takes away for good is told: each fix gives it back, and [`Losses`] gathers it;
+//! - what it takes away for good is told: each fix gives it back, [`Losses`] gathers it, and `losing` is told at once;
 //! - it ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
 
 use env::{Disk, Env};
@@ -55,6 +55,8 @@ struct Memory {
     mapless: Vec<Ino>,
     tried: usize,
     losses: Losses,
+    /// Told of each at once.
+    told: Option<fn(&Lost)>,
 }
 
 impl Memory {
@@ -103,7 +105,12 @@ impl Repaired {
                     if let Fix::DropMap(dir) = fix {
                         memory.miss(&[*dir]);
                     }
-                    change.lost.into_iter().for_each(|loss| memory.losses.add(loss));
+                    // Nothing is awaited since the transaction that lost it.
+                    for lost in change.lost.into_iter().filter_map(|loss| memory.losses.add(loss)) {
+                        if let Some(told) = memory.told {
+                            told(&lost);
+                        }
+                    }
                     self.note(change.line);
                 }
                 // It is found again, and told as left.
@@ -192,7 +199,7 @@ pub async fn repair(
 ) -> Result<Repaired, StoreError> {
     let opening =
         OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
-    let mfs = match Mfs::open(env, disk, opening).await {
+    let mfs = match super::open(env, disk, opening, options).await {
         Ok(mfs) => mfs,
         Err(error) => {
             let left = super::unopened(error)?;
@@ -224,7 +231,8 @@ pub async fn repair(
 /// # Errors
 /// `Io`, `Poisoned`, `ReadOnly`.
 pub(super) async fn mend(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Repaired, StoreError> {
-    let (mut out, mut memory) = (Repaired::default(), Memory::default());
+    let mut out = Repaired::default();
+    let mut memory = Memory { told: options.losing, ..Memory::default() };
     rounds(mfs, options, &mut out, &mut memory).await?;
     out.omitted += memory.losses.omitted;
     out.lost = memory.losses.told(mfs).await?;
@@ -255,9 +263,6 @@ async fn rounds(
             }
             out.left = report;
             return Ok(());
-        }
-        if stages.contains_key(&Stage::Zones) {
-            kept.ask_labels(mfs, options.zones).await;
         }
         let mut fixer = Fixer::new(mfs, check, kept);
         let only = stages.len() == 1;

@@ -33,6 +33,9 @@ pub(super) struct Piece {
     who: u64,
 }
 
+/// The table of data zones.
+pub(super) type Zones = BTreeMap<PagId, PagRecord>;
+
 const START_BITS: u32 = 48;
 const LEN_BITS: u32 = 56;
 const START_END: u64 = 1 << START_BITS;
@@ -108,7 +111,7 @@ impl Check {
 
     async fn spaces(&mut self) -> Result<(), StoreError> {
         self.owners().await?;
-        let mut pags = BTreeMap::new();
+        let mut pags = Zones::new();
         self.walk((PAGS, TreeName::Pags, "data zones"), |_, key, value| {
             pags.insert(PagId(u16::from_be_bytes(*key)), PagRecord::decode(value));
         })
@@ -121,30 +124,38 @@ impl Check {
         self.count_pieces(&pieces);
         let mut rest = &pieces[..];
         for (&pag, record) in &pags {
-            rest = self.unknown_zone(rest, |piece| piece.pag() < pag);
+            rest = self.unknown_zone(&pags, rest, |piece| piece.pag() < pag);
             let len = rest.partition_point(|piece| piece.pag() == pag);
             let (mine, after) = rest.split_at(len);
+            self.compare_zone(pag, record, mine);
             self.pag(pag, record, mine);
             rest = after;
         }
-        self.unknown_zone(rest, |_| true);
+        self.unknown_zone(&pags, rest, |_| true);
         Ok(())
     }
 
-    /// Pieces in a data zone without a record, from the front of `pieces`; gives the others. The record
-    /// is what is lost, as far as anybody knows.
+    /// Pieces in data zones without a record, from the front of `pieces`; gives the others. The record
+    /// is what is lost, as far as anybody knows, unless the zone never was.
     fn unknown_zone<'a>(
         &mut self,
+        table: &Zones,
         pieces: &'a [Piece],
         unknown: impl Fn(&Piece) -> bool,
     ) -> &'a [Piece] {
         let (found, rest) = pieces.split_at(pieces.partition_point(unknown));
-        let mut last = None;
-        for piece in found {
-            if last.replace(piece.pag()) != Some(piece.pag()) {
+        for zone in found.chunk_by(|a, b| a.pag() == b.pag()) {
+            let (pag, subject) = (zone[0].pag(), zone[0].subject());
+            if self.never_was(pag, table, zone) {
+                let detail = "there never was such a zone";
+                self.found(ProblemKind::OutsideDataBlock, subject, detail);
+                for piece in zone {
+                    self.plan.add(Fix::Outside(*piece, piece.start(), piece.end()));
+                }
+            } else {
                 let detail = "the table of data zones has no such zone";
-                self.found(ProblemKind::OutsideDataBlock, piece.subject(), detail);
-                self.plan.add(Fix::AddZone(piece.pag()));
+                self.found(ProblemKind::OutsideDataBlock, subject, detail);
+                self.plan.add(Fix::AddZone(pag));
             }
         }
         rest

@@ -16,8 +16,8 @@ use types::limits::{BLOCK, BLOCK_U64, CONTENT_MAX};
 use types::{Attr, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, PagBlock};
 
 use super::device_tests::{
-    Shape, WRITE, blocks_in_use, directory, in_world, links, name, new, open, populated_as, run,
-    walked, wipe_log,
+    Shape, WRITE, ZONES, blocks_in_use, directory, in_world, links, name, new, open, populated_as,
+    run, walked, wipe_log,
 };
 use super::lost::{Known, Loss};
 use super::plan::TreeName;
@@ -34,7 +34,7 @@ use crate::trees::{CHUNKS, PAGS};
 use crate::txn::Txn;
 
 const OPTIONS: FsckOptions<'_> =
-    FsckOptions { cache_bytes: 0, progress: None, jobs: 1, zones: &[], relabel: &[] };
+    FsckOptions { cache_bytes: 0, zones: &ZONES, ..FsckOptions::USUAL };
 /// Segments of each of the files that fill leaves of the extent tree.
 const SEGMENTS: u64 = 700;
 

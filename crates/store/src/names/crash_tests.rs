@@ -631,13 +631,9 @@ fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
         let before = disk.counts();
         let report = world.run(|env| async move {
             let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-            fsck(
-                &env,
-                &disk,
-                FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[], relabel: &[] },
-            )
-            .await
-            .unwrap()
+            fsck(&env, &disk, FsckOptions { cache_bytes: 0, jobs: 2, ..FsckOptions::USUAL })
+                .await
+                .unwrap()
         });
         assert_eq!(report.problems, []);
         assert!(report.counts.inodes > 10);
@@ -721,13 +717,9 @@ fn run_fsck(disk: &SimDisk) -> crate::fsck::Report {
     world.attach("meta", disk);
     world.run(|env| async move {
         let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-        fsck(
-            &env,
-            &disk,
-            FsckOptions { cache_bytes: 0, progress: None, jobs: 2, zones: &[], relabel: &[] },
-        )
-        .await
-        .unwrap()
+        fsck(&env, &disk, FsckOptions { cache_bytes: 0, jobs: 2, ..FsckOptions::USUAL })
+            .await
+            .unwrap()
     })
 }
 

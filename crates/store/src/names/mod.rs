@@ -30,6 +30,7 @@ pub mod xattr;
 pub use inode::{InodeCounts, NewInode};
 pub use lmap::Limits as MapLimits;
 pub use namespace::{Cursor, SearchCounts, Subdirectory};
+pub use path::{AllPaths, PATHS_MAX, Paths};
 pub use placement::DirPlacement;
 pub use readdir::DirEntry;
 

@@ -1,12 +1,23 @@
-//! From an inode number to a path: the reverse walk.
+//! From an inode number to a path: the reverse walk; and to all its paths: a walk of the whole tree.
 //!
-//! Invariant: it goes from slot to directory, which each chunk names, so it costs a few reads for each
-//! level and searches nothing.
+//! Invariants:
+//! - the reverse walk goes from slot to directory, which each chunk names, so it costs a few reads for each
+//!   level and searches nothing;
+//! - the other one reads directory after directory from the root on, each once, until every inode that is sought has as many
+//!   names as it counts; a directory that cannot be read is told, and the walk goes on.
 
-use types::Ino;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::error::Stop;
+use types::{Fault, FileKind, HashSet, Ino};
+
+use crate::error::{Stop, StoreError};
+use crate::mfs::{Cost, Mfs};
 use crate::txn::Txn;
+
+/// Paths of one inode at most that [`Mfs::all_paths`] gives; more are only counted.
+pub const PATHS_MAX: usize = 10_000;
+/// Entries of a directory listed together.
+const PAGE: usize = 256;
 
 /// Directories on the way at most: a longer way goes in a circle.
 const DEPTH_MAX: usize = 1 << 16;
@@ -39,11 +50,119 @@ impl Txn<'_> {
     }
 }
 
+/// The paths of one inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Paths {
+    /// As the walk met them, at most [`PATHS_MAX`].
+    pub paths: Vec<Vec<u8>>,
+    /// How many more it met.
+    pub omitted: u64,
+    /// Names that the inode counts, and the walk did not meet.
+    pub lacking: u32,
+}
+
+/// What a walk of the whole tree found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AllPaths {
+    /// Of each inode that was sought and is there.
+    pub found: BTreeMap<Ino, Paths>,
+    /// Inodes that were sought, and directories, that could not be read to their end, and why.
+    pub unread: Vec<(Ino, String)>,
+}
+
+impl AllPaths {
+    fn is_done(&self) -> bool {
+        self.found.values().all(|paths| paths.lacking == 0)
+    }
+
+    fn add(&mut self, ino: Ino, dir: &[u8], name: &[u8]) {
+        let Some(paths) = self.found.get_mut(&ino) else { return };
+        paths.lacking = paths.lacking.saturating_sub(1);
+        if paths.paths.len() == PATHS_MAX {
+            paths.omitted += 1;
+            return;
+        }
+        let above: &[u8] = if dir == b"/" { b"" } else { dir };
+        paths.paths.push([above, b"/", name].concat());
+    }
+}
+
+impl Mfs {
+    /// All paths of these inodes. Nothing may change the store meanwhile.
+    ///
+    /// # Errors
+    /// `Io`, `Poisoned`.
+    pub async fn all_paths(&self, inodes: &BTreeSet<Ino>) -> Result<AllPaths, StoreError> {
+        let mut all = AllPaths::default();
+        for &ino in inodes.iter().filter(|&&ino| ino != Ino::NONE) {
+            let attr = match self.run(Cost::READ, |txn| txn.attr(ino)).await {
+                Ok((Some(attr), _)) => attr,
+                Ok((None, _)) => continue,
+                Err(StoreError::Corrupt { block, what }) => {
+                    all.unread.push((ino, format!("metadata block {block}: {what}")));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let mut paths = Paths::default();
+            match attr.kind {
+                _ if ino == Ino::ROOT => paths.paths.push(b"/".to_vec()),
+                FileKind::Directory => paths.lacking = 1,
+                _ => paths.lacking = attr.nlink,
+            }
+            all.found.insert(ino, paths);
+        }
+        let (mut queue, mut met) = (VecDeque::from([Ino::ROOT]), HashSet::default());
+        while let Some(dir) = queue.pop_front().filter(|_| !all.is_done()) {
+            match self.names_in(dir, &mut all, (&mut queue, &mut met)).await {
+                Err(StoreError::Corrupt { block, what }) => {
+                    all.unread.push((dir, format!("metadata block {block}: {what}")));
+                }
+                Err(StoreError::Fault(_)) => all.unread.push((dir, "there is none".into())),
+                read => read?,
+            }
+        }
+        Ok(all)
+    }
+
+    /// Notes the names in one directory of inodes that are sought, and the directories in it.
+    async fn names_in(
+        &self,
+        dir: Ino,
+        all: &mut AllPaths,
+        (queue, met): (&mut VecDeque<Ino>, &mut HashSet<Ino>),
+    ) -> Result<(), StoreError> {
+        let (mut after, mut path) = (0, None);
+        loop {
+            let (entries, _) = self.run(Cost::READ, |txn| txn.readdir(dir, after, PAGE)).await?;
+            for entry in &entries {
+                if all.found.contains_key(&entry.ino) {
+                    if path.is_none() {
+                        let found = self.run(Cost::READ, |txn| txn.path(dir)).await?.0;
+                        path = Some(found.ok_or(StoreError::Fault(Fault::Stale))?);
+                    }
+                    all.add(entry.ino, path.as_deref().unwrap_or_default(), entry.name.as_bytes());
+                }
+                if entry.kind == FileKind::Directory && met.insert(entry.ino) {
+                    queue.push_back(entry.ino);
+                }
+            }
+            let Some(last) = entries.last().filter(|_| entries.len() == PAGE) else {
+                return Ok(());
+            };
+            after = last.cookie;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use types::{Attr, FileKind, Ino, Name};
 
-    use crate::testing::{formatted, new_inode, run};
+    use super::{PATHS_MAX, Paths};
+    use crate::testing::{formatted, new_inode, now, run};
 
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).unwrap()
@@ -83,5 +202,42 @@ mod tests {
         assert_eq!(path(gone), None, "without a name");
         while !run(&mfs, |txn| txn.free_inode_step(gone, 9)) {}
         assert_eq!((path(gone), path(Ino::NONE)), (None, None));
+    }
+
+    #[test]
+    fn a_number_leads_to_all_its_paths_of_which_the_first_may_have_gone() {
+        let mfs = formatted();
+        let (dir, file, other) = run(&mfs, |txn| {
+            let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
+            let file = txn.create(Ino::ROOT, &name("file"), &new_inode(FileKind::Regular), None)?;
+            Ok((dir, file, txn.create(dir, &name("other"), &new_inode(FileKind::Fifo), None)?))
+        });
+        let count = PATHS_MAX + 5;
+        for from in (0..count).step_by(100) {
+            run(&mfs, |txn| {
+                for n in from..count.min(from + 100) {
+                    txn.link(dir, &name(&format!("l{n}")), file)?;
+                }
+                Ok(())
+            });
+        }
+        run(&mfs, |txn| {
+            txn.remove_name(Ino::ROOT, &name("file"))?;
+            let attr = txn.attr(file)?.unwrap();
+            txn.set_attr(&Attr { nlink: count as u32, ..attr })
+        });
+        assert_eq!(run(&mfs, |txn| txn.path(file)), None, "its own slot has none");
+        let sought = BTreeSet::from([Ino::ROOT, dir, file, other, Ino(99 << 24)]);
+        let all = now(mfs.all_paths(&sought)).unwrap();
+        assert_eq!(all.unread, []);
+        let found = |ino: Ino| all.found[&ino].clone();
+        let one = |path: &str| Paths { paths: vec![path.into()], ..Paths::default() };
+        assert_eq!((found(Ino::ROOT), found(dir)), (one("/"), one("/dir")));
+        assert_eq!((found(other), all.found.len()), (one("/dir/other"), 4));
+        let Paths { paths, omitted, lacking } = found(file);
+        assert_eq!((paths.len(), omitted, lacking), (PATHS_MAX, 5, 0));
+        let wanted: BTreeSet<_> = (0..count).map(|n| format!("/dir/l{n}").into_bytes()).collect();
+        assert!(paths.iter().all(|path| wanted.contains(path)));
+        assert_eq!(paths.iter().collect::<BTreeSet<_>>().len(), PATHS_MAX);
     }
 }

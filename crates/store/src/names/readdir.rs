@@ -3,6 +3,8 @@
 //! Invariant: a cookie is the position after which to go on, so an entry that
 //! stays is listed exactly once whatever else changes meanwhile.
 
+use std::collections::BTreeSet;
+
 use types::{Attr, FileKind, Ino, MetaBlock, Name};
 
 use super::entry::hide_attic;
@@ -39,6 +41,16 @@ impl Listed {
     }
 }
 
+/// What a listing leaves out.
+pub(crate) enum LeftOut<'a> {
+    /// A name that is not legal, and its inode.
+    Name(&'a [u8], Ino),
+    /// A slot of a block.
+    Slot(MetaBlock, u32),
+    /// A block.
+    Block(MetaBlock),
+}
+
 /// One name of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
@@ -60,10 +72,11 @@ impl Txn<'_> {
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
     pub fn readdir(&mut self, dir: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>, Stop> {
-        self.readdir_telling(dir, after, max, |_, _| ())
+        self.readdir_telling(dir, after, max, &BTreeSet::new(), |_| ())
     }
 
-    /// As [`Txn::readdir`]; names that are not legal are no entries, and `illegal` is told of them.
+    /// As [`Txn::readdir`], without what cannot be read in some damaged blocks. That, and names that are not legal, are no
+    /// entries: `told` is told of them.
     ///
     /// # Errors
     /// The same.
@@ -72,7 +85,8 @@ impl Txn<'_> {
         dir: Ino,
         after: u64,
         max: usize,
-        mut illegal: impl FnMut(&[u8], Ino),
+        without: &BTreeSet<MetaBlock>,
+        mut told: impl FnMut(LeftOut<'_>),
     ) -> Result<Vec<DirEntry>, Stop> {
         hide_attic(dir)?;
         let chunks = self.read_chunks(dir)?;
@@ -93,13 +107,27 @@ impl Txn<'_> {
             let end = used.min(run.first + run.len);
             if run.start.0 != 0 {
                 let start = MetaBlock(run.start.0 + u64::from(block - run.first));
+                // One that can be read has slots that make no sense, and others.
+                if without.contains(&start) && self.read(start).is_err() {
+                    told(LeftOut::Block(start));
+                    from = next_position(from, (block + 1) * SLOTS_PER_BLOCK);
+                    if from == Position(0) {
+                        break;
+                    }
+                    continue;
+                }
                 if let Err(Stop::Miss(..)) = self.read(start) {
                     // In pieces: a window that slides would fetch its last block alone each time.
                     let piece = (max - out.len()).div_ceil(4).min(PIECE_MAX) as u32;
-                    let piece = self.want(start, (end - block).min(piece));
+                    let piece = (end - block).min(piece);
+                    let damaged =
+                        without.range(start..MetaBlock(start.0 + u64::from(piece))).next();
+                    let piece = damaged.map_or(piece, |damaged| (damaged.0 - start.0) as u32);
+                    let piece = self.want(start, piece);
                     piece.map_err(|stop| self.read_on(stop))?;
                 }
-                self.list_block(start, &mut from, max, (&mut out, &mut illegal))?;
+                let sparing = without.contains(&start);
+                self.list_block(start, &mut from, (max, sparing), (&mut out, &mut told))?;
             } else {
                 from = next_position(from, end * SLOTS_PER_BLOCK);
             }
@@ -115,8 +143,8 @@ impl Txn<'_> {
         &mut self,
         home: MetaBlock,
         from: &mut Position,
-        max: usize,
-        (out, illegal): (&mut Vec<DirEntry>, &mut impl FnMut(&[u8], Ino)),
+        (max, sparing): (usize, bool),
+        (out, told): (&mut Vec<DirEntry>, &mut impl FnMut(LeftOut<'_>)),
     ) -> Result<(), Stop> {
         let first = from.slot();
         let end = (first / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK;
@@ -126,13 +154,20 @@ impl Txn<'_> {
             }
             let here = Position::new(from.chunk() as u32, n);
             let slot = Slot::load(self.read_slots(home)?, n % SLOTS_PER_BLOCK);
-            slot.check().map_err(|what| Stop::Corrupt(home, what))?;
+            if let Err(what) = slot.check() {
+                if !sparing {
+                    return Err(Stop::Corrupt(home, what));
+                }
+                told(LeftOut::Slot(home, n));
+                *from = next_position(here, n + 1);
+                continue;
+            }
             *from = next_position(here, n + 1);
             if slot.state() == SlotState::Empty {
                 continue;
             }
             let Ok(name) = Name::new(slot.name()) else {
-                illegal(slot.name(), slot.ino());
+                told(LeftOut::Name(slot.name(), slot.ino()));
                 continue;
             };
             let attr = match slot.state() {
@@ -162,7 +197,7 @@ impl Txn<'_> {
 
     fn attr_in_memory(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {
         match self.attr(ino) {
-            Err(Stop::Miss(..)) => Ok(None),
+            Err(Stop::Miss(..) | Stop::Corrupt(..)) => Ok(None),
             other => other,
         }
     }

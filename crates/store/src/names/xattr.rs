@@ -64,7 +64,7 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    fn load_xattrs(&mut self, ino: Ino) -> Result<(Spot, Slot, Vec<Xattr>), Stop> {
+    pub(crate) fn load_xattrs(&mut self, ino: Ino) -> Result<(Spot, Slot, Vec<Xattr>), Stop> {
         let (spot, slot) = self.locate_live(ino)?;
         let damaged = Stop::Corrupt(spot.block, "xattrs make no sense");
         let list = match slot.xattr_blob() {

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - a device that the label says is something else is refused;
 //! - a damaged label alone costs nothing: all that it says the superblock says too;
+//! - a label that is nothing but zeros is none, unless both superblocks are whole and whoever repairs knows whose they are;
 //! - no message about a device that carries a whole superblock, or a label of its own, suggests to format it.
 
 use types::label::{LABEL_MAGIC, Label, LabelError, LabelKind};
@@ -12,6 +13,7 @@ use super::{read_copies, refused};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::recovery::{self, Choice};
+use crate::superblock::Superblock;
 
 /// How whole the label is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +52,22 @@ pub(crate) async fn check(device: &Device) -> Result<Condition, StoreError> {
     }
 }
 
+/// The superblock of a device whose label is nothing but zeros, where both copies are whole and of one file system.
+pub(crate) async fn unlabelled(device: &Device) -> Result<Option<Superblock>, StoreError> {
+    if device.blocks() < 4 {
+        return Ok(None);
+    }
+    let bytes = device.read(MetaBlock(0), 1).await?;
+    if bytes.iter().any(|&byte| byte != 0) {
+        return Ok(None);
+    }
+    let mut copies = read_copies(device).await;
+    match (recovery::choose(&copies[0], &copies[1]), &copies[..]) {
+        (Choice::Use(index), [Ok(_), Ok(_)]) => Ok(copies.swap_remove(index).ok()),
+        _ => Ok(None),
+    }
+}
+
 /// Tells a label that lost its magic from a device that never had one, or has another's now.
 async fn without_magic(device: &Device, bytes: &[u8]) -> Result<Condition, StoreError> {
     let mut copies = read_copies(device).await;
@@ -67,8 +85,9 @@ async fn without_magic(device: &Device, bytes: &[u8]) -> Result<Condition, Store
     }
     let text = format!(
         "its label (block 0) is missing or overwritten, but it carries a superblock of file system \
-         `{}` ({}): do not format it if it was ever in use; restore block 0 from a backup. (If its \
-         making was interrupted, `redbud mkfs --force` makes it again.)",
+         `{}` ({}): do not format it if it was ever in use; restore block 0 from a backup, or if it is nothing but \
+         zeros, let `redbud fsck --repair` write it anew. (If its making was interrupted, `redbud mkfs --force` makes it \
+         again.)",
         superblock.name, superblock.uuid
     );
     Err(refused(device, &text))

@@ -115,7 +115,8 @@ impl Fixer {
     async fn find(&mut self, number: DirNo, owner: Ino, index: u32) -> Done {
         let Some(blocks) = self.blocks_of(number).await? else {
             if number == SYSTEM_CHUNK {
-                return self.telling(new_system_chunk).await;
+                let done = self.change(|txn| new_system_chunk(txn).map(drop)).await?;
+                return Ok(done.then(|| "the system's chunk was made anew".into()));
             }
             return self.telling(|txn| cut_missing(txn, owner, number)).await;
         };
@@ -496,23 +497,28 @@ fn renumber(txn: &mut Txn<'_>, ino: Ino, owner: Ino) -> Result<Ino, Stop> {
 
 fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop> {
     let place = home_of(ino);
-    let spot = txn.spot(place)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let home = match txn.spot(place)? {
+        Some(spot) => spot.block,
+        // It had to leave its block to another owner.
+        None => new_system_chunk(txn)?,
+    };
     let mut slot = Slot::default();
     slot.set_next_reuse(1);
     slot.set_inode(b"", &first_attr(ino));
     slot.set_body(body.0);
-    txn.put_slot(SlotAt { home: spot.block, place }, &slot)?;
+    txn.put_slot(SlotAt { home, place }, &slot)?;
     let lost = (ino == Ino::ROOT).then_some(Loss::Root { content: body.0 == 0 });
     Ok(Change::losing(format!("inode {ino} was made anew"), lost))
 }
 
-fn new_system_chunk(txn: &mut Txn<'_>) -> Result<String, Stop> {
+/// Gives the system's chunk a new block, without any inode.
+fn new_system_chunk(txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
     let home = txn.alloc_meta(1, None)?;
     empty_block(txn, home, BlockType::Directory)?;
     let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
     let chunk = Chunk { descriptor, runs: vec![Run::present(0, home, 1)] };
     write_chunk(txn, SYSTEM_CHUNK, Some(&chunk))?;
-    Ok("the system's chunk was made anew".into())
+    Ok(home)
 }
 
 fn raise_reuse(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {

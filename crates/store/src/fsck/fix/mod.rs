@@ -29,7 +29,6 @@ use crate::metaspace::{BITS, change_bits};
 use crate::mfs::{Cost, Mfs};
 use crate::trees::{BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
-use crate::zones::{Labels, ZonePlace};
 
 /// Metadata blocks that one step of freeing gives back.
 const FREE_STEP: u64 = 8192;
@@ -126,8 +125,6 @@ pub(super) struct Kept {
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
-    /// What the labels of the data zones say, if they were asked.
-    pub(super) labels: Option<Labels>,
     /// Blocks that came back from the log, and when they had been changed last.
     returned: BTreeMap<MetaBlock, Lsn>,
     /// Where segments were lost, of which later rounds count how many those of each file are.
@@ -144,18 +141,11 @@ impl Kept {
         };
         Ok(Kept {
             salvaged: Salvaged::default(),
-            labels: None,
             returned: BTreeMap::new(),
             gaps: Gaps::default(),
             bitmap_lost,
             began,
         })
-    }
-
-    /// Asks the labels of these data zones what they say, if they were not asked before.
-    pub(super) async fn ask_labels(&mut self, mfs: &Mfs, places: &[ZonePlace<'_>]) {
-        let Some(device) = mfs.device().filter(|_| self.labels.is_none()) else { return };
-        self.labels = Some(Labels::read(&device.env, mfs.identity().uuid, places).await);
     }
 
     /// Everything is sound: the next repair begins anew.
@@ -230,6 +220,7 @@ impl Fixer {
             }
             Fix::Rebuild(name) => self.rebuild(*name).await,
             Fix::AddZone(id) => self.add_zone(*id).await,
+            Fix::SetZone(said) => self.set_zone(said).await,
             Fix::EmptyBlock(..)
             | Fix::DropBlock(..)
             | Fix::DropChunkKey(_)

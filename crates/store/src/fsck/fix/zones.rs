@@ -3,21 +3,22 @@
 //! Invariants:
 //! - a table that is built anew has every zone that was named and every zone in which something lies, or it is not built: with a
 //!   part of it a server would start, and meet segments in zones that it does not know;
+//! - a line that says what the label does not is set to what that says before anything is cut or freed by it;
 //! - a line has what the label says and no counts: they are counted when everything else is sound.
 
-use types::PagId;
+use types::{Fault, PagId};
 
 use super::{Done, Fixer};
+use crate::error::Stop;
 use crate::format::space::{PAG_VALUE, PagRecord, pag_key};
 use crate::mkfs::PagFormat;
 use crate::trees::PAGS;
 use crate::txn::Txn;
-use crate::zones::Labels;
 
 impl Fixer {
     /// Builds the table anew, if all labels are to be had.
     pub(super) async fn rebuild_zones(&mut self) -> Done {
-        match self.labels().all(&self.check.zones_met()) {
+        match self.check.labels.all(&self.check.zones_met()) {
             Ok(zones) => {
                 let lines: Vec<_> = zones.iter().map(line).collect();
                 self.build_with(PAGS, true, "table of data zones", &lines).await
@@ -31,7 +32,7 @@ impl Fixer {
 
     /// Enters a zone that is missing, if its label is to be had.
     pub(super) async fn add_zone(&mut self, id: PagId) -> Done {
-        match self.labels().get(id) {
+        match self.check.labels.get(id) {
             Ok(zone) => {
                 let (key, value) = line(&zone);
                 let enter = |txn: &mut Txn<'_>| match txn.pag(id)? {
@@ -48,8 +49,24 @@ impl Fixer {
         }
     }
 
-    fn labels(&self) -> Labels {
-        self.kept.labels.clone().unwrap_or_default()
+    /// Has the table say of a zone what its label says.
+    pub(super) async fn set_zone(&mut self, said: &Result<PagFormat, String>) -> Done {
+        match said {
+            Ok(zone) => {
+                let PagFormat { id, uuid, blocks } = *zone;
+                self.telling(|txn| {
+                    let record = txn.pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
+                    let record = PagRecord { uuid, blocks, ..record };
+                    PAGS.insert(txn, &pag_key(id), &record.encode())?;
+                    Ok(format!("data zone {id} has {blocks} blocks, as its label says"))
+                })
+                .await
+            }
+            Err(why) => {
+                self.wanted.push(why.clone());
+                Ok(None)
+            }
+        }
     }
 }
 

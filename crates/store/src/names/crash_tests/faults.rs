@@ -335,19 +335,9 @@ fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_remove
             mfs.close().await.unwrap();
             let report = {
                 let disk = env.open_disk("meta", DiskOptions::default()).await.unwrap();
-                fsck(
-                    &env,
-                    &disk,
-                    FsckOptions {
-                        cache_bytes: 0,
-                        progress: None,
-                        jobs: 2,
-                        zones: &[],
-                        relabel: &[],
-                    },
-                )
-                .await
-                .unwrap()
+                fsck(&env, &disk, FsckOptions { cache_bytes: 0, jobs: 2, ..FsckOptions::USUAL })
+                    .await
+                    .unwrap()
             };
             assert_eq!(report.problems, [], "{what}, closed");
             failed
