@@ -57,6 +57,8 @@ pub struct Row {
     pub seeks: u64,
     /// Bytes between those.
     pub distance: u64,
+    /// Requests of making that the elevator joined with a neighbour.
+    pub merged: u64,
 }
 
 /// What was found.
@@ -176,7 +178,17 @@ pub fn measure(shape: Shape, settings: Settings, progress: &mut dyn FnMut(&str))
             }
             let (seeks, distance) = (walk.counts.seeks, walk.counts.distance);
             progress(&format!("{trees:?}, {name}, restarted {restarted}: {seeks} seeks"));
-            rows.push(Row { trees, placement: name, restarted, make, walk, seeks, distance });
+            let merged = make.counts.merged;
+            rows.push(Row {
+                trees,
+                placement: name,
+                restarted,
+                make,
+                walk,
+                seeks,
+                distance,
+                merged,
+            });
         }
     }
     Ok(Found { shape, rows })
@@ -196,11 +208,14 @@ impl Found {
             "directories",
             "restart",
             "make s",
+            "writes",
+            "merged",
+            "KiB each",
             "walk s",
             "reads",
+            "KiB each",
             "seeks",
             "GiB between",
-            "MiB",
         ];
         let mut table = Columns::new(&head);
         for row in &self.rows {
@@ -209,16 +224,23 @@ impl Found {
                 Where::Shared => "all in one directory",
             };
             let seconds = |nanos: u64| format!("{:.2}", nanos as f64 / 1e9);
+            let each = |bytes: u64, requests: u64| {
+                format!("{:.0}", bytes as f64 / 1024.0 / requests.max(1) as f64)
+            };
+            let (make, walk) = (&row.make.counts, &row.walk.counts);
             table.row(vec![
                 trees.into(),
                 row.placement.into(),
                 if row.restarted { "in the middle" } else { "no" }.into(),
                 seconds(row.make.settled),
+                make.home.to_string(),
+                row.merged.to_string(),
+                each(make.home_bytes, make.home),
                 seconds(row.walk.answered),
-                row.walk.counts.reads.to_string(),
+                walk.reads.to_string(),
+                each(walk.read_bytes, walk.reads),
                 row.seeks.to_string(),
                 format!("{:.2}", row.distance as f64 / f64::from(1 << 30)),
-                (row.walk.counts.read_bytes >> 20).to_string(),
             ]);
         }
         let each = dirs + dirs * dirs;

@@ -168,6 +168,9 @@ pub struct Counts {
     /// Bytes between, summed up.
     #[serde(skip)]
     pub distance: u64,
+    /// Requests that went to the disk together with a neighbour.
+    #[serde(skip)]
+    pub merged: u64,
 }
 
 impl Counts {
@@ -183,6 +186,7 @@ impl Counts {
             flushes: self.flushes - before.flushes,
             seeks: self.seeks - before.seeks,
             distance: self.distance - before.distance,
+            merged: self.merged - before.merged,
         }
     }
 
@@ -197,6 +201,7 @@ impl Counts {
         self.flushes += other.flushes;
         self.seeks += other.seeks;
         self.distance += other.distance;
+        self.merged += other.merged;
     }
 
     /// Accesses, those of the log not among them.

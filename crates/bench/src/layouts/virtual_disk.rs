@@ -64,5 +64,6 @@ fn counts(disk: &SimDisk) -> Counts {
         flushes: report.flushes,
         seeks: report.seeks,
         distance: report.distance,
+        merged: report.merged,
     }
 }
