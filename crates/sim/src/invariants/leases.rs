@@ -11,6 +11,7 @@
 //! lease counts as holding nothing. Of parts each is compared, too, block by block.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use mds::{Ledger, Standing};
 use types::{ClientId, Duration, Ino, Part, Rights};
@@ -22,8 +23,26 @@ use crate::mount::Mount;
 /// The invariant.
 pub(crate) const CONFLICT: &str = "6: two clients never hold conflicting rights of one range";
 
+/// One who holds something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Who {
+    /// A client, as the server counts.
+    Counted(ClientId),
+    /// A mount, as it believes itself.
+    Mount(usize, ClientId),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Counted(client) => write!(f, "client {client}"),
+            Who::Mount(index, client) => write!(f, "c{index} (client {client})"),
+        }
+    }
+}
+
 /// Who holds what on an inode.
-type Holders = BTreeMap<Ino, Vec<(String, Rights)>>;
+type Holders = BTreeMap<Ino, Vec<(Who, Rights)>>;
 
 /// Looks at all leases.
 pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) {
@@ -33,14 +52,15 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) {
         let mut holders = Holders::new();
         for lease in ledger.leases() {
             counted.insert((lease.ino, lease.client), lease.rights);
-            let who = (format!("client {}", lease.client), lease.rights);
-            holders.entry(lease.ino).or_default().push(who);
+            let who = Who::Counted(lease.client);
+            holders.entry(lease.ino).or_default().push((who, lease.rights));
         }
         conflicts(&holders, "the server counts");
     }
     let (mut holders, mut parts) = (Holders::new(), PartHolders::new());
     for mount in mounts.iter().filter(|mount| mount.client.lease_left() > Duration::ZERO) {
         let client = mount.client.number();
+        let who = Who::Mount(mount.index, client);
         let live = ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == Standing::Live);
         for (ino, rights) in mount.client.leases() {
             let rights = rights.closed();
@@ -48,17 +68,12 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) {
             if live && !of.contains(rights) && !is_gone(cluster, ledger.as_ref(), ino) {
                 log::broken(
                     CONFLICT,
-                    &format!(
-                        "c{} (client {client}) relies on {rights:?} of inode {ino}; the server counts {of:?}",
-                        mount.index
-                    ),
+                    &format!("{who} relies on {rights:?} of inode {ino}; the server counts {of:?}"),
                 );
             }
-            let who = format!("c{} (client {client})", mount.index);
             holders.entry(ino).or_default().push((who, rights));
         }
         for (ino, part) in mount.client.parts() {
-            let who = format!("c{} (client {client})", mount.index);
             let counts = |ledger: &Ledger| ledger.holds_part(client, ino, part);
             if live
                 && !ledger.as_ref().is_some_and(counts)
@@ -76,7 +91,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) {
 }
 
 /// Who relies on which part of an inode.
-type PartHolders = BTreeMap<Ino, Vec<(String, Part)>>;
+type PartHolders = BTreeMap<Ino, Vec<(Who, Part)>>;
 
 fn overlaps(parts: &PartHolders) {
     for (ino, held) in parts {
@@ -118,37 +133,39 @@ fn conflicts(holders: &Holders, how: &str) {
 mod tests {
     use super::*;
 
-    fn found(held: &[(&str, Rights)]) -> bool {
+    const A: Who = Who::Mount(0, ClientId(1));
+    const B: Who = Who::Mount(1, ClientId(2));
+
+    fn found(held: &[(Who, Rights)]) -> bool {
         log::clear();
-        let held = held.iter().map(|(who, rights)| ((*who).to_owned(), *rights)).collect();
-        conflicts(&Holders::from([(Ino(9), held)]), "there rely");
+        conflicts(&Holders::from([(Ino(9), held.to_vec())]), "there rely");
         log::first_violation().is_some_and(|(invariant, text)| {
             assert_eq!(invariant, CONFLICT);
-            text.contains("inode 9") && text.contains('a') && text.contains('b')
+            ["inode 9", "c0 (client 1)", "c1 (client 2)"].iter().all(|part| text.contains(part))
         })
     }
 
     #[test]
     fn rights_that_exclude_each_other_are_told_with_inode_clients_and_rights() {
-        assert!(!found(&[("a", Rights::DATA_S | Rights::ATTR), ("b", Rights::DATA_S)]));
-        assert!(!found(&[("a", Rights::DATA_P), ("b", Rights::DATA_P)]));
-        assert!(found(&[("a", Rights::DATA_X), ("b", Rights::DATA_S)]));
-        assert!(found(&[("a", Rights::OPEN), ("a", Rights::DATA_P), ("b", Rights::ATTR)]));
+        assert!(!found(&[(A, Rights::DATA_S | Rights::ATTR), (B, Rights::DATA_S)]));
+        assert!(!found(&[(A, Rights::DATA_P), (B, Rights::DATA_P)]));
+        assert!(found(&[(A, Rights::DATA_X), (B, Rights::DATA_S)]));
+        assert!(found(&[(A, Rights::OPEN), (A, Rights::DATA_P), (B, Rights::ATTR)]));
     }
 
     #[test]
     fn parts_that_exclude_each_other_are_told_those_of_one_client_are_not() {
-        let told = |one: (&str, u64, u64, bool), other: (&str, u64, u64, bool)| {
+        let told = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
             log::clear();
             let held = [one, other].map(|(who, from, to, exclusive)| {
-                (who.to_owned(), Part { range: types::BlockRange::new(from, to), exclusive })
+                (who, Part { range: types::BlockRange::new(from, to), exclusive })
             });
             overlaps(&PartHolders::from([(Ino(9), held.to_vec())]));
             log::first_violation().is_some()
         };
-        assert!(told(("a", 0, 4, true), ("b", 3, 5, false)));
-        assert!(!told(("a", 0, 4, false), ("b", 3, 5, false)));
-        assert!(!told(("a", 0, 4, true), ("b", 4, 5, true)));
-        assert!(!told(("a", 0, 4, true), ("a", 3, 5, true)));
+        assert!(told((A, 0, 4, true), (B, 3, 5, false)));
+        assert!(!told((A, 0, 4, false), (B, 3, 5, false)));
+        assert!(!told((A, 0, 4, true), (B, 4, 5, true)));
+        assert!(!told((A, 0, 4, true), (A, 3, 5, true)));
     }
 }
