@@ -198,7 +198,7 @@ impl Session {
             state.last_committed = Transno::ZERO;
         }
         state.phase = if welcome.state == mds::RECOVERED { Phase::Recovering } else { Phase::Up };
-        state.lease_ends = state.lease_ends.max(connection.hello_sent + state.lease);
+        state.extend_lease(connection.hello_sent);
     }
 
     /// Serves connections until the session is closed.

@@ -191,6 +191,20 @@ pub(crate) struct Session {
     callers: callers::Callers,
 }
 
+impl State {
+    /// Has the server ended the session, and was no other one begun?
+    fn has_no_session(&self) -> bool {
+        self.client == ClientId(0)
+    }
+
+    /// The server has answered what was sent then. Of a session that it has ended since no lease is left.
+    fn extend_lease(&mut self, sent: Instant) {
+        if !self.has_no_session() {
+            self.lease_ends = self.lease_ends.max(sent + self.lease);
+        }
+    }
+}
+
 impl Session {
     /// Where replies and pushes go; set once, before anything is called.
     pub fn set_events(&self, events: Weak<dyn Events>) {
@@ -333,7 +347,7 @@ impl Session {
             return;
         }
         let Some(pending) = state.pending.remove(&reply.slot) else { return };
-        state.lease_ends = state.lease_ends.max(pending.sent + state.lease);
+        state.extend_lease(pending.sent);
         state.seen = state.seen.max(reply.transno);
         self.committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);

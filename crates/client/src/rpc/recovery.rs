@@ -162,11 +162,12 @@ impl Session {
         let sent = self.env.now();
         let reply = receiver.await.ok_or(Broken)?;
         let mut state = self.state.borrow_mut();
-        if state.connection != number {
+        // The session may have been lost since the answer came.
+        if state.connection != number || state.has_no_session() {
             return Err(Broken);
         }
         state.recovery_unanswered = None;
-        state.lease_ends = state.lease_ends.max(sent + state.lease);
+        state.extend_lease(sent);
         Ok(reply)
     }
 }
