@@ -399,7 +399,7 @@ impl State {
         }
         match &call.op {
             Op::Lookup(at) => self.lookup(*at, outcome),
-            Op::GetAttr(ino) => self.getattr(*ino, outcome),
+            Op::GetAttr(ino) => self.getattr(call.client, *ino, outcome),
             Op::Make(at, kind) => self.step_make(*at, *kind, outcome),
             Op::Create { at, exclusive, file } => {
                 self.create((call.client, *file), *at, *exclusive, outcome)
@@ -453,7 +453,7 @@ impl State {
         same_if(*outcome == Outcome::Found(found), || format!("{:?}", Outcome::Found(found)))
     }
 
-    fn getattr(&self, ino: Ino, outcome: &Outcome) -> Step {
+    fn getattr(&self, client: usize, ino: Ino, outcome: &Outcome) -> Step {
         let Some(node) = self.nodes.get(&ino) else {
             let fits = match outcome {
                 Outcome::Failed(Fault::Stale | Fault::NotFound) => true,
@@ -475,7 +475,8 @@ impl State {
         };
         let want = Seen { kind: node.kind(), mode, nlink: node.nlink, size: seen.size };
         // Without a name or handle of one's own an inode may be seen as it was.
-        if nameless && seen.nlink == 0 && (*seen != want || sized.is_err()) {
+        let open = self.opens.get(&(client, ino)).is_some_and(|opens| !opens.weak);
+        if nameless && !open && seen.nlink == 0 && (*seen != want || sized.is_err()) {
             return Step::Same;
         }
         let (true, Ok(sized)) = (*seen == want, &sized) else {
