@@ -421,6 +421,14 @@ impl Distinct {
 }
 
 impl Candidate {
+    /// Where changes may be lost, whoever was told of them keeps them from that: so what was seen is part of the past.
+    fn remembers(&mut self, call: &Call) {
+        if self.state.mortal {
+            let call = Rc::new(call.clone());
+            self.past = Some(Link::new(&self.past, &self.state, &call));
+        }
+    }
+
     /// Its ways and `more`.
     fn with_ways(&self, more: &[u64]) -> Rc<Vec<u64>> {
         if more.is_empty() {
@@ -473,10 +481,7 @@ impl Search<'_> {
             {
                 continue;
             }
-            for mut next in self.follow(&candidate, index).unwrap_or_default() {
-                if let Err(place) = next.done.binary_search(&index) {
-                    next.done.insert(place, index);
-                }
+            for next in self.follow(&candidate, index).unwrap_or_default() {
                 if self.seen.keep(next.clone()) {
                     self.explore(next);
                 }
@@ -582,10 +587,16 @@ impl Search<'_> {
     /// Everything that may follow when a step takes effect; else what the model expects.
     fn follow(&self, candidate: &Candidate, index: usize) -> Result<Vec<Candidate>, String> {
         let call = &self.calls[index];
+        let mut candidate = candidate.clone();
+        if index != self.target
+            && let Err(place) = candidate.done.binary_search(&index)
+        {
+            candidate.done.insert(place, index);
+        }
         if let Op::Lost { kept, .. } = call.op
             && kept > 0
         {
-            return Ok(self.lost(candidate, call, kept));
+            return Ok(self.lost(&candidate, call, kept));
         }
         let calls = if call.outcome.is_some() {
             vec![Rc::new(call.clone())]
@@ -649,6 +660,7 @@ impl Search<'_> {
                 false => candidate.state.unlocks_nothing(call) && !self.is_being_locked(call),
             };
             if fits {
+                candidate.remembers(call);
                 candidate.done.insert(place, index);
             }
         }
@@ -676,18 +688,14 @@ impl Search<'_> {
             (Op::Create { at, .. }, Some(Outcome::Found(ino))) => candidate.state.find(*at) == *ino,
             _ => return false,
         };
-        match candidate.state.step(call) {
-            Step::Same => true,
-            Step::Next(next) if takes => {
-                if candidate.state.mortal {
-                    let call = Rc::new(call.clone());
-                    candidate.past = Some(Link::new(&candidate.past, &candidate.state, &call));
-                }
-                candidate.state = Rc::new(next);
-                true
-            }
-            _ => false,
-        }
+        let next = match candidate.state.step(call) {
+            Step::Same => None,
+            Step::Next(next) if takes => Some(Rc::new(next)),
+            _ => return false,
+        };
+        candidate.remembers(call);
+        candidate.state = next.unwrap_or_else(|| candidate.state.clone());
+        true
     }
 
     /// May the owner of what `unlock` frees have it only later, while that runs?

@@ -19,6 +19,7 @@ use crate::model::State;
 use crate::mount::{Mount, OpenFile};
 use crate::script::{Keep, Script, Step, Workload};
 use crate::space;
+use crate::spoil::{self, Verdicts};
 
 /// Within this virtual time everything ends once the faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -221,6 +222,19 @@ struct Ended {
 
 /// Runs a plan to its end.
 pub fn run(plan: &Plan) -> Report {
+    run_and(plan, |_, _| ())
+}
+
+/// Runs a plan, and asks both judges about `count` histories that are its own but for an answer.
+pub fn run_spoiled(plan: &Plan, count: u64) -> (Report, Verdicts) {
+    let mut verdicts = Verdicts::default();
+    let report = run_and(plan, |calls, mortal| {
+        verdicts = spoil::judge(calls, mortal, (plan.seed, count));
+    });
+    (report, verdicts)
+}
+
+fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     log::clear();
     let uneven = plan.has(Fault::Uneven, 3);
     let (world, disks) =
@@ -239,6 +253,7 @@ pub fn run(plan: &Plan) -> Report {
     }));
     log::end();
     let calls = ended.history.take();
+    on_history(&calls, is_mortal(plan));
     let mut unjudged = Unjudged::default();
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
@@ -302,8 +317,13 @@ struct Unjudged {
     misled: Option<String>,
 }
 
+/// May clients lose what they did?
+fn is_mortal(plan: &Plan) -> bool {
+    plan.faults.iter().any(|fault| fault.loses())
+}
+
 fn judge(plan: &Plan, calls: &[Call], unjudged: &mut Unjudged) -> Result<(), String> {
-    let mortal = plan.faults.iter().any(|fault| fault.loses());
+    let mortal = is_mortal(plan);
     let start = || State { mortal, ..State::default() };
     let mut settled_as_told = 0;
     if !plan.all_orders {

@@ -768,3 +768,79 @@ fn no_order_that_the_server_tells_explains_what_cannot_be() {
     (calls[0].begun, calls[0].ended) = (22, 23);
     assert!(Judge::guided(State::default()).settle(&calls).is_err());
 }
+
+/// Client 0 changes something, client 1 is told of it while client 2 does something else or nothing, and client 0 dies with its
+/// last change; then client 1 is told that it never was. Do the order that the server tells, and the search, say that this cannot be?
+fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
+    let mut calls = Vec::new();
+    let mut at = 1;
+    let last = steps.len() - 1;
+    for (nth, (client, op, outcome)) in steps.into_iter().enumerate() {
+        if nth == last {
+            let lost = Op::Lost {
+                dead: true,
+                kept: 1,
+                learned: u64::MAX,
+                edits: Rc::default(),
+                late: false,
+            };
+            calls.push((0, lost, Outcome::Done, None, (at, at + 1)));
+            at += 2;
+        }
+        let applied = (client == 0).then_some(at);
+        calls.push((client, op, outcome, applied, (at, at + 3)));
+        if beside && nth + 1 == last {
+            let nothing = Op::Lookup(At { name: 2, ..AT });
+            calls.push((2, nothing, Outcome::Found(None), None, (at + 1, at + 2)));
+        }
+        at += 4;
+    }
+    let call = |(client, op, outcome, applied, (begun, ended))| Call {
+        client,
+        op,
+        outcome: Some(outcome),
+        guessed: false,
+        applied,
+        begun,
+        ended,
+    };
+    let calls: Vec<Call> = calls.into_iter().map(call).collect();
+    let mortal = || State { mortal: true, ..State::default() };
+    [Judge::guided(mortal()), Judge::new(mortal())].map(|mut judge| judge.settle(&calls).is_err())
+}
+
+#[test]
+fn what_somebody_was_told_is_not_lost_whatever_else_ended_meanwhile() {
+    let made = Outcome::Found(Some(FILE));
+    let make = || Op::Make(AT, FileKind::Regular);
+    let mode = |mode| Outcome::Attr(Seen { kind: FileKind::Regular, mode, nlink: 1, size: 0 });
+    let missing = || (1, Op::Lookup(AT), Outcome::Found(None));
+    let stories = || {
+        [
+            vec![(0, make(), made.clone()), (1, Op::Lookup(AT), made.clone()), missing()],
+            vec![(0, make(), made.clone()), (1, make(), Outcome::Failed(Fault::Exists)), missing()],
+            vec![
+                (1, make(), made.clone()),
+                (1, Op::GetAttr(FILE), mode(0o644)),
+                (0, Op::SetMode(FILE, 0o600), Outcome::Done),
+                (1, Op::GetAttr(FILE), mode(0o600)),
+                (1, Op::GetAttr(FILE), mode(0o644)),
+            ],
+            vec![
+                (1, make(), made.clone()),
+                (0, Op::SetXattr(FILE, Some(5)), Outcome::Done),
+                (1, Op::GetXattr(FILE), Outcome::Xattr(Some(5))),
+                (1, Op::GetXattr(FILE), Outcome::Xattr(None)),
+            ],
+        ]
+    };
+    for (nth, beside) in (0..4).flat_map(|nth| [(nth, false), (nth, true)]) {
+        let story = stories()[nth].clone();
+        assert_eq!(told_and_lost(story, beside), [true, true], "story {nth}, {beside}");
+        // What nobody was told may be lost.
+        let mut story = stories()[nth].clone();
+        let unseen = story.len() - 2;
+        story.remove(unseen);
+        assert_eq!(told_and_lost(story, false), [false, false], "story {nth} untold");
+    }
+}

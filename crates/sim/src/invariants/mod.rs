@@ -12,7 +12,7 @@ pub(crate) mod ownership;
 pub(crate) mod recovery;
 pub(crate) mod stable;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::sim::{DiskEvent, Watching, watch_disks};
@@ -86,13 +86,21 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     }
 }
 
+/// Leases that are looked at for each thing that happens, on average and at most: a long run has many, and looking at all
+/// of them each time would take most of its time.
+const LEASES_AN_EVENT: usize = 32;
+
 /// From here on clients, and what they rely on, are looked at whenever something happens that an application sees.
 pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet) {
     let (cluster, fleet) = (cluster.clone(), fleet.weak());
+    let (events, leases) = (Cell::new(0), Cell::new(0));
     log::on_event(Box::new(move || {
         cluster.checks.0.owners.borrow_mut().learn(&cluster);
-        if let Some(mounts) = fleet.mounts() {
-            leases::check(&cluster, &mounts);
+        events.set(events.get() + 1);
+        let due = events.get() * LEASES_AN_EVENT >= leases.get();
+        if let Some(mounts) = fleet.mounts().filter(|_| due) {
+            leases.set(leases::check(&cluster, &mounts));
+            events.set(0);
         }
         let ended = cluster.checks.0.recovery.borrow_mut().has_ended(&cluster);
         if ended {

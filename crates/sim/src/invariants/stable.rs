@@ -5,7 +5,8 @@
 //! - and a flush that began after some such write has succeeded. A newer write of the same block may be under way: then
 //!   the block holds a file's bytes of then or now, in any case.
 //!
-//! Not looked at: what a client replays. The server that executed it first looked at it, or died before; and blocks that
+//! Not looked at: whether that write was meant for this file, where the client has given another one the block of its pool that it had
+//! written for the first; what a client replays. The server that executed it first looked at it, or died before; and blocks that
 //! were written while no server counts whose they are (it is down, or has not heard all its clients), as to whether
 //! that was in an earlier life of theirs.
 
@@ -26,7 +27,8 @@ pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stabl
 #[derive(Default)]
 struct Written {
     node: String,
-    /// A write by that node is stable.
+    /// The first write by that node since it came to its pool, and whether that or a later one is stable.
+    first: u64,
     stable: bool,
     /// Block of which file it became since.
     mapped: Option<(Ino, u64)>,
@@ -63,7 +65,7 @@ impl Stable {
             let known = self.blocks.entry(block).or_default();
             let anew = known.mapped.is_some() && *owner != Some(Owner::Mapped);
             if anew || known.node != *node {
-                *known = Written { node: node.clone(), ..Written::default() };
+                *known = Written { node: node.clone(), first: id, ..Written::default() };
             }
         }
     }
@@ -73,7 +75,8 @@ impl Stable {
         for id in ids {
             let Some((node, blocks)) = self.writes.remove(id) else { continue };
             for block in blocks {
-                if let Some(known) = self.blocks.get_mut(&block).filter(|known| known.node == node)
+                let known = self.blocks.get_mut(&block);
+                if let Some(known) = known.filter(|known| known.node == node && *id >= known.first)
                 {
                     known.stable = true;
                 }
@@ -194,6 +197,19 @@ mod tests {
                 stable.stable(&[1]);
                 commit(stable, 20, false);
                 write(stable, 2, "c0", POOL);
+                commit(stable, 21, false);
+            }),
+        );
+        says(
+            "not yet stable",
+            found(|stable| {
+                write(stable, 1, "c0", POOL);
+                stable.stable(&[1]);
+                commit(stable, 20, false);
+                // In place, and not flushed before the block is back in the pool and written for another file.
+                write(stable, 2, "c0", Owner::Mapped);
+                write(stable, 3, "c0", POOL);
+                stable.stable(&[2]);
                 commit(stable, 21, false);
             }),
         );

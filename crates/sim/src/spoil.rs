@@ -1,0 +1,85 @@
+//! Histories with an answer that was not given: the order that the server tells must not explain what no order does.
+//!
+//! Invariant: a spoiled history differs from a real one in one answer, or lacks one change that was answered; the judge
+//! with the witness and the one that is told nothing are asked about the same one.
+
+use std::mem::discriminant;
+
+use env::sim::SimRng;
+use types::Fault;
+
+use crate::call::{Call, Op, Outcome};
+use crate::judge::Judge;
+use crate::model::State;
+
+/// What two judges said of spoiled histories.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Verdicts {
+    /// Both explain it: the answer may have been so, too.
+    pub explained: u64,
+    /// Neither does.
+    pub refused: u64,
+    /// Only the search does.
+    pub only_searched: u64,
+    /// Only the order that the server tells does: one of the judges is wrong.
+    pub only_told: u64,
+}
+
+/// Judges `count` histories that are spoiled at random.
+pub(crate) fn judge(calls: &[Call], mortal: bool, (seed, count): (u64, u64)) -> Verdicts {
+    let mut rng = SimRng::new(seed ^ 0x0005_b011);
+    let mut verdicts = Verdicts::default();
+    for _ in 0..count {
+        let Some(spoiled) = spoil(calls, &mut rng) else { continue };
+        let start = || State { mortal, ..State::default() };
+        let mut told = Judge::guided(start());
+        let told = told.settle(&spoiled).is_ok() && told.given_up == 0;
+        let mut search = Judge::new(start());
+        let explains = search.settle(&spoiled).is_ok();
+        if search.given_up > 0 {
+            continue;
+        }
+        *match (told, explains) {
+            (true, true) => &mut verdicts.explained,
+            (false, false) => &mut verdicts.refused,
+            (false, true) => &mut verdicts.only_searched,
+            (true, false) => &mut verdicts.only_told,
+        } += 1;
+    }
+    verdicts
+}
+
+fn spoil(calls: &[Call], rng: &mut SimRng) -> Option<Vec<Call>> {
+    if calls.is_empty() {
+        return None;
+    }
+    let mut spoiled = calls.to_vec();
+    for _ in 0..64 {
+        let (at, other) = (rng.below(calls.len() as u64), rng.below(calls.len() as u64));
+        let (call, other) = (&calls[at as usize], &calls[other as usize]);
+        let Some(outcome) = &call.outcome else { continue };
+        let new = match (rng.below(3), &call.op, outcome) {
+            (0, op, _) if op.changes_names() => {
+                spoiled.remove(at as usize);
+                return Some(spoiled);
+            }
+            (1, _, _) if discriminant(&call.op) == discriminant(&other.op) => {
+                other.outcome.clone()?
+            }
+            (_, Op::Lookup(_), Outcome::Found(Some(_))) => Outcome::Found(None),
+            (_, Op::Unlink(_) | Op::Rmdir(_) | Op::Rename { .. }, Outcome::Done) => {
+                Outcome::Failed(Fault::NotFound)
+            }
+            (_, Op::Make(..) | Op::Create { .. } | Op::Link(..), _) => {
+                Outcome::Failed(Fault::Exists)
+            }
+            _ => continue,
+        };
+        if new == *outcome {
+            continue;
+        }
+        spoiled[at as usize].outcome = Some(new);
+        return Some(spoiled);
+    }
+    None
+}
