@@ -63,6 +63,8 @@ pub struct Plan {
     pub timing: u64,
     /// The file system has the usual format, not that of the seed.
     pub usual_format: bool,
+    /// Operations are those of the table alone, none of those beside it.
+    pub usual_operations: bool,
     /// All orders of the steps are tried, whatever the server tells of it.
     pub all_orders: bool,
 }
@@ -83,6 +85,7 @@ impl Plan {
             time: None,
             timing: 0,
             usual_format: false,
+            usual_operations: false,
             all_orders: false,
         }
     }
@@ -119,7 +122,8 @@ impl Plan {
         let maps = !self.has(Fault::Space, 2);
         let kills = self.faults.contains(&Fault::ProcessKill);
         let (keep, workload) = (self.keep.clone(), self.workload);
-        Script { seed: self.seed, keep, workload, spacing, maps, kills }
+        let beside = !self.usual_operations;
+        Script { seed: self.seed, keep, workload, beside, spacing, maps, kills }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.
@@ -155,6 +159,9 @@ impl Plan {
         }
         if self.usual_format {
             text += " --usual-format";
+        }
+        if self.usual_operations {
+            text += " --usual-operations";
         }
         if self.all_orders {
             text += " --all-orders";

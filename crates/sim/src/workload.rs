@@ -16,6 +16,8 @@ use crate::script::{Script, Step, Workload};
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 /// Most open files of a process.
 const FILES_MAX: usize = 3;
+/// One operation in so many is none of the table, so that those that are draw what they drew before there were others.
+const BESIDE: u64 = 10;
 
 /// A process: it does one thing after another.
 pub struct Process {
@@ -121,6 +123,9 @@ impl Process {
     }
 
     async fn operation(&mut self) -> Result<(), Fault> {
+        if self.script.beside && self.one_in(BESIDE) {
+            return self.beside().await;
+        }
         match self.script.workload.roll(&mut self.rng) {
             0..8 => self.make().await,
             8..16 => self.create().await,
@@ -239,6 +244,12 @@ impl Process {
             _ if self.script.kills && self.one_in(3) => self.mount.sync_all().await,
             _ => self.mount.fsync_dir(Ino::ROOT).await,
         }
+    }
+
+    /// What is not in the table.
+    async fn beside(&mut self) -> Result<(), Fault> {
+        let dir = self.dir().await?;
+        self.mount.fsync_dir(dir).await
     }
 
     /// The kernel is short of memory.

@@ -104,7 +104,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     };
     // Half of the seeds have content beside inodes.
     let usual_format = bug != Bug::ContentNotCut;
-    Plan { faults, workload, usual_format, ..Plan::new(seed) }
+    Plan { faults, workload, usual_format, usual_operations: true, ..Plan::new(seed) }
 }
 
 /// What no seed has shown so far: a test of its own does (`a_durable_request_whose_answer_was_lost…` in
