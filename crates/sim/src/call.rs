@@ -112,6 +112,15 @@ pub enum Op {
     },
     /// Sets the permission bits.
     SetMode(Ino, u16),
+    /// Sets owner and group, or one of them.
+    SetOwner {
+        /// Inode.
+        ino: Ino,
+        /// Its owner from then on; `None`: as it was.
+        uid: Option<u32>,
+        /// Its group.
+        gid: Option<u32>,
+    },
     /// Sets or (`None`) removes an extended attribute.
     SetXattr(Ino, Option<u32>),
     /// Reads it.
@@ -225,6 +234,7 @@ impl Op {
                 | Op::Rmdir(_)
                 | Op::Rename { .. }
                 | Op::SetMode(..)
+                | Op::SetOwner { .. }
                 | Op::SetXattr(..)
         )
     }
@@ -276,6 +286,10 @@ pub struct Seen {
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
     /// Links.
     pub nlink: u32,
     /// Size; of files.
@@ -286,7 +300,8 @@ impl Seen {
     /// The part of the attributes that is judged.
     pub fn of(attr: &Attr) -> Seen {
         let size = if attr.kind == FileKind::Regular { attr.size } else { 0 };
-        Seen { kind: attr.kind, mode: attr.mode, nlink: attr.nlink, size }
+        let Attr { kind, mode, uid, gid, nlink, .. } = *attr;
+        Seen { kind, mode, uid, gid, nlink, size }
     }
 }
 
@@ -319,8 +334,8 @@ impl std::fmt::Debug for Outcome {
             Outcome::Found(None) => f.write_str("no such name"),
             Outcome::Attr(seen) => write!(
                 f,
-                "{:?} mode {:o} nlink {} size {}",
-                seen.kind, seen.mode, seen.nlink, seen.size
+                "{:?} mode {:o} owner {}:{} nlink {} size {}",
+                seen.kind, seen.mode, seen.uid, seen.gid, seen.nlink, seen.size
             ),
             Outcome::Bytes(bytes) => f.write_str(&describe(bytes)),
             Outcome::Xattr(value) => write!(f, "attribute {value:?}"),

@@ -137,6 +137,7 @@ impl State {
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }
             | Op::SetMode(ino, _)
+            | Op::SetOwner { ino, .. }
             | Op::SetXattr(ino, _)
             | Op::Lock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
             Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),

@@ -297,7 +297,7 @@ impl State {
             Op::Rename { from, to, .. } => [from.dir, to.dir],
             Op::Link(ino, at) => [*ino, at.dir],
             Op::GetAttr(ino) | Op::Open(ino, _) | Op::TmpFile(ino, _) => [*ino; 2],
-            Op::Truncate(ino, _) | Op::SetMode(ino, _) => [*ino; 2],
+            Op::Truncate(ino, _) | Op::SetMode(ino, _) | Op::SetOwner { ino, .. } => [*ino; 2],
             Op::SetXattr(ino, _) | Op::GetXattr(ino) => [*ino; 2],
             _ => return false,
         };
@@ -392,7 +392,7 @@ impl State {
             Op::Fsync(ino, _) | Op::Close(ino, _) | Op::Truncate(ino, _) | Op::GetAttr(ino) => *ino,
             Op::Write { ino, .. } | Op::Allocate { ino, .. } | Op::Read { ino, .. } => *ino,
             Op::SetMode(ino, _) | Op::SetXattr(ino, _) | Op::GetXattr(ino) => *ino,
-            Op::Lock { ino, .. } => *ino,
+            Op::SetOwner { ino, .. } | Op::Lock { ino, .. } => *ino,
             _ => return None,
         };
         let files = self.ghosts.get(&(call.client, ino))?;

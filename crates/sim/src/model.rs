@@ -39,6 +39,8 @@ pub struct Node {
     pub nlink: u32,
     /// Permission bits; `None`: not seen yet.
     pub mode: Option<u16>,
+    /// Owner and group. Whoever makes something is root.
+    pub owner: (u32, u32),
     /// Directory that holds a directory.
     pub parent: Ino,
     /// The extended attribute.
@@ -128,6 +130,7 @@ impl Node {
             body,
             nlink,
             mode: None,
+            owner: (0, 0),
             parent,
             xattr: None,
             locks: BTreeSet::new(),
@@ -473,7 +476,8 @@ impl State {
             Body::File(content) => content.sized(seen.size),
             _ => Ok(None),
         };
-        let want = Seen { kind: node.kind(), mode, nlink: node.nlink, size: seen.size };
+        let (uid, gid) = node.owner;
+        let want = Seen { kind: node.kind(), mode, uid, gid, nlink: node.nlink, size: seen.size };
         // Without a name or handle of one's own an inode may be seen as it was.
         if nameless && seen.nlink == 0 && (*seen != want || sized.is_err()) {
             return Step::Same;
@@ -800,6 +804,7 @@ impl State {
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }
             | Op::SetMode(ino, _)
+            | Op::SetOwner { ino, .. }
             | Op::SetXattr(ino, _)
             | Op::GetXattr(ino)
             | Op::Lock { ino, .. } => *ino,
@@ -814,7 +819,9 @@ impl State {
         let Some(node) = node else {
             // What is removed is there until those who found it before have given it up.
             let lingers = match &call.op {
-                Op::SetMode(..) | Op::SetXattr(..) | Op::Truncate(..) => *outcome == Outcome::Done,
+                Op::SetMode(..) | Op::SetOwner { .. } | Op::SetXattr(..) | Op::Truncate(..) => {
+                    *outcome == Outcome::Done
+                }
                 Op::GetXattr(_) => matches!(outcome, Outcome::Xattr(_)),
                 _ => false,
             };
@@ -827,6 +834,9 @@ impl State {
         };
         match (&call.op, outcome) {
             (Op::SetMode(_, mode), Outcome::Done) => change(&|node| node.mode = Some(*mode)),
+            (Op::SetOwner { uid, gid, .. }, Outcome::Done) => change(&|node| {
+                node.owner = (uid.unwrap_or(node.owner.0), gid.unwrap_or(node.owner.1));
+            }),
             (Op::SetXattr(_, value), Outcome::Done) if value.is_some() || node.xattr.is_some() => {
                 change(&|node| node.xattr = *value)
             }

@@ -702,6 +702,13 @@ impl Mount {
         self.setattr(Op::SetMode(ino, mode), ino, set).await
     }
 
+    /// chown(2).
+    pub async fn chown(&self, ino: Ino, owner: (Option<u32>, Option<u32>)) -> Result<(), Fault> {
+        let (uid, gid) = owner;
+        let set = SetAttrRequest { uid, gid, ..SetAttrRequest::default() };
+        self.setattr(Op::SetOwner { ino, uid, gid }, ino, set).await
+    }
+
     async fn setattr(&self, op: Op, ino: Ino, set: SetAttrRequest) -> Result<(), Fault> {
         let _locked = self.lock(&[ino]).await;
         let begun = self.begin(&op);

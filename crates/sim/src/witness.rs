@@ -37,6 +37,9 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         (Op::SetMode(its, mode), Asked::SetAttr { ino, set }) => {
             leads_to(ino, *its) && set.mode == Some(*mode)
         }
+        (Op::SetOwner { ino: its, uid, gid }, Asked::SetAttr { ino, set }) => {
+            leads_to(ino, *its) && (set.uid, set.gid) == (*uid, *gid)
+        }
         (Op::SetXattr(its, Some(_)), Asked::SetXattr { ino, .. })
         | (Op::SetXattr(its, None), Asked::RemoveXattr { ino, .. }) => leads_to(ino, *its),
         (Op::Lock { ino: its, owner, exclusive, range }, Asked::Lock { ino, lock, .. }) => {

@@ -16,6 +16,8 @@ use crate::script::{Script, Step, Workload};
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 /// Most open files of a process.
 const FILES_MAX: usize = 3;
+/// Owners and groups.
+const IDS: u64 = 6;
 /// One operation in so many is none of the table, so that those that are draw what they drew before there were others.
 const BESIDE: u64 = 10;
 
@@ -248,8 +250,22 @@ impl Process {
 
     /// What is not in the table.
     async fn beside(&mut self) -> Result<(), Fault> {
-        let dir = self.dir().await?;
-        self.mount.fsync_dir(dir).await
+        match self.rng.below(4) {
+            0 => {
+                let dir = self.dir().await?;
+                self.mount.fsync_dir(dir).await
+            }
+            _ => self.chown().await,
+        }
+    }
+
+    /// Sets owner, group or both. Mostly nothing else has them, but now and then they are as before.
+    async fn chown(&mut self) -> Result<(), Fault> {
+        let Some(found) = self.found(None).await? else { return Ok(()) };
+        let which = self.rng.below(3);
+        let uid = (which != 0).then(|| self.rng.below(IDS) as u32);
+        let gid = (which != 1).then(|| self.rng.below(IDS) as u32);
+        self.mount.chown(found.ino, (uid, gid)).await
     }
 
     /// The kernel is short of memory.

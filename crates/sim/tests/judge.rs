@@ -349,7 +349,7 @@ fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
 fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() {
     let seen = |mode| {
         let kind = types::FileKind::Regular;
-        Outcome::Attr(Seen { kind, mode, nlink: 1, size: 0 })
+        Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 })
     };
     let story = |set: (u64, u64), look: (u64, u64)| {
         let call = |op, outcome, (begun, ended)| Call {
@@ -559,7 +559,11 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
     let mode = |client, mode| (client, Op::SetMode(FILE, mode), Outcome::Done);
     let seen = |mode| {
         let kind = types::FileKind::Regular;
-        (3, Op::GetAttr(FILE), Outcome::Attr(Seen { kind, mode, nlink: 1, size: 0 }))
+        (
+            3,
+            Op::GetAttr(FILE),
+            Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 }),
+        )
     };
     let lost = |client| {
         let edits = Rc::default();
@@ -623,7 +627,7 @@ fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
         let mut story = Story::default().then(0, make(1, Regular), Outcome::Done);
         story.0[0].outcome = None;
         let story = story.then(0, Op::Lookup(AT), found()).lost(true, kept);
-        let seen = Seen { kind, mode: 0o755, nlink: 1, size: 0 };
+        let seen = Seen { kind, mode: 0o755, uid: 0, gid: 0, nlink: 1, size: 0 };
         let seen = Seen { nlink: if kind == Directory { 2 } else { 1 }, ..seen };
         let story = story.then(1, Op::Lookup(AT), Outcome::Found(None));
         story.then(1, make(2, kind), found()).then(1, Op::GetAttr(Ino(8)), Outcome::Attr(seen))
@@ -767,4 +771,27 @@ fn no_order_that_the_server_tells_explains_what_cannot_be() {
     // It sees the name when it is gone.
     (calls[0].begun, calls[0].ended) = (22, 23);
     assert!(Judge::guided(State::default()).settle(&calls).is_err());
+}
+
+#[test]
+fn an_owner_is_as_it_was_set_last_unless_that_is_lost() {
+    let set = |uid, gid| Op::SetOwner { ino: FILE, uid, gid };
+    let seen = |uid, gid| {
+        let kind = types::FileKind::Regular;
+        Outcome::Attr(Seen { kind, mode: 0o644, uid, gid, nlink: 1, size: 0 })
+    };
+    let story = |kept, uid, gid| {
+        let create = Op::Create { at: AT, exclusive: true, file: 1 };
+        Story::default()
+            .then(0, create, Outcome::Found(Some(FILE)))
+            .then(0, set(Some(3), Some(4)), Outcome::Done)
+            .then(0, Op::SyncNames, Outcome::Done)
+            .then(0, set(None, Some(5)), Outcome::Done)
+            .then(0, Op::GetAttr(FILE), seen(3, 5))
+            .lost(true, kept)
+            .then(1, Op::GetAttr(FILE), seen(uid, gid))
+    };
+    assert!(story(0, 3, 5).holds() && story(1, 3, 5).holds() && story(1, 3, 4).holds());
+    assert!(!story(0, 3, 4).holds(), "nothing was lost");
+    assert!(!story(1, 0, 5).holds() && !story(1, 0, 0).holds(), "it was synced");
 }
