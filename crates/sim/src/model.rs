@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use types::{Fault, FileKind, Ino};
 
-use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen};
+use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen, TargetNo};
 use crate::content::{Content, Dirty};
 
 const NO_REPLACE: u32 = 1;
@@ -26,7 +26,9 @@ pub enum Body {
     File(Content),
     /// Names.
     Dir(BTreeMap<NameNo, Ino>),
-    /// A symbolic link, pipe or the like.
+    /// Where a symbolic link leads.
+    Link(TargetNo),
+    /// A pipe or the like.
     Other(FileKind),
 }
 
@@ -116,6 +118,7 @@ impl Node {
         match &self.body {
             Body::File(_) => FileKind::Regular,
             Body::Dir(_) => FileKind::Directory,
+            Body::Link(_) => FileKind::Symlink,
             Body::Other(kind) => *kind,
         }
     }
@@ -404,6 +407,7 @@ impl State {
             Op::Lookup(at) => self.lookup(*at, outcome),
             Op::GetAttr(ino) => self.getattr(*ino, outcome),
             Op::Make(at, kind) => self.step_make(*at, *kind, outcome),
+            Op::Symlink(at, target) => self.step_symlink(*at, *target, outcome),
             Op::Create { at, exclusive, file } => {
                 self.create((call.client, *file), *at, *exclusive, outcome)
             }
@@ -511,6 +515,14 @@ impl State {
             (Some(ino), _) => impossible(format!("the name exists and leads to {ino}")),
             (None, _) => impossible("a new inode"),
         }
+    }
+
+    fn step_symlink(&self, at: At, target: TargetNo, outcome: &Outcome) -> Step {
+        let mut step = self.step_make(at, FileKind::Symlink, outcome);
+        if let (Step::Next(next), Outcome::Found(Some(made))) = (&mut step, outcome) {
+            next.node(*made).body = Body::Link(target);
+        }
+        step
     }
 
     fn create(
@@ -807,6 +819,7 @@ impl State {
             | Op::SetOwner { ino, .. }
             | Op::SetXattr(ino, _)
             | Op::GetXattr(ino)
+            | Op::ReadLink(ino)
             | Op::Lock { ino, .. } => *ino,
             _ => return impossible("an operation on one inode"),
         };
@@ -823,6 +836,7 @@ impl State {
                     *outcome == Outcome::Done
                 }
                 Op::GetXattr(_) => matches!(outcome, Outcome::Xattr(_)),
+                Op::ReadLink(_) => matches!(outcome, Outcome::Target(_)),
                 _ => false,
             };
             return same_if(lingers, || format!("inode {ino} is gone"));
@@ -845,6 +859,13 @@ impl State {
             }
             (Op::GetXattr(_), Outcome::Xattr(seen)) => {
                 same_if(*seen == node.xattr, || format!("attribute {:?}", node.xattr))
+            }
+            // Its number was that of a link that is lost, when the name was looked up.
+            (Op::ReadLink(_), Outcome::Failed(Fault::Invalid)) => {
+                same_if(!matches!(node.body, Body::Link(_)), || format!("{:?}", node.body))
+            }
+            (Op::ReadLink(_), Outcome::Target(seen)) => {
+                same_if(node.body == Body::Link(*seen), || format!("{:?}", node.body))
             }
             (Op::Lock { owner, exclusive, range, .. }, _) => {
                 lock(node, *owner, (*range, *exclusive), outcome, &change)

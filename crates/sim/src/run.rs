@@ -517,6 +517,9 @@ async fn read_tree(mount: &Mount) {
                         read_all(mount, file).await;
                     }
                 }
+                types::FileKind::Symlink => {
+                    let _ = mount.readlink(target.ino).await;
+                }
                 _ => {}
             }
         }

@@ -23,7 +23,10 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         leads_to(dir, at.dir) && name.as_bytes() == name_text(at.name).as_bytes()
     };
     match (op, asked) {
-        (Op::Make(at, _) | Op::Create { at, .. }, Asked::Create { dir, name, .. })
+        (
+            Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. },
+            Asked::Create { dir, name, .. },
+        )
         | (Op::Unlink(at), Asked::Unlink { dir, name, .. })
         | (Op::Rmdir(at), Asked::Rmdir { dir, name }) => is(at, dir, name),
         (Op::TmpFile(its, _), Asked::CreateUnnamed { dir, .. }) => leads_to(dir, *its),

@@ -162,7 +162,7 @@ impl Process {
         let kind = match self.rng.below(8) {
             0..4 => FileKind::Directory,
             4..7 => FileKind::Regular,
-            _ => FileKind::Symlink,
+            _ => return self.mount.symlink(at, !self.script.beside).await.map(|_| ()),
         };
         self.mount.make(at, kind).await.map(|_| ())
     }
@@ -255,7 +255,19 @@ impl Process {
                 let dir = self.dir().await?;
                 self.mount.fsync_dir(dir).await
             }
-            _ => self.chown().await,
+            1 | 2 => self.chown().await,
+            _ => self.readlink().await,
+        }
+    }
+
+    /// Links are few: without one that is found there is one more.
+    async fn readlink(&mut self) -> Result<(), Fault> {
+        match self.found(Some(FileKind::Symlink)).await? {
+            Some(found) => self.mount.readlink(found.ino).await,
+            None => {
+                let at = self.place().await?;
+                self.mount.symlink(at, false).await.map(|_| ())
+            }
         }
     }
 

@@ -795,3 +795,13 @@ fn an_owner_is_as_it_was_set_last_unless_that_is_lost() {
     assert!(!story(0, 3, 4).holds(), "nothing was lost");
     assert!(!story(1, 0, 5).holds() && !story(1, 0, 0).holds(), "it was synced");
 }
+
+#[test]
+fn a_symbolic_link_leads_where_it_was_made_to_lead() {
+    let story = |target| {
+        let made = Outcome::Found(Some(FILE));
+        let start = Story::default().then(0, Op::Symlink(AT, 3), made);
+        start.then(1, Op::ReadLink(FILE), Outcome::Target(target)).holds()
+    };
+    assert!(story(3) && !story(4) && !story(0));
+}
