@@ -505,6 +505,8 @@ async fn read_tree(mount: &Mount) {
     let mut seen = Vec::new();
     while let Some(dir) = dirs.pop() {
         let _ = mount.list(dir, true, 4096).await;
+        let _ = mount.getattr(dir).await;
+        let _ = mount.get_xattr(dir).await;
         for name in crate::workload::NAMES {
             let Ok(Some(target)) = mount.lookup(At { dir, name }).await else { continue };
             match target.kind {

@@ -250,14 +250,24 @@ impl Process {
 
     /// What is not in the table.
     async fn beside(&mut self) -> Result<(), Fault> {
-        match self.rng.below(4) {
+        match self.rng.below(5) {
             0 => {
                 let dir = self.dir().await?;
                 self.mount.fsync_dir(dir).await
             }
             1 | 2 => self.chown().await,
-            _ => self.readlink().await,
+            3 => self.readlink().await,
+            _ => self.attribute_of_a_directory().await,
         }
+    }
+
+    async fn attribute_of_a_directory(&mut self) -> Result<(), Fault> {
+        let dir = self.dir().await?;
+        if self.one_in(2) {
+            return self.mount.get_xattr(dir).await;
+        }
+        let value = (!self.one_in(4)).then(|| self.rng.below(1000) as u32);
+        self.mount.set_xattr(dir, value).await
     }
 
     /// Links are few: without one that is found there is one more.
