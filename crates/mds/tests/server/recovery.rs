@@ -427,7 +427,13 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         let leases =
             vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, parts: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
+        c.stubborn();
         c.call(Op::ReclaimDone {}).await.unwrap();
+        for _ in &inos {
+            let (ino, seq, give) = c.recall().await;
+            let still_open = ino == inos[0];
+            c.call(Op::Return { ino, seq, give, still_open, part: None }).await.unwrap();
+        }
         bed.sleep(Duration::from_millis(500)).await;
         let held = c.attr(inos[0]).await.unwrap();
         assert_eq!(held.rights, Rights::OPEN);
