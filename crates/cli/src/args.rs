@@ -525,6 +525,9 @@ pub struct SimArgs {
     /// Format the file system with the smallest slots, without inline data and layout blocks, instead of as the seed has it
     #[arg(long)]
     pub usual_format: bool,
+    /// Leave out the operations beside the usual ones, so that a seed does what it did before there were any
+    #[arg(long)]
+    pub usual_operations: bool,
     /// Judge by all orders of the steps at once; else the one in which the server says that it applied changes comes
     /// first, and others only where that does not explain all
     #[arg(long)]

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - until it ends only what recovering clients reclaim and replay is executed;
 //! - it ends when every known client has said that it is done, or those that have
-//!   not have been silent for a lease; these are evicted;
+//!   not have been silent for a lease; these are evicted, and nobody who was heard of since;
 //! - nobody knows what an absent client held, so until its quarantine ends all
 //!   files count as frozen.
 
@@ -90,22 +90,25 @@ pub async fn run(server: Rc<Server>) {
     loop {
         let changed = server.grace.changed.notified();
         evict_the_dead(&server).await;
-        let waiting = still_waited_for(&server, begun);
-        if !waiting {
+        if still_waited_for(&server, begun) {
+            server.env.timeout(LOOK.min(server.config.lease / 4), changed).await;
+            if server.is_stopping() {
+                return;
+            }
+            continue;
+        }
+        let absent = server.grace.claim_all(&server.grace.absent());
+        if absent.is_empty() {
             break;
         }
-        server.env.timeout(LOOK.min(server.config.lease / 4), changed).await;
-        if server.is_stopping() {
-            return;
-        }
+        // That lasts as long as a device takes to flush: others may be heard of meanwhile, whose leases are good then.
+        evict::evict_absent(&server, &absent).await;
     }
     let late: Vec<ClientId> = {
         let sessions = server.sessions.borrow();
         let recovering = sessions.values().filter(|s| s.state() == State::Recovering);
         recovering.map(|session| session.client).collect()
     };
-    let absent = server.grace.claim_all(&server.grace.absent());
-    evict::evict_absent(&server, &absent).await;
     evict::evict_all(&server, &late, "it did not finish its recovery in time").await;
     let ended = server.mfs.run(READ, |txn| {
         txn.end_replays();

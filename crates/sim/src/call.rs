@@ -16,6 +16,28 @@ pub type FileNo = u32;
 /// Stands for the descriptor of a store into a mapping, which tells of nothing.
 pub const MAPPED: FileNo = FileNo::MAX;
 
+/// Number of the target of a symbolic link: of all those of a run one has it, but for 0.
+pub type TargetNo = u32;
+
+/// The text of a target, which may be long.
+pub fn target_text(target: TargetNo) -> String {
+    match target {
+        0 => "target".to_owned(),
+        _ => format!("t{target}/{}", "x".repeat(target as usize % TARGET_MAX)),
+    }
+}
+
+/// Bytes of the longest target, about.
+const TARGET_MAX: usize = 600;
+
+/// The number of the target with this text.
+pub fn target_of(text: &[u8]) -> Option<TargetNo> {
+    let known = std::str::from_utf8(text).ok()?;
+    let number = known.strip_prefix('t').and_then(|rest| rest.split_once('/'));
+    let target = number.map_or(Some(0), |(number, _)| number.parse().ok())?;
+    (target_text(target) == known).then_some(target)
+}
+
 /// The text of a name.
 pub fn name_text(name: NameNo) -> String {
     format!("n{name}")
@@ -37,8 +59,12 @@ pub enum Op {
     Lookup(At),
     /// Attributes.
     GetAttr(Ino),
-    /// Makes a node without opening it; symbolic links lead to their target.
+    /// Makes a node without opening it, but for symbolic links.
     Make(At, FileKind),
+    /// Makes a symbolic link to the target of this number.
+    Symlink(At, TargetNo),
+    /// Where does a symbolic link lead?
+    ReadLink(Ino),
     /// Makes a file or, unless `exclusive`, takes the one that is there; opens it.
     Create {
         /// The name.
@@ -112,6 +138,15 @@ pub enum Op {
     },
     /// Sets the permission bits.
     SetMode(Ino, u16),
+    /// Sets owner and group, or one of them.
+    SetOwner {
+        /// Inode.
+        ino: Ino,
+        /// Its owner from then on; `None`: as it was.
+        uid: Option<u32>,
+        /// Its group.
+        gid: Option<u32>,
+    },
     /// Sets or (`None`) removes an extended attribute.
     SetXattr(Ino, Option<u32>),
     /// Reads it.
@@ -199,6 +234,7 @@ impl Op {
                 | Op::Read { .. }
                 | Op::End(..)
                 | Op::GetXattr(_)
+                | Op::ReadLink(_)
                 | Op::Fsync(..)
                 | Op::SyncNames
                 | Op::SyncAll
@@ -209,8 +245,18 @@ impl Op {
     pub fn only_looks(&self) -> bool {
         matches!(
             self,
-            Op::Lookup(_) | Op::GetAttr(_) | Op::Read { .. } | Op::End(..) | Op::GetXattr(_)
+            Op::Lookup(_)
+                | Op::GetAttr(_)
+                | Op::Read { .. }
+                | Op::End(..)
+                | Op::GetXattr(_)
+                | Op::ReadLink(_)
         )
+    }
+
+    /// May it make an inode?
+    pub fn makes(&self) -> bool {
+        matches!(self, Op::Make(..) | Op::Symlink(..) | Op::Create { .. } | Op::TmpFile(..))
     }
 
     /// Is it a change of names or attributes, which the server makes at once?
@@ -218,6 +264,7 @@ impl Op {
         matches!(
             self,
             Op::Make(..)
+                | Op::Symlink(..)
                 | Op::Create { .. }
                 | Op::TmpFile(..)
                 | Op::Link(..)
@@ -225,6 +272,7 @@ impl Op {
                 | Op::Rmdir(_)
                 | Op::Rename { .. }
                 | Op::SetMode(..)
+                | Op::SetOwner { .. }
                 | Op::SetXattr(..)
         )
     }
@@ -276,6 +324,10 @@ pub struct Seen {
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
     /// Links.
     pub nlink: u32,
     /// Size; of files.
@@ -286,7 +338,8 @@ impl Seen {
     /// The part of the attributes that is judged.
     pub fn of(attr: &Attr) -> Seen {
         let size = if attr.kind == FileKind::Regular { attr.size } else { 0 };
-        Seen { kind: attr.kind, mode: attr.mode, nlink: attr.nlink, size }
+        let Attr { kind, mode, uid, gid, nlink, .. } = *attr;
+        Seen { kind, mode, uid, gid, nlink, size }
     }
 }
 
@@ -303,6 +356,8 @@ pub enum Outcome {
     Bytes(Rc<Vec<u8>>),
     /// An extended attribute, if it is there.
     Xattr(Option<u32>),
+    /// The target of a symbolic link.
+    Target(TargetNo),
     /// It failed.
     Failed(Fault),
     /// It failed with EIO while a data device did.
@@ -319,11 +374,12 @@ impl std::fmt::Debug for Outcome {
             Outcome::Found(None) => f.write_str("no such name"),
             Outcome::Attr(seen) => write!(
                 f,
-                "{:?} mode {:o} nlink {} size {}",
-                seen.kind, seen.mode, seen.nlink, seen.size
+                "{:?} mode {:o} owner {}:{} nlink {} size {}",
+                seen.kind, seen.mode, seen.uid, seen.gid, seen.nlink, seen.size
             ),
             Outcome::Bytes(bytes) => f.write_str(&describe(bytes)),
             Outcome::Xattr(value) => write!(f, "attribute {value:?}"),
+            Outcome::Target(target) => write!(f, "target {target}"),
             Outcome::Failed(fault) => write!(f, "{fault:?}"),
             Outcome::NoRoom => f.write_str("NoSpace, there was little left"),
             Outcome::DeviceFailed => f.write_str("Io, a device failed"),

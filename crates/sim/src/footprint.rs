@@ -90,7 +90,7 @@ impl State {
                 }
                 self.made(call, &mut all);
             }
-            Op::Create { at, .. } => {
+            Op::Create { at, .. } | Op::Symlink(at, _) => {
                 all.changes_name(*at);
                 self.made(call, &mut all);
             }
@@ -125,9 +125,11 @@ impl State {
                     all.add(Key::Node(moved), Mode::Write);
                 }
             }
-            Op::GetAttr(ino) | Op::Read { ino, .. } | Op::End(ino, _) | Op::GetXattr(ino) => {
-                all.add(Key::Node(*ino), Mode::Read);
-            }
+            Op::GetAttr(ino)
+            | Op::Read { ino, .. }
+            | Op::End(ino, _)
+            | Op::GetXattr(ino)
+            | Op::ReadLink(ino) => all.add(Key::Node(*ino), Mode::Read),
             Op::Open(ino, _)
             | Op::Close(ino, _)
             | Op::Left(ino, _)
@@ -137,6 +139,7 @@ impl State {
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }
             | Op::SetMode(ino, _)
+            | Op::SetOwner { ino, .. }
             | Op::SetXattr(ino, _)
             | Op::Lock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
             Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),

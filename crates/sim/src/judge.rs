@@ -131,10 +131,7 @@ impl Whole {
                         *its = kind;
                     }
                 }
-                (
-                    Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),
-                    Some(Outcome::Found(Some(ino))),
-                ) => {
+                (op, Some(Outcome::Found(Some(ino)))) if op.makes() => {
                     // A number that was lost with its file may come again.
                     let seen = unmade.contains_key(ino);
                     let known = made.contains_key(ino) || seen;
@@ -170,6 +167,7 @@ impl Whole {
 fn makes(op: &Op) -> Option<(At, FileKind)> {
     match op {
         Op::Make(at, kind) => Some((*at, *kind)),
+        Op::Symlink(at, _) => Some((*at, FileKind::Symlink)),
         Op::Create { at, .. } => Some((*at, FileKind::Regular)),
         _ => None,
     }
@@ -200,10 +198,7 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
                 *last = call.ended.max(*last);
                 firsts.entry(*ino).or_insert(First { client: None, ended: call.ended });
             }
-            (
-                Op::Make(..) | Op::Create { .. } | Op::TmpFile(..),
-                Some(Outcome::Found(Some(ino))),
-            ) => {
+            (op, Some(Outcome::Found(Some(ino)))) if op.makes() => {
                 let made = First { client: Some(call.client), ended: call.ended };
                 match firsts.get(ino) {
                     // It was seen before that.

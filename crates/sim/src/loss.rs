@@ -293,12 +293,13 @@ impl State {
     pub(crate) fn is_doubted(&self, call: &Call) -> bool {
         let by = match &call.op {
             Op::Lookup(at) | Op::Make(at, _) | Op::Create { at, .. } => [at.dir; 2],
+            Op::Symlink(at, _) => [at.dir; 2],
             Op::Unlink(at) | Op::Rmdir(at) => [at.dir; 2],
             Op::Rename { from, to, .. } => [from.dir, to.dir],
             Op::Link(ino, at) => [*ino, at.dir],
             Op::GetAttr(ino) | Op::Open(ino, _) | Op::TmpFile(ino, _) => [*ino; 2],
-            Op::Truncate(ino, _) | Op::SetMode(ino, _) => [*ino; 2],
-            Op::SetXattr(ino, _) | Op::GetXattr(ino) => [*ino; 2],
+            Op::Truncate(ino, _) | Op::SetMode(ino, _) | Op::SetOwner { ino, .. } => [*ino; 2],
+            Op::SetXattr(ino, _) | Op::GetXattr(ino) | Op::ReadLink(ino) => [*ino; 2],
             _ => return false,
         };
         let doubted = by.iter().any(|ino| self.doubted.contains(&(call.client, *ino)));
@@ -354,7 +355,7 @@ impl State {
             Rc::new(Call { outcome: Some(outcome), guessed: true, ..call.clone() })
         };
         match &call.op {
-            Op::Make(..) | Op::Create { .. } => {
+            Op::Make(..) | Op::Symlink(..) | Op::Create { .. } => {
                 // Nobody needs to have seen its number.
                 let unseen = Ino(u64::MAX - 1000 - index as u64);
                 let made = unmade.iter().copied().chain([unseen]);
@@ -392,7 +393,7 @@ impl State {
             Op::Fsync(ino, _) | Op::Close(ino, _) | Op::Truncate(ino, _) | Op::GetAttr(ino) => *ino,
             Op::Write { ino, .. } | Op::Allocate { ino, .. } | Op::Read { ino, .. } => *ino,
             Op::SetMode(ino, _) | Op::SetXattr(ino, _) | Op::GetXattr(ino) => *ino,
-            Op::Lock { ino, .. } => *ino,
+            Op::SetOwner { ino, .. } | Op::ReadLink(ino) | Op::Lock { ino, .. } => *ino,
             _ => return None,
         };
         let files = self.ghosts.get(&(call.client, ino))?;

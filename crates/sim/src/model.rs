@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use types::{Fault, FileKind, Ino};
 
-use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen};
+use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen, TargetNo};
 use crate::content::{Content, Dirty};
 
 const NO_REPLACE: u32 = 1;
@@ -26,7 +26,9 @@ pub enum Body {
     File(Content),
     /// Names.
     Dir(BTreeMap<NameNo, Ino>),
-    /// A symbolic link, pipe or the like.
+    /// Where a symbolic link leads.
+    Link(TargetNo),
+    /// A pipe or the like.
     Other(FileKind),
 }
 
@@ -39,6 +41,8 @@ pub struct Node {
     pub nlink: u32,
     /// Permission bits; `None`: not seen yet.
     pub mode: Option<u16>,
+    /// Owner and group. Whoever makes something is root.
+    pub owner: (u32, u32),
     /// Directory that holds a directory.
     pub parent: Ino,
     /// The extended attribute.
@@ -114,6 +118,7 @@ impl Node {
         match &self.body {
             Body::File(_) => FileKind::Regular,
             Body::Dir(_) => FileKind::Directory,
+            Body::Link(_) => FileKind::Symlink,
             Body::Other(kind) => *kind,
         }
     }
@@ -128,6 +133,7 @@ impl Node {
             body,
             nlink,
             mode: None,
+            owner: (0, 0),
             parent,
             xattr: None,
             locks: BTreeSet::new(),
@@ -401,6 +407,7 @@ impl State {
             Op::Lookup(at) => self.lookup(*at, outcome),
             Op::GetAttr(ino) => self.getattr(call.client, *ino, outcome),
             Op::Make(at, kind) => self.step_make(*at, *kind, outcome),
+            Op::Symlink(at, target) => self.step_symlink(*at, *target, outcome),
             Op::Create { at, exclusive, file } => {
                 self.create((call.client, *file), *at, *exclusive, outcome)
             }
@@ -473,7 +480,8 @@ impl State {
             Body::File(content) => content.sized(seen.size),
             _ => Ok(None),
         };
-        let want = Seen { kind: node.kind(), mode, nlink: node.nlink, size: seen.size };
+        let (uid, gid) = node.owner;
+        let want = Seen { kind: node.kind(), mode, uid, gid, nlink: node.nlink, size: seen.size };
         // Without a name or handle of one's own an inode may be seen as it was.
         let open = self.opens.get(&(client, ino)).is_some_and(|opens| !opens.weak);
         if nameless && !open && seen.nlink == 0 && (*seen != want || sized.is_err()) {
@@ -508,6 +516,14 @@ impl State {
             (Some(ino), _) => impossible(format!("the name exists and leads to {ino}")),
             (None, _) => impossible("a new inode"),
         }
+    }
+
+    fn step_symlink(&self, at: At, target: TargetNo, outcome: &Outcome) -> Step {
+        let mut step = self.step_make(at, FileKind::Symlink, outcome);
+        if let (Step::Next(next), Outcome::Found(Some(made))) = (&mut step, outcome) {
+            next.node(*made).body = Body::Link(target);
+        }
+        step
     }
 
     fn create(
@@ -801,8 +817,10 @@ impl State {
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }
             | Op::SetMode(ino, _)
+            | Op::SetOwner { ino, .. }
             | Op::SetXattr(ino, _)
             | Op::GetXattr(ino)
+            | Op::ReadLink(ino)
             | Op::Lock { ino, .. } => *ino,
             _ => return impossible("an operation on one inode"),
         };
@@ -815,8 +833,11 @@ impl State {
         let Some(node) = node else {
             // What is removed is there until those who found it before have given it up.
             let lingers = match &call.op {
-                Op::SetMode(..) | Op::SetXattr(..) | Op::Truncate(..) => *outcome == Outcome::Done,
+                Op::SetMode(..) | Op::SetOwner { .. } | Op::SetXattr(..) | Op::Truncate(..) => {
+                    *outcome == Outcome::Done
+                }
                 Op::GetXattr(_) => matches!(outcome, Outcome::Xattr(_)),
+                Op::ReadLink(_) => matches!(outcome, Outcome::Target(_)),
                 _ => false,
             };
             return same_if(lingers, || format!("inode {ino} is gone"));
@@ -828,6 +849,9 @@ impl State {
         };
         match (&call.op, outcome) {
             (Op::SetMode(_, mode), Outcome::Done) => change(&|node| node.mode = Some(*mode)),
+            (Op::SetOwner { uid, gid, .. }, Outcome::Done) => change(&|node| {
+                node.owner = (uid.unwrap_or(node.owner.0), gid.unwrap_or(node.owner.1));
+            }),
             (Op::SetXattr(_, value), Outcome::Done) if value.is_some() || node.xattr.is_some() => {
                 change(&|node| node.xattr = *value)
             }
@@ -836,6 +860,13 @@ impl State {
             }
             (Op::GetXattr(_), Outcome::Xattr(seen)) => {
                 same_if(*seen == node.xattr, || format!("attribute {:?}", node.xattr))
+            }
+            // Its number was that of a link that is lost, when the name was looked up.
+            (Op::ReadLink(_), Outcome::Failed(Fault::Invalid)) => {
+                same_if(!matches!(node.body, Body::Link(_)), || format!("{:?}", node.body))
+            }
+            (Op::ReadLink(_), Outcome::Target(seen)) => {
+                same_if(node.body == Body::Link(*seen), || format!("{:?}", node.body))
             }
             (Op::Lock { owner, exclusive, range, .. }, _) => {
                 lock(node, *owner, (*range, *exclusive), outcome, &change)

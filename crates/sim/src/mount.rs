@@ -10,7 +10,7 @@ use env::sync::Permit;
 use types::limits::BLOCK_U64;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner};
 
-use crate::call::{At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, pattern};
+use crate::call::{At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, pattern, target_of};
 use crate::history::History;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
@@ -294,15 +294,42 @@ impl Mount {
         }
     }
 
-    /// mknod, mkdir, symlink.
+    /// mknod, mkdir.
     pub async fn make(&self, at: At, kind: FileKind) -> Result<Target, Fault> {
+        self.make_by(at, Op::Make(at, kind), self.vfs.make(at, kind)).await
+    }
+
+    /// symlink(2), to a target that no other leads to, or (`usual`) to one that many lead to.
+    pub async fn symlink(&self, at: At, usual: bool) -> Result<Target, Fault> {
+        let target = if usual { 0 } else { self.number() };
+        self.make_by(at, Op::Symlink(at, target), self.vfs.symlink(at, target)).await
+    }
+
+    async fn make_by(
+        &self,
+        at: At,
+        op: Op,
+        work: impl Future<Output = Result<Found, Fault>>,
+    ) -> Result<Target, Fault> {
         let _locked = self.lock(&[at.dir]).await;
         if let Some(Some(_)) = self.before(at, true).await? {
             return Err(Fault::Exists);
         }
-        let op = Op::Make(at, kind);
         let begun = self.begin(&op);
-        self.made(begun, op, self.vfs.make(at, kind).await)
+        self.made(begun, op, work.await)
+    }
+
+    /// readlink(2).
+    pub async fn readlink(&self, ino: Ino) -> Result<(), Fault> {
+        let op = Op::ReadLink(ino);
+        let begun = self.begin(&op);
+        let read = self.vfs.readlink(ino).await;
+        let outcome = match &read {
+            Ok(text) => target_of(text).map_or(Outcome::Failed(Fault::Range), Outcome::Target),
+            Err(fault) => Outcome::Failed(*fault),
+        };
+        self.end(begun, op, outcome);
+        read.map(|_| ())
     }
 
     /// open(2) with O_CREAT.
@@ -700,6 +727,13 @@ impl Mount {
     pub async fn chmod(&self, ino: Ino, mode: u16) -> Result<(), Fault> {
         let set = SetAttrRequest { mode: Some(mode), ..SetAttrRequest::default() };
         self.setattr(Op::SetMode(ino, mode), ino, set).await
+    }
+
+    /// chown(2).
+    pub async fn chown(&self, ino: Ino, owner: (Option<u32>, Option<u32>)) -> Result<(), Fault> {
+        let (uid, gid) = owner;
+        let set = SetAttrRequest { uid, gid, ..SetAttrRequest::default() };
+        self.setattr(Op::SetOwner { ino, uid, gid }, ino, set).await
     }
 
     async fn setattr(&self, op: Op, ino: Ino, set: SetAttrRequest) -> Result<(), Fault> {

@@ -64,6 +64,8 @@ pub struct Plan {
     pub timing: u64,
     /// The file system has the usual format, not that of the seed.
     pub usual_format: bool,
+    /// Operations are those of the table alone, none of those beside it.
+    pub usual_operations: bool,
     /// All orders of the steps are tried, whatever the server tells of it.
     pub all_orders: bool,
 }
@@ -84,6 +86,7 @@ impl Plan {
             time: None,
             timing: 0,
             usual_format: false,
+            usual_operations: false,
             all_orders: false,
         }
     }
@@ -120,7 +123,8 @@ impl Plan {
         let maps = !self.has(Fault::Space, 2);
         let kills = self.faults.contains(&Fault::ProcessKill);
         let (keep, workload) = (self.keep.clone(), self.workload);
-        Script { seed: self.seed, keep, workload, spacing, maps, kills }
+        let beside = !self.usual_operations;
+        Script { seed: self.seed, keep, workload, beside, spacing, maps, kills }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.
@@ -156,6 +160,9 @@ impl Plan {
         }
         if self.usual_format {
             text += " --usual-format";
+        }
+        if self.usual_operations {
+            text += " --usual-operations";
         }
         if self.all_orders {
             text += " --all-orders";
@@ -518,6 +525,8 @@ async fn read_tree(mount: &Mount) {
     let mut seen = Vec::new();
     while let Some(dir) = dirs.pop() {
         let _ = mount.list(dir, true, 4096).await;
+        let _ = mount.getattr(dir).await;
+        let _ = mount.get_xattr(dir).await;
         for name in crate::workload::NAMES {
             let Ok(Some(target)) = mount.lookup(At { dir, name }).await else { continue };
             match target.kind {
@@ -529,6 +538,9 @@ async fn read_tree(mount: &Mount) {
                     if let Ok(file) = mount.open(target.ino, 0).await {
                         read_all(mount, file).await;
                     }
+                }
+                types::FileKind::Symlink => {
+                    let _ = mount.readlink(target.ino).await;
                 }
                 _ => {}
             }

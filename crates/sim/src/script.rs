@@ -136,6 +136,8 @@ pub struct Script {
     pub keep: Option<Keep>,
     /// What operations do.
     pub workload: Workload,
+    /// Some are those beside the table of operations.
+    pub beside: bool,
     /// Time between two operations of a process, about; zero: as fast as they go.
     pub spacing: Duration,
     /// Applications store into shared mappings.
@@ -255,7 +257,8 @@ mod tests {
     #[test]
     fn a_step_draws_the_same_whatever_is_left_out() {
         let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
-        let all = Script { seed: 7, keep: None, workload, spacing, maps: true, kills: false };
+        let (beside, maps, kills) = (true, true, false);
+        let all = Script { seed: 7, keep: None, workload, beside, spacing, maps, kills };
         let some = Script { keep: Some(Keep([Step::Fault(2)].into())), ..all.clone() };
         assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
         assert!(all.uses(0));

@@ -79,6 +79,7 @@ impl Little {
         match op {
             Op::Write { .. } | Op::Truncate(..) | Op::Allocate { .. } => self.data || self.meta,
             Op::Make(..)
+            | Op::Symlink(..)
             | Op::Create { .. }
             | Op::TmpFile(..)
             | Op::Link(..)

@@ -114,9 +114,7 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
 /// Inodes that a client made with changes that may be among its last `most`.
 pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> {
     let changes = last_changes(past, client, most);
-    let made = changes
-        .iter()
-        .filter(|link| matches!(link.call.op, Op::Make(..) | Op::Create { .. } | Op::TmpFile(..)));
+    let made = changes.iter().filter(|link| link.call.op.makes());
     made.filter_map(|link| match link.call.outcome {
         Some(Outcome::Found(ino)) => ino,
         _ => None,

@@ -23,7 +23,10 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         leads_to(dir, at.dir) && name.as_bytes() == name_text(at.name).as_bytes()
     };
     match (op, asked) {
-        (Op::Make(at, _) | Op::Create { at, .. }, Asked::Create { dir, name, .. })
+        (
+            Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. },
+            Asked::Create { dir, name, .. },
+        )
         | (Op::Unlink(at), Asked::Unlink { dir, name, .. })
         | (Op::Rmdir(at), Asked::Rmdir { dir, name }) => is(at, dir, name),
         (Op::TmpFile(its, _), Asked::CreateUnnamed { dir, .. }) => leads_to(dir, *its),
@@ -36,6 +39,9 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         ) => is(from, dir, name) && is(to, new_dir, new_name),
         (Op::SetMode(its, mode), Asked::SetAttr { ino, set }) => {
             leads_to(ino, *its) && set.mode == Some(*mode)
+        }
+        (Op::SetOwner { ino: its, uid, gid }, Asked::SetAttr { ino, set }) => {
+            leads_to(ino, *its) && (set.uid, set.gid) == (*uid, *gid)
         }
         (Op::SetXattr(its, Some(_)), Asked::SetXattr { ino, .. })
         | (Op::SetXattr(its, None), Asked::RemoveXattr { ino, .. }) => leads_to(ino, *its),

@@ -16,6 +16,10 @@ use crate::script::{Script, Step, Workload};
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 /// Most open files of a process.
 const FILES_MAX: usize = 3;
+/// Owners and groups.
+const IDS: u64 = 6;
+/// One operation in so many is none of the table, so that those that are draw what they drew before there were others.
+const BESIDE: u64 = 10;
 
 /// A process: it does one thing after another.
 pub struct Process {
@@ -121,6 +125,9 @@ impl Process {
     }
 
     async fn operation(&mut self) -> Result<(), Fault> {
+        if self.script.beside && self.one_in(BESIDE) {
+            return self.beside().await;
+        }
         match self.script.workload.roll(&mut self.rng) {
             0..8 => self.make().await,
             8..16 => self.create().await,
@@ -155,7 +162,7 @@ impl Process {
         let kind = match self.rng.below(8) {
             0..4 => FileKind::Directory,
             4..7 => FileKind::Regular,
-            _ => FileKind::Symlink,
+            _ => return self.mount.symlink(at, !self.script.beside).await.map(|_| ()),
         };
         self.mount.make(at, kind).await.map(|_| ())
     }
@@ -239,6 +246,48 @@ impl Process {
             _ if self.script.kills && self.one_in(3) => self.mount.sync_all().await,
             _ => self.mount.fsync_dir(Ino::ROOT).await,
         }
+    }
+
+    /// What is not in the table.
+    async fn beside(&mut self) -> Result<(), Fault> {
+        match self.rng.below(5) {
+            0 => {
+                let dir = self.dir().await?;
+                self.mount.fsync_dir(dir).await
+            }
+            1 | 2 => self.chown().await,
+            3 => self.readlink().await,
+            _ => self.attribute_of_a_directory().await,
+        }
+    }
+
+    async fn attribute_of_a_directory(&mut self) -> Result<(), Fault> {
+        let dir = self.dir().await?;
+        if self.one_in(2) {
+            return self.mount.get_xattr(dir).await;
+        }
+        let value = (!self.one_in(4)).then(|| self.rng.below(1000) as u32);
+        self.mount.set_xattr(dir, value).await
+    }
+
+    /// Links are few: without one that is found there is one more.
+    async fn readlink(&mut self) -> Result<(), Fault> {
+        match self.found(Some(FileKind::Symlink)).await? {
+            Some(found) => self.mount.readlink(found.ino).await,
+            None => {
+                let at = self.place().await?;
+                self.mount.symlink(at, false).await.map(|_| ())
+            }
+        }
+    }
+
+    /// Sets owner, group or both. Mostly nothing else has them, but now and then they are as before.
+    async fn chown(&mut self) -> Result<(), Fault> {
+        let Some(found) = self.found(None).await? else { return Ok(()) };
+        let which = self.rng.below(3);
+        let uid = (which != 0).then(|| self.rng.below(IDS) as u32);
+        let gid = (which != 1).then(|| self.rng.below(IDS) as u32);
+        self.mount.chown(found.ino, (uid, gid)).await
     }
 
     /// The kernel is short of memory.

@@ -349,7 +349,7 @@ fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
 fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() {
     let seen = |mode| {
         let kind = types::FileKind::Regular;
-        Outcome::Attr(Seen { kind, mode, nlink: 1, size: 0 })
+        Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 })
     };
     let story = |set: (u64, u64), look: (u64, u64)| {
         let call = |op, outcome, (begun, ended)| Call {
@@ -559,7 +559,11 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
     let mode = |client, mode| (client, Op::SetMode(FILE, mode), Outcome::Done);
     let seen = |mode| {
         let kind = types::FileKind::Regular;
-        (3, Op::GetAttr(FILE), Outcome::Attr(Seen { kind, mode, nlink: 1, size: 0 }))
+        (
+            3,
+            Op::GetAttr(FILE),
+            Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 }),
+        )
     };
     let lost = |client| {
         let edits = Rc::default();
@@ -623,7 +627,7 @@ fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
         let mut story = Story::default().then(0, make(1, Regular), Outcome::Done);
         story.0[0].outcome = None;
         let story = story.then(0, Op::Lookup(AT), found()).lost(true, kept);
-        let seen = Seen { kind, mode: 0o755, nlink: 1, size: 0 };
+        let seen = Seen { kind, mode: 0o755, uid: 0, gid: 0, nlink: 1, size: 0 };
         let seen = Seen { nlink: if kind == Directory { 2 } else { 1 }, ..seen };
         let story = story.then(1, Op::Lookup(AT), Outcome::Found(None));
         story.then(1, make(2, kind), found()).then(1, Op::GetAttr(Ino(8)), Outcome::Attr(seen))
@@ -813,7 +817,9 @@ fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
 fn what_somebody_was_told_is_not_lost_whatever_else_ended_meanwhile() {
     let made = Outcome::Found(Some(FILE));
     let make = || Op::Make(AT, FileKind::Regular);
-    let mode = |mode| Outcome::Attr(Seen { kind: FileKind::Regular, mode, nlink: 1, size: 0 });
+    let mode = |mode| {
+        Outcome::Attr(Seen { kind: FileKind::Regular, mode, uid: 0, gid: 0, nlink: 1, size: 0 })
+    };
     let missing = || (1, Op::Lookup(AT), Outcome::Found(None));
     let stories = || {
         [
@@ -843,4 +849,37 @@ fn what_somebody_was_told_is_not_lost_whatever_else_ended_meanwhile() {
         story.remove(unseen);
         assert_eq!(told_and_lost(story, false), [false, false], "story {nth} untold");
     }
+}
+
+#[test]
+fn an_owner_is_as_it_was_set_last_unless_that_is_lost() {
+    let set = |uid, gid| Op::SetOwner { ino: FILE, uid, gid };
+    let seen = |uid, gid| {
+        let kind = types::FileKind::Regular;
+        Outcome::Attr(Seen { kind, mode: 0o644, uid, gid, nlink: 1, size: 0 })
+    };
+    let story = |kept, uid, gid| {
+        let create = Op::Create { at: AT, exclusive: true, file: 1 };
+        Story::default()
+            .then(0, create, Outcome::Found(Some(FILE)))
+            .then(0, set(Some(3), Some(4)), Outcome::Done)
+            .then(0, Op::SyncNames, Outcome::Done)
+            .then(0, set(None, Some(5)), Outcome::Done)
+            .then(0, Op::GetAttr(FILE), seen(3, 5))
+            .lost(true, kept)
+            .then(1, Op::GetAttr(FILE), seen(uid, gid))
+    };
+    assert!(story(0, 3, 5).holds() && story(1, 3, 5).holds() && story(1, 3, 4).holds());
+    assert!(!story(0, 3, 4).holds(), "nothing was lost");
+    assert!(!story(1, 0, 5).holds() && !story(1, 0, 0).holds(), "it was synced");
+}
+
+#[test]
+fn a_symbolic_link_leads_where_it_was_made_to_lead() {
+    let story = |target| {
+        let made = Outcome::Found(Some(FILE));
+        let start = Story::default().then(0, Op::Symlink(AT, 3), made);
+        start.then(1, Op::ReadLink(FILE), Outcome::Target(target)).holds()
+    };
+    assert!(story(3) && !story(4) && !story(0));
 }

@@ -73,6 +73,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::LocksNotReclaimed, 804, MODEL),
     (Bug::LockKeptByNobody, 38, MODEL),
     (Bug::KernelPagesKept, 18, MODEL),
+    (Bug::GroupKept, 1, MODEL),
 ];
 
 /// The run of a seed, with the faults and the format that the table was made with.
@@ -104,7 +105,8 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     };
     // Half of the seeds have content beside inodes.
     let usual_format = bug != Bug::ContentNotCut;
-    Plan { faults, workload, usual_format, ..Plan::new(seed) }
+    let usual_operations = bug != Bug::GroupKept;
+    Plan { faults, workload, usual_format, usual_operations, ..Plan::new(seed) }
 }
 
 /// What no seed has shown so far: a test of its own does (`a_durable_request_whose_answer_was_lost…` in

@@ -41,6 +41,8 @@ bugs! {
     ChecksumIgnored,
     /// The address that a metadata block carries is not looked at.
     AddressIgnored,
+    /// An owner is set, and the group that is set with it is not.
+    GroupKept,
     /// Names of a directory are changed without asking others for their right to them.
     RecallSkipped,
     /// A client answers a recall of names and goes on using them.

@@ -2,7 +2,7 @@
 
 use proto::mds::{InoRef, OpReply, SetAttr, SetTime};
 use store::{Stop, Txn};
-use types::{Attr, Fault, FileKind, Ino, Rights, Timestamp};
+use types::{Attr, Bug, Fault, FileKind, Ino, Rights, Timestamp, planted};
 
 use super::acl::{self, Acl};
 use crate::cx::Cx;
@@ -32,7 +32,8 @@ pub fn set_attr(
         attr.mode = without_setid(&attr);
     }
     attr.uid = set.uid.unwrap_or(attr.uid);
-    attr.gid = set.gid.unwrap_or(attr.gid);
+    let gid = set.gid.filter(|_| set.uid.is_none() || !planted(Bug::GroupKept));
+    attr.gid = gid.unwrap_or(attr.gid);
     let time = |set: &Option<SetTime>, old: Timestamp| match set {
         None => old,
         Some(SetTime::Now {}) => cx.now,

@@ -389,6 +389,29 @@ fn whoever_falls_silent_before_it_has_claimed_everything_may_have_held_anything(
 }
 
 #[test]
+fn who_is_heard_again_while_the_absent_are_evicted_is_not_evicted() {
+    run(|bed| async move {
+        let (absent, late) = (bed.client("absent").await, bed.client("late").await);
+        absent.sync().await;
+        late.sync().await;
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        assert_eq!(late.connect(late.id()).await.unwrap().state, RECOVERED);
+        data.stall(true);
+        while !bed.logged("has not come back") {
+            bed.sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(late.connect(late.id()).await.unwrap().state, RECOVERED);
+        bed.sleep(Duration::from_secs(1)).await;
+        assert!(!bed.logged("is out"), "the device has not flushed");
+        late.call(Op::ReclaimDone {}).await.unwrap();
+        data.stall(false);
+        late.file(ROOT, "after").await;
+        assert!(bed.logged("is out") && !bed.logged("did not finish its recovery"));
+    });
+}
+
+#[test]
 fn an_open_orphan_survives_the_restart_and_others_are_freed() {
     run(|bed| async move {
         let c = bed.client("c").await;
@@ -404,7 +427,13 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         let leases =
             vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, parts: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
+        c.stubborn();
         c.call(Op::ReclaimDone {}).await.unwrap();
+        for _ in &inos {
+            let (ino, seq, give) = c.recall().await;
+            let still_open = ino == inos[0];
+            c.call(Op::Return { ino, seq, give, still_open, part: None }).await.unwrap();
+        }
         bed.sleep(Duration::from_millis(500)).await;
         let held = c.attr(inos[0]).await.unwrap();
         assert_eq!(held.rights, Rights::OPEN);

@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     locks: RefCell<BTreeMap<Ino, Semaphore>>,
     pub cache: RefCell<Cache>,
     pub pages: RefCell<BTreeMap<Ino, Rc<Pages>>>,
+    /// Targets of symbolic links, which never change (CACHE_SYMLINKS).
+    pub targets: RefCell<BTreeMap<Ino, Vec<u8>>>,
     /// Inodes that processes use, and how often.
     used: RefCell<BTreeMap<Ino, u32>>,
     pub calls: Calls,
@@ -125,6 +127,7 @@ impl Caches {
             locks: RefCell::default(),
             cache: RefCell::new(cache),
             pages: RefCell::default(),
+            targets: RefCell::default(),
             used: RefCell::default(),
             calls: Calls::default(),
             changing: Marks::default(),

@@ -15,14 +15,11 @@ use env::IoBuf;
 use env::sync::Permit;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
-use crate::call::{At, NameNo, name_text};
+use crate::call::{At, NameNo, TargetNo, name_text, target_text};
 use crate::kernel::cache::{Asked, Cache};
 use crate::kernel::calls::{Given, GoesOn};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
-
-/// What symbolic links hold.
-const SYMLINK: &[u8] = b"target";
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +259,7 @@ impl Vfs {
         let ino = entry.attr.ino;
         if self.cache(|cache| cache.supersedes(&entry.attr, entry.generation)) {
             self.caches.0.pages.borrow_mut().remove(&ino);
+            self.caches.0.targets.borrow_mut().remove(&ino);
         }
     }
 
@@ -357,22 +355,59 @@ impl Vfs {
         Ok(Told { attr, blurred: false, kept })
     }
 
-    /// mknod, mkdir, symlink.
+    /// mknod, mkdir.
     ///
     /// # Errors
     /// Those of the client.
     pub async fn make(&self, at: At, kind: FileKind) -> Result<Found, Fault> {
-        let changing = Rc::new(self.caches.change(&[at.dir]));
-        let asked = self.ask().unquestioned();
+        let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
+        let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
+        let work = async move {
+            let place = Place { dir: at.dir, name: &name };
+            client.mknod(&caller, place, node).await
+        };
+        self.make_by(at, work).await
+    }
+
+    /// symlink(2).
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn symlink(&self, at: At, target: TargetNo) -> Result<Found, Fault> {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
-            if kind == FileKind::Symlink {
-                return client.symlink(&caller, place, SYMLINK).await;
-            }
-            let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
-            client.mknod(&caller, place, node).await
+            client.symlink(&caller, place, target_text(target).as_bytes()).await
         };
+        self.make_by(at, work).await
+    }
+
+    /// The target of a symbolic link, which the kernel keeps.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
+        if let Some(target) = self.caches.0.targets.borrow().get(&ino) {
+            return Ok(target.clone());
+        }
+        self.ask();
+        let (client, generation) = (self.client.clone(), self.generation(ino));
+        let work = async move { client.readlink(ino).await };
+        let target = self.call(work, |_| Given::Nothing, &Rc::new(())).await?;
+        self.caches.wake().await;
+        if self.caches() && self.generation(ino) == generation {
+            self.caches.0.targets.borrow_mut().insert(ino, target.clone());
+        }
+        Ok(target)
+    }
+
+    async fn make_by(
+        &self,
+        at: At,
+        work: impl Future<Output = Result<Entry, Fault>> + 'static,
+    ) -> Result<Found, Fault> {
+        let changing = Rc::new(self.caches.change(&[at.dir]));
+        let asked = self.ask().unquestioned();
         let answer = self.call(work, Given::entry, &changing).await;
         if let Ok(entry) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
@@ -809,6 +844,7 @@ impl Vfs {
             }
             let lookups = self.cache(|cache| cache.forget(ino));
             self.caches.0.pages.borrow_mut().remove(&ino);
+            self.caches.0.targets.borrow_mut().remove(&ino);
             self.caches.0.notifier.forgotten(ino);
             self.client.forget(ino, lookups);
         }

@@ -74,6 +74,7 @@ impl Options {
             time: self.time,
             timing: args.timing,
             usual_format: args.usual_format,
+            usual_operations: args.usual_operations,
             all_orders: args.all_orders,
             ..usual
         }
