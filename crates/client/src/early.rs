@@ -83,8 +83,10 @@ impl Core {
             core.session.barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.settle_open(&inode).await,
-                // The newest recall ends it: the server takes nothing back under an older sequence.
-                None if core.early.take_of(ino, seq).is_some_and(|taken| taken.owes_open) => {
+                // An answer may have told of it, and it was forgotten since, with what it owed. The newest recall ends it:
+                // the server takes nothing back under an older sequence.
+                None if owes_open => {
+                    core.early.take_of(ino, seq);
                     core.give_back((ino, seq), Rights::OPEN, false, None).await;
                 }
                 None => {}
