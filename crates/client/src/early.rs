@@ -86,8 +86,13 @@ impl Core {
                 // An answer may have told of it, and it was forgotten since, with what it owed. The newest recall ends it:
                 // the server takes nothing back under an older sequence.
                 None if owes_open => {
+                    // What was asked for since may be told of it under this sequence.
                     core.early.take_of(ino, seq);
-                    core.give_back((ino, seq), Rights::OPEN, false, None).await;
+                    let (rights, order) = (Rights::OPEN, core.session.order());
+                    core.early.note(ino, Taken { seq, rights, order, owes_open: false });
+                    core.give_back((ino, seq), rights, false, None).await;
+                    core.session.barrier().await;
+                    core.early.take_of(ino, seq);
                 }
                 None => {}
             }
