@@ -49,8 +49,6 @@ impl State {
             node.loss = Some(Rc::new(Loss { client: call.client, hope: None, before }));
         }
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
-        // What failed half done may be noted with what another one had not synced (`half_edited`).
-        let mine = mine.or_else(|| (!node.dirty.is_empty()).then_some(0));
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {
             let mut dirty = node.dirty.remove(mine);
             let dirty = Rc::make_mut(&mut dirty);
@@ -203,18 +201,15 @@ impl State {
         let grew = matches!(edit, Edit::Write { .. });
         let edited = edited.iter().map(|edited| (edited, grew));
         let perhaps = Content::any_of(std::iter::once((content, false)).chain(edited));
-        // Another client's stays unsynced, if nothing was done; and this client's if that comes to the other's blocks.
-        let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
-        let mut any: Vec<usize> = mine.into_iter().collect();
-        if mine.is_none() {
-            any.extend((!node.dirty.is_empty()).then_some(0));
-            any.push(node.dirty.len());
+        if !node.is_dirty_of(call.client) {
             node.dirty.push(Rc::new(Dirty::new(call.client, content)));
         }
-        for at in any {
-            let dirty = Rc::make_mut(&mut node.dirty[at]);
-            dirty.changes(edit.blocks());
-            dirty.add(&perhaps, call.ended, false);
+        for dirty in node.dirty.iter_mut().map(Rc::make_mut) {
+            // Another client's changes of these blocks are unsynced still, if nothing was done, and stable, if a part was.
+            if dirty.client == call.client || dirty.touches(edit.blocks()) {
+                dirty.changes(edit.blocks());
+                dirty.add(&perhaps, call.ended, false);
+            }
         }
         node.body = Body::File(perhaps);
     }

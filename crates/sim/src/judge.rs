@@ -487,10 +487,9 @@ impl Search<'_> {
     /// The target takes effect, if it can here.
     fn take_target(&mut self, candidate: &Candidate) -> bool {
         match self.follow(candidate, self.target) {
-            _ if self.awaits_writes(candidate) => false,
             Ok(next) => {
                 next.into_iter().for_each(|next| _ = self.found.keep(next));
-                true
+                !self.awaits_writes(candidate)
             }
             Err(text) => {
                 self.expected = self.expected.take().or(Some(text));
@@ -554,8 +553,8 @@ impl Search<'_> {
         })
     }
 
-    /// Is the target what a device failed, and a write runs that failed with it? That is put into
-    /// the file first.
+    /// Is the target what a device failed, and a write runs that failed, too? What was lost may be its bytes, so it
+    /// is put into the file first, too; or it failed because of that, and was done later.
     fn awaits_writes(&self, candidate: &Candidate) -> bool {
         let target = &self.calls[self.target];
         let Op::Damaged { ino: damaged, .. } = target.op else { return false };

@@ -25,7 +25,7 @@ impl Node {
         }
     }
 
-    fn is_dirty_of(&self, client: usize) -> bool {
+    pub(crate) fn is_dirty_of(&self, client: usize) -> bool {
         self.dirty.iter().any(|dirty| dirty.client == client)
     }
 

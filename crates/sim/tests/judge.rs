@@ -122,6 +122,49 @@ fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client
     assert!(!read(lost(0, 100), 0, None).holds());
 }
 
+#[test]
+fn what_failed_half_done_over_anothers_changes_is_one_of_what_that_one_may_lose() {
+    let punch = Op::Allocate { ino: FILE, mode: 3, offset: 0, len: 10, file: 2 };
+    let beside = Op::Write { ino: FILE, offset: Some(8192), len: 10, tag: 9, file: 2, sync: false };
+    let story = |fails: Outcome, read: Option<u32>| {
+        let story = Story::of_a_write().then(1, beside.clone(), Outcome::Done);
+        let story = story.then(1, punch.clone(), fails);
+        let story = story.then(1, Op::Fsync(FILE, 2), Outcome::Done).then_lost(0);
+        let bytes = read.map_or_else(|| vec![0; 10], |tag| pattern(tag, 0, 10));
+        let op = Op::Read { ino: FILE, offset: 0, len: 10 };
+        story.then(2, op, Outcome::Bytes(Rc::new(bytes)))
+    };
+    // Synced with what was punched by then: zeros, or as before.
+    assert!(story(Outcome::DeviceFailed, None).holds());
+    assert!(story(Outcome::DeviceFailed, Some(5)).holds());
+    assert!(!story(Outcome::Done, Some(5)).holds());
+    assert!(!story(Outcome::DeviceFailed, Some(6)).holds());
+}
+
+#[test]
+fn a_write_that_fails_because_of_an_earlier_loss_may_be_done_after_it() {
+    let sync = |tag| Op::Write { ino: FILE, offset: Some(0), len: 10, tag, file: 1, sync: true };
+    let plain = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 8, file: 2, sync: false };
+    let damaged = Op::Damaged { ino: FILE, flush: true, told: vec![(1, false)] };
+    let story = |fails: Outcome, tag| {
+        let Story(mut calls) = Story::of_a_write();
+        let mut step = |client, op, outcome, begun, ended| {
+            let outcome = Some(outcome);
+            calls.push(Call { client, op, outcome, guessed: false, applied: None, begun, ended });
+        };
+        step(0, sync(7), fails, 10, 21);
+        step(0, damaged.clone(), Outcome::Done, 11, 12);
+        step(1, plain.clone(), Outcome::Done, 13, 14);
+        let read = Op::Read { ino: FILE, offset: 0, len: 10 };
+        step(2, read, Outcome::Bytes(Rc::new(pattern(tag, 0, 10))), 30, 31);
+        Story(calls)
+    };
+    assert!(story(Outcome::DeviceFailed, 8).holds());
+    assert!(story(Outcome::DeviceFailed, 7).holds());
+    assert!(!story(Outcome::DeviceFailed, 6).holds());
+    assert!(!story(Outcome::Failed(Fault::NoSpace), 7).holds());
+}
+
 /// A process of client 0 has a file open so many times and holds a lock of it; it ends, while client 1 tries to lock the file.
 fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
     let lock = |client: u64, exclusive| Op::Lock {
