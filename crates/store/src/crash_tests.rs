@@ -370,7 +370,15 @@ fn a_failed_write_or_flush_poisons_the_store_and_loses_nothing_acknowledged() {
             disk.heal();
             let what = format!("{action:?} {nth} fails");
             recover(nth, &disk.stable_only(), &work.models, acked, &what);
+            // The device goes on without having lost power: what a flush failed no flush of another store makes stable.
+            disk.record();
             recover(nth, &disk, &work.models, acked, &what);
+            for point in
+                disk.recording().unwrap().crash_images(CrashOptions { seed: nth, subsets: 2 })
+            {
+                let what = format!("{what}; in recovery: {}", point.description);
+                recover(nth, point.disk(), &work.models, acked, &what);
+            }
             if !failed {
                 survived += 1;
                 if survived == 3 {

@@ -115,6 +115,7 @@ impl Mfs {
         let log = if options.read_only {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
+            recovery::write_again(&device, &superblock, newest, &redone).await?;
             settle(&device, &mut superblock, newest, &mut cache, end).await?
         };
         let mut state = State::new(superblock.clone(), log, cache);
@@ -268,7 +269,7 @@ async fn settle(
     cache: &mut Cache,
     end: End,
 ) -> Result<Log, StoreError> {
-    // The log may lie in a volatile cache of the device: nothing goes home before it is stable.
+    // The log lies in a volatile cache of the device, perhaps: nothing goes home before it is stable.
     device.flush().await?;
     while let Some(mut sweep) = Sweep::begin(cache, end.lsn) {
         let mut last = false;

@@ -11,7 +11,10 @@
 //!   than what was dirty then and what is since: redo needs about as much memory as the store had, at
 //!   most half as much again;
 //! - redo changes only the cache until all of it has been done, so it may be
-//!   interrupted and begun again at any moment.
+//!   interrupted and begun again at any moment;
+//! - what it read may never become stable by a flush, if one has failed for it since it was written and the device has not
+//!   lost power: the newest groups and the newest copy of the superblock are written again, as they are, and flushed, before
+//!   anything that they changed goes home, and before the other copy is written.
 //!
 //! Step by step:
 //! 1. A whole group at position p has p and the file system's UUID in its header, a length that ends at most one
@@ -45,6 +48,9 @@ use crate::superblock::{SuperError, Superblock};
 
 /// Bytes of a group that is still searched for behind the end of the log.
 pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of the newest groups that are written again. A flush that fails takes one group with it at most, for one is on its way at a
+/// time; those behind it were made durable by others before the store had its answer.
+const AGAIN: u64 = 16 << 20;
 const CHUNK: u64 = 1 << 20;
 /// Pieces of the log that are asked of the device before redo comes to them, once it reads one after the other.
 const AHEAD: usize = 4;
@@ -178,6 +184,8 @@ pub(crate) struct Damaged {
 pub(crate) struct Redone {
     /// Where the log ended.
     pub(crate) end: End,
+    /// Where its newest groups begin, the last one last.
+    pub(crate) newest: VecDeque<Lsn>,
     /// Only with `repair`.
     pub(crate) damage: Vec<Damaged>,
     /// The last change of the roots behind the tail, if it has no image there.
@@ -199,6 +207,7 @@ pub(crate) async fn redo(
     let mut redo = Redo { superblock, cache, at_home: BTreeMap::new(), error: None };
     let mut end = End { lsn: superblock.tail, previous: Lsn(0), groups: 0 };
     let mut epoch = Epoch(0);
+    let mut newest = VecDeque::new();
     loop {
         let (found, group) = reader.group(end, epoch).await?;
         let beyond = match found {
@@ -215,6 +224,10 @@ pub(crate) async fn redo(
         end.previous = end.lsn;
         end.lsn.0 += padded(group.len() as u64);
         end.groups += 1;
+        newest.push_back(end.previous);
+        while newest.len() > 1 && newest[0].0 + AGAIN < end.lsn.0 {
+            newest.pop_front();
+        }
     }
     let mut at_home = redo.at_home;
     let roots = at_home.get(&ROOTS_BLOCK).copied();
@@ -228,7 +241,29 @@ pub(crate) async fn redo(
         Some(_) => put_back(device, superblock, cache, end.lsn, &damaged).await?,
         None => Vec::new(),
     };
-    Ok(Redone { end, damage, roots })
+    Ok(Redone { end, newest, damage, roots })
+}
+
+/// Writes the newest copy of the superblock and the newest groups of a log that was redone again, each with the bytes that it has.
+///
+/// # Errors
+/// `Io`; `DamagedLog` if one is not there any more.
+pub(crate) async fn write_again(
+    device: &Device,
+    superblock: &Superblock,
+    newest_copy: usize,
+    redone: &Redone,
+) -> Result<(), StoreError> {
+    let place = Superblock::place(newest_copy, superblock.blocks);
+    let copy = device.read(place, 1).await?;
+    device.write_bytes(place.0 * BLOCK_U64, copy).await?;
+    let mut reader = LogReader::new(device, superblock);
+    for &lsn in &redone.newest {
+        let lost = StoreError::DamagedLog { lsn: lsn.0, what: "a group is gone that was there" };
+        let group = reader.whole_group(lsn).await?.ok_or(lost)?;
+        device.write_log(superblock, lsn, &group).await?;
+    }
+    Ok(())
 }
 
 /// Puts back what the log, which ends at `end`, has of damaged blocks; says what became of each.

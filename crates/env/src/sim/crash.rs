@@ -5,7 +5,7 @@
 //!   write whole or torn at 512 bytes;
 //! - images of several disks that were recorded together are of one moment.
 
-use super::disk::{SimDisk, Write, apply};
+use super::disk::{SimDisk, Write, apply, make_stable};
 use super::image::{Image, PAGE, Page, SECTOR};
 use super::rng::SimRng;
 use std::sync::Arc;
@@ -223,13 +223,8 @@ impl Recording {
     }
 
     fn settle(&mut self, ids: &[u64]) {
-        let stable = &mut self.stable;
-        self.unstable.retain(|write| {
-            let settled = ids.binary_search(&write.id).is_ok();
-            if settled {
-                apply(stable, write);
-            }
-            !settled
+        make_stable(&mut self.unstable, &mut self.stable, &|write| {
+            ids.binary_search(&write.id).is_ok() && !write.stuck
         });
     }
 }

@@ -83,7 +83,7 @@ pub(crate) struct Write {
     pub(crate) pages: Vec<Page>,
     pub(crate) completed: bool,
     /// A flush that should have covered it failed: no later one does. It is of one page.
-    stuck: bool,
+    pub(crate) stuck: bool,
 }
 
 impl Write {
@@ -198,15 +198,23 @@ impl State {
     }
 
     fn make_stable(&mut self, covers: &dyn Fn(&Write) -> bool) {
-        let State { unstable, stable, .. } = self;
-        let fresh: Vec<Write> = unstable.extract_if(.., |write| covers(write)).collect();
-        for write in &fresh {
-            apply(stable, write);
-        }
-        unstable.retain(|old| {
-            !old.stuck || !fresh.iter().any(|new| new.id > old.id && new.covers(old.first_page))
-        });
+        make_stable(&mut self.unstable, &mut self.stable, covers);
     }
+}
+
+/// Puts those writes that are stable now in place. What a flush failed before, of the same pages, is gone.
+pub(crate) fn make_stable(
+    unstable: &mut Vec<Write>,
+    stable: &mut Image,
+    covers: &dyn Fn(&Write) -> bool,
+) {
+    let fresh: Vec<Write> = unstable.extract_if(.., |write| covers(write)).collect();
+    for write in &fresh {
+        apply(stable, write);
+    }
+    unstable.retain(|old| {
+        !old.stuck || !fresh.iter().any(|new| new.id > old.id && new.covers(old.first_page))
+    });
 }
 
 /// Puts a write's pages in place.
