@@ -108,9 +108,11 @@ impl Core {
             });
         }
         inode.give(give & Rights::OPEN, self.session.order());
-        // The server may have restarted since, and given some of that anew.
+        // The server may have restarted since, and given some of that anew. What is not held is given up under the sequence that
+        // the return names, too: an answer under way may still tell of it.
         let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
         let anew = if last > seq { held & soft } else { Rights::empty() };
+        inode.give(kept_by_mistake(give - anew - Rights::WHOLE), self.session.order());
         self.give_back((ino, last.max(seq)), give - anew, still_open, part).await;
     }
 
