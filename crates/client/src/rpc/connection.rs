@@ -171,7 +171,7 @@ impl Session {
         if welcome.state != mds::RECOVERED || welcome.epoch != state.epoch {
             // What a server of before did not answer of its recovery is not for this one,
             // where all begins anew: to say first that all is done would be the end of it.
-            state.recovery_unanswered = None;
+            (state.recovery_unanswered, state.recovery_sent) = (None, None);
         }
         if welcome.state == mds::RESUMED {
             // Where a recovery is done of which this client has not heard the last answer.
@@ -277,8 +277,9 @@ impl Session {
             .pending
             .values_mut()
             .map(|pending| {
-                pending.sent = now;
-                pending.on_its_way = true;
+                if !std::mem::replace(&mut pending.on_its_way, true) {
+                    pending.sent = now;
+                }
                 (pending.order, pending.request.clone())
             })
             .collect();

@@ -113,6 +113,8 @@ struct Pending {
     request: Rc<Request>,
     /// Number of the request, in the order of making.
     order: u64,
+    /// When it went out first: the answer may be to that, however often it was sent again since. It may have come over this
+    /// connection before the client, which stood still, sent it there.
     sent: Instant,
     /// The server may have it.
     on_its_way: bool,
@@ -150,6 +152,8 @@ struct State {
     /// Sequence of the recovery slot, and its request if that has no answer.
     recovery_seq: u32,
     recovery_unanswered: Option<Request>,
+    /// The last request of a recovery, and when it went out first.
+    recovery_sent: Option<(Ticket, Instant)>,
     kept: KeptRequests,
     /// How often answered changes were lost with a session.
     losses: u64,
@@ -636,6 +640,7 @@ impl Session {
                 recovery: None,
                 recovery_seq: 0,
                 recovery_unanswered: None,
+                recovery_sent: None,
                 kept: KeptRequests::default(),
                 losses: 0,
                 client: ClientId(0),

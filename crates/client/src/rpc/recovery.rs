@@ -146,20 +146,23 @@ impl Session {
     }
 
     async fn recovery_request(&self, number: u64, request: Request) -> Result<Reply, Broken> {
-        let receiver = {
+        let (sent, receiver) = {
             let mut state = self.state.borrow_mut();
             if state.connection != number || state.phase != Phase::Recovering {
                 return Err(Broken);
             }
             let ticket = Ticket { slot: request.slot, seq: request.seq };
+            // The answer may be to what went over the connection before.
+            let before = state.recovery_sent.filter(|(known, _)| *known == ticket);
+            let sent = before.map_or(self.env.now(), |(_, sent)| sent);
+            state.recovery_sent = Some((ticket, sent));
             let (sender, receiver) = oneshot();
             state.recovery = Some((ticket, sender));
             let request = self.put(&mut state, request);
             // A replay is known by its number wherever it is sent again.
             state.recovery_unanswered = Some(request).filter(|request| request.replay.is_none());
-            receiver
+            (sent, receiver)
         };
-        let sent = self.env.now();
         let reply = receiver.await.ok_or(Broken)?;
         let mut state = self.state.borrow_mut();
         // The session may have been lost since the answer came.

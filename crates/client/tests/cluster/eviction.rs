@@ -71,6 +71,37 @@ fn nothing_is_answered_from_memory_after_the_lease_has_run_out() {
 }
 
 #[test]
+fn an_answer_to_what_was_sent_before_a_client_stood_still_gives_it_no_lease_back() {
+    check(6, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        for mount in [&a, &b] {
+            assert!(mount.find(Ino::ROOT, "new").await.is_none());
+        }
+        // The server reads the request when it goes on, and asks b for its right first. By then there is another connection, over
+        // which the answer comes, and a stands still before it has heard of that.
+        cluster.world.pause("mds");
+        let client = a.client.clone();
+        cluster.env.spawn(async move {
+            let _ = client.setxattr(&ROOT, Ino::ROOT, b"user.k", b"1", 0, false).await;
+        });
+        cluster.env.sleep(LEASE * 3 / 2).await;
+        cluster.world.pause("a");
+        cluster.world.resume("mds");
+        cluster.env.sleep(LEASE / 2).await;
+        cluster.world.block("mds", "a");
+        b.mkdir(Ino::ROOT, "new").await.unwrap();
+        cluster.world.resume("a");
+        for _ in 0..1_000 {
+            assert_eq!(a.client.lease_left(), Duration::ZERO);
+            cluster.env.sleep(Duration::from_micros(10)).await;
+        }
+        assert_eq!(a.client.status().evictions, 0, "it has not heard of it yet");
+        cluster.world.heal();
+        assert!(a.find(Ino::ROOT, "new").await.is_some());
+    });
+}
+
+#[test]
 fn a_dead_client_does_not_keep_others_out_for_longer_than_its_lease() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
