@@ -2,6 +2,7 @@
 
 use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
+use types::limits::CONTENT_MAX;
 use types::{
     Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
     Timestamp, Uuid,
@@ -341,6 +342,24 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
+}
+
+#[test]
+fn content_beside_inodes_is_dumped_and_no_block_of_data_is_missed() {
+    for size in SlotSize::ALL {
+        let mfs = formatted_inline(size);
+        run(&mfs, |txn| {
+            for (text, len) in [("in the slot", 100), ("in a blob", CONTENT_MAX)] {
+                let name = Name::new(text.as_bytes()).unwrap();
+                let ino = txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)?;
+                txn.set_content(ino, &vec![b'c'; len])?;
+                assert_eq!(txn.attr(ino)?.unwrap().blocks, 1);
+            }
+            Ok(())
+        });
+        let told = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+        assert_eq!((told.inodes, told.damaged_count), (3, 0), "{size:?}: {:?}", told.damaged);
+    }
 }
 
 #[test]
