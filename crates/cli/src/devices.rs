@@ -52,7 +52,7 @@ mod tests {
     fn every_error_of_a_store_names_its_device_once() {
         let refused = StoreError::Refused("/dev/sdz: is a data device".into());
         let io = StoreError::io("reading", "/dev/sdz", &ErrorKind::TimedOut.into());
-        let corrupt = StoreError::Corrupt { block: MetaBlock(7), what: "checksum" };
+        let corrupt = StoreError::corrupt(MetaBlock(7), "checksum");
         let log = StoreError::DamagedLog { lsn: 7, what: "hole" };
         for error in [refused, io, corrupt, log, StoreError::Poisoned("why".into())] {
             let text = naming("/dev/sdz", &error);

@@ -9,6 +9,7 @@ use types::{ClientId, Fault, MetaBlock};
 
 use crate::block::BlockType;
 use crate::error::Stop;
+use crate::format::blob::Whose;
 use crate::format::reply::{
     REPLY_MAX, SETTING_MAX, decode_setting, encode_setting, get_reply, put_reply, reply_key,
     reply_owner,
@@ -42,8 +43,9 @@ impl Txn<'_> {
         let all = CLIENTS.range(self, &[0; 8], usize::MAX)?;
         all.into_iter()
             .map(|(key, value)| {
-                let info = self.read_info(u64::from_le_bytes(value))?;
-                Ok((ClientId(u64::from_be_bytes(key)), info))
+                let client = ClientId(u64::from_be_bytes(key));
+                let info = self.read_info(client, u64::from_le_bytes(value))?;
+                Ok((client, info))
             })
             .collect()
     }
@@ -82,7 +84,7 @@ impl Txn<'_> {
         }
         let blob = u64::from_le_bytes(info);
         if blob != 0 {
-            self.free_blob(MetaBlock(blob))?;
+            self.free_blob(MetaBlock(blob), Whose::client(client))?;
         }
         QUARANTINES.remove(self, &key)?;
         CLIENTS.remove(self, &key)?;
@@ -150,10 +152,10 @@ impl Txn<'_> {
         Ok(())
     }
 
-    fn read_info(&self, blob: u64) -> Result<Vec<u8>, Stop> {
+    fn read_info(&self, client: ClientId, blob: u64) -> Result<Vec<u8>, Stop> {
         match blob {
             0 => Ok(Vec::new()),
-            block => self.read_blob(MetaBlock(block), CLIENT_INFO_MAX),
+            block => self.read_blob(MetaBlock(block), CLIENT_INFO_MAX, Whose::client(client)),
         }
     }
 
@@ -162,13 +164,14 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::TooBig));
         }
         let old = old.filter(|&block| block != 0).map(MetaBlock);
+        let whose = Whose::client(client);
         let blob = match (info.is_empty(), old) {
             (true, Some(block)) => {
-                self.free_blob(block)?;
+                self.free_blob(block, whose)?;
                 MetaBlock(0)
             }
             (true, None) => MetaBlock(0),
-            (false, old) => self.write_blob(old, info, ROOTS_BLOCK)?,
+            (false, old) => self.write_blob(old, info, whose, ROOTS_BLOCK)?,
         };
         CLIENTS.insert(self, &client.0.to_be_bytes(), &blob.0.to_le_bytes())?;
         Ok(())

@@ -4,11 +4,14 @@
 //! damage is reported with its address; a failed write or flush poisons the
 //! store, because what is on the device is then unknown.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
 
 use types::{Fault, MetaBlock};
+
+use crate::format::blob::Whose;
 
 /// Why the body of a transaction stopped before its end. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +29,23 @@ pub enum Stop {
     Fault(Fault),
     /// The block's content makes no sense.
     Corrupt(MetaBlock, &'static str),
+    /// The block is of another blob than the one that led to it.
+    Foreign(MetaBlock, Misled),
+}
+
+/// Whose blob a block was to be of, and whose it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Misled {
+    /// As what led to it says.
+    pub expected: Whose,
+    /// As it says itself.
+    pub found: Whose,
+}
+
+impl fmt::Display for Misled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it has the {}, where the {} should be", self.found, self.expected)
+    }
 }
 
 /// How many blocks before and behind others come along with them.
@@ -63,7 +83,7 @@ pub enum StoreError {
         /// Which one.
         block: MetaBlock,
         /// What is wrong with it.
-        what: &'static str,
+        what: Cow<'static, str>,
     },
     /// The log is damaged before its end.
     DamagedLog {
@@ -96,6 +116,11 @@ impl StoreError {
     pub fn io(what: &'static str, path: &str, error: &io::Error) -> StoreError {
         let (kind, error) = (error.kind(), Rc::from(error.to_string()));
         StoreError::Io { what, path: path.into(), kind, error }
+    }
+
+    /// A damaged block.
+    pub fn corrupt(block: MetaBlock, what: impl Into<Cow<'static, str>>) -> StoreError {
+        StoreError::Corrupt { block, what: what.into() }
     }
 
     /// The fault that a client is told.

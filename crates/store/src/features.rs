@@ -14,11 +14,13 @@
 //! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none is made |
 //! | needed | 6 | `namespace-index` | all directories are in the namespace index (7.4), and their slots say who made them (7.2) |
 //! | needed | 7 | `layout-blocks` | files may have layout blocks (8.1), and directories count how fragmented their files are (7.2) |
+//! | needed | 8 | `blob-owners` | blobs say whose they are (9); without it none does |
 //! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
 //!
 //! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
 //! u8 (1 to 32), and the name, of letters, digits and hyphens.
 
+use crate::format::blob::Form;
 use crate::format::slot::SlotSize;
 use crate::superblock::SuperError;
 
@@ -53,6 +55,9 @@ impl Feature {
     /// Files may have layout blocks.
     pub const LAYOUT_BLOCKS: Feature = Feature(7);
 
+    /// Blobs say whose they are.
+    pub const BLOB_OWNERS: Feature = Feature(8);
+
     /// All that this release knows, with their names.
     pub const KNOWN: &'static [(Feature, &'static str)] = &[
         (Feature::NAME_MAPS, "name-maps"),
@@ -63,6 +68,7 @@ impl Feature {
         (Feature::INLINE_DATA, "inline-data"),
         (Feature::NAMESPACE_INDEX, "namespace-index"),
         (Feature::LAYOUT_BLOCKS, "layout-blocks"),
+        (Feature::BLOB_OWNERS, "blob-owners"),
     ];
 
     /// Its name, if this release knows it.
@@ -84,8 +90,10 @@ impl Features {
     /// None: the format as it was first.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
     /// What a new file system gets unless a feature is taken away; others are added by whoever makes it.
-    pub const USUAL: Features =
-        Features::NONE.with(Feature::NAME_MAPS).with(Feature::NAMESPACE_INDEX);
+    pub const USUAL: Features = Features::NONE
+        .with(Feature::NAME_MAPS)
+        .with(Feature::NAMESPACE_INDEX)
+        .with(Feature::BLOB_OWNERS);
 
     /// Has it this feature?
     pub const fn has(&self, feature: Feature) -> bool {
@@ -125,6 +133,11 @@ impl Features {
             (_, _, true) => SlotSize::Bytes4096,
             _ => SlotSize::Bytes512,
         }
+    }
+
+    /// What the blocks of its blobs are like.
+    pub const fn blobs(self) -> Form {
+        if self.has(Feature::BLOB_OWNERS) { Form::Owned } else { Form::Silent }
     }
 
     /// These with slots of another size.

@@ -97,7 +97,7 @@ impl Inner {
         pins: &mut Pins<'_>,
     ) -> Result<(), StoreError> {
         let blocks = self.state.borrow().space.blocks;
-        let corrupt = |what| StoreError::Corrupt { block: first, what };
+        let corrupt = |what| StoreError::corrupt(first, what);
         let end = first.0.saturating_add(u64::from(count.max(1)));
         if end > blocks {
             return Err(corrupt("the address lies outside the device"));
@@ -223,7 +223,7 @@ impl Inner {
                     }
                 }
                 Err(_) if !asked.contains(&block.0) => {}
-                Err(what) => damage = damage.or(Some(StoreError::Corrupt { block, what })),
+                Err(what) => damage = damage.or(Some(StoreError::corrupt(block, what))),
             }
         }
         drop(state);

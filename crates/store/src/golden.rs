@@ -45,6 +45,7 @@ const GOLDENS: &[(&str, Features)] = &[
     ("v1-inline-data", USUAL.with(Feature::INLINE_DATA)),
     ("v1-namespace-index", USUAL.with(Feature::NAMESPACE_INDEX)),
     ("v1-layout-blocks", USUAL.with(Feature::LAYOUT_BLOCKS)),
+    ("v1-blob-owners", USUAL.with(Feature::INLINE_DATA).with(Feature::BLOB_OWNERS)),
     ("v1-slots-1024", USUAL.with_slots(SlotSize::Bytes1024)),
     ("v1-slots-2048", USUAL.with_slots(SlotSize::Bytes2048)),
     ("v1-slots-4096", USUAL.with_slots(SlotSize::Bytes4096)),

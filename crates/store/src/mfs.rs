@@ -181,7 +181,10 @@ impl Mfs {
                     }
                 }
                 Err(Stop::Fault(fault)) => return Err(StoreError::Fault(fault)),
-                Err(Stop::Corrupt(block, what)) => return Err(StoreError::Corrupt { block, what }),
+                Err(Stop::Corrupt(block, what)) => return Err(StoreError::corrupt(block, what)),
+                Err(Stop::Foreign(block, misled)) => {
+                    return Err(StoreError::corrupt(block, misled.to_string()));
+                }
                 Err(Stop::Miss(first, count)) => {
                     self.inner.fetch(first, count, Around::NOTHING, &mut pins).await?;
                 }

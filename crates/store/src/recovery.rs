@@ -237,7 +237,7 @@ pub(crate) async fn redo(
     }
     let damaged = check_at_home(device, superblock.uuid, at_home).await?;
     let damage = match damaged.last() {
-        Some(&(block, what)) if !repair => return Err(StoreError::Corrupt { block, what }),
+        Some(&(block, what)) if !repair => return Err(StoreError::corrupt(block, what)),
         Some(_) => put_back(device, superblock, cache, end.lsn, &damaged).await?,
         None => Vec::new(),
     };

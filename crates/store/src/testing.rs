@@ -55,6 +55,11 @@ pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
     made(blocks, crate::Features::USUAL)
 }
 
+/// An empty file system in memory, with these features.
+pub fn formatted_in_memory(features: crate::Features) -> crate::mfs::Mfs {
+    made(200_000, features)
+}
+
 fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     made_with_log(blocks, 0, features)
 }

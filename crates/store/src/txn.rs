@@ -10,6 +10,7 @@ use types::{DirNo, Epoch, HashMap, MetaBlock, Transno};
 
 use crate::block::{self, Block, BlockType};
 use crate::error::Stop;
+use crate::format::blob::Form;
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::SlotSize;
 use crate::metaspace::SpaceChange;
@@ -146,6 +147,11 @@ impl<'a> Txn<'a> {
         self.state.superblock.features.slots()
     }
 
+    /// What the blocks of this file system's blobs are like.
+    pub(crate) fn blobs(&self) -> Form {
+        self.state.superblock.features.blobs()
+    }
+
     /// The type of the content blocks of a chunk.
     pub(crate) fn content_of(&self, chunk: DirNo) -> BlockType {
         if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
@@ -227,7 +233,7 @@ impl<'a> Txn<'a> {
     }
 }
 
-fn wrong_type(wanted: BlockType) -> &'static str {
+pub(crate) fn wrong_type(wanted: BlockType) -> &'static str {
     match wanted {
         BlockType::Super => "not a superblock",
         BlockType::Roots => "not the block of roots",
@@ -237,7 +243,7 @@ fn wrong_type(wanted: BlockType) -> &'static str {
         | BlockType::Directory1024
         | BlockType::Directory2048
         | BlockType::Directory4096 => "not a directory block",
-        BlockType::Blob => "not a blob block",
+        BlockType::Blob | BlockType::OwnedBlob => "not a blob block",
         BlockType::Reply => "not a block of replies",
         BlockType::Table => "not a table block",
         BlockType::NameMap => "not a block of a name map",

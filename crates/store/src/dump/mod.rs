@@ -306,9 +306,13 @@ impl Dump<'_> {
     }
 
     async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
-        let said = self.read(|txn| txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))).await?;
-        let attr = match said {
-            Ok(attr) => attr,
+        let body = |txn: &mut Txn<'_>| {
+            let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+            // Content that lies with the inode is told as a block, and is none.
+            Ok((attr, txn.locate_live(ino)?.1.blocks()))
+        };
+        let (attr, blocks) = match self.read(body).await? {
+            Ok(said) => said,
             // Everything is below the root.
             Err(damage) if parent == 0 => {
                 return Err(DumpError::Damaged(format!("the root directory: {damage}")));
@@ -319,7 +323,7 @@ impl Dump<'_> {
                 return Ok(());
             }
         };
-        let (kind, nlink, blocks) = (attr.kind, attr.nlink, attr.blocks);
+        let (kind, nlink) = (attr.kind, attr.nlink);
         if kind == FileKind::Directory && !self.directories.insert(ino) {
             let name = String::from_utf8_lossy(&name).into_owned();
             let text = format!("a second name, {name:?}, leads to directory {ino}");

@@ -1,7 +1,10 @@
 //! What is dumped, loaded and dumped again is the same; damaged streams are refused.
 
+use std::collections::BTreeSet;
+
 use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
+use types::limits::CONTENT_MAX;
 use types::{
     Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
     Timestamp, Uuid,
@@ -10,7 +13,8 @@ use types::{
 use super::dump;
 use super::load::{LoadError, load, load_onto};
 use super::stream::{Inode, Reader, Record, StreamError, Writer, Zone};
-use crate::features::Features;
+use crate::features::{Feature, Features};
+use crate::format::blob::Form;
 use crate::format::slot::{self, SlotSize};
 use crate::fsck::{FsckOptions, check, fsck};
 use crate::mfs::Mfs;
@@ -18,7 +22,8 @@ use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
 use crate::open::OpenOptions;
 use crate::testing::{
-    formatted, formatted_inline, formatted_near, formatted_with, new_inode, now, run,
+    formatted, formatted_in_memory, formatted_inline, formatted_near, formatted_with, new_inode,
+    now, run,
 };
 
 fn dumped(mfs: &Mfs) -> Vec<u8> {
@@ -41,9 +46,12 @@ fn random_tree(seed: u64) -> Mfs {
 }
 
 fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
-    let mut rng = SimRng::new(seed);
     let near = seed.is_multiple_of(2);
-    let mfs = if near { formatted_near(size) } else { formatted_with(size) };
+    random_tree_on(seed, if near { formatted_near(size) } else { formatted_with(size) })
+}
+
+fn random_tree_on(seed: u64, mfs: Mfs) -> Mfs {
+    let mut rng = SimRng::new(seed);
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     run(&mfs, |txn| txn.grant(client, None, 3000));
     let (mut dirs, mut files) = (vec![Ino::ROOT], Vec::new());
@@ -341,6 +349,56 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
+}
+
+/// Types of the blocks of all blobs of inodes.
+fn forms(mfs: &Mfs) -> BTreeSet<Option<Form>> {
+    run(mfs, |txn| {
+        let (mut out, mut dirs) = (BTreeSet::new(), vec![Ino::ROOT]);
+        while let Some(dir) = dirs.pop() {
+            for entry in txn.readdir(dir, 0, 10_000)? {
+                for (first, _) in txn.locate_live(entry.ino)?.1.blobs() {
+                    out.insert(Form::of(txn.read(first)?));
+                }
+                dirs.extend((entry.kind == FileKind::Directory).then_some(entry.ino));
+            }
+        }
+        Ok(out)
+    })
+}
+
+#[test]
+fn a_dump_leads_from_blobs_that_say_nothing_to_such_that_say_whose_they_are_and_back() {
+    let silent = || formatted_in_memory(Features::USUAL.without(Feature::BLOB_OWNERS));
+    let owned = || formatted_in_memory(Features::USUAL);
+    let old = random_tree_on(9, silent());
+    let bytes = dumped(&old);
+    let new = loaded_into(owned(), &bytes).unwrap();
+    let back = loaded_into(silent(), &dumped(&new)).unwrap();
+    for (mfs, form) in [(old, Form::Silent), (new, Form::Owned), (back, Form::Silent)] {
+        assert!(dumped(&mfs) == bytes, "{form:?}");
+        assert_eq!(forms(&mfs), BTreeSet::from([Some(form)]));
+        mfs.forget_indexes();
+        assert_eq!(now(check(&mfs)).unwrap().problems, []);
+    }
+}
+
+#[test]
+fn content_beside_inodes_is_dumped_and_no_block_of_data_is_missed() {
+    for size in SlotSize::ALL {
+        let mfs = formatted_inline(size);
+        run(&mfs, |txn| {
+            for (text, len) in [("in the slot", 100), ("in a blob", CONTENT_MAX)] {
+                let name = Name::new(text.as_bytes()).unwrap();
+                let ino = txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)?;
+                txn.set_content(ino, &vec![b'c'; len])?;
+                assert_eq!(txn.attr(ino)?.unwrap().blocks, 1);
+            }
+            Ok(())
+        });
+        let told = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+        assert_eq!((told.inodes, told.damaged_count), (3, 0), "{size:?}: {:?}", told.damaged);
+    }
 }
 
 #[test]

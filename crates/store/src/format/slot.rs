@@ -53,6 +53,7 @@
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Extent, FileKind, Ino, MetaBlock, Timestamp};
 
+use super::blob::{What, Whose};
 use super::extent::{SEGMENT, decode_segment, encode_segment};
 use super::layout::BLOCKS_MAX;
 use super::namespace::Stream;
@@ -532,6 +533,22 @@ impl Slot {
     pub fn set_rest(&mut self, rest: &[u8]) {
         let (name, xattrs) = (self.name().to_vec(), self.xattrs().to_vec());
         self.set_tail(&name, &xattrs, rest);
+    }
+
+    /// First blocks of its blobs, and whose they are.
+    pub fn blobs(&self) -> Vec<(MetaBlock, Whose)> {
+        let all = [
+            (self.xattr_blob(), What::Xattrs),
+            (self.target_blob(), What::Target),
+            (self.content_blob(), What::Content),
+        ];
+        let each = |(first, what): (Option<u64>, What)| Some((MetaBlock(first?), self.whose(what)));
+        all.into_iter().filter_map(each).collect()
+    }
+
+    /// What its inode has, as a blob of it says it.
+    pub fn whose(&self, what: What) -> Whose {
+        Whose::inode(self.ino(), what)
     }
 
     /// First block of the xattr blob, if there is one.

@@ -6,7 +6,6 @@ use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::btree::{Inside, Tree};
 use crate::error::{Stop, StoreError};
-use crate::format::blob::BLOB_MAX;
 use crate::metaspace::BITS;
 use crate::mfs::Cost;
 use crate::superblock::Superblock;
@@ -28,7 +27,7 @@ impl Claims {
         out
     }
 
-    fn set(&mut self, block: u64) {
+    pub(super) fn set(&mut self, block: u64) {
         self.bits[(block / 64) as usize] |= 1 << (block % 64);
     }
 
@@ -114,28 +113,6 @@ impl Check {
             }
         }
         Ok(())
-    }
-
-    /// The bytes of a blob, whose blocks are claimed, and whether they are its alone; `None` if it
-    /// is damaged.
-    pub(super) async fn blob(
-        &mut self,
-        first: u64,
-        what: &str,
-    ) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
-        let first = MetaBlock(first);
-        if first.0 == 0 || first.0 >= self.blocks.blocks {
-            self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
-            return Ok(None);
-        }
-        let found =
-            self.read(|txn| Ok((txn.blob_blocks(first)?, txn.read_blob(first, BLOB_MAX)?))).await?;
-        let Some((blocks, bytes)) = found else { return Ok(None) };
-        let mut alone = true;
-        for block in blocks {
-            alone &= self.claim(block, 1, what);
-        }
-        Ok(Some((bytes, alone)))
     }
 
     /// Compares the bitmap with what is in use.

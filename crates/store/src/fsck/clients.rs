@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use types::{ClientId, Ino, MetaBlock};
 
+use super::blobs::Blob;
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::clients::CLIENT_INFO_MAX;
 use crate::error::StoreError;
+use crate::format::blob::Whose;
 use crate::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply, reply_owner};
 use crate::format::space::decode_frozen_key;
 use crate::trees::{CLIENTS, FROZEN, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
@@ -31,13 +33,13 @@ impl Check {
             if blob == 0 {
                 continue;
             }
-            match self.blob(blob, "description of a client").await? {
-                Some((bytes, true)) if bytes.len() <= CLIENT_INFO_MAX => {}
-                _ => {
-                    self.found(ProblemKind::BadRecord, Subject::Client(client), "description");
-                    self.plan.add(Fix::DropInfo(client));
-                }
+            let whose = Whose::client(client);
+            match self.blob(blob, whose).await? {
+                Blob::Whole(bytes) if bytes.len() <= CLIENT_INFO_MAX => continue,
+                Blob::Foreign => {}
+                _ => self.found(ProblemKind::BadRecord, Subject::Client(client), "description"),
             }
+            self.lacks(whose, None, Fix::DropInfo(client));
         }
         self.replies().await?;
         self.walk((SETTINGS, TreeName::Settings, "settings"), |check, key, value| {

@@ -75,7 +75,7 @@ pub(crate) fn run_fsck(disk: &SimDisk) -> Report {
     })
 }
 
-fn run_repair(disk: &SimDisk) -> Repaired {
+pub(crate) fn run_repair(disk: &SimDisk) -> Repaired {
     run_repair_with(disk, 2)
 }
 
@@ -364,9 +364,9 @@ fn one_to_eight_flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
         BlockType::Bitmap,
         BlockType::Tree,
         BlockType::Directory,
-        BlockType::Blob,
         BlockType::Reply,
         BlockType::Layout,
+        BlockType::OwnedBlob,
     ];
     assert_eq!(kinds.keys().copied().collect::<Vec<_>>(), all, "{kinds:?}");
     assert!(kinds[&BlockType::Tree] > 20 && kinds[&BlockType::Directory] > 100, "{kinds:?}");
@@ -439,7 +439,7 @@ fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
             // A leaf of the extent tree, or a layout block, held segments of the one file that has many; its second name
             // or attributes may have been in the block, too.
             // The target of a symlink was in its blob, and nowhere else.
-            let target = kind == BlockType::Blob && path.ends_with("/symlink");
+            let target = kind == BlockType::OwnedBlob && path.ends_with("/symlink");
             let big = now.is_some() && (path.ends_with("/big") || path.ends_with("/hard"));
             assert!(
                 now == Some(text) || big || target,
@@ -450,8 +450,8 @@ fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
         *mended.entry(kind).or_insert(0) += 1;
     }
     assert!(mended[&BlockType::Tree] > 20 && mended[&BlockType::Directory] > 100, "{mended:?}");
-    use BlockType::{Bitmap, Blob, Layout, Reply, Roots};
-    for kind in [Roots, Bitmap, Reply, Blob, Layout] {
+    use BlockType::{Bitmap, Layout, OwnedBlob, Reply, Roots};
+    for kind in [Roots, Bitmap, Reply, OwnedBlob, Layout] {
         assert!(mended.contains_key(&kind), "{mended:?}");
     }
 }
@@ -463,8 +463,8 @@ fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
     let mut rng = SimRng::new(8);
     let all = blocks_in_use(&disk);
     let mut images = 0;
-    use BlockType::{Bitmap, Blob, Directory, Layout, Tree};
-    for kind in [Bitmap, Tree, Directory, Blob, Layout] {
+    use BlockType::{Bitmap, Directory, Layout, OwnedBlob, Tree};
+    for kind in [Bitmap, Tree, Directory, OwnedBlob, Layout] {
         let of: Vec<u64> = all.iter().filter(|(_, of)| *of == kind).map(|(at, _)| *at).collect();
         let mut picks = vec![of[of.len() / 3], of[of.len() / 2], of[of.len() - 1]];
         picks.extend((kind == Tree).then(|| table_of_zones(&disk)));
@@ -591,7 +591,7 @@ std::thread_local! {
 fn what_is_lost_is_told_before_it_is_durable() {
     let disk = populated();
     wipe_log(&disk);
-    let kinds = [BlockType::Directory, BlockType::Blob, BlockType::Layout, BlockType::Tree];
+    let kinds = [BlockType::Directory, BlockType::OwnedBlob, BlockType::Layout, BlockType::Tree];
     let mut told_in_all = 0;
     for kind in kinds {
         let of: Vec<_> = blocks_in_use(&disk).into_iter().filter(|(_, of)| *of == kind).collect();
@@ -1046,7 +1046,7 @@ fn a_dump_of_a_damaged_tree_has_all_that_can_be_read_and_tells_the_rest() {
     for (at, kind) in blocks_in_use(&disk).into_iter().step_by(3) {
         if !matches!(
             kind,
-            BlockType::Directory | BlockType::Blob | BlockType::Layout | BlockType::Tree
+            BlockType::Directory | BlockType::OwnedBlob | BlockType::Layout | BlockType::Tree
         ) {
             continue;
         }
@@ -1085,9 +1085,11 @@ fn a_dump_of_a_damaged_tree_has_all_that_can_be_read_and_tells_the_rest() {
             assert!(explained, "{kind:?} {at}: {path} is gone or another: {told:?}");
         }
     }
-    use BlockType::{Blob, Directory, Layout, Tree};
+    use BlockType::{Directory, Layout, OwnedBlob, Tree};
     assert!(
-        [Blob, Directory, Layout, Tree].iter().all(|kind| tried.get(kind).is_some_and(|&n| n > 0)),
+        [OwnedBlob, Directory, Layout, Tree]
+            .iter()
+            .all(|kind| tried.get(kind).is_some_and(|&n| n > 0)),
         "{tried:?}"
     );
 }

@@ -18,6 +18,9 @@
 //! What a repair cannot keep is told ([`Lost`]); that it tells of all is tried block by block in `sweep_tests`.
 
 mod ahead;
+mod blobs;
+#[cfg(test)]
+mod blobs_tests;
 mod blocks;
 mod chunks;
 mod clients;
@@ -65,6 +68,7 @@ pub use repair::{Repaired, repair};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::features::Features;
+use crate::format::blob::Whose;
 use crate::mfs::Mfs;
 use crate::open::{Condition, OpenOptions, label};
 use crate::zones::{Labels, ZonePlace};
@@ -253,6 +257,7 @@ async fn whole_check(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Check, Store
     check.names().await?;
     check.space().await?;
     check.shares().await?;
+    check.find_blobs().await?;
     check.bitmap().await?;
     check.fragmentation();
     check.plan_stranded();
@@ -274,6 +279,8 @@ struct Check {
     pieces: Vec<space::Piece>,
     /// What the labels of the data zones say that were named.
     labels: Labels,
+    /// Blobs that could not be read.
+    lacking: BTreeMap<Whose, blobs::Lack>,
     /// Metadata blocks that were claimed twice.
     shared: BTreeSet<MetaBlock>,
     /// Content blocks that no chunk has, with inodes that are missing.
@@ -307,6 +314,7 @@ impl Check {
             ahead: ahead::Ahead::new(mfs, options.jobs),
             pieces: Vec::new(),
             labels: Labels::default(),
+            lacking: BTreeMap::new(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),
             greedy: BTreeMap::new(),

@@ -19,7 +19,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
 use crate::error::{Stop, StoreError};
 use crate::features::Feature;
-use crate::format::blob::decode_xattrs;
+use crate::format::blob::{What, decode_xattrs};
 use crate::format::extent::{extent_key, ino_of_key};
 use crate::format::lmap::{self, hash_of};
 use crate::format::namespace::Entry;
@@ -574,40 +574,38 @@ impl Check {
     }
 
     async fn xattrs(&mut self, at: SlotAt, slot: &Slot) -> Result<(), StoreError> {
-        let sound = match slot.xattr_blob() {
-            Some(block) => {
-                let blob = self.blob(block, "extended attributes").await?;
-                if let Some((_, false)) = blob {
-                    self.plan.add(Fix::CopyXattrs(at));
-                }
-                blob.is_some_and(|(bytes, _)| decode_xattrs(&bytes).is_some())
+        let (subject, drop) = (Subject::Inode(slot.ino()), Fix::DropXattrs(at));
+        let bytes = match slot.xattr_blob() {
+            Some(first) => {
+                let (whose, kind) = (slot.whose(What::Xattrs), ProblemKind::BadXattrs);
+                let read = self.inode_blob((at, first), whose, (kind, ""), drop.clone()).await?;
+                let Some(bytes) = read else { return Ok(()) };
+                bytes
             }
-            None => slot.xattrs().is_empty() || decode_xattrs(slot.xattrs()).is_some(),
+            None => slot.xattrs().to_vec(),
         };
-        if !sound {
-            self.found(ProblemKind::BadXattrs, Subject::Inode(slot.ino()), "");
-            self.plan.add(Fix::DropXattrs(at));
+        if !bytes.is_empty() && decode_xattrs(&bytes).is_none() {
+            self.found(ProblemKind::BadXattrs, subject, "");
+            self.plan.add(drop);
         }
         Ok(())
     }
 
     async fn target(&mut self, at: SlotAt, slot: &Slot) -> Result<(), StoreError> {
-        let bytes = match slot.target_blob() {
-            Some(block) => {
-                let blob = self.blob(block, "target of a symlink").await?;
-                if let Some((_, false)) = blob {
-                    self.plan.add(Fix::CopyTarget(at));
-                }
-                blob.map(|(bytes, _)| bytes)
+        let (size, kind) = (slot.attr().size, ProblemKind::BadTarget);
+        let detail = format!("size {size}");
+        let len = match slot.target_blob() {
+            Some(first) => {
+                let (whose, lost) = (slot.whose(What::Target), Fix::Target(at, None));
+                let read = self.inode_blob((at, first), whose, (kind, &detail), lost).await?;
+                let Some(bytes) = read else { return Ok(()) };
+                bytes.len()
             }
-            None => Some(slot.rest().to_vec()),
+            None => slot.rest().len(),
         };
-        let size = slot.attr().size;
-        let len = bytes
-            .map(|bytes| bytes.len() as u64)
-            .filter(|len| (1..=SYMLINK_MAX as u64).contains(len));
+        let len = Some(len as u64).filter(|len| (1..=SYMLINK_MAX as u64).contains(len));
         if len != Some(size) {
-            self.found(ProblemKind::BadTarget, Subject::Inode(slot.ino()), format!("size {size}"));
+            self.found(kind, Subject::Inode(slot.ino()), detail);
             self.plan.add(Fix::Target(at, len));
         }
         Ok(())
@@ -620,12 +618,12 @@ impl Check {
         let subject = Subject::Inode(ino);
         let len = match (slot.content_blob(), slot.content()) {
             (None, None) => return Ok(false),
-            (Some(block), _) => {
-                let blob = self.blob(block, "content of a file").await?;
-                if let Some((_, false)) = blob {
-                    self.plan.add(Fix::CopyContent(at));
-                }
-                blob.map_or(0, |(bytes, _)| bytes.len())
+            (Some(first), _) => {
+                let (whose, lost) = (slot.whose(What::Content), Fix::Content(at, false));
+                let kind = (ProblemKind::BadContent, "none can be read");
+                let read = self.inode_blob((at, first), whose, kind, lost).await?;
+                let Some(bytes) = read else { return Ok(false) };
+                bytes.len()
             }
             (_, Some(bytes)) => bytes.len(),
         };

@@ -13,6 +13,7 @@ use types::{ClientId, DirNo, FileKind, Ino, MetaBlock, PagId};
 
 use super::space::{Owner, Piece};
 use crate::features::Feature;
+use crate::format::blob::{What, Whose};
 use crate::format::chunk::CHUNK_KEY;
 use crate::format::extent::EXTENT_KEY;
 use crate::format::namespace::Entry;
@@ -104,12 +105,10 @@ pub(super) enum Fix {
     FromLog(MetaBlock),
     /// Block `1` of chunk `0` is not this chunk's.
     DropBlock(DirNo, u32),
-    /// The attributes of the inode are to lie in blocks of their own.
-    CopyXattrs(SlotAt),
-    /// The same of the target of a symlink.
-    CopyTarget(SlotAt),
-    /// The same of the content of a file.
-    CopyContent(SlotAt),
+    /// What the inode has in a blob is to lie in blocks of its own.
+    CopyBlob(SlotAt, What),
+    /// What the inode in the slot, or a client, lacks is in the blob that begins here.
+    TakeBlob(Option<SlotAt>, Whose, MetaBlock),
     /// The layout block, which is the slot's, is to be one of the file's own.
     CopyLayout(SlotAt, MetaBlock),
     /// The slot's file loses this layout block.
@@ -227,9 +226,7 @@ impl Fix {
             | Fix::MarkUsed(..) => Stage::Space,
             Fix::FromLog(_) => Stage::Blocks,
             Fix::DropBlock(..)
-            | Fix::CopyXattrs(_)
-            | Fix::CopyTarget(_)
-            | Fix::CopyContent(_)
+            | Fix::CopyBlob(..)
             | Fix::CopyLayout(..) => Stage::Shares,
             // What it says of the zones all trees together are compared with.
             Fix::Rebuild(TreeName::Pags) | Fix::AddZone(_) | Fix::SetZone(_) => Stage::Zones,
@@ -261,6 +258,7 @@ impl Fix {
             | Fix::Orphan(..)
             | Fix::DirectorySize(..)
             | Fix::DropXattrs(_)
+            | Fix::TakeBlob(Some(_), ..)
             | Fix::Content(..)
             | Fix::Target(..) => Stage::Inodes,
             Fix::IndexEntry(..) => Stage::Index,
@@ -274,6 +272,10 @@ impl Fix {
 
 /// Fixes by their stage; each stage has some.
 pub(super) type Stages = BTreeMap<Stage, Vec<Fix>>;
+
+/// Where a fix is in a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Planned(Stage, usize);
 
 /// The fixes of one check.
 #[derive(Default, Debug)]
@@ -298,9 +300,25 @@ impl Plan {
         {
             return;
         }
-        let fixes = self.stages.entry(fix.stage()).or_default();
-        if fixes.len() < FIXES_MAX {
-            fixes.push(fix);
+        self.put(fix);
+    }
+
+    /// Adds a fix in whose place another may come; says where it is, if its stage has room.
+    pub(super) fn put(&mut self, fix: Fix) -> Option<Planned> {
+        let stage = fix.stage();
+        let fixes = self.stages.entry(stage).or_default();
+        if fixes.len() >= FIXES_MAX {
+            return None;
+        }
+        fixes.push(fix);
+        Some(Planned(stage, fixes.len() - 1))
+    }
+
+    /// Plans `fix` in the place of another one.
+    pub(super) fn replace(&mut self, Planned(stage, at): Planned, fix: Fix) {
+        assert_eq!(fix.stage(), stage, "a fix of another stage");
+        if let Some(planned) = self.stages.get_mut(&stage).and_then(|fixes| fixes.get_mut(at)) {
+            *planned = fix;
         }
     }
 

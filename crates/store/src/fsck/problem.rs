@@ -151,6 +151,9 @@ kinds! {
     /// Content beside the inode that cannot be read, is too long, of a block that is mapped, or of a file system without it.
     BadContent = Error, "the content that lies with a file's inode makes no sense",
         "it is cut to the size of the file, and to 3,928 bytes; where it can be read, a segment of its block is removed, else the content; where the superblock lacks the feature, flags of content are cleared, segments stay, and content is removed";
+    /// A blob that says it is another's, or of another kind, than what leads to it says.
+    WrongBlob = Error, "a blob is not what something that leads to it says",
+        "the log's newest version of the block is put back; else what is missing is taken from the blob that says it is that and that nothing leads to; else it is lost, which is said; whose the blob is keeps it";
     /// A layout block that is not the file's, cannot be one, or does not fit what is before it.
     BadLayoutBlock = Error, "a layout block of a file makes no sense",
         "the file loses it: it has holes where the segments of the block were, which is said, and their data blocks become free; one that is another owner's, too, is copied, if its content is the file's";

@@ -15,6 +15,7 @@ use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
 use crate::features::{Feature, Features};
+use crate::format::blob::{What, Whose};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
 use crate::format::extent::{extent_key, extent_value};
 use crate::format::namespace::{Entry, Stream};
@@ -68,6 +69,8 @@ std::thread_local! {
     static SLOTS: Cell<SlotSize> = const { Cell::new(SlotSize::Bytes512) };
     /// How many metadata blocks they have.
     static BLOCKS: Cell<u64> = const { Cell::new(WORLDS[0]) };
+    /// Whether their blobs say whose they are.
+    static OWNERS: Cell<bool> = const { Cell::new(true) };
 }
 
 /// Segments of the file, which fill its slot and part of a layout block.
@@ -80,6 +83,7 @@ fn segments() -> u64 {
 
 fn world() -> World {
     let features = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
+    let features = if OWNERS.get() { features } else { features.without(Feature::BLOB_OWNERS) };
     let mfs = formatted_for_images(BLOCKS.get(), features.with_slots(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
@@ -548,7 +552,8 @@ fn inodes_in_the_wrong_place_are_found() {
 
 #[test]
 fn content_that_makes_no_sense_is_found() {
-    use ProblemKind::{BadContent, BadLayout, LostDataBlock, SharedMetaBlock, WrongBlockCount};
+    use ProblemKind::{BadContent, BadLayout, LostDataBlock, SharedMetaBlock};
+    use ProblemKind::{WrongBlob, WrongBlockCount};
     let of_orphan = |world: &World| Subject::Inode(world.orphan);
     let of_file = |world: &World| Subject::Inode(world.file);
     let blob_of_file = |world: &World| {
@@ -563,7 +568,8 @@ fn content_that_makes_no_sense_is_found() {
     };
     let blob = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
         let (spot, _) = txn.locate_live(ino)?;
-        let blob = txn.write_blob(None, &numbers(len), spot.block)?;
+        let whose = Whose::inode(ino, What::Content);
+        let blob = txn.write_blob(None, &numbers(len), whose, spot.block)?;
         slot(txn, ino, |slot| {
             slot.set_content_blob(blob.0);
             slot.set_size(size);
@@ -616,11 +622,12 @@ fn content_that_makes_no_sense_is_found() {
     let (before, after) = planted_with(&kinds, of_orphan, |world, txn| stray(txn, world, 1));
     assert_eq!((after.orphan, after.file), (numbers(100), before.file));
     assert_eq!(after.mapped, []);
-    // Two files in one blob: each has one of its own then.
-    let (_, after) = planted_with(&[SharedMetaBlock], blob_of_file, |world, txn| {
+    // Two files in one blob: it is the one's, or where it does not say whose it is, each has one of its own then.
+    let two = |world: &World, txn: &mut Txn<'_>| {
         let (spot, _) = txn.locate_live(world.file)?;
         txn.unmap(world.file, FileBlock(0), FileBlock(1))?;
-        let blob = txn.write_blob(None, &numbers(3000), spot.block)?;
+        let whose = Whose::inode(world.file, What::Content);
+        let blob = txn.write_blob(None, &numbers(3000), whose, spot.block)?;
         for ino in [world.file, world.orphan] {
             slot(txn, ino, |slot| {
                 slot.set_content_blob(blob.0);
@@ -628,8 +635,17 @@ fn content_that_makes_no_sense_is_found() {
             })?;
         }
         Ok(())
-    });
-    assert_eq!((after.orphan, after.file.0), (numbers(3000), numbers(3000)));
+    };
+    let kept = if OWNERS.get() {
+        let (_, after) = planted_with(&[WrongBlob], of_orphan, two);
+        assert_eq!(after.orphan, []);
+        after.file.0
+    } else {
+        let (_, after) = planted_with(&[SharedMetaBlock], blob_of_file, two);
+        assert_eq!(after.orphan, numbers(3000));
+        after.file.0
+    };
+    assert_eq!(kept, numbers(3000));
 }
 
 /// A world whose file system has no content beside inodes.
@@ -694,7 +710,7 @@ fn unknown_flags_are_cleared_and_cost_nothing() {
     });
 }
 
-fn numbers(len: usize) -> Vec<u8> {
+pub(super) fn numbers(len: usize) -> Vec<u8> {
     (0..len).map(|n| ((n * 7) >> 3) as u8).collect()
 }
 
@@ -748,7 +764,8 @@ fn damaged_xattrs_and_targets_are_found() {
     planted_on(&["file"], ProblemKind::BadXattrs, 1, |world, txn| {
         let (_, slot) = txn.locate_live(world.file)?;
         let block = MetaBlock(slot.xattr_blob().unwrap());
-        txn.write(block)?[48] = 0;
+        let at = txn.blobs().data();
+        txn.write(block)?[at] = 0;
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::BadTarget, 1, |world, txn| {
@@ -1212,6 +1229,7 @@ const HERE: &[fn()] = &[
 
 /// Those that need a large directory, a device, or one that another release made.
 const ELSEWHERE: &[fn()] = &[
+    super::blobs_tests::two_that_have_each_others_blob_get_their_own_back,
     super::lmap::tests::what_is_wrong_in_a_name_map_is_found,
     super::device_tests::the_label_is_written_anew_and_a_damaged_log_is_left,
     super::device_tests::a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_it_was,
@@ -1227,6 +1245,11 @@ fn every_kind_is_planted_found_and_repaired_or_left_as_it_is_told() {
         SLOTS.set(size);
         HERE.iter().for_each(|plant| plant());
     }
+    BLOCKS.set(WORLDS[0]);
+    SLOTS.set(SlotSize::Bytes512);
+    OWNERS.set(false);
+    HERE.iter().for_each(|plant| plant());
+    OWNERS.set(true);
     ELSEWHERE.iter().for_each(|plant| plant());
     use ProblemKind::{DamagedLog, OtherSlots};
     for &kind in ProblemKind::ALL {

@@ -110,11 +110,12 @@ fn is_in_use(txn: &mut Txn<'_>, feature: Feature) -> Result<bool, Stop> {
         for entry in txn.readdir(dir, 0, 1000)? {
             let slot = txn.locate_live(entry.ino)?.1;
             let used = match feature {
+                Feature::BLOB_OWNERS => !slot.blobs().is_empty(),
                 Feature::INLINE_DATA => slot.has_content(),
                 Feature::LAYOUT_BLOCKS => !slot.layout_blocks().is_empty() && slot.body() > 0,
                 _ => false,
             };
-            if used && entry.kind == FileKind::Regular {
+            if used && (entry.kind == FileKind::Regular || feature == Feature::BLOB_OWNERS) {
                 return Ok(true);
             }
         }
@@ -407,15 +408,19 @@ impl Work {
     }
 }
 
-/// What random operations do of small slots at best: a file with content, and one with more segments than a slot of this
-/// size holds.
+/// What random operations do of small slots at best: a file with content, one with attributes that need blobs, and one with
+/// more segments than a slot of this size holds.
 fn planted(size: SlotSize) -> VecDeque<Draw> {
     /// Segments that one operation makes at most.
     const EACH: u64 = 20;
     let draw = |kind, name, e, f| Draw { kind, numbers: [0, 0, name, 0, e, f] };
     let (content, fragments) = (4, 0);
-    let mut out =
-        VecDeque::from([draw(0, content, 0, 0), draw(24, content, 1, 0), draw(0, fragments, 0, 0)]);
+    let mut out = VecDeque::from([
+        draw(0, content, 0, 0),
+        draw(24, content, 1, 0),
+        draw(10, content, 0, 2),
+        draw(0, fragments, 0, 0),
+    ]);
     for n in 0..=size.segments_max() as u64 / EACH {
         // Even blocks of the file, then odd ones, then further on.
         let at = n / 2 * 2 * EACH + n % 2;

@@ -6,6 +6,7 @@ use super::find::Spot;
 use super::inode::NewInode;
 use crate::error::Stop;
 use crate::features::Feature;
+use crate::format::blob::What;
 use crate::format::namespace::Stream;
 use crate::format::number::{ATTIC, home_of};
 use crate::format::slot::{Slot, SlotState};
@@ -208,14 +209,16 @@ impl Txn<'_> {
         match slot.kind() {
             FileKind::Regular if slot.content().is_some() => {
                 let content = slot.rest().to_vec();
-                let blob = self.leaving_reserve(|txn| txn.write_blob(None, &content, near))?;
+                let whose = slot.whose(What::Content);
+                let blob =
+                    self.leaving_reserve(|txn| txn.write_blob(None, &content, whose, near))?;
                 slot.set_content_blob(blob.0);
             }
             FileKind::Regular => self.spill_segments(near, slot, slot.segment_room(len))?,
             FileKind::Symlink => {
                 let target = slot.rest().to_vec();
                 slot.set_rest(b"");
-                let blob = self.write_blob(None, &target, near)?;
+                let blob = self.write_blob(None, &target, slot.whose(What::Target), near)?;
                 slot.set_target_blob(Some(blob.0));
             }
             _ => {}
@@ -223,7 +226,7 @@ impl Txn<'_> {
         if slot.rest().len() > slot.rest_room(len) {
             let xattrs = slot.xattrs().to_vec();
             slot.set_xattrs(b"");
-            let blob = self.write_blob(None, &xattrs, near)?;
+            let blob = self.write_blob(None, &xattrs, slot.whose(What::Xattrs), near)?;
             slot.set_xattr_blob(Some(blob.0));
         }
         Ok(())

@@ -5,7 +5,7 @@
 //!   that an inode half freed is still an orphan and is found again;
 //! - what goes with its name ([`Txn::free_with_name`]) is never an orphan, on the disk or in memory.
 
-use types::{DirNo, Fault, FileKind, Ino, MetaBlock, Name};
+use types::{DirNo, Fault, FileKind, Ino, Name};
 
 use super::entry::hide_attic;
 use super::find::Spot;
@@ -69,10 +69,8 @@ impl Txn<'_> {
     fn free_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
         let slot = self.load(spot)?;
         let ino = slot.ino();
-        for blob in
-            [slot.xattr_blob(), slot.target_blob(), slot.content_blob()].into_iter().flatten()
-        {
-            self.free_blob(MetaBlock(blob))?;
+        for (first, whose) in slot.blobs() {
+            self.free_blob(first, whose)?;
         }
         for block in slot.layout_blocks() {
             self.free_meta(block, 1)?;
@@ -171,12 +169,11 @@ impl Txn<'_> {
 
 /// Is it small, and is this its last name?
 fn goes_with_name(slot: &Slot) -> bool {
-    let blobs = [slot.xattr_blob(), slot.target_blob(), slot.content_blob()];
     let segments = match slot.kind() {
         FileKind::Directory => return false,
         FileKind::Regular if slot.body() > 0 => return false,
         FileKind::Regular => slot.segments().len(),
         _ => 0,
     };
-    slot.nlink() == 1 && segments <= SMALL_SEGMENTS && blobs.iter().all(Option::is_none)
+    slot.nlink() == 1 && segments <= SMALL_SEGMENTS && slot.blobs().is_empty()
 }

@@ -5,6 +5,7 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::entry::hide_attic;
 use crate::error::Stop;
+use crate::format::blob::What;
 use crate::format::number::ATTIC;
 use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
@@ -145,7 +146,7 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::Invalid));
         }
         match slot.target_blob() {
-            Some(block) => self.read_blob(MetaBlock(block), SYMLINK_MAX),
+            Some(block) => self.read_blob(MetaBlock(block), SYMLINK_MAX, slot.whose(What::Target)),
             None => Ok(slot.rest().to_vec()),
         }
     }
@@ -166,7 +167,7 @@ impl Txn<'_> {
         if target.len() <= slot.rest_room(slot.name().len()) {
             slot.set_rest(target);
         } else {
-            let block = self.write_blob(None, target, near)?;
+            let block = self.write_blob(None, target, slot.whose(What::Target), near)?;
             slot.set_target_blob(Some(block.0));
         }
         Ok(())

@@ -5,7 +5,7 @@ use types::{Fault, Ino, MetaBlock};
 
 use super::find::Spot;
 use crate::error::Stop;
-use crate::format::blob::{BLOB_MAX, Xattr, decode_xattrs, encode_xattrs};
+use crate::format::blob::{BLOB_MAX, What, Xattr, decode_xattrs, encode_xattrs};
 use crate::format::slot::Slot;
 use crate::txn::Txn;
 
@@ -68,7 +68,10 @@ impl Txn<'_> {
         let (spot, slot) = self.locate_live(ino)?;
         let damaged = Stop::Corrupt(spot.block, "xattrs make no sense");
         let list = match slot.xattr_blob() {
-            Some(block) => decode_xattrs(&self.read_blob(MetaBlock(block), BLOB_MAX)?),
+            Some(block) => {
+                let whose = slot.whose(What::Xattrs);
+                decode_xattrs(&self.read_blob(MetaBlock(block), BLOB_MAX, whose)?)
+            }
             None => decode_xattrs(slot.xattrs()),
         };
         Ok((spot, slot, list.ok_or(damaged)?))
@@ -88,15 +91,15 @@ impl Txn<'_> {
         list: &[Xattr],
         near: MetaBlock,
     ) -> Result<(), Stop> {
-        let bytes = encode_xattrs(list);
+        let (bytes, whose) = (encode_xattrs(list), slot.whose(What::Xattrs));
         if bytes.len() <= slot.xattr_room().min(SLOT_XATTRS_MAX) {
             if let Some(block) = old {
-                self.free_blob(block)?;
+                self.free_blob(block, whose)?;
             }
             slot.set_xattr_blob(None);
             slot.set_xattrs(&bytes);
         } else {
-            let block = self.write_blob(old, &bytes, near)?;
+            let block = self.write_blob(old, &bytes, whose, near)?;
             slot.set_xattrs(b"");
             slot.set_xattr_blob(Some(block.0));
         }

@@ -7,7 +7,7 @@ use types::{Lsn, MetaBlock};
 
 use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, TRIES, Txn};
 use crate::block::{self, Block, HEADER, lsn_of, type_of};
-use crate::format::blob::BLOB_MAX;
+use crate::format::blob::{BLOB_MAX, Whose};
 use crate::mfs::Cost;
 use crate::roots::ROOTS_BLOCK;
 use crate::superblock::Superblock;
@@ -78,27 +78,45 @@ impl Scrub<'_> {
         Ok(out)
     }
 
-    /// The blocks of the blob that begins at `first`, if it is still `named`; gives its bytes.
+    /// The blocks of the blob that begins at `first`, if it is still `named`; tells of `subject` if it is another.
     pub(super) async fn blob(
         &self,
-        first: MetaBlock,
+        (first, whose): (MetaBlock, Whose),
+        subject: Subject,
         named: &dyn Fn(&mut Txn<'_>) -> Result<bool, Stop>,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    ) -> Result<(), StoreError> {
         let read = self
             .ask(|txn| {
                 if !named(txn)? {
                     return Ok(None);
                 }
-                Ok(Some((txn.blob_blocks(first)?, txn.read_blob(first, BLOB_MAX)?)))
+                let blocks = txn.blob_blocks(first, whose).and_then(|blocks| {
+                    txn.read_blob(first, BLOB_MAX, whose)?;
+                    Ok(blocks)
+                });
+                match blocks {
+                    Err(Stop::Foreign(block, misled)) => Ok(Some(Err((block, misled)))),
+                    blocks => blocks.map(|blocks| Some(Ok(blocks))),
+                }
             })
             .await?;
-        let Some(Some((blocks, bytes))) = read else { return Ok(None) };
-        let still =
-            |txn: &mut Txn<'_>, block| Ok(named(txn)? && txn.blob_blocks(first)?.contains(&block));
+        let blocks = match read {
+            Some(Some(Ok(blocks))) => blocks,
+            Some(Some(Err((block, misled)))) => {
+                let detail = format!("metadata block {block}: {misled}");
+                self.found(ProblemKind::WrongBlob, subject, detail);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let still = |txn: &mut Txn<'_>, block| {
+            Ok(named(txn)? && txn.blob_blocks(first, whose)?.contains(&block))
+        };
+        let kind = self.mfs.superblock().features.blobs().kind();
         for block in blocks {
-            self.read(block, 1, BlockType::Blob, &still).await?;
+            self.read(block, 1, kind, &still).await?;
         }
-        Ok(Some(bytes))
+        Ok(())
     }
 
     /// Is nothing known of a block but what the device has?

@@ -1,10 +1,10 @@
 //! Slots, and what leads to and from the inodes in them.
 
-use types::limits::{CONTENT_MAX, XATTR_TOTAL_MAX};
+use types::limits::CONTENT_MAX;
 use types::{DirNo, Extent, FileKind, Ino, MetaBlock, Name};
 
 use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
-use crate::format::blob::decode_xattrs;
+use crate::format::blob::{BLOB_MAX, What, Whose, decode_xattrs};
 use crate::format::extent::{decode_extent, extent_key};
 use crate::format::layout;
 use crate::format::number::{ATTIC, Place, home_of, reuse_of};
@@ -21,8 +21,8 @@ type Wrong = (ProblemKind, String);
 struct Look {
     slot: Slot,
     wrong: Vec<Wrong>,
-    /// First blocks of its blobs.
-    blobs: Vec<u64>,
+    /// First blocks of its blobs, and whose they are.
+    blobs: Vec<(MetaBlock, Whose)>,
     /// Its layout blocks that are in use.
     layout: Vec<MetaBlock>,
 }
@@ -43,7 +43,7 @@ impl Scrub<'_> {
                     && Name::new(slot.name()).is_ok()
                     && slot.nlink() == 1
                     && kind != FileKind::Directory
-                    && blobs_of(slot).is_empty()
+                    && slot.blobs().is_empty()
                     && slot.layout_blocks().is_empty()
                     && (slot.xattrs().is_empty() || decode_xattrs(slot.xattrs()).is_some())
                     && own_faults(slot).is_empty()
@@ -74,13 +74,13 @@ impl Scrub<'_> {
         }
         self.told.borrow_mut().inodes += 1;
         slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
-        for first in blobs {
+        for blob in blobs {
             let named = |txn: &mut Txn<'_>| {
                 let Some(spot) = txn.spot(place)? else { return Ok(false) };
                 let now = txn.load(&spot)?;
-                Ok(now.state() == SlotState::Inode && blobs_of(&now).contains(&first))
+                Ok(now.state() == SlotState::Inode && now.blobs().contains(&blob))
             };
-            self.blob(MetaBlock(first), &named).await?;
+            self.blob(blob, subject, &named).await?;
         }
         let used = |txn: &mut Txn<'_>, block: MetaBlock| {
             let Some(spot) = txn.spot(place)? else { return Ok(false) };
@@ -97,11 +97,6 @@ impl Scrub<'_> {
 /// Layout blocks of an inode that are in use: others were never written.
 fn layout_of(slot: &Slot) -> Vec<MetaBlock> {
     if slot.body() == 0 { Vec::new() } else { slot.layout_blocks() }
-}
-
-/// First blocks of the blobs of an inode.
-fn blobs_of(slot: &Slot) -> Vec<u64> {
-    [slot.xattr_blob(), slot.target_blob(), slot.content_blob()].into_iter().flatten().collect()
 }
 
 /// What an inode's slot alone shows to be wrong.
@@ -172,7 +167,7 @@ fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
             look_at_inode(txn, (place, home), &slot, &mut wrong)?;
         }
     }
-    let blobs = if slot.state() == SlotState::Inode { blobs_of(&slot) } else { Vec::new() };
+    let blobs = if slot.state() == SlotState::Inode { slot.blobs() } else { Vec::new() };
     let layout = layout_of(&slot);
     Ok(Some(Look { slot, wrong, blobs, layout }))
 }
@@ -204,7 +199,11 @@ fn look_at_inode(
         wrong.push((ProblemKind::WrongOrphan, format!("{} links", slot.nlink())));
     }
     let xattrs = match slot.xattr_blob() {
-        Some(first) => txn.read_blob(MetaBlock(first), XATTR_TOTAL_MAX * 6)?,
+        Some(first) => match txn.read_blob(MetaBlock(first), BLOB_MAX, slot.whose(What::Xattrs)) {
+            // That is told where blobs are read.
+            Err(Stop::Foreign(..)) => Vec::new(),
+            read => read?,
+        },
         None => slot.xattrs().to_vec(),
     };
     if !xattrs.is_empty() && decode_xattrs(&xattrs).is_none() {

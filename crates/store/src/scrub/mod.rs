@@ -26,12 +26,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use blocks::Mended;
 use types::limits::BLOCK_U64;
-use types::{DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
+use types::{ClientId, DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
 use crate::block::BlockType;
 use crate::btree::Tree;
 use crate::device::Device;
 use crate::error::{Stop, StoreError};
+use crate::format::blob::Whose;
 use crate::format::chunk::decode_key;
 use crate::format::extent::decode_extent;
 use crate::format::namespace;
@@ -287,7 +288,9 @@ impl Scrub<'_> {
             let named = |txn: &mut Txn<'_>| {
                 Ok(CLIENTS.get(txn, &key)?.is_some_and(|v| u64::from_le_bytes(v) == first.0))
             };
-            self.blob(first, &named).await?;
+            let client = ClientId(u64::from_be_bytes(key));
+            let blob = (first, Whose::client(client));
+            self.blob(blob, Subject::Client(client), &named).await?;
         }
         let mut replies = Vec::new();
         self.tree(REPLIES, |key, value| {

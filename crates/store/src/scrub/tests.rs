@@ -176,7 +176,7 @@ fn damage_to_any_block_is_mended_from_the_log_or_from_memory_else_told() {
         assert!(flipped[&kind][0] > 20, "{flipped:?}");
         assert!(unlogged[&kind][1] > 10, "{unlogged:?}");
     }
-    for kind in [BlockType::Roots, BlockType::Bitmap, BlockType::Blob, BlockType::Reply] {
+    for kind in [BlockType::Roots, BlockType::Bitmap, BlockType::OwnedBlob, BlockType::Reply] {
         assert!(flipped.contains_key(&kind) && unlogged.contains_key(&kind), "{flipped:?}");
     }
     // Copies of the superblock are written anew when the log's tail moves.

@@ -15,7 +15,7 @@ use types::{Fault, FileBlock, Ino, MetaBlock};
 use super::layout::Layout;
 use crate::error::Stop;
 use crate::features::Feature;
-use crate::format::blob::BLOB_MAX;
+use crate::format::blob::{BLOB_MAX, What};
 use crate::format::slot::Slot;
 use crate::txn::Txn;
 
@@ -40,7 +40,7 @@ impl Txn<'_> {
     pub fn content(&mut self, ino: Ino) -> Result<Vec<u8>, Stop> {
         let Layout { slot, .. } = self.open_layout(ino)?;
         match slot.content_blob() {
-            Some(block) => self.read_blob(MetaBlock(block), CONTENT_MAX),
+            Some(block) => self.read_blob(MetaBlock(block), CONTENT_MAX, slot.whose(What::Content)),
             None => Ok(slot.content().unwrap_or_default().to_vec()),
         }
     }
@@ -79,15 +79,15 @@ impl Txn<'_> {
     }
 
     fn put_content(&mut self, slot: &mut Slot, bytes: &[u8], near: MetaBlock) -> Result<(), Stop> {
-        let old = slot.content_blob().map(MetaBlock);
+        let (old, whose) = (slot.content_blob().map(MetaBlock), slot.whose(What::Content));
         let fits = bytes.len() <= slot.rest_room(slot.name().len());
         if fits && slot.segments().is_empty() {
             if let Some(block) = old {
-                self.free_blob(block)?;
+                self.free_blob(block, whose)?;
             }
             slot.set_content(bytes);
         } else {
-            let block = self.leaving_reserve(|txn| txn.write_blob(old, bytes, near))?;
+            let block = self.leaving_reserve(|txn| txn.write_blob(old, bytes, whose, near))?;
             slot.set_content_blob(block.0);
         }
         Ok(())
@@ -103,9 +103,10 @@ impl Txn<'_> {
             let bytes = bytes[..most].to_vec();
             slot.set_content(&bytes);
         } else if let Some(block) = slot.content_blob().map(MetaBlock) {
-            let bytes = self.read_blob(block, BLOB_MAX)?;
+            let whose = slot.whose(What::Content);
+            let bytes = self.read_blob(block, BLOB_MAX, whose)?;
             if bytes.len() > most {
-                self.write_blob(Some(block), &bytes[..most], block)?;
+                self.write_blob(Some(block), &bytes[..most], whose, block)?;
             }
         }
         Ok(())
@@ -126,7 +127,7 @@ impl Txn<'_> {
 
     fn take_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
         if let Some(block) = slot.content_blob() {
-            self.free_blob(MetaBlock(block))?;
+            self.free_blob(MetaBlock(block), slot.whose(What::Content))?;
         }
         slot.clear_content();
         Ok(())

@@ -1,8 +1,8 @@
 //! Slots and the inodes in them, with what lies elsewhere of them: FORMAT.md 7.2, 8, 8.1 and 9.
 
 use crate::Image;
-use crate::device::{BLOB, Error, LAYOUT, big, damaged, u16_at, u32_at, u64_at};
-use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS};
+use crate::device::{BLOB, Error, LAYOUT, OWNED_BLOB, big, damaged, u16_at, u32_at, u64_at};
+use crate::superblock::{BLOB_OWNERS, INLINE_DATA, LAYOUT_BLOCKS};
 use crate::tree::EXTENTS;
 
 /// States of a slot in use.
@@ -15,6 +15,11 @@ const CONTENT_IN_TAIL: u8 = 4;
 const CONTENT_IN_BLOB: u8 = 8;
 const LAYOUT_BLOCK: u8 = 16;
 const FLAGS: u8 = 31;
+/// What a blob is of its owner (9).
+const XATTRS: u8 = 1;
+const TARGET: u8 = 2;
+const BLOCK_0: u8 = 3;
+pub const DESCRIPTION: u8 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -167,7 +172,7 @@ impl Image {
     pub fn inode(&self, slot: &Slot) -> Result<Inode, Error> {
         let mut inode = slot.inode.clone();
         let xattrs = match slot.has(XATTRS_IN_BLOB) {
-            true => self.blob(slot.xattrs)?,
+            true => self.blob(slot.xattrs, slot.ino, XATTRS)?,
             false => slot.tail_xattrs.clone(),
         };
         let Some(xattrs) = xattrs_of(&xattrs) else {
@@ -176,7 +181,9 @@ impl Image {
         inode.xattrs = xattrs;
         match slot.kind() {
             Kind::Regular => self.body(slot, &mut inode)?,
-            Kind::Symlink if slot.has(TARGET_IN_BLOB) => inode.target = self.blob(slot.body)?,
+            Kind::Symlink if slot.has(TARGET_IN_BLOB) => {
+                inode.target = self.blob(slot.body, slot.ino, TARGET)?;
+            }
             Kind::Symlink => inode.target = slot.rest.clone(),
             _ => {}
         }
@@ -192,7 +199,7 @@ impl Image {
         }
         let mut in_tail = &slot.rest[..];
         if slot.has(CONTENT_IN_BLOB) {
-            inode.content = self.blob(slot.map)?;
+            inode.content = self.blob(slot.map, slot.ino, BLOCK_0)?;
         } else if slot.has(CONTENT_IN_TAIL) {
             inode.content = std::mem::take(&mut in_tail).to_vec();
         }
@@ -229,20 +236,28 @@ impl Image {
         Ok(())
     }
 
-    /// The bytes of a blob (9).
-    pub fn blob(&self, first: u64) -> Result<Vec<u8>, Error> {
+    /// The bytes of a blob (9), which is this of its owner.
+    pub fn blob(&self, first: u64, owner: u64, what: u8) -> Result<Vec<u8>, Error> {
         let (mut out, mut block, mut total) = (Vec::new(), first, 0);
+        let owned = self.superblock.has(BLOB_OWNERS);
+        let (kind, begin) = if owned { (OWNED_BLOB, 64) } else { (BLOB, 48) };
+        let mut index = 0;
         while block != 0 {
-            let data = self.device.read(block, BLOB)?;
+            let data = self.device.read(block, kind)?;
+            let said = (u64_at(&data[..], 48), data[56], u32_at(&data[..], 60));
+            if owned && said != (owner, what, index) {
+                return damaged(block, "of another blob");
+            }
+            index += 1;
             let len = u32_at(&data[..], 44) as usize;
             if block == first {
                 total = u32_at(&data[..], 40) as usize;
             }
             // A block that adds nothing could be a cycle.
-            if len == 0 || len > data.len() - 48 || out.len() + len > total {
+            if len == 0 || len > data.len() - begin || out.len() + len > total {
                 return damaged(block, "a blob has another length");
             }
-            out.extend_from_slice(&data[48..48 + len]);
+            out.extend_from_slice(&data[begin..begin + len]);
             block = u64_at(&data[..], 32);
         }
         if out.len() != total { damaged(first, "a blob is cut off") } else { Ok(out) }

@@ -31,6 +31,8 @@ pub struct Plan {
     pub slots: SlotSize,
     pub inline: bool,
     pub near: bool,
+    /// Blobs say whose they are.
+    pub owners: bool,
     /// Cut from the power, with a log that must be redone; else closed.
     pub cut: bool,
     /// Names that the large directory gets, and operations by chance.
@@ -53,9 +55,11 @@ pub struct Told {
 impl Plan {
     fn features(self) -> Features {
         let mut features = Features::USUAL.with_slots(self.slots);
-        for (wanted, feature) in
-            [(self.inline, Feature::INLINE_DATA), (self.near, Feature::LAYOUT_BLOCKS)]
-        {
+        for (wanted, feature) in [
+            (self.inline, Feature::INLINE_DATA),
+            (self.near, Feature::LAYOUT_BLOCKS),
+            (self.owners, Feature::BLOB_OWNERS),
+        ] {
             features = if wanted { features.with(feature) } else { features.without(feature) };
         }
         features

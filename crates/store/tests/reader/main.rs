@@ -32,7 +32,7 @@ use redbud_store::SlotSize;
 
 use device::{
     BITMAP, BLOB, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, LAYOUT, NAME_MAP,
-    REPLIES, ROOTS, TREE,
+    OWNED_BLOB, REPLIES, ROOTS, TREE,
 };
 use image::Image;
 use made::{LOG, Plan, Told, make, make_cutting, told};
@@ -151,6 +151,7 @@ const USUAL: Plan = Plan {
     slots: SlotSize::Bytes512,
     inline: true,
     near: true,
+    owners: true,
     cut: true,
     names: 300,
     operations: 900,
@@ -162,13 +163,15 @@ fn an_image_of_each_kind_is_what_the_store_tells_of_it() {
     for (slots, content) in SlotSize::ALL.into_iter().zip(sizes) {
         for kind in 0..8 {
             let (inline, near, cut) = (kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
-            let plan = Plan { slots, inline, near, cut, ..USUAL };
+            // Blobs of two of these do not say whose they are.
+            let owners = ![3, 6].contains(&kind);
+            let plan = Plan { slots, inline, near, owners, cut, ..USUAL };
             let image = check(&format!("{slots:?}-{kind}"), &make(plan));
             assert_eq!(image.device.redone.groups > 0, cut, "{plan:?}");
             // Everything that there may be was read.
-            let mut expected =
-                BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, BLOB, REPLIES, NAME_MAP]);
+            let mut expected = BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, REPLIES, NAME_MAP]);
             expected.insert(content);
+            expected.insert(if owners { OWNED_BLOB } else { BLOB });
             expected.extend(near.then_some(LAYOUT));
             assert_eq!(
                 image.device.met.borrow().values().copied().collect::<BTreeSet<_>>(),

@@ -2,6 +2,7 @@
 
 use crate::Image;
 use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, big, u16_at, u32_at, u64_at};
+use crate::inode::DESCRIPTION;
 use crate::tree::{
     CLIENTS, Entry, FREE, FREED, PAGS, POOLS, REPLIES as REPLY_TREE, SETTINGS, Tree,
 };
@@ -69,7 +70,10 @@ impl Image {
 
     /// The clients, and how they described themselves.
     pub fn clients(&self) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        let client = |(key, value): &Entry| Ok((big(key), self.blob(u64_at(value, 0))?));
+        let client = |(key, value): &Entry| {
+            let (client, first) = (big(key), u64_at(value, 0));
+            Ok((client, self.blob(first, client, DESCRIPTION)?))
+        };
         self.entries(&CLIENTS)?.iter().map(client).collect()
     }
 

@@ -13,7 +13,8 @@ const SLOTS: [(u8, u8); 3] = [(2, CONTENT_1024), (3, CONTENT_2048), (4, CONTENT_
 pub const INLINE_DATA: u8 = 5;
 pub const NAMESPACE_INDEX: u8 = 6;
 pub const LAYOUT_BLOCKS: u8 = 7;
-const KNOWN: u64 = 0xff;
+pub const BLOB_OWNERS: u8 = 8;
+const KNOWN: u64 = 0x1ff;
 
 #[derive(Debug)]
 pub struct Superblock {

@@ -6,6 +6,7 @@
 //! - what of the users' a fix could not keep is in what it gives back ([`Change`]).
 
 mod bitmap;
+mod blobs;
 mod chunks;
 mod data;
 pub(super) mod maps;
@@ -235,10 +236,8 @@ impl Fixer {
             | Fix::BreakCircle(_)
             | Fix::RaiseReuse(_)
             | Fix::SystemSlot(_) => self.fix_chunk(fix).await,
-            Fix::CopyXattrs(_)
-            | Fix::CopyTarget(_)
-            | Fix::CopyContent(_)
-            | Fix::CopyLayout(..)
+            Fix::CopyBlob(..) | Fix::TakeBlob(..) => self.fix_blob(fix).await,
+            Fix::CopyLayout(..)
             | Fix::DropLayout(..)
             | Fix::Fragments(..)
             | Fix::Flags(_)

@@ -5,7 +5,7 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 use super::{Change, Done, Fixer};
 use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
-use crate::format::blob::{BLOB_MAX, Beginning, Xattr, decode_beginning, decode_xattrs};
+use crate::format::blob::{Beginning, What, Xattr, decode_beginning};
 use crate::format::layout;
 use crate::format::number::{ATTIC, Place, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
@@ -128,10 +128,7 @@ impl Fixer {
             Fix::ClearSlot(at) => self.clear(*at).await,
             Fix::Duplicate(at) => self.telling(|txn| duplicate(txn, *at)).await,
             Fix::Rename(at, name) => self.telling(|txn| rename(txn, *at, name)).await,
-            Fix::CopyXattrs(at) => self.telling(|txn| copy_xattrs(txn, *at)).await,
-            Fix::CopyTarget(at) => self.telling(|txn| copy_target(txn, *at)).await,
             Fix::Flags(at) => self.telling(|txn| flags(txn, *at)).await,
-            Fix::CopyContent(at) => self.telling(|txn| copy_content(txn, *at)).await,
             Fix::CopyLayout(at, block) => self.telling(|txn| copy_layout(txn, *at, *block)).await,
             Fix::DropLayout(at, block) => self.telling(|txn| drop_layout(txn, *at, *block)).await,
             Fix::Content(at, cut) => self.telling(|txn| content(txn, *at, *cut)).await,
@@ -261,7 +258,10 @@ impl Fixer {
     async fn drop_xattrs(&mut self, at: SlotAt) -> Done {
         let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
         let bytes = match slot.xattr_blob() {
-            Some(first) => self.beginning(MetaBlock(first)).await?,
+            Some(first) => {
+                let whose = slot.whose(What::Xattrs);
+                self.beginning(MetaBlock(first), whose).await?
+            }
             None => Vec::new(),
         };
         let Beginning { whole, cut } = decode_beginning(&bytes).unwrap_or_default();
@@ -295,22 +295,6 @@ impl Fixer {
             Ok(Change::losing(line, [Loss::Xattrs { ino, from: from.clone() }]))
         })
         .await
-    }
-
-    /// The bytes of a blob as far as its blocks can be read.
-    async fn beginning(&mut self, first: MetaBlock) -> Result<Vec<u8>, StoreError> {
-        let (mut out, mut at) = (Vec::new(), first);
-        while at.0 != 0 && at.0 < self.mfs.superblock().blocks && out.len() < BLOB_MAX {
-            match self.mfs.run(Cost::READ, |txn| txn.blob_block(at)).await {
-                Ok(((bytes, next), _)) => {
-                    out.extend_from_slice(&bytes);
-                    at = next;
-                }
-                Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(out)
     }
 }
 
@@ -365,40 +349,6 @@ fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
             format!("the name {old:?} of inode {ino} is now {:?}", String::from_utf8_lossy(name))
         }
     })
-}
-
-fn copy_xattrs(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
-    if let Some(block) = slot.xattr_blob() {
-        let bytes = txn.read_blob(MetaBlock(block), BLOB_MAX)?;
-        decode_xattrs(&bytes).ok_or(Stop::Corrupt(MetaBlock(block), "xattrs make no sense"))?;
-        let copy = txn.write_blob(None, &bytes, at.home)?;
-        slot.set_xattr_blob(Some(copy.0));
-        txn.put_slot(at, &slot)?;
-    }
-    Ok(format!("inode {} has extended attributes of its own", slot.ino()))
-}
-
-fn copy_target(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
-    if let Some(block) = slot.target_blob() {
-        let bytes = txn.read_blob(MetaBlock(block), BLOB_MAX)?;
-        let copy = txn.write_blob(None, &bytes, at.home)?;
-        slot.set_target_blob(Some(copy.0));
-        txn.put_slot(at, &slot)?;
-    }
-    Ok(format!("inode {} has a target of its own", slot.ino()))
-}
-
-fn copy_content(txn: &mut Txn<'_>, at: SlotAt) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
-    if let Some(block) = slot.content_blob() {
-        let bytes = txn.read_blob(MetaBlock(block), BLOB_MAX)?;
-        let copy = txn.write_blob(None, &bytes, at.home)?;
-        slot.set_content_blob(copy.0);
-        txn.put_slot(at, &slot)?;
-    }
-    Ok(format!("file {} has a content of its own", slot.ino()))
 }
 
 fn copy_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {

@@ -308,7 +308,7 @@ fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_remove
             let client = first(&mfs).await;
             let mut work = Work::new(seed);
             let (mut failed, mut before) = (0, dump(&mfs).await);
-            for count in 1..150 {
+            for count in 1..160 {
                 if (count as usize).is_multiple_of(LOOK) {
                     swept.look(&mfs).await;
                 }

@@ -1,0 +1,96 @@
+//! Blobs: copies, and those that were found where nothing led to them.
+
+use types::MetaBlock;
+
+use super::{Done, Fixer};
+use crate::error::{Stop, StoreError};
+use crate::format::blob::{BLOB_MAX, What, Whose};
+use crate::format::slot::{Slot, SlotState};
+use crate::fsck::plan::{Fix, SlotAt};
+use crate::mfs::Cost;
+use crate::trees::CLIENTS;
+use crate::txn::Txn;
+
+impl Fixer {
+    pub(super) async fn fix_blob(&mut self, fix: &Fix) -> Done {
+        match fix {
+            Fix::CopyBlob(at, what) => self.telling(|txn| copy(txn, *at, *what)).await,
+            Fix::TakeBlob(at, whose, first) => {
+                self.telling(|txn| take(txn, *at, *whose, *first)).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The bytes of a blob as far as its blocks can be read.
+    pub(super) async fn beginning(
+        &mut self,
+        first: MetaBlock,
+        whose: Whose,
+    ) -> Result<Vec<u8>, StoreError> {
+        let (mut out, mut at, mut index) = (Vec::new(), first, 0);
+        while at.0 != 0 && at.0 < self.mfs.superblock().blocks && out.len() < BLOB_MAX {
+            match self.mfs.run(Cost::READ, |txn| txn.blob_piece(at, whose, index)).await {
+                Ok((piece, _)) => {
+                    out.extend_from_slice(&piece.bytes);
+                    (at, index) = (piece.next, index + 1);
+                }
+                Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// First block of what an inode has in a blob.
+fn first_of(slot: &Slot, what: What) -> Option<MetaBlock> {
+    let whose = slot.whose(what);
+    slot.blobs().into_iter().find(|(_, of)| *of == whose).map(|(first, _)| first)
+}
+
+fn set_first(slot: &mut Slot, what: What, first: MetaBlock) {
+    match what {
+        What::Xattrs => slot.set_xattr_blob(Some(first.0)),
+        What::Target => slot.set_target_blob(Some(first.0)),
+        What::Content => slot.set_content_blob(first.0),
+        What::Client => {}
+    }
+}
+
+fn copy(txn: &mut Txn<'_>, at: SlotAt, what: What) -> Result<String, Stop> {
+    let mut slot = txn.slot_at(at)?;
+    let whose = slot.whose(what);
+    if let Some(first) = first_of(&slot, what) {
+        let bytes = txn.read_blob(first, BLOB_MAX, whose)?;
+        let copy = txn.write_blob(None, &bytes, whose, at.home)?;
+        set_first(&mut slot, what, copy);
+        txn.put_slot(at, &slot)?;
+    }
+    Ok(format!("the {whose} lies in blocks of its own"))
+}
+
+/// Nothing leads to the blob, which says itself whose it is.
+fn take(
+    txn: &mut Txn<'_>,
+    at: Option<SlotAt>,
+    whose: Whose,
+    first: MetaBlock,
+) -> Result<String, Stop> {
+    txn.read_blob(first, BLOB_MAX, whose)?;
+    let line = format!("the {whose} was found in metadata block {first}");
+    let Some(at) = at else {
+        let key = whose.owner().to_be_bytes();
+        if CLIENTS.get(txn, &key)?.is_some() {
+            CLIENTS.insert(txn, &key, &first.0.to_le_bytes())?;
+        }
+        return Ok(line);
+    };
+    let mut slot = txn.slot_at(at)?;
+    slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
+    if slot.state() == SlotState::Inode && first_of(&slot, whose.what()).is_some() {
+        set_first(&mut slot, whose.what(), first);
+        txn.put_slot(at, &slot)?;
+    }
+    Ok(line)
+}
