@@ -28,6 +28,7 @@ pub mod fsck;
 mod golden;
 pub mod journal;
 mod look;
+mod maxima;
 pub mod metaspace;
 pub mod mfs;
 pub mod mkfs;
