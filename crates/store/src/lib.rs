@@ -34,6 +34,7 @@ pub mod mfs;
 pub mod mkfs;
 pub mod names;
 pub mod open;
+pub mod promise;
 mod recovery;
 pub mod roots;
 pub mod scrub;

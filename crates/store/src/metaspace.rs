@@ -40,6 +40,7 @@ use crate::block::{Block, BlockType, HEADER};
 use crate::error::Stop;
 use crate::maxima::Maxima;
 use crate::mfs::Reserve;
+use crate::promise::Promise;
 use crate::txn::Txn;
 
 /// Bits of one bitmap block.
@@ -52,8 +53,10 @@ pub struct MetaSpace {
     pub first: MetaBlock,
     /// Blocks of the device.
     pub blocks: u64,
-    /// Free blocks that only transactions with a reserve may take.
+    /// Free blocks that only transactions with a reserve may take, beside those that are promised.
     pub reserve: u64,
+    /// What is promised to replies.
+    pub promise: Promise,
     free: Vec<u32>,
     /// No free run of a bitmap block is longer, as far as that was found out.
     longest: Maxima,
@@ -72,6 +75,9 @@ pub struct SpaceChange {
     freed: Vec<usize>,
     total: i64,
     cursor: Option<u64>,
+    /// Clients and reply blocks that there are more.
+    clients: i64,
+    replies: i64,
 }
 
 impl SpaceChange {
@@ -86,6 +92,12 @@ impl SpaceChange {
         }
     }
 
+    /// There are so many clients and reply blocks more.
+    pub(crate) fn promise(&mut self, clients: i64, replies: i64) {
+        self.clients += clients;
+        self.replies += replies;
+    }
+
     fn of(&self, index: usize) -> i64 {
         self.free.iter().find(|(at, _)| *at == index).map_or(0, |&(_, sum)| sum)
     }
@@ -96,6 +108,7 @@ impl SpaceChange {
         self.freed.clear();
         self.total = 0;
         self.cursor = None;
+        self.promise(-self.clients, -self.replies);
     }
 }
 
@@ -108,6 +121,7 @@ impl MetaSpace {
             first,
             blocks,
             reserve,
+            promise: Promise::default(),
             free: vec![0; count],
             longest: Maxima::new(count),
             total_free: 0,
@@ -125,6 +139,11 @@ impl MetaSpace {
     /// Free blocks of the device.
     pub fn total_free(&self) -> u64 {
         self.total_free
+    }
+
+    /// Free blocks that ordinary transactions leave.
+    pub fn kept(&self) -> u64 {
+        self.reserve + self.promise.blocks()
     }
 
     /// Takes the count of bitmap block `index` from its content.
@@ -149,6 +168,8 @@ impl MetaSpace {
         if let Some(cursor) = change.cursor {
             self.cursor = cursor;
         }
+        self.promise = self.promise.with(change.clients, change.replies);
+        self.promise.go_on(self.total_free, self.reserve);
     }
 }
 
@@ -266,8 +287,7 @@ impl Txn<'_> {
             1 => return Ok(None),
             left => space.fails_in.set(left - 1),
         }
-        let reserve = if self.cost.reserve == Reserve::Left { space.reserve } else { 0 };
-        if self.meta_space().1 < n + reserve {
+        if self.meta_space().1 < n + self.left_alone() {
             return Ok(None);
         }
         let start = if goal.0 < space.blocks { goal.0 } else { 0 };
@@ -311,6 +331,30 @@ impl Txn<'_> {
             space.longest.set(index, n as u32 - 1);
         }
         Ok(None)
+    }
+
+    /// Free blocks that this transaction must not take.
+    fn left_alone(&self) -> u64 {
+        match self.cost.reserve {
+            Reserve::Left => self.state.space.reserve + self.promise().blocks(),
+            Reserve::ToFree => self.promise().blocks(),
+            Reserve::Again => 0,
+        }
+    }
+
+    /// What is promised to replies, as this transaction leaves it.
+    pub(crate) fn promise(&self) -> Promise {
+        let SpaceChange { clients, replies, .. } = self.space_change;
+        self.state.space.promise.with(clients, replies)
+    }
+
+    /// Runs `body`, which takes nothing but what is promised.
+    pub(crate) fn as_promised<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        let cost = self.cost;
+        self.cost.reserve = Reserve::Again;
+        let done = body(self);
+        self.cost = cost;
+        done
     }
 
     /// Are so few metadata blocks left that no more should be allocated ahead?
@@ -422,7 +466,7 @@ mod tests {
             .0
         };
         assert!(take(Cost::SMALL) > 0);
-        assert_eq!(take(Cost::DELETE), 0);
+        assert_eq!(take(Cost::DELETE), crate::promise::expected(2000) * crate::promise::EACH);
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn a_device_is_full_only_when_its_blocks_hold_entries() {
     for dirs in [1, 40, 300] {
         let mfs = formatted_in(8000);
         let (total, free) = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space()))).unwrap().0;
-        let room = (free - mfs.inner.state.borrow().space.reserve) * 8;
+        let room = (free - mfs.inner.state.borrow().space.kept()) * 8;
         let files = fill(&mfs, dirs);
         // What is missing: the table's nodes, and in each directory a block that is not full.
         let missing = u64::from(dirs) * 8 + total;
@@ -156,8 +156,8 @@ fn a_directory_whose_map_finds_no_room_fills_the_device_without_one() {
         let mfs = formatted_in(blocks);
         let files = fill(&mfs, 1);
         let left = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space().1))).unwrap().0;
-        let reserve = mfs.inner.state.borrow().space.reserve;
-        assert!(left <= reserve + 1, "{blocks}: {files} files, {left} blocks left of {reserve}");
+        let kept = mfs.inner.state.borrow().space.kept();
+        assert!(left <= kept + 1, "{blocks}: {files} files, {left} blocks left of {kept}");
     }
 }
 
