@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use types::{Fault, MetaBlock};
+use types::{Fault, MetaBlock, Transno};
 
 /// Why the body of a transaction stopped before its end. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,9 @@ pub enum Stop {
     /// As `Miss`; and these blocks around them are likely to be wanted next: they are read with them, and
     /// what cannot be read of these is passed over.
     Along(MetaBlock, u32, Around),
+    /// There is no space, but slots that may be used when this transaction is durable: that is waited for and the body
+    /// starts over.
+    Resting(Transno),
     /// The operation fails in the words of the file system.
     Fault(Fault),
     /// The block's content makes no sense.

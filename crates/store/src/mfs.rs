@@ -179,8 +179,13 @@ impl Mfs {
             }
             match self.attempt(cost, &mut body)? {
                 Ok(done) => return Ok(done),
+                Err(Stop::Resting(number)) => {
+                    if !self.is_short(cost) || self.take_back().await? == 0 {
+                        self.wait_durable(number).await?;
+                    }
+                }
                 Err(Stop::Fault(Fault::NoSpace)) if self.is_short(cost) => {
-                    let freed = ahead::trim(self).await? + placement::trim(self).await?;
+                    let freed = self.take_back().await?;
                     // Another transaction may have taken back what was ahead, and left some of it.
                     if freed == 0 && self.is_short(cost) {
                         return Err(StoreError::Fault(Fault::NoSpace));
@@ -200,6 +205,11 @@ impl Mfs {
                 }
             }
         }
+    }
+
+    /// Takes back what was allocated ahead; how many blocks.
+    async fn take_back(&self) -> Result<u64, StoreError> {
+        Ok(ahead::trim(self).await? + placement::trim(self).await?)
     }
 
     /// Are there perhaps too few free metadata blocks for a transaction of this cost?
