@@ -10,7 +10,7 @@ use proto::frame::{Decoder, Received};
 use proto::mds::{self, Hello, Message, Refused, Welcome};
 use proto::{Reader, Wire};
 use store::{Cost, StoreError};
-use types::limits::{SESSIONS_MAX, SLOTS};
+use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
 use types::{ClientId, Duration, Fault, Transno};
 
 use crate::connection::{Connection, receive};
@@ -187,11 +187,14 @@ async fn enroll(
     }
     let description = shortened(&hello.description);
     let info = Info { nonce: hello.nonce, local: false, description }.encode();
-    // From the reserve: who cannot come cannot remove anything.
+    // From the reserve: who cannot come cannot remove anything. What its replies may take must be left.
     let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
     if let Err(StoreError::Fault(Fault::NoSpace)) = made {
-        let text = "the metadata zone has no room for another client; remove files by those that are there, \
-            or evict some";
+        let text = format!(
+            "the metadata zone has no room for another client, whose replies may take {} KiB; remove files by those \
+             that are there, or evict some",
+            (store::promise::EACH * BLOCK_U64) >> 10
+        );
         return Err(refusal(Fault::NoSpace, text));
     }
     let (client, transno) =

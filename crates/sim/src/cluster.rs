@@ -66,6 +66,8 @@ pub struct Free {
     pub data: u64,
     /// Of the metadata zone.
     pub meta: u64,
+    /// What of this is kept for removing, and for what is promised to clients.
+    pub meta_kept: u64,
 }
 
 /// A cluster that runs.
@@ -320,6 +322,11 @@ impl Cluster {
         self.calm.get().is_none_or(|calm| calm > since)
     }
 
+    /// Have no faults come for so long?
+    pub fn is_calm_for(&self, time: Duration) -> bool {
+        self.calm.get().is_some_and(|calm| self.env.now().since(calm) >= time)
+    }
+
     /// Starts the server on its node; it is up some time later, or has ended again.
     pub fn start_server(&self) {
         self.starts.set(self.starts.get() + 1);
@@ -441,7 +448,10 @@ impl Cluster {
             Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
         }));
         match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok((data, _))) => Some(Free { data, meta: store.usage().blocks_free }),
+            Poll::Ready(Ok((data, _))) => {
+                let usage = store.usage();
+                Some(Free { data, meta: usage.blocks_free, meta_kept: usage.blocks_kept })
+            }
             _ => None,
         }
     }

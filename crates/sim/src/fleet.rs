@@ -17,6 +17,7 @@ use crate::kernel::Caches;
 use crate::log;
 use crate::mount::Mount;
 use crate::script::Script;
+use crate::space;
 use crate::workload::Process;
 
 /// How often it is looked whether a session was lost.
@@ -25,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
 /// The invariant that is broken when a client is evicted though nothing held it up.
 const HEARD: &str = "nobody is evicted who was heard";
+/// What a server says that has no room for what is promised to a client.
+const NO_ROOM: &str = "no room for another client";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
 
@@ -215,6 +218,7 @@ impl Fleet {
         let inner = &self.0;
         let env = inner.cluster.world.node(&name);
         let caches = Caches::new(&env, inner.script.kernel(index as u64));
+        let mut refused = None;
         let (client, begun) = loop {
             let begun = inner.cluster.env.now();
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
@@ -224,6 +228,18 @@ impl Fleet {
                     if text.contains("cannot reach the metadata server")
                         && inner.cluster.disturbed_since(begun) =>
                 {
+                    inner.cluster.env.sleep(LOOK).await;
+                }
+                Err(text) if text.contains(NO_ROOM) => {
+                    if !space::refuses_clients(&inner.cluster) {
+                        log::broken(space::ROOM, &text);
+                    }
+                    // Others may remove something, or be forgotten, until nothing happens any more.
+                    let since = *refused.get_or_insert(begun);
+                    let waited = begun.since(since) >= space::QUIET;
+                    if waited && inner.cluster.is_calm_for(space::QUIET) {
+                        return Err(text);
+                    }
                     inner.cluster.env.sleep(LOOK).await;
                 }
                 connected => break (connected?, begun),
@@ -363,6 +379,8 @@ impl Fleet {
                     this.put(slot, mount);
                     this.work(slot);
                 }
+                // It stays away.
+                Err(text) if text.contains(NO_ROOM) => {}
                 Err(text) => *this.0.failure.borrow_mut() = Some(text),
             }
             this.0.members.borrow_mut()[slot].coming = false;

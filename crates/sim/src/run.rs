@@ -104,11 +104,16 @@ impl Plan {
         }
     }
 
+    /// Is the metadata zone one that gets full?
+    pub fn is_short_of_metadata(&self) -> bool {
+        self.sizes().meta != Sizes::default().meta
+    }
+
     /// How the file system is formatted. Where metadata is short, slots are the usual ones.
     fn format(&self) -> Format {
         let format = if self.usual_format { Format::default() } else { Format::of(self.seed) };
-        let usual = self.sizes().meta == Sizes::default().meta;
-        Format { slots: if usual { format.slots } else { Default::default() }, ..format }
+        let short = self.is_short_of_metadata();
+        Format { slots: if short { Default::default() } else { format.slots }, ..format }
     }
 
     /// Operations of each process.
@@ -374,7 +379,7 @@ async fn safety_and_healing(
         cluster.drift(plan.clients, &mut SimRng::new(plan.seed ^ 0xd21f7));
     }
     if plan.sizes() != Sizes::default() {
-        space::watch(&cluster, &history, plan.sizes());
+        space::watch(&cluster, &history);
     }
     let _watching = invariants::look_on(&cluster);
     cluster.start_server();

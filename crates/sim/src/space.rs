@@ -5,11 +5,14 @@
 //!   moment between question and answer;
 //! - what was acknowledged is never refused later: no `fsync` and no `close` speaks of space;
 //! - once everybody is quiet, all blocks that no file holds can be had, by whoever asks, and again
-//!   when they are given back; a full metadata zone lets go of what is removed, and takes as much anew.
+//!   when they are given back; a full metadata zone lets go of what is removed, and takes as much anew, however many
+//!   replies are kept for clients;
+//! - nobody is refused as a new client who has room for what is promised to him.
 
 use std::collections::BTreeSet;
 
 use env::sim::SimRng;
+use types::limits::SLOTS;
 use types::{Duration, Fault, FileKind, Ino};
 
 use crate::call::{At, NameNo, Op};
@@ -17,7 +20,8 @@ use crate::cluster::{Cluster, Free, LEASE, Sizes};
 use crate::fleet::Fleet;
 use crate::history::History;
 use crate::mount::{Mount, OpenFile};
-use client::OpenFlags;
+use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
+use store::promise::EACH;
 
 /// Blocks that an operation of the workload may need at most, and as much again for what others get
 /// between two looks.
@@ -26,14 +30,15 @@ const LITTLE_DATA: u64 = 16;
 const LITTLE_META: u64 = 24;
 /// Blocks that are used in a metadata zone on which nothing was made, but for its log.
 const META_BEGUN: u64 = 1060;
-/// Clients that these devices suffice for, with as many again that died, and metadata blocks for each beyond.
-const CLIENTS: usize = 3;
-const EACH_CLIENT: u64 = 8;
+/// Clients that a device expects that is large enough for so many, or more.
+const EXPECTED: u64 = 4;
+/// Metadata blocks of each: what is promised to its replies, and its description.
+const EACH_CLIENT: u64 = EACH + 1;
 /// How often it is looked how much is free, beside every moment at which something happens.
 const LOOK: Duration = Duration::from_millis(5);
 /// In which dead clients' blocks are free again: their lease, and their quarantine.
-const QUIET: Duration = Duration::from_secs(4 * LEASE.as_millis() as u64 / 1000);
-/// Blocks that trees and replies may take between two chains.
+pub(crate) const QUIET: Duration = Duration::from_secs(4 * LEASE.as_millis() as u64 / 1000);
+/// Blocks that trees may take between two chains.
 const KEPT: usize = 3;
 /// Names of a chain of directories at most.
 const CHAIN: usize = 400;
@@ -41,14 +46,15 @@ const CHAIN: usize = 400;
 /// The invariant that is broken when there is room, and nobody gets it.
 pub const ROOM: &str = "no ENOSPC while there is room";
 
-/// Devices of which one is small, for so many clients: for each that is more than usual there are a few metadata blocks
-/// more, since replies are kept for it.
+/// Devices of which one is small, for so many clients: beside what is promised to them, and the reserve's share of that,
+/// little is free.
 pub fn scarce(seed: u64, clients: usize) -> Sizes {
     let mut rng = SimRng::new(seed ^ 0x0005_face);
     let usual = Sizes::default();
     if rng.one_in(3) {
-        let more = EACH_CLIENT * clients.saturating_sub(CLIENTS) as u64;
-        Sizes { meta: META_BEGUN + more + [33, 40, 60][rng.below(3) as usize], ..usual }
+        let promised = EACH_CLIENT * EXPECTED.max(clients as u64);
+        let meta = META_BEGUN + promised + promised / 64 + [33, 40, 60][rng.below(3) as usize];
+        Sizes { meta, ..usual }
     } else {
         Sizes { data: [24, 48, 96, 160][rng.below(4) as usize], ..usual }
     }
@@ -64,9 +70,8 @@ pub struct Little {
 }
 
 impl Little {
-    fn of(free: Free, sizes: Sizes) -> Little {
-        let reserve = (sizes.meta / 64).clamp(8, 1024);
-        Little { data: free.data < LITTLE_DATA, meta: free.meta < reserve + LITTLE_META }
+    fn of(free: Free) -> Little {
+        Little { data: free.data < LITTLE_DATA, meta: free.meta < free.meta_kept + LITTLE_META }
     }
 
     /// Of either.
@@ -91,9 +96,9 @@ impl Little {
 }
 
 /// From here on the history knows when there was little of anything.
-pub fn watch(cluster: &Cluster, history: &History, sizes: Sizes) {
+pub fn watch(cluster: &Cluster, history: &History) {
     let of = cluster.clone();
-    let look = move || of.free().map(|free| Little::of(free, sizes)).unwrap_or_default();
+    let look = move || of.free().map(Little::of).unwrap_or_default();
     history.look_for_space(Box::new(look));
     let (env, history) = (cluster.env.clone(), history.clone());
     cluster.env.spawn(async move {
@@ -102,6 +107,11 @@ pub fn watch(cluster: &Cluster, history: &History, sizes: Sizes) {
             history.look();
         }
     });
+}
+
+/// Is there no room for what is promised to one more client, as far as a server that runs says?
+pub fn refuses_clients(cluster: &Cluster) -> bool {
+    cluster.free().is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LITTLE_META)
 }
 
 /// Everybody is quiet: whatever no file holds can be had.
@@ -113,11 +123,10 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
     if sizes.meta != Sizes::default().meta {
-        // What trees and clients' replies take of it stays theirs.
-        for mount in [first, last] {
-            chain(mount).await?;
-        }
-        let (made, again) = (chain(first).await?, chain(last).await?);
+        // What trees take of it stays theirs. While it is full, everybody has as many replies kept as he can.
+        chain(first, &mounts).await?;
+        chain(last, &[]).await?;
+        let (made, again) = (chain(first, &[]).await?, chain(last, &[]).await?);
         return match again + KEPT < made {
             true => Err(format!("{made} directories could be made, then only {again}")),
             false => Ok(()),
@@ -217,14 +226,17 @@ async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), Strin
     synced.map_err(|fault| format!("what was accepted is refused: {fault}"))
 }
 
-/// Makes a chain of directories until there is no room, and removes them; how many there were.
-async fn chain(mount: &Mount) -> Result<usize, String> {
+/// Makes a chain of directories until there is no room, and removes them; how many there were. When it is full all of
+/// `crowd` change them.
+async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
     let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, crate::workload::NAMES.end() + 1);
+    let mut dirs = Vec::new();
     while made.len() < CHAIN {
         let at = At { dir, name };
         match mount.make(at, FileKind::Directory).await {
             Ok(target) => {
                 made.push(at);
+                dirs.push(target.ino);
                 (dir, name) = (target.ino, NameNo::default());
             }
             Err(Fault::NoSpace) => break,
@@ -233,9 +245,26 @@ async fn chain(mount: &Mount) -> Result<usize, String> {
     }
     let changed = mount.chmod(dir, 0o700).await;
     changed.map_err(|fault| format!("a full metadata zone refuses chmod: {fault}"))?;
+    let mut changes = Vec::new();
+    for (nth, mount) in crowd.iter().enumerate().filter(|_| !dirs.is_empty()) {
+        for slot in 0..usize::from(SLOTS) {
+            let (mount, ino) = (mount.clone(), dirs[(7 * nth + slot) % dirs.len()]);
+            let env = mount.env.clone();
+            changes.push(env.spawn_join(async move { touch(&mount, ino).await }));
+        }
+    }
+    for change in changes {
+        change.await.map_err(|fault| format!("a full metadata zone refuses a time: {fault}"))?;
+    }
     for at in made.iter().rev() {
         let removed = mount.rmdir(*at).await;
         removed.map_err(|fault| format!("a full metadata zone does not let go: {fault}"))?;
     }
     Ok(made.len())
+}
+
+/// Sets a time, which nobody looks at.
+async fn touch(mount: &Mount, ino: Ino) -> Result<(), Fault> {
+    let set = SetAttrRequest { mtime: Some(TimeSpec::Now), ..SetAttrRequest::default() };
+    mount.client.setattr(&Caller::default(), ino, set).await.map(|_| ())
 }

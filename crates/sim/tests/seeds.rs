@@ -147,6 +147,35 @@ fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
     assert!(refused > seeds(200), "there was no space {refused} times");
 }
 
+/// The replies that are kept for many clients take nothing that removing needs, and whoever is refused is so for want of room.
+#[test]
+fn a_full_metadata_zone_of_many_clients_lets_go_of_what_they_remove() {
+    let first = asked("REDBUD_FIRST").unwrap_or(50_000);
+    let faults = [vec![Fault::Space], vec![Fault::Space, Fault::ClientKill, Fault::ServerKill]];
+    let many = |seed: u64| Plan {
+        clients: 8 + seed as usize % 5,
+        processes: 4,
+        operations: 800,
+        workload: Workload::Names,
+        faults: faults[seed as usize % 2].clone(),
+        ..Plan::new(seed)
+    };
+    let short: Vec<Plan> = (first..)
+        .map(many)
+        .filter(Plan::is_short_of_metadata)
+        .take(seeds(200) as usize / 10)
+        .collect();
+    let refused = AtomicU64::new(0);
+    for_each(short.len() as u64, |nth| {
+        let report = check(&short[nth as usize]);
+        let count = report.made.get(&Fault::Space).copied().unwrap_or(0);
+        refused.fetch_add(count, Ordering::Relaxed);
+    });
+    let refused = refused.into_inner();
+    println!("there was no space {refused} times");
+    assert!(refused > short.len() as u64, "there was no space {refused} times");
+}
+
 #[test]
 fn what_mappings_stored_is_the_files_or_lost_with_its_session() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);

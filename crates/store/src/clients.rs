@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a client's number is issued once;
 //! - a reply is kept in the transaction of the operation that it answers, so
-//!   that a replayed request finds exactly what happened.
+//!   that a replayed request finds exactly what happened;
+//! - there is room for every reply of every client ([`crate::promise`]).
 
 use types::{ClientId, Fault, MetaBlock};
 
@@ -11,9 +12,10 @@ use crate::block::BlockType;
 use crate::error::Stop;
 use crate::format::blob::Whose;
 use crate::format::reply::{
-    REPLY_MAX, SETTING_MAX, decode_setting, encode_setting, get_reply, put_reply, reply_key,
-    reply_owner,
+    REPLY_KEY, REPLY_MAX, SETTING_MAX, decode_setting, encode_setting, get_reply, put_reply,
+    reply_key, reply_owner,
 };
+use crate::promise::REPLY_SLOTS;
 use crate::roots::ROOTS_BLOCK;
 use crate::trees::{CLIENTS, NEXT_CLIENT, POOLS, QUARANTINES, REPLIES, SETTINGS};
 use crate::txn::Txn;
@@ -21,17 +23,24 @@ use crate::txn::Txn;
 /// Bytes of a client's description at most.
 pub const CLIENT_INFO_MAX: usize = 4096;
 /// Reply blocks that one call of [`Txn::remove_client`] frees.
-const STEP: usize = 128;
+const STEP: usize = 16;
 
 impl Txn<'_> {
     /// Issues a number to a client with this description.
     ///
     /// # Errors
-    /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`.
+    /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also if what its replies may take
+    /// would not be left.
     pub fn new_client(&mut self, info: &[u8]) -> Result<ClientId, Stop> {
         let id = ClientId(self.root(NEXT_CLIENT)?);
         self.set_root(NEXT_CLIENT, id.0 + 1)?;
+        self.space_change.promise(1, 0);
         self.put_info(id, None, info)?;
+        if self.promise().is_crowded()
+            && self.meta_space().1 < self.state.space.reserve + self.promise().blocks()
+        {
+            return Err(Fault::NoSpace.into());
+        }
         Ok(id)
     }
 
@@ -77,6 +86,7 @@ impl Txn<'_> {
         found.retain(|(key, _)| reply_owner(key) == client);
         for (key, value) in &found {
             REPLIES.remove(self, key)?;
+            self.space_change.promise(0, -1);
             self.free_meta(MetaBlock(u64::from_le_bytes(*value)), 1)?;
         }
         if found.len() == STEP {
@@ -88,6 +98,7 @@ impl Txn<'_> {
         }
         QUARANTINES.remove(self, &key)?;
         CLIENTS.remove(self, &key)?;
+        self.space_change.promise(-1, 0);
         Ok(true)
     }
 
@@ -105,7 +116,7 @@ impl Txn<'_> {
     /// Keeps a reply of at most [`REPLY_MAX`] bytes, in place of the slot's last one.
     ///
     /// # Errors
-    /// `TooBig` if it is longer; `NoSpace`.
+    /// `TooBig` if it is longer; `Invalid` for a slot that no client has.
     pub fn set_reply(
         &mut self,
         client: ClientId,
@@ -116,18 +127,24 @@ impl Txn<'_> {
         if bytes.len() > REPLY_MAX {
             return Err(Stop::Fault(Fault::TooBig));
         }
+        if slot >= REPLY_SLOTS {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
         let key = reply_key(client, slot);
         let at = match REPLIES.get(self, &key)? {
             Some(value) => MetaBlock(u64::from_le_bytes(value)),
-            None => {
-                let at = self.alloc_meta(1, None)?;
-                self.init(at, BlockType::Reply)?;
-                REPLIES.insert(self, &key, &at.0.to_le_bytes())?;
-                at
-            }
+            None => self.as_promised(|txn| txn.add_reply_block(&key))?,
         };
         put_reply(self.write_as(at, BlockType::Reply)?, slot, seq, bytes);
         Ok(())
+    }
+
+    fn add_reply_block(&mut self, key: &[u8; REPLY_KEY]) -> Result<MetaBlock, Stop> {
+        let at = self.alloc_meta(1, None)?;
+        self.init(at, BlockType::Reply)?;
+        REPLIES.insert(self, key, &at.0.to_le_bytes())?;
+        self.space_change.promise(0, 1);
+        Ok(at)
     }
 
     /// A small durable setting.
@@ -209,7 +226,7 @@ mod tests {
         let before = run(&mfs, |txn| Ok(txn.meta_space().1));
         let client = run(&mfs, |txn| txn.new_client(b"a"));
         let other = run(&mfs, |txn| txn.new_client(b"b"));
-        for slot in 0..600 {
+        for slot in 0..REPLY_SLOTS {
             run(&mfs, |txn| txn.set_reply(client, slot, slot + 1, &slot.to_le_bytes()));
         }
         run(&mfs, |txn| txn.set_reply(other, 5, 6, &[7; REPLY_MAX]));
@@ -217,7 +234,7 @@ mod tests {
         assert_eq!(run(&mfs, |txn| txn.reply(client, 4)), Some((99, vec![])));
         let bytes = 5u32.to_le_bytes().to_vec();
         assert_eq!(run(&mfs, |txn| txn.reply(client, 5)), Some((6, bytes)));
-        assert_eq!(run(&mfs, |txn| txn.reply(client, 600)), None);
+        assert_eq!(run(&mfs, |txn| txn.reply(client, REPLY_SLOTS)), None);
         let too_big = now(mfs.run(Cost::SMALL, |txn| txn.set_reply(other, 1, 1, &[0; 1025])));
         assert_eq!(too_big.unwrap_err().fault(), Fault::TooBig);
         while !run(&mfs, |txn| txn.remove_client(client)) {}
@@ -232,7 +249,7 @@ mod tests {
     fn a_client_in_quarantine_stays_there_until_it_is_known_no_more() {
         let mfs = formatted();
         let client = run(&mfs, |txn| txn.new_client(b"a"));
-        for slot in 0..600 {
+        for slot in 0..REPLY_SLOTS {
             run(&mfs, |txn| txn.set_reply(client, slot, 1, b""));
         }
         run(&mfs, |txn| txn.quarantine(client));

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use types::{Fault, MetaBlock};
+use types::{Fault, MetaBlock, Transno};
 
 use crate::format::blob::Whose;
 
@@ -25,6 +25,9 @@ pub enum Stop {
     /// As `Miss`; and these blocks around them are likely to be wanted next: they are read with them, and
     /// what cannot be read of these is passed over.
     Along(MetaBlock, u32, Around),
+    /// There is no space, but slots that may be used when this transaction is durable: that is waited for and the body
+    /// starts over.
+    Resting(Transno),
     /// The operation fails in the words of the file system.
     Fault(Fault),
     /// The block's content makes no sense.

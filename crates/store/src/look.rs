@@ -46,7 +46,9 @@ impl Mfs {
                     | Stop::Scan(first, count)
                     | Stop::Along(first, count, _),
                 ) => (first, u64::from(count.max(1))),
-                Err(Stop::Fault(_) | Stop::Corrupt(..) | Stop::Foreign(..)) => break None,
+                Err(Stop::Resting(_) | Stop::Fault(_) | Stop::Corrupt(..) | Stop::Foreign(..)) => {
+                    break None;
+                }
             };
             let missing = (first.0..first.0 + count).map(MetaBlock);
             let missing = missing.filter(|&block| txn.read(block).is_err()).collect::<Vec<_>>();

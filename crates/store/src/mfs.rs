@@ -21,6 +21,7 @@ use crate::fetch::Pins;
 use crate::journal::Log;
 use crate::metaspace;
 use crate::names::{SearchCounts, placement};
+use crate::promise::Promise;
 use crate::roots::ROOTS_BLOCK;
 use crate::space::ahead;
 use crate::state::State;
@@ -32,7 +33,8 @@ use crate::txn::Txn;
 pub enum Reserve {
     /// None.
     Left,
-    /// Those without which nothing could be freed: all but those to which content makes room.
+    /// Those without which nothing could be freed: all but those to which content makes room, and those that are
+    /// promised to the replies of clients.
     ToFree,
     /// All: what is done was done before, and had room then.
     Again,
@@ -124,6 +126,8 @@ pub struct Usage {
     pub blocks: u64,
     /// Free blocks of the metadata device.
     pub blocks_free: u64,
+    /// Those of them that only freeing, replaying and clients' replies may take.
+    pub blocks_kept: u64,
     /// Searches in the namespace index since the opening.
     pub index: SearchCounts,
 }
@@ -152,6 +156,8 @@ impl Mfs {
             state.space.learn(index as usize, &data);
             state.cache.insert(MetaBlock(state.space.first.0 + index), data);
         }
+        state.space.promise = Promise::new(blocks, 0, 0);
+        state.space.promise.begin(state.space.total_free(), state.space.reserve);
         Mfs { inner: Rc::new(Inner { state: RefCell::new(state), background: None }) }
     }
 
@@ -173,8 +179,13 @@ impl Mfs {
             }
             match self.attempt(cost, &mut body)? {
                 Ok(done) => return Ok(done),
+                Err(Stop::Resting(number)) => {
+                    if !self.is_short(cost) || self.take_back().await? == 0 {
+                        self.wait_durable(number).await?;
+                    }
+                }
                 Err(Stop::Fault(Fault::NoSpace)) if self.is_short(cost) => {
-                    let freed = ahead::trim(self).await? + placement::trim(self).await?;
+                    let freed = self.take_back().await?;
                     // Another transaction may have taken back what was ahead, and left some of it.
                     if freed == 0 && self.is_short(cost) {
                         return Err(StoreError::Fault(Fault::NoSpace));
@@ -199,10 +210,15 @@ impl Mfs {
         }
     }
 
+    /// Takes back what was allocated ahead; how many blocks.
+    async fn take_back(&self) -> Result<u64, StoreError> {
+        Ok(ahead::trim(self).await? + placement::trim(self).await?)
+    }
+
     /// Are there perhaps too few free metadata blocks for a transaction of this cost?
     fn is_short(&self, cost: Cost) -> bool {
         let space = &self.inner.state.borrow().space;
-        space.total_free() < space.reserve + u64::from(cost.dirty)
+        space.total_free() < space.kept() + u64::from(cost.dirty)
     }
 
     /// Runs `body` once, as far as it comes with what is cached.
@@ -264,6 +280,7 @@ impl Mfs {
             log_bytes: state.log.bytes,
             blocks: state.space.blocks,
             blocks_free: state.space.total_free(),
+            blocks_kept: state.space.kept(),
             index: state.side.namespace.counts,
         }
     }

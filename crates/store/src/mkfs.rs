@@ -18,6 +18,7 @@ use crate::features::Features;
 use crate::metaspace::{self, MetaSpace};
 use crate::mfs::{Cost, Mfs};
 use crate::open::{CACHE_BYTES_MIN, Condition, OpenOptions};
+use crate::promise::Promise;
 use crate::roots::ROOTS_BLOCK;
 use crate::side;
 use crate::superblock::{LOG_BYTES_MAX, LOG_BYTES_MIN, SuperError, Superblock};
@@ -57,6 +58,8 @@ pub struct FormatOptions {
     pub force: bool,
 }
 
+/// Blocks that names and layouts have at least.
+const ROOM: u64 = 32;
 /// Bytes of zeros written at once.
 const ZEROS: usize = 1 << 20;
 
@@ -102,7 +105,7 @@ fn plan(device: &Device, options: &FormatOptions) -> Result<Superblock, StoreErr
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, &options.name, blocks, options.log_bytes);
     let plan = plan.map(|plan| Superblock { features: options.features, ..plan });
-    plan.ok_or_else(|| {
+    plan.filter(has_room).ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",
             device.disk.size(),
@@ -110,6 +113,13 @@ fn plan(device: &Device, options: &FormatOptions) -> Result<Superblock, StoreErr
         );
         refused(device, &text)
     })
+}
+
+/// Is there room for something, beside what is kept?
+fn has_room(plan: &Superblock) -> bool {
+    let mut space = MetaSpace::new(plan.bitmap_first, plan.blocks);
+    space.promise = Promise::new(plan.blocks, 0, 0);
+    plan.reserved() + 1 + space.kept() + ROOM <= plan.blocks
 }
 
 /// Refuses a device that carries anything of Redbud's.

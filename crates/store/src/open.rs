@@ -144,6 +144,9 @@ impl Mfs {
             env.spawn(commit::run(Rc::downgrade(&mfs.inner), options.commit_interval));
             env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&mfs.inner)));
         }
+        if !options.read_only && !options.repair {
+            mfs.count_promised().await?;
+        }
         mfs.run(Cost::READ, side::load).await?;
         mfs.inner.state.borrow_mut().side.placement.policy = options.placement;
         Ok(mfs)

@@ -117,6 +117,14 @@ impl Caller {
         self.env.sleep(done.since(self.env.now())).await;
     }
 
+    /// Makes everything so far durable, whatever the settings say.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn sync(&self) -> Result<(), StoreError> {
+        self.mfs.sync().await
+    }
+
     /// The same process in a hurry: it waits neither for messages nor until changes are durable.
     pub fn hurried(&self) -> Caller {
         let settings =

@@ -152,6 +152,7 @@ mod tests {
             processes: 3,
             batch: 60,
             dirs: 50,
+            durable_each: u64::MAX,
             levels: vec![0, 3],
             settings: Settings {
                 cache_bytes: 16 << 20,

@@ -647,11 +647,16 @@ fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() 
     let disk = populated();
     let block = in_world(&disk, |env| async move {
         let mfs = open(&env).await;
-        let mut last = run(&mfs, |txn| txn.new_client(b"first")).await;
-        while last.0 < CLIENTS {
-            last = run(&mfs, |txn| txn.new_client(b"client")).await;
-        }
-        run(&mfs, |txn| txn.quarantine(last)).await;
+        let first = run(&mfs, |txn| txn.new_client(b"first")).await;
+        // More than the device has room for the replies of.
+        run(&mfs, |txn| {
+            for client in first.0 + 1..=CLIENTS {
+                crate::trees::CLIENTS.insert(txn, &client.to_be_bytes(), &[0; 8])?;
+            }
+            txn.set_root(crate::trees::NEXT_CLIENT, CLIENTS + 1)?;
+            txn.quarantine(ClientId(CLIENTS))
+        })
+        .await;
         let block = run(&mfs, |txn| Ok(QUARANTINES.top(txn)?.unwrap().block)).await;
         mfs.close().await.unwrap();
         block

@@ -5,7 +5,8 @@
 //!   [`RUN_LARGE`] in a large one; each next to the one before where there is room. Its blocks come into use
 //!   one by one, when their first slot is needed, but up to [`RUN_MAX`] are made empty together, so that the
 //!   stretch into which a directory grows goes home in one request without a gap;
-//! - the lowest free slot is used first; a released one when its release is durable;
+//! - the lowest free slot is used first; a released one when its release is durable, for which it is waited where there is
+//!   no space to grow;
 //! - a slot that has issued 256 numbers is retired;
 //! - a unit of [`UNIT_BLOCKS`] blocks without a slot in use gives its blocks back, but for one while
 //!   the directory has no other free slots. They come again before content grows at its end, and
@@ -46,12 +47,20 @@ impl Txn<'_> {
         }
         for more in [Txn::learn_free, Txn::grow] {
             if self.side().names.lowest_free(&self.pending.names, dir, None).is_none() {
-                more(self, dir)?;
+                more(self, dir).map_err(|stop| self.or_rested(dir, stop))?;
             }
         }
         let at = self.side().names.lowest_free(&self.pending.names, dir, None);
         let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
         self.claim(dir, at)
+    }
+
+    /// A directory that cannot grow for want of space waits for the slots that it gave up.
+    fn or_rested(&self, dir: Ino, stop: Stop) -> Stop {
+        match self.side().names.rests(dir) {
+            Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::Resting(number),
+            _ => stop,
+        }
     }
 
     /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.

@@ -547,6 +547,11 @@ impl Names {
         pending.slot_is_free(dir, at).unwrap_or_else(base)
     }
 
+    /// The transaction that has to be durable before the next slot of `dir` that was given up can be used.
+    pub fn rests(&self, dir: Ino) -> Option<Transno> {
+        self.dirs.get(&dir)?.resting.front().map(|&(transno, _)| transno)
+    }
+
     /// Everything at or below `durable` is durable: slots of `dir` given up by then are free.
     pub fn wake(&mut self, dir: Ino, durable: Transno) {
         let Some(index) = self.dirs.get_mut(&dir) else { return };

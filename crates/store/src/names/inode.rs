@@ -56,7 +56,8 @@ impl Txn<'_> {
     /// `Stop` of the blocks read.
     pub fn inode_counts(&mut self) -> Result<InodeCounts, Stop> {
         let used = self.root(INODES)?.saturating_sub(1);
-        Ok(InodeCounts { used, free: self.meta_space().1 * u64::from(self.slots().per_block()) })
+        let free = self.meta_space().1.saturating_sub(self.state.space.kept());
+        Ok(InodeCounts { used, free: free * u64::from(self.slots().per_block()) })
     }
 
     pub(crate) fn count_inode(&mut self, change: i64) -> Result<(), Stop> {

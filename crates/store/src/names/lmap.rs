@@ -470,7 +470,7 @@ impl Txn<'_> {
         let journal = names * ENTRY_LOGGED + buckets * BUCKET_LOGGED;
         let dirty = cache.unsettled() as u64 + 2 * buckets;
         // The last run may be as long as all before it; the tables of chunks and runs grow by a few.
-        let space = self.state.space.reserve + 2 * buckets + u64::from(RUN_MAX);
+        let space = self.state.space.kept() + 2 * buckets + u64::from(RUN_MAX);
         if self.meta_space().1 < space {
             return false;
         }

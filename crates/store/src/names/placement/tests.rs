@@ -139,7 +139,7 @@ fn a_device_is_full_only_when_its_blocks_hold_entries() {
     for dirs in [1, 40, 300] {
         let mfs = formatted_in(8000);
         let (total, free) = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space()))).unwrap().0;
-        let room = (free - mfs.inner.state.borrow().space.reserve) * 8;
+        let room = (free - mfs.inner.state.borrow().space.kept()) * 8;
         let files = fill(&mfs, dirs);
         // What is missing: the table's nodes, and in each directory a block that is not full.
         let missing = u64::from(dirs) * 8 + total;
@@ -156,8 +156,8 @@ fn a_directory_whose_map_finds_no_room_fills_the_device_without_one() {
         let mfs = formatted_in(blocks);
         let files = fill(&mfs, 1);
         let left = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space().1))).unwrap().0;
-        let reserve = mfs.inner.state.borrow().space.reserve;
-        assert!(left <= reserve + 1, "{blocks}: {files} files, {left} blocks left of {reserve}");
+        let kept = mfs.inner.state.borrow().space.kept();
+        assert!(left <= kept + 1, "{blocks}: {files} files, {left} blocks left of {kept}");
     }
 }
 
@@ -187,8 +187,9 @@ fn what_is_ahead_comes_back_and_everything_is_still_found() {
     assert!(problems.iter().all(|it| it.kind == ProblemKind::WrongLinkCount), "{problems:?}");
 }
 
-/// A store on a device on which only the reserve is free, and directories have blocks ahead that the cache knows nothing of.
-async fn short_of_space(env: &env::Env) -> Mfs {
+/// A store on a device on which only so many blocks are free beside what is kept, and directories have blocks ahead that the
+/// cache knows nothing of.
+async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
     let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
     let options = FormatOptions {
         name: "home".to_owned(),
@@ -212,7 +213,8 @@ async fn short_of_space(env: &env::Env) -> Mfs {
         make(dir, "a file", FileKind::Regular).await;
     }
     let take = |txn: &mut Txn<'_>| {
-        while txn.alloc_meta(1, None).is_ok() {}
+        let least = txn.state.space.kept() + left;
+        while txn.meta_space().1 > least && txn.alloc_meta(1, None).is_ok() {}
         Ok(())
     };
     mfs.run(Cost::SMALL, take).await.unwrap();
@@ -226,7 +228,7 @@ fn transactions_that_lack_space_all_at_once_get_what_one_of_them_takes_back() {
     let world = SimWorld::new(1);
     world.disk("meta", 64 << 20);
     world.run(|env| async move {
-        let mfs = short_of_space(&env).await;
+        let mfs = short_of_space(&env, 0).await;
         let start = |mfs: Mfs| {
             env.spawn_join(async move { mfs.run(Cost::SMALL, |txn| txn.alloc_meta(1, None)).await })
         };
@@ -236,5 +238,51 @@ fn transactions_that_lack_space_all_at_once_get_what_one_of_them_takes_back() {
             got.insert(task.await.expect("a block that a directory had ahead").0);
         }
         assert_eq!(got.len(), MANY);
+    });
+}
+
+async fn make(mfs: &Mfs, dir: Ino, text: &str) -> Result<Ino, StoreError> {
+    let name = Name::new(text.as_bytes()).unwrap();
+    let new = new_inode(FileKind::Regular);
+    mfs.run(Cost::SMALL, |txn| txn.create(dir, &name, &new, None)).await.map(|made| made.0)
+}
+
+async fn unmake(mfs: &Mfs, dir: Ino, text: &str) {
+    let name = Name::new(text.as_bytes()).unwrap();
+    let gone = mfs.run(Cost::DELETE, |txn| txn.free_with_name(dir, &name)).await.unwrap().0;
+    assert!(gone.is_some(), "{text}");
+}
+
+async fn found(mfs: &Mfs, text: &str) -> Ino {
+    let name = Name::new(text.as_bytes()).unwrap();
+    mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name)).await.unwrap().0.unwrap()
+}
+
+#[test]
+fn a_directory_that_cannot_grow_waits_for_the_slots_that_it_gave_up() {
+    let world = SimWorld::new(1);
+    world.disk("meta", 64 << 20);
+    world.run(|env| async move {
+        let mfs = short_of_space(&env, 0).await;
+        let dir = found(&mfs, "dir7").await;
+        let mut files = 0;
+        while make(&mfs, dir, &format!("file{files}")).await.is_ok() {
+            files += 1;
+        }
+        assert!(files > 100, "{files}");
+        for round in 0..20 {
+            mfs.sync().await.unwrap();
+            let number = mfs.last_committed();
+            for n in 0..3 {
+                unmake(&mfs, dir, &format!("file{}", 3 * round + n)).await;
+            }
+            assert_eq!(mfs.last_committed(), number, "that is not durable");
+            for n in 0..3 {
+                let made = make(&mfs, dir, &format!("new{round}-{n}")).await;
+                made.unwrap_or_else(|error| panic!("{n} of 3, {round}: {error}"));
+            }
+            let more = make(&mfs, dir, "one more").await.unwrap_err();
+            assert_eq!(more.fault(), Fault::NoSpace);
+        }
     });
 }
