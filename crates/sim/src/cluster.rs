@@ -90,6 +90,8 @@ pub struct Cluster {
     failing: Rc<Cell<bool>>,
     /// Since when no more faults come; `None` as long as they do.
     calm: Rc<Cell<Option<Instant>>>,
+    /// When the metadata zone last had no room for another client, as far as was looked.
+    pub crowded: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
     /// Who is told what the server says of evictions.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
@@ -268,6 +270,7 @@ impl Cluster {
             epoch,
             failing,
             calm,
+            crowded: Rc::default(),
             failed,
             evictions,
             applied,
@@ -386,16 +389,11 @@ impl Cluster {
         });
     }
 
-    /// The metadata zone, once nothing of a server before has it open or under way. A device that
-    /// failed to flush is reset before it is used again.
+    /// The metadata zone, once nothing of a server before has it open or under way. What a flush of it failed stays unstable.
     async fn open_meta(&self, env: &Env) -> std::io::Result<Disk> {
         let options = DiskOptions { write: true, exclusive: true };
         loop {
             match env.open_disk(META, options).await {
-                Ok(_) if self.meta().has_stuck() => {
-                    let mut rng = SimRng::new(self.starts.get());
-                    self.replace(Some(self.meta().after_power_cut(&mut rng)), None);
-                }
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                     env.sleep(Duration::from_millis(1)).await;
                 }

@@ -423,14 +423,9 @@ impl Injector {
 
     /// Once, or again during recovery.
     async fn restart(&mut self, kind: Fault) {
-        let mut kind = kind;
         loop {
             self.cluster.kill_server();
             let meta = self.cluster.meta();
-            if meta.has_stuck() {
-                // Its flush failed: it is reset.
-                kind = Fault::ServerPower;
-            }
             let check = if kind == Fault::ServerPower || self.rng.one_in(4) {
                 Some(meta.after_power_cut(&mut self.rng))
             } else {

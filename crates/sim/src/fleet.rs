@@ -231,7 +231,7 @@ impl Fleet {
                     inner.cluster.env.sleep(LOOK).await;
                 }
                 Err(text) if text.contains(NO_ROOM) => {
-                    if !space::refuses_clients(&inner.cluster) {
+                    if !space::refused_clients_since(&inner.cluster, begun) {
                         log::broken(space::ROOM, &text);
                     }
                     // Others may remove something, or be forgotten, until nothing happens any more.

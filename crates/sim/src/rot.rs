@@ -53,11 +53,7 @@ impl Injector {
     /// The server is killed, and the device that the next one finds is damaged.
     pub(crate) async fn damage_meta(&mut self) {
         self.cluster.kill_server();
-        let mut good = self.cluster.meta();
-        if good.has_stuck() {
-            good = good.after_power_cut(&mut self.rng);
-            self.cluster.replace(Some(good.clone()), None);
-        }
+        let good = self.cluster.meta();
         let bad = good.fork();
         match damage(&good, &bad, None, &mut self.rng).and_then(|what| {
             log::line(&what);

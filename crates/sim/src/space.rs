@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use env::sim::SimRng;
 use types::limits::SLOTS;
-use types::{Duration, Fault, FileKind, Ino};
+use types::{Duration, Fault, FileKind, Ino, Instant};
 
 use crate::call::{At, NameNo, Op};
 use crate::cluster::{Cluster, Free, LEASE, Sizes};
@@ -98,7 +98,13 @@ impl Little {
 /// From here on the history knows when there was little of anything.
 pub fn watch(cluster: &Cluster, history: &History) {
     let of = cluster.clone();
-    let look = move || of.free().map(Little::of).unwrap_or_default();
+    let look = move || {
+        let free = of.free();
+        if refuses_clients(free) {
+            of.crowded.set(Some(of.env.now()));
+        }
+        free.map(Little::of).unwrap_or_default()
+    };
     history.look_for_space(Box::new(look));
     let (env, history) = (cluster.env.clone(), history.clone());
     cluster.env.spawn(async move {
@@ -110,8 +116,14 @@ pub fn watch(cluster: &Cluster, history: &History) {
 }
 
 /// Is there no room for what is promised to one more client, as far as a server that runs says?
-pub fn refuses_clients(cluster: &Cluster) -> bool {
-    cluster.free().is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LITTLE_META)
+fn refuses_clients(free: Option<Free>) -> bool {
+    free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LITTLE_META)
+}
+
+/// Was there no room for one more client at some moment since? It may have been made between two looks.
+pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
+    let crowded = cluster.crowded.get();
+    refuses_clients(cluster.free()) || crowded.is_some_and(|at| at + LOOK >= since)
 }
 
 /// Everybody is quiet: whatever no file holds can be had.
