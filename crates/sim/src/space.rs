@@ -266,7 +266,11 @@ async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
         }
     }
     for change in changes {
-        change.await.map_err(|fault| format!("a full metadata zone refuses a time: {fault}"))?;
+        match change.await {
+            // By its number, which a client whose session was lost may know as that of a file which went with it.
+            Ok(()) | Err(Fault::Stale) => {}
+            Err(fault) => return Err(format!("a full metadata zone refuses a time: {fault}")),
+        }
     }
     for at in made.iter().rev() {
         let removed = mount.rmdir(*at).await;
