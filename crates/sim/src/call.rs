@@ -387,11 +387,12 @@ impl std::fmt::Debug for Outcome {
     }
 }
 
-/// Bytes of the pattern `tag`: each tells by whom it was written, never zero.
+/// Bytes of the pattern `tag`, never zero: each tells by whom it was written, and every second one, too, which sector of what that
+/// wrote it lies in, so that none can stand in for another.
 pub fn pattern(tag: u32, offset: u64, len: usize) -> Vec<u8> {
-    let byte = (tag % 255) as u8 + 1;
     let other = (tag / 255 % 255) as u8 + 1;
-    (offset..offset + len as u64).map(|at| if at % 2 == 0 { byte } else { other }).collect()
+    let byte = |at: u64| ((u64::from(tag) + 101 * (at / 512)) % 255) as u8 + 1;
+    (offset..offset + len as u64).map(|at| if at % 2 == 0 { byte(at) } else { other }).collect()
 }
 
 /// Runs of equal pairs of bytes, for people.

@@ -30,7 +30,7 @@ pub enum Content {
     Loose(Rc<Loose>),
 }
 
-/// Of a few places only: contents that differ mostly do so there, for all bytes of a write are alike.
+/// Of a few places only: contents that differ mostly do so there, for the bytes of a write are much alike.
 impl Hash for Content {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {

@@ -28,6 +28,8 @@ const REPLAYED: &str = "the metadata server restarted; everything it had lost wa
 const HEARD: &str = "nobody is evicted who was heard";
 /// What a server says that has no room for what is promised to a client.
 const NO_ROOM: &str = "no room for another client";
+/// The invariant that is broken when a client tells of such a loss where no device has failed.
+const LOST: &str = "nothing is lost that no device failed";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
 
@@ -450,6 +452,9 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => {
+                if !self.0.history.devices_have_failed() {
+                    log::broken(LOST, text);
+                }
                 mount.loses(ino);
                 self.0.history.damaged(mount.index, ino, flush);
             }

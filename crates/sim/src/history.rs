@@ -280,6 +280,11 @@ impl History {
         inner.failed_until = inner.events;
     }
 
+    /// Have data devices ever failed anything?
+    pub fn devices_have_failed(&self) -> bool {
+        self.0.borrow().failed_until > 0
+    }
+
     /// A data device that stood still has carried out what it had.
     pub fn devices_settled(&self) {
         self.happened(NOBODY, Op::Settled);

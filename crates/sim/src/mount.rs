@@ -44,6 +44,8 @@ pub struct Mount {
     history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
+    /// How many sessions the client had lost when something began last, and where it was first noticed.
+    evicted: Rc<Cell<(u64, u64)>>,
 }
 
 /// An open file of a process.
@@ -132,7 +134,7 @@ impl Mount {
         let unwritten = history.clone();
         caches.tell_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
         let vfs = Vfs::new(client.clone(), caches);
-        Mount { index, slot, client, env, history, vfs, tags }
+        Mount { index, slot, client, env, history, vfs, tags, evicted: Rc::default() }
     }
 
     /// As another process sees it.
@@ -186,7 +188,18 @@ impl Mount {
     }
 
     fn begin(&self, op: &Op) -> u64 {
-        self.history.begin(self.index, op.clone())
+        let begun = self.history.begin(self.index, op.clone());
+        let evictions = self.client.status().evictions;
+        if evictions > self.evicted.get().0 {
+            self.evicted.set((evictions, begun));
+        }
+        begun
+    }
+
+    /// Has the client lost a session since that began?
+    fn was_evicted_since(&self, begun: u64) -> bool {
+        let (known, at) = self.evicted.get();
+        at > begun || self.client.status().evictions > known
     }
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
@@ -194,7 +207,7 @@ impl Mount {
             return self.end_without(begun, History::end_killed);
         }
         // The session was lost under way: nobody knows whether it was done.
-        if outcome == Outcome::Failed(Fault::Evicted) && self.client.status().evictions > 0 {
+        if outcome == Outcome::Failed(Fault::Evicted) && self.was_evicted_since(begun) {
             self.history.end_unknown(begun);
             return;
         }
@@ -609,7 +622,10 @@ impl Mount {
                 // The end alone is what `stat` tells, and no reading of the file.
                 let seen = read.bytes.len() as u32;
                 let mut steps = blocks_read(ino, offset, seen, &read.bytes);
-                steps.extend(end_seen(ino, offset, len, seen));
+                match seen {
+                    0 => steps.push((Op::End(ino, offset), Outcome::Done)),
+                    _ => steps.extend(end_seen(ino, offset, len, seen)),
+                }
                 self.history.end(begun, steps);
             }
             Err(fault) => {
