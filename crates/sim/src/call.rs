@@ -434,6 +434,12 @@ pub struct Call {
 }
 
 impl Call {
+    /// Is it the same step of the history?
+    pub fn is(&self, other: &Call) -> bool {
+        let when = |call: &Call| (call.client, call.begun, call.ended);
+        when(self) == when(other) && self.op == other.op
+    }
+
     /// For people.
     pub fn line(&self) -> String {
         let outcome = self.outcome.as_ref().map(|outcome| format!("{outcome:?}"));

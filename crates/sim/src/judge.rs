@@ -710,7 +710,11 @@ impl Search<'_> {
         let made = undo::last_made(candidate.past.as_ref(), lost.client, kept);
         let call = Rc::new(lost.clone());
         let dead = matches!(lost.op, Op::Lost { dead: true, .. });
-        for other in undo::without(candidate.past.as_ref(), lost.client, kept, &stays) {
+        let of = (lost.client, lost.ended);
+        for other in undo::without(candidate.past.as_ref(), of, kept, &stays) {
+            let later = |index: &usize| other.later.iter().any(|look| look.is(&self.calls[*index]));
+            let done: Vec<usize> =
+                candidate.done.iter().copied().filter(|index| !later(index)).collect();
             let before = other.state.unwrap_or_else(|| candidate.state.clone());
             let past = other.past.or_else(|| candidate.past.clone());
             let ways = candidate.with_ways(&other.lost);
@@ -727,7 +731,7 @@ impl Search<'_> {
                 let Step::Next(mut state) = state.step(lost) else { continue };
                 state.doubt(lost.client, &made);
                 let past = Some(Link::of_loss(&past, &before, &call, what));
-                let (state, done) = (Rc::new(state), candidate.done.clone());
+                let (state, done) = (Rc::new(state), done.clone());
                 let mut next = Candidate { state, done, past, ways: ways.clone() };
                 self.absorb(&mut next);
                 found.keep(next);

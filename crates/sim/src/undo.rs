@@ -132,27 +132,31 @@ pub struct Other {
     pub files: Vec<(Ino, FileNo)>,
     /// When each of the lost changes began.
     pub lost: Vec<u64>,
+    /// Looks that had not ended, and could not have seen what they saw before the loss: they come after it.
+    pub later: Vec<Rc<Call>>,
 }
 
-/// Every state that there may be when a client loses some of its last changes, first none;
+/// Every state that there may be when a client loses some of its last changes, by the position `end`, first none;
 /// inodes of which `stays` is true were seen later.
 pub fn without(
     past: Option<&Rc<Link>>,
-    client: usize,
+    (client, end): (usize, u64),
     most: u32,
     stays: &dyn Fn(Ino) -> bool,
 ) -> Vec<Other> {
     let changes = last_changes(past, client, most);
-    let mut all = vec![Other { state: None, past: None, files: Vec::new(), lost: Vec::new() }];
+    let none =
+        Other { state: None, past: None, files: Vec::new(), lost: Vec::new(), later: Vec::new() };
+    let mut all = vec![none];
     for &first in &changes {
         // Lost with the one of the lost that ended first: those that began later, and any of those
         // that ran when it ended.
-        let end = first.call.ended;
-        let after = changes.iter().filter(|link| link.call.begun > end);
+        let first_end = first.call.ended;
+        let after = changes.iter().filter(|link| link.call.begun > first_end);
         let beside: Vec<&Rc<Link>> = changes
             .iter()
             .copied()
-            .filter(|link| link.call.begun < end && link.call.ended > end)
+            .filter(|link| link.call.begun < first_end && link.call.ended > first_end)
             .take(4)
             .collect();
         let sure: Vec<&Rc<Link>> = after.copied().chain([first]).collect();
@@ -169,14 +173,19 @@ pub fn without(
             if lost.iter().any(seen) {
                 continue;
             }
-            all.extend(again(past, &lost, client));
+            all.extend(again(past, &lost, (client, end)));
         }
     }
     all
 }
 
 /// What would have been without the lost steps, if all others can have had their answers.
-fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<Other> {
+fn again(
+    past: Option<&Rc<Link>>,
+    lost: &[&Rc<Link>],
+    (client, end): (usize, u64),
+) -> Option<Other> {
+    let mut later = Vec::new();
     let mut left = lost.len();
     let mut tail = Vec::new();
     let mut start = None;
@@ -237,6 +246,10 @@ fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<O
                 orphans.extend(opened(&call));
                 continue;
             }
+            Step::Impossible(_) if call.op.only_looks() && call.ended > end => {
+                later.push(call);
+                continue;
+            }
             Step::Impossible(_) => return None,
         };
         past = Some(Link::of_loss(&past, &state, &call, link.lost.clone()));
@@ -246,7 +259,7 @@ fn again(past: Option<&Rc<Link>>, lost: &[&Rc<Link>], client: usize) -> Option<O
         }
     }
     let lost = lost.iter().map(|link| link.call.begun).collect();
-    Some(Other { state: Some(state), past, files: orphans, lost })
+    Some(Other { state: Some(state), past, files: orphans, lost, later })
 }
 
 /// Was it a rename between two names of one inode? The server does nothing then.

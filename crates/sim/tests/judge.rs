@@ -168,6 +168,33 @@ fn a_write_that_fails_because_of_an_earlier_loss_may_be_done_after_it() {
     assert!(!story(Outcome::Failed(Fault::NoSpace), 7).holds());
 }
 
+#[test]
+fn who_looks_while_what_it_could_see_is_lost_may_have_looked_later() {
+    let look = |found| (Op::Lookup(AT), Outcome::Found(found));
+    let make = (Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)));
+    let lost = Op::Lost { dead: false, kept: 9, learned: 20, edits: Rc::default(), late: false };
+    let holds = |seen, ended| {
+        let mut calls = Vec::new();
+        let mut step = |client, (op, outcome), begun, ended| {
+            let outcome = Some(outcome);
+            calls.push(Call { client, op, outcome, guessed: false, applied: None, begun, ended });
+        };
+        step(0, make.clone(), 1, 2);
+        step(0, (lost.clone(), Outcome::Done), 4, 5);
+        step(0, look(None), 21, 22);
+        step(0, make.clone(), 23, 24);
+        step(1, look(seen), 3, ended);
+        calls.sort_by_key(|call| call.ended);
+        Story(calls).holds()
+    };
+    // The name was made again, and has the same number.
+    assert!(holds(Some(FILE), 30));
+    assert!(holds(None, 30));
+    // Who was told of it before had seen the first one, which is not lost then.
+    assert!(!holds(Some(FILE), 10));
+    assert!(holds(None, 10));
+}
+
 /// A process of client 0 has a file open so many times and holds a lock of it; it ends, while client 1 tries to lock the file.
 fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
     let lock = |client: u64, exclusive| Op::Lock {
