@@ -112,7 +112,9 @@ impl Core {
         // the return names, too: an answer under way may still tell of it.
         let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
         let anew = if last > seq { held & soft } else { Rights::empty() };
-        inode.give(kept_by_mistake(give - anew - Rights::WHOLE), self.session.order());
+        if !planted(Bug::ReturnKept) {
+            inode.give(kept_by_mistake(give - anew - Rights::WHOLE), self.session.order());
+        }
         self.give_back((ino, last.max(seq)), give - anew, still_open, part).await;
     }
 

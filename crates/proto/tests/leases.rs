@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use redbud_proto::lease_client::Lease;
 use redbud_proto::lease_server::LeaseTable;
 #[cfg(debug_assertions)]
-use types::{Bug, plant::plant};
-use types::{ClientId, Epoch, Ino, Rights};
+use types::plant::plant;
+use types::{Bug, ClientId, Epoch, Ino, Rights, planted};
 
 const INO: Ino = Ino(7);
 /// The client at index 0 or 1.
@@ -26,10 +26,13 @@ const fn client(at: usize) -> ClientId {
 /// What is under way between the server and one client, in no order.
 #[derive(Clone, Debug, Default)]
 struct Wire {
-    /// Replies: rights held, sequence.
-    replies: Vec<(Rights, u64)>,
+    /// Replies: rights held, sequence, and whether it was asked for before rights were given up that the client takes from
+    /// no answer to an older question.
+    replies: Vec<(Rights, u64, bool)>,
     /// Recalls: sequence, what to give up.
     recalls: Vec<(u64, Rights)>,
+    /// Recalls that came and are not answered yet: what lies in pages and on disks is being saved.
+    saving: Vec<(u64, Rights)>,
     /// Returns: sequence, what is given up.
     returns: Vec<(u64, Rights)>,
 }
@@ -39,8 +42,8 @@ struct World {
     server: LeaseTable,
     clients: [Lease; 2],
     wires: [Wire; 2],
-    /// What each client still wants to ask for.
-    wishes: [Vec<Rights>; 2],
+    /// What each client still wants to ask for; of each whether it has asked already, and given up such rights since.
+    wishes: [Vec<(Rights, bool)>; 2],
     /// How often each client may still give everything back of its own accord.
     trims: [u8; 2],
     /// How often each connection may still break, and what was under way be lost or sent anew.
@@ -50,13 +53,23 @@ struct World {
     epoch: Epoch,
 }
 
+/// What a client believes of the rights that a reply tells, as `client/src/inode.rs` does.
+fn told(lease: &Lease, rights: Rights, (seq, old): (u64, bool)) -> Rights {
+    let mut rights = rights;
+    if old {
+        let kept = if seq == lease.seq() { lease.rights() } else { Rights::empty() };
+        rights = (rights - SOFT) | (rights & kept & SOFT);
+    }
+    rights | (lease.rights() & SOFT)
+}
+
 impl World {
     fn new(wishes: [Vec<Rights>; 2], trims: u8, breaks: u8) -> World {
         World {
             server: LeaseTable::new(Epoch(1)),
             clients: Default::default(),
             wires: Default::default(),
-            wishes,
+            wishes: wishes.map(|all| all.into_iter().map(|want| (want, false)).collect()),
             trims: [trims; 2],
             breaks,
             deaths: 0,
@@ -78,8 +91,8 @@ impl World {
         for at in 0..2 {
             let wire = &mut world.wires[at];
             wire.recalls.clear();
-            let unheard = wire.replies.drain(..).map(|(rights, _)| rights);
-            let wishes: Vec<Rights> = unheard.take(1).collect();
+            let unheard = wire.replies.drain(..).map(|(rights, _, old)| (rights, old));
+            let wishes: Vec<(Rights, bool)> = unheard.take(1).collect();
             world.wishes[at].splice(0..0, wishes);
             world.clients[at].reclaim(world.epoch);
             let refused = world.server.reclaim(client(at), INO, world.clients[at].rights());
@@ -98,17 +111,29 @@ impl World {
             self.asks(at, &mut out);
             for n in 0..self.wires[at].replies.len() {
                 let mut world = self.clone();
-                let (rights, seq) = world.wires[at].replies.remove(n);
-                world.clients[at].granted(rights, seq);
+                let (rights, seq, old) = world.wires[at].replies.remove(n);
+                world.clients[at].granted(told(&world.clients[at], rights, (seq, old)), seq);
                 out.push(world);
             }
             for n in 0..self.wires[at].recalls.len() {
                 let mut world = self.clone();
                 let (seq, take) = world.wires[at].recalls.remove(n);
                 world.clients[at].recalled(seq, take);
-                world.clients[at].give(take);
-                world.wires[at].returns.push((seq, take));
+                world.clients[at].give(take & SOFT);
+                world.wires[at].saving.push((seq, take));
+                if take.intersects(SOFT) {
+                    world.wires[at].replies.iter_mut().for_each(|(.., old)| *old = true);
+                    // What it wants next it has perhaps asked for.
+                    let mut asked = world.clone();
+                    if let Some((_, old)) = asked.wishes[at].first_mut() {
+                        *old = true;
+                        out.push(asked);
+                    }
+                }
                 out.push(world);
+            }
+            for n in 0..self.wires[at].saving.len() {
+                out.push(self.answers(at, n));
             }
             for n in 0..self.wires[at].returns.len() {
                 let mut world = self.clone();
@@ -132,7 +157,8 @@ impl World {
                 world.breaks -= 1;
                 if !world.wires[at].replies.is_empty() {
                     let held = world.server.held(client(at), INO);
-                    world.wires[at].replies = vec![(held.rights, held.seq)];
+                    let old = world.wires[at].replies.iter().any(|(.., old)| *old);
+                    world.wires[at].replies = vec![(held.rights, held.seq, old)];
                 }
                 let unanswered = world.server.unanswered(client(at));
                 world.wires[at].recalls =
@@ -143,15 +169,36 @@ impl World {
         out
     }
 
+    /// A recall is answered, as `client/src/recall.rs` does: but for what a server that was started since has given anew, and
+    /// what the answer names is given up under the sequence that it names.
+    fn answers(&self, at: usize, nth: usize) -> World {
+        let mut world = self.clone();
+        let (seq, take) = world.wires[at].saving.remove(nth);
+        let lease = &mut world.clients[at];
+        lease.give(take & Rights::WHOLE);
+        let last = lease.seq();
+        let anew = if last > seq { lease.rights() & SOFT } else { Rights::empty() };
+        let give = take - anew;
+        if !planted(Bug::ReturnKept) {
+            lease.give(give - Rights::WHOLE);
+        }
+        world.wires[at].returns.push((last.max(seq), give));
+        world
+    }
+
     /// The server looks at what the client wants first: grants it, or recalls what stands in its way.
     fn asks(&self, at: usize, out: &mut Vec<World>) {
-        let Some(&want) = self.wishes[at].first() else { return };
+        let Some(&(want, old)) = self.wishes[at].first() else { return };
         let mut world = self.clone();
         if self.server.grantable(client(at), INO, want).contains(want) {
             world.wishes[at].remove(0);
-            world.server.grant_asked(client(at), INO, want);
+            // What a reply tells in passing is granted, not asked for.
+            match want.intersects(Rights::WHOLE) {
+                true => world.server.grant_asked(client(at), INO, want),
+                false => world.server.grant(client(at), INO, want),
+            }
             let held = world.server.held(client(at), INO);
-            world.wires[at].replies.push((held.rights, held.seq));
+            world.wires[at].replies.push((held.rights, held.seq, old));
             out.push(world);
             return;
         }
@@ -178,9 +225,12 @@ impl World {
     }
 
     fn is_quiet(&self) -> bool {
-        self.wires
-            .iter()
-            .all(|w| w.replies.is_empty() && w.recalls.is_empty() && w.returns.is_empty())
+        self.wires.iter().all(|w| {
+            w.replies.is_empty()
+                && w.recalls.is_empty()
+                && w.saving.is_empty()
+                && w.returns.is_empty()
+        })
     }
 
     /// The state with sequences by their rank, so that equal states are found equal.
@@ -191,8 +241,9 @@ impl World {
             seqs.push(self.server.held(client(at), INO).seq);
             seqs.extend(self.server.unanswered(client(at)).iter().map(|recall| recall.seq));
             let wire = &self.wires[at];
-            seqs.extend(wire.replies.iter().map(|(_, seq)| *seq));
-            seqs.extend(wire.recalls.iter().chain(&wire.returns).map(|(seq, _)| *seq));
+            seqs.extend(wire.replies.iter().map(|(_, seq, _)| *seq));
+            let told = wire.recalls.iter().chain(&wire.saving).chain(&wire.returns);
+            seqs.extend(told.map(|(seq, _)| *seq));
         }
         seqs.sort_unstable();
         seqs.dedup();
@@ -203,14 +254,17 @@ impl World {
             let held = self.server.held(client(at), INO);
             let asked = self.server.unanswered(client(at));
             let wire = &self.wires[at];
-            let mut replies: Vec<_> = wire.replies.iter().map(|(r, s)| (rank(*s), *r)).collect();
+            let mut replies: Vec<_> =
+                wire.replies.iter().map(|(r, s, old)| (rank(*s), *r, *old)).collect();
             let mut recalls: Vec<_> = wire.recalls.iter().map(|(s, r)| (rank(*s), *r)).collect();
+            let mut saving: Vec<_> = wire.saving.iter().map(|(s, r)| (rank(*s), *r)).collect();
             let mut returns: Vec<_> = wire.returns.iter().map(|(s, r)| (rank(*s), *r)).collect();
             replies.sort_unstable();
             recalls.sort_unstable();
+            saving.sort_unstable();
             returns.sort_unstable();
             key += &format!(
-                "|{} {:?} {:?} {} {asked:?} {replies:?} {recalls:?} {returns:?}",
+                "|{} {:?} {:?} {} {asked:?} {replies:?} {recalls:?} {saving:?} {returns:?}",
                 rank(lease.seq()),
                 lease.rights(),
                 lease.given(),
@@ -249,6 +303,8 @@ fn walk(first: World) -> usize {
     seen.len()
 }
 
+/// What is given up at once when it is recalled.
+const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 const S: Rights = Rights::DATA_S;
 const X: Rights = Rights::DATA_X;
 const A: Rights = Rights::ATTR;
@@ -267,7 +323,11 @@ fn attributes_and_data_with_connections_that_break() {
 
 #[test]
 fn a_server_that_dies_twice_and_returns_that_outlive_it() {
-    let worlds = [([vec![X, A], vec![S]], 1), ([vec![A, X], vec![X]], 1)];
+    let worlds = [
+        ([vec![X, A], vec![S]], 1),
+        ([vec![A, X], vec![X]], 1),
+        ([vec![A | X, A, A], vec![A | X]], 0),
+    ];
     for (wishes, trims) in worlds {
         let states = walk(World::new(wishes, trims, 0).with_deaths(2));
         assert!(states > 1000, "{states} states");
@@ -281,6 +341,7 @@ fn shown_by_a_walk() -> Option<String> {
         World::new([vec![X, S, X], vec![S, X]], 1, 0),
         World::new([vec![A, X], vec![S | A, X]], 1, 2),
         World::new([vec![X, A], vec![S]], 1, 0).with_deaths(2),
+        World::new([vec![A | X, A, A], vec![A | X]], 0, 0).with_deaths(1),
     ];
     worlds.into_iter().find_map(|world| {
         let walked = std::panic::catch_unwind(|| walk(world));
@@ -301,6 +362,7 @@ fn every_planted_bug_of_leases_is_seen_by_a_walk() {
         (Bug::EarlyRecallForgotten, "relied on, not counted"),
         (Bug::UnawareReturnTaken, "relied on, not counted"),
         (Bug::RightsGivenTwice, "Holders"),
+        (Bug::ReturnKept, "relied on, not counted"),
     ];
     for (bug, says) in table {
         let guard = plant(bug);

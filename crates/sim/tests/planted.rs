@@ -122,8 +122,8 @@ const TRIES: u64 = 1000;
 const OF_THE_STORE: [Bug; 3] = [Bug::TornGroupAccepted, Bug::TailBeforeFlush, Bug::HomeBeforeLog];
 
 /// What the walk of a small world of leases shows (`crates/proto/tests/leases.rs`).
-const OF_THE_LEASES: [Bug; 3] =
-    [Bug::OlderGrantTaken, Bug::EarlyRecallForgotten, Bug::UnawareReturnTaken];
+const OF_THE_LEASES: [Bug; 4] =
+    [Bug::OlderGrantTaken, Bug::EarlyRecallForgotten, Bug::UnawareReturnTaken, Bug::ReturnKept];
 
 thread_local! {
     static PLANTED: Cell<bool> = const { Cell::new(false) };

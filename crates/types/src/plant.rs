@@ -67,6 +67,8 @@ bugs! {
     EarlyRecallForgotten,
     /// The server takes a return that knows nothing of what it granted or asked for since.
     UnawareReturnTaken,
+    /// What a return names is not given up under the sequence that it names.
+    ReturnKept,
     /// Rights that are asked back are given to another before their return.
     RightsGivenTwice,
     /// Blocks are granted and stay free.
