@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use redbud_proto::lease_client::Lease;
-use redbud_proto::lease_server::LeaseTable;
+use redbud_proto::lease_server::{LeaseTable, first_seq};
 #[cfg(debug_assertions)]
 use types::plant::plant;
 use types::{Bug, ClientId, Epoch, Ino, Rights, planted};
@@ -179,8 +179,8 @@ impl World {
         let last = lease.seq();
         let anew = if last > seq { lease.rights() & SOFT } else { Rights::empty() };
         let give = take - anew;
-        if !planted(Bug::ReturnKept) {
-            lease.give(give - Rights::WHOLE);
+        if first_seq(world.epoch) > seq && !planted(Bug::ReturnKept) {
+            lease.give(give & SOFT);
         }
         world.wires[at].returns.push((last.max(seq), give));
         world
