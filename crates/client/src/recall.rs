@@ -22,7 +22,6 @@
 //! and the part goes when nothing of it is in service or dirty. The rest of the file is served on.
 use std::rc::Rc;
 
-use proto::lease_server::first_seq;
 use proto::mds::{Op, Push};
 use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
@@ -109,11 +108,11 @@ impl Core {
             });
         }
         inode.give(give & Rights::OPEN, self.session.order());
-        // The server may have restarted since, and given some of that anew. What is not held then is given up under the sequence
-        // that the return names, too: an answer under way may still tell of it.
+        // The server may have restarted since, and given some of that anew. What is not held is given up under the sequence that
+        // the return names, too: an answer under way may still tell of it.
         let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
         let anew = if last > seq { held & soft } else { Rights::empty() };
-        if first_seq(self.session.epoch()) > seq && !planted(Bug::ReturnKept) {
+        if !planted(Bug::ReturnKept) {
             let gone = kept_by_mistake((give - anew) & soft);
             inode.lease(|lease| lease.give(gone));
         }

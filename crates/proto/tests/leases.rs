@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use redbud_proto::lease_client::Lease;
-use redbud_proto::lease_server::{LeaseTable, first_seq};
+use redbud_proto::lease_server::LeaseTable;
 #[cfg(debug_assertions)]
 use types::plant::plant;
 use types::{Bug, ClientId, Epoch, Ino, Rights, planted};
@@ -179,7 +179,7 @@ impl World {
         let last = lease.seq();
         let anew = if last > seq { lease.rights() & SOFT } else { Rights::empty() };
         let give = take - anew;
-        if first_seq(world.epoch) > seq && !planted(Bug::ReturnKept) {
+        if !planted(Bug::ReturnKept) {
             lease.give(give & SOFT);
         }
         world.wires[at].returns.push((last.max(seq), give));

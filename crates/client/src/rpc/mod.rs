@@ -483,11 +483,6 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// The epoch of the server that the session is with.
-    pub fn epoch(&self) -> Epoch {
-        self.state.borrow().epoch
-    }
-
     /// Until when what is cached may be relied on.
     pub fn lease_ends(&self) -> Instant {
         let ends = self.state.borrow().lease_ends;
