@@ -486,6 +486,11 @@ impl Core {
             }
             (_, OpReply::Attr { leased }) => {
                 let (inode, _) = self.told(leased);
+                // The answer to a change of what several write tells what the server has.
+                let in_parts = inode.content().is_some_and(|content| content.holds_parts());
+                if in_parts && !matches!(op, Op::GetAttr { .. }) {
+                    inode.told_without_data();
+                }
                 if matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. }) {
                     inode.forget_xattrs();
                 }

@@ -253,15 +253,22 @@ impl Cx<'_> {
     /// Attributes as others may see them: with what those know who write the file, if this client
     /// is not the only one. Asks for a glimpse if there is none yet.
     pub fn seen(&mut self, mut attr: Attr) -> Attr {
-        let written = self.server.leases.borrow().written_elsewhere(self.client, attr.ino);
+        let (written, by_others) = {
+            let leases = self.server.leases.borrow();
+            let others = leases.others(self.client, attr.ino).intersects(Rights::WRITES);
+            (leases.written_elsewhere(self.client, attr.ino), others)
+        };
         if attr.kind != FileKind::Regular || self.replay || !written {
             return attr;
         }
         match self.waited.glimpsed.get(&attr.ino) {
             Some(_) if planted(Bug::GlimpseIgnored) => {}
             Some(glimpsed) if glimpsed.holds_for(&attr) => glimpsed.put_in(&mut attr),
-            // Sizes that change too fast to be read are taken.
-            Some(glimpsed) if glimpsed.is_given_up() => self.need(attr.ino, Rights::WRITES),
+            // Sizes that change too fast to be read are taken. What the asking client writes into its own
+            // parts is left to one more question.
+            Some(glimpsed) if glimpsed.is_given_up() && by_others => {
+                self.need(attr.ino, Rights::WRITES);
+            }
             _ => self.effects.glimpse.push(attr),
         }
         attr
