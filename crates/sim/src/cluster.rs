@@ -18,7 +18,7 @@ use store::{
 };
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Duration, Epoch, Ino, Instant, PagId, Uuid};
+use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Uuid};
 
 use crate::invariants::Checks;
 use crate::log;
@@ -348,9 +348,8 @@ impl Cluster {
                 {
                     tell(client, eviction);
                 }
-                if text.contains("may not outlive a power cut") {
-                    // It says what may be lost; here the device keeps it.
-                    cluster.data().settle();
+                if let Some(client) = unflushed(text) {
+                    cluster.keeps_unflushed(client);
                 }
                 log::line(&format!("mds: {text}"));
             }),
@@ -362,6 +361,7 @@ impl Cluster {
             on_commit: Some(self.checks.on_commit()),
             ..mds::Config::new(FS, ADDRESS)
         };
+        self.checks.begins(SERVER);
         let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
             let ended = serve(&cluster, env, config).await;
@@ -375,6 +375,15 @@ impl Cluster {
                 cluster.start_again();
             }
         });
+    }
+
+    /// The server says that what this client wrote may be lost with the device's power: it could not flush it. Here the
+    /// device keeps that, and if it worked the server should have flushed it.
+    fn keeps_unflushed(&self, client: ClientId) {
+        let data = self.data();
+        if data.is_stalled() || self.checks.was_failed(SERVER) {
+            data.settle_writes(&self.checks.loose_of(client));
+        }
     }
 
     /// Somebody sees that the server has ended, and starts it, unless who killed it meanwhile will.
@@ -503,12 +512,17 @@ impl Cluster {
     }
 }
 
+/// The evicted client of which a line of the server's log says that it could not flush what that wrote.
+fn unflushed(text: &str) -> Option<ClientId> {
+    let (_, rest) = text.split_once("what the evicted client ")?;
+    rest.split(' ').next()?.parse().ok().map(ClientId)
+}
+
 /// What a line of the server's log says of the eviction of a client.
 fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
-    if let Some((_, rest)) = text.split_once("what the evicted client ") {
+    if let Some(client) = unflushed(text) {
         let stands_still = text.contains("has not flushed within") || text.contains("still owes");
-        let number = rest.split(' ').next()?.parse().ok()?;
-        return stands_still.then_some((number, Eviction::Unflushed));
+        return stands_still.then_some((client.0, Eviction::Unflushed));
     }
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;

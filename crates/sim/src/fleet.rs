@@ -28,7 +28,7 @@ const REPLAYED: &str = "the metadata server restarted; everything it had lost wa
 const HEARD: &str = "nobody is evicted who was heard";
 /// What a server says that has no room for what is promised to a client.
 const NO_ROOM: &str = "no room for another client";
-/// The invariant that is broken when a client tells of such a loss where no device has failed.
+/// The invariant that is broken when a client tells of such a loss to which no device has failed anything.
 const LOST: &str = "nothing is lost that no device failed";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
@@ -223,6 +223,7 @@ impl Fleet {
         let mut refused = None;
         let (client, begun) = loop {
             let begun = inner.cluster.env.now();
+            inner.cluster.checks.begins(&name);
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
                 // Devices that stand still, servers that are down and cut wires may take all of its patience.
@@ -452,7 +453,7 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => {
-                if !self.0.history.devices_have_failed() {
+                if !self.0.cluster.checks.was_failed(&name) {
                     log::broken(LOST, text);
                 }
                 mount.loses(ino);

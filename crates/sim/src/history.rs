@@ -92,6 +92,8 @@ struct Inner {
     count: u64,
     /// Signals that processes got that waited for locks.
     disturbed: u64,
+    /// Answers from a kernel's caches that nothing can be said of.
+    blurred: u64,
     /// Data devices fail now, or did up to this position.
     failing: bool,
     failed_until: u64,
@@ -117,6 +119,20 @@ impl History {
         inner.waiting.insert(begun, waiting);
         inner.look();
         begun
+    }
+
+    /// A kernel answered from what it kept while something that it asked for is changing just that: such an answer is
+    /// not judged.
+    pub fn blur(&self, begun: u64) {
+        self.end(begun, Vec::new());
+        let mut inner = self.0.borrow_mut();
+        inner.count -= 1;
+        inner.blurred += 1;
+    }
+
+    /// How often that was so.
+    pub fn times_blurred(&self) -> u64 {
+        self.0.borrow().blurred
     }
 
     /// The answer is there; it tells of several steps, each somewhere between then and now.
@@ -278,11 +294,6 @@ impl History {
         inner.next();
         inner.failing = failing;
         inner.failed_until = inner.events;
-    }
-
-    /// Have data devices ever failed anything?
-    pub fn devices_have_failed(&self) -> bool {
-        self.0.borrow().failed_until > 0
     }
 
     /// A data device that stood still has carried out what it had.

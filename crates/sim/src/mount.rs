@@ -256,7 +256,7 @@ impl Mount {
         let begun = self.begin(&op);
         match looked.await {
             Ok(Looked { found, blurred: true }) => {
-                self.history.end(begun, Vec::new());
+                self.history.blur(begun);
                 Ok(found.as_ref().map(target))
             }
             Ok(Looked { found, .. }) => {
@@ -287,7 +287,7 @@ impl Mount {
         let begun = self.begin(&op);
         let result = self.vfs.getattr(ino).await;
         match &result {
-            Ok(told) if told.blurred => self.history.end(begun, Vec::new()),
+            Ok(told) if told.blurred => self.history.blur(begun),
             Ok(told) => self.end(begun, op, Outcome::Attr(Seen::of(&told.attr))),
             Err(fault) => self.end(begun, op, Outcome::Failed(*fault)),
         }
@@ -617,7 +617,7 @@ impl Mount {
         read: Result<Bytes, Fault>,
     ) -> Result<(), Fault> {
         match read {
-            Ok(read) if read.blurred => self.history.end(begun, Vec::new()),
+            Ok(read) if read.blurred => self.history.blur(begun),
             Ok(read) => {
                 // The end alone is what `stat` tells, and no reading of the file.
                 let seen = read.bytes.len() as u32;

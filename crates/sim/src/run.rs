@@ -198,6 +198,8 @@ pub struct Report {
     pub trace: u64,
     /// Operations that ended.
     pub operations: u64,
+    /// Answers of kernels' caches that were not judged: what they told of was being changed.
+    pub blurred: u64,
     /// Faults made.
     pub faults: u64,
     /// How many of each kind.
@@ -285,6 +287,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
+        blurred: ended.history.times_blurred(),
         faults: made.values().sum(),
         made,
         fault_steps: ended.numbered.get(),

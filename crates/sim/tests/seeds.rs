@@ -226,14 +226,25 @@ fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
 #[test]
 fn clients_see_one_file_system_under_all_faults() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(1000), seeds(2000));
-    let (sums, made) = (Mutex::new([0; 7]), Mutex::new(BTreeMap::<Fault, u64>::new()));
+    let (sums, made) = (Mutex::new([0; 9]), Mutex::new(BTreeMap::<Fault, u64>::new()));
     for_each(count, |nth| {
         let report = check(&plan(first + nth));
         let mut sums = sums.lock().expect("no other seed failed");
         let (stores, lost) = report.stores;
         let abandoned = u64::from(report.abandoned.is_some());
         let (faults, misled) = (report.faults, u64::from(report.misled.is_some()));
-        let new = [faults, report.restarts, report.unjudged, stores, lost, abandoned, misled];
+        let (operations, blurred) = (report.operations, report.blurred);
+        let new = [
+            faults,
+            report.restarts,
+            report.unjudged,
+            stores,
+            lost,
+            abandoned,
+            misled,
+            operations,
+            blurred,
+        ];
         if let Some(abandoned) = &report.abandoned {
             println!("not judged from {} on: {}", abandoned.from, report.plan.command());
         }
@@ -243,10 +254,11 @@ fn clients_see_one_file_system_under_all_faults() {
     });
     let made = made.into_inner().expect("all seeds held");
     println!("{made:?}");
-    let [faults, restarts, unjudged, stores, lost, abandoned, misled] =
+    let [faults, restarts, unjudged, stores, lost, abandoned, misled, operations, blurred] =
         *sums.lock().expect("all seeds held");
     println!("{faults} faults, {restarts} restarts, {unjudged} searches given up");
     println!("{abandoned} histories not judged to their end, {misled} judged by all orders");
+    println!("{operations} operations judged, {blurred} answers of kernels not judged");
     println!("{stores} stores into mappings, {lost} times not written back");
     // A run that meets no faults, or whose answers nobody explains, shows nothing.
     let few = std::env::var("REDBUD_FAULTS").is_ok();
@@ -260,6 +272,7 @@ fn clients_see_one_file_system_under_all_faults() {
     assert!(few || stores > count / 4, "{stores} stores into mappings");
     assert!(misled < count / 20 + 1, "{misled} histories were not explained as the server told");
     assert!(unjudged < count / 20 + 1, "{unjudged} searches were given up");
+    assert!(blurred < operations / 500 + 1, "{blurred} answers were not judged");
     assert!(abandoned < count / 1000 + 2, "{abandoned} histories were not judged to their end");
 }
 

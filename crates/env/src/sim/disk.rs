@@ -10,7 +10,7 @@
 //!   recording, so each write is held once.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -357,10 +357,20 @@ impl SimDisk {
 
     /// Everything written is stable from here on.
     pub fn settle(&self) {
+        self.settle_what(|_| true);
+    }
+
+    /// What was written under these numbers is stable from here on, if it has reached the disk.
+    pub fn settle_writes(&self, ids: &BTreeSet<u64>) {
+        self.settle_what(|id| ids.contains(&id));
+    }
+
+    fn settle_what(&self, which: impl Fn(u64) -> bool) {
+        let settles = |write: &Write| write.completed && which(write.id);
         let mut state = self.lock();
         let ids: Vec<u64> =
-            state.unstable.iter().filter(|write| write.completed).map(|write| write.id).collect();
-        state.make_stable(&|write| write.completed);
+            state.unstable.iter().filter(|write| settles(write)).map(|write| write.id).collect();
+        state.make_stable(&settles);
         drop(state);
         watch::tell(self, DiskEvent::Stable { ids: &ids });
     }

@@ -359,6 +359,7 @@ impl State {
                         Event::Write { token, file, id, buf, start }
                     }
                     Err(error) => {
+                        self.tell_of_failure(file, DiskAction::Write);
                         self.landed(file);
                         failed(error, Payload::Buf(buf))
                     }
@@ -368,6 +369,7 @@ impl State {
                 match disk.begin_write(file, offset, len, None) {
                     Ok(id) => Event::Discard { token, file, id },
                     Err(error) => {
+                        self.tell_of_failure(file, DiskAction::Discard);
                         self.landed(file);
                         failed(error, Payload::None)
                     }
@@ -402,6 +404,14 @@ impl State {
         }
     }
 
+    /// Tells who looks on that a disk has failed what was asked through an open file.
+    fn tell_of_failure(&self, file: u64, action: DiskAction) {
+        if let Some(open) = self.files.get(&file) {
+            let node = (&*self.nodes[open.node as usize], open.node);
+            watch::tell(&open.disk, DiskEvent::Failed { node, action });
+        }
+    }
+
     /// Looks at a disk's queue when something of it completes.
     fn await_queue(&mut self, disk: SimDisk) {
         if let Some(at) = disk.next_done() {
@@ -429,6 +439,9 @@ impl State {
                     Some(open) => open.disk.read(offset + start as u64, &mut buf[start..]),
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
+                if result.is_err() {
+                    self.tell_of_failure(file, DiskAction::Read);
+                }
                 self.landed(file);
                 let read = buf.len() - start;
                 self.end_plain(token, result.map(|()| read), Payload::Buf(buf));
@@ -447,6 +460,9 @@ impl State {
                     Some(open) => open.disk.complete_flush(file, covers).map(|()| 0),
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
+                if result.is_err() {
+                    self.tell_of_failure(file, DiskAction::Flush);
+                }
                 self.landed(file);
                 self.end_plain(token, result, Payload::None);
             }

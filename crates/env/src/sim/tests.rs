@@ -649,23 +649,27 @@ fn who_looks_on_is_told_of_writes_when_they_begin_reach_the_disk_and_are_stable(
                 }
                 DiskEvent::Completed { id } => format!("{id} is there"),
                 DiskEvent::Stable { ids } => format!("{ids:?} are stable"),
+                DiskEvent::Failed { node, action } => format!("{action:?} by {} failed", node.0),
             });
         })
     };
     world.run(|_| {
         let env = world.node("a");
-        let (world, told) = (world.clone(), told.clone());
+        let (world, told, disk) = (world.clone(), told.clone(), disk.clone());
         async move {
             let done = env.clone().spawn_join(async move {
                 let file = env.open_disk("disk", WRITE).await.unwrap();
                 file.write(8192, block(&env, 5)).await.0.unwrap();
                 file.flush().await.unwrap();
+                disk.fail(DiskAction::Flush, 1, DiskFault::Io);
+                file.flush().await.unwrap_err();
                 drop(watching);
                 file.write(0, block(&env, 6)).await.0.unwrap();
             });
             done.await;
             drop(world);
-            let want = ["1 by a at 8192: 4096 of 5", "1 is there", "[1] are stable"];
+            let want =
+                ["1 by a at 8192: 4096 of 5", "1 is there", "[1] are stable", "Flush by a failed"];
             assert_eq!(*told.borrow(), want);
         }
     });

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::disk::SimDisk;
+use super::disk::{DiskAction, SimDisk};
 
 /// What happens to a disk.
 #[derive(Clone, Copy)]
@@ -33,6 +33,13 @@ pub enum DiskEvent<'a> {
     Stable {
         /// Their numbers on this disk.
         ids: &'a [u64],
+    },
+    /// The disk has failed what it was asked.
+    Failed {
+        /// By whom, as above.
+        node: (&'a str, u32),
+        /// What it was.
+        action: DiskAction,
     },
 }
 

@@ -67,7 +67,7 @@ impl Epochs {
                     self.by(node, "a write reaches the metadata device");
                 }
             }
-            DiskEvent::Stable { .. } => {}
+            DiskEvent::Stable { .. } | DiskEvent::Failed { .. } => {}
         }
     }
 

@@ -13,10 +13,12 @@ pub(crate) mod recovery;
 pub(crate) mod stable;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use env::sim::{DiskEvent, Watching, watch_disks};
 use mds::OnCommit;
+use types::ClientId;
 
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
@@ -32,6 +34,8 @@ struct Inner {
     stable: RefCell<stable::Stable>,
     epochs: RefCell<epochs::Epochs>,
     recovery: RefCell<recovery::Recovery>,
+    /// Nodes that the data device has failed something since what runs there began.
+    failed: RefCell<BTreeSet<String>>,
 }
 
 impl Checks {
@@ -49,6 +53,22 @@ impl Checks {
     pub(crate) fn opened(&self, cluster: &Cluster, epoch: u32) {
         self.0.epochs.borrow_mut().opened(epoch);
         recovery::recovered(cluster, "the store's recovery");
+    }
+
+    /// What runs on a node begins there.
+    pub(crate) fn begins(&self, node: &str) {
+        self.0.failed.borrow_mut().remove(node);
+    }
+
+    /// Has the data device failed what a node asked of it, since what runs there began?
+    pub(crate) fn was_failed(&self, node: &str) -> bool {
+        self.0.failed.borrow().contains(node)
+    }
+
+    /// What this client has written that is not surely stable.
+    pub(crate) fn loose_of(&self, client: ClientId) -> BTreeSet<u64> {
+        let node = self.0.owners.borrow().node_of(client);
+        node.map_or_else(BTreeSet::new, |node| self.0.stable.borrow().loose_of(&node))
     }
 
     /// The data device is another one: all that it holds is stable, and who wrote it is gone.
@@ -71,6 +91,9 @@ pub(crate) fn look_on(cluster: &Cluster) -> Watching {
 
 fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     match event {
+        DiskEvent::Failed { node: (node, _), .. } => {
+            checks.failed.borrow_mut().insert(node.to_owned());
+        }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
         DiskEvent::Submitted { id, node: (node, _), offset, bytes } => {
             let blocks = stable::blocks_of(offset, bytes.len() as u64);

@@ -10,7 +10,7 @@
 //! were written while no server counts whose they are (it is down, or has not heard all its clients), as to whether
 //! that was in an earlier life of theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use mds::Pointed;
@@ -56,6 +56,12 @@ impl Stable {
     /// Whose a write is, and of which blocks, if it is not yet stable.
     pub(crate) fn write(&self, id: u64) -> Option<(String, Range<u64>)> {
         self.writes.get(&id).cloned()
+    }
+
+    /// What a node has written that is not yet stable.
+    pub(crate) fn loose_of(&self, node: &str) -> BTreeSet<u64> {
+        let of_it = self.writes.iter().filter(|(_, (by, _))| by == node);
+        of_it.map(|(&id, _)| id).collect()
     }
 
     /// A write has reached the device, when its blocks were of these owners, where that is known.

@@ -30,6 +30,7 @@ use fuse::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHe
 use fuse::{Notified, Notifier};
 use types::{Duration, Ino, Instant};
 
+use crate::call::At;
 use crate::kernel::cache::Cache;
 use crate::kernel::calls::Calls;
 use crate::kernel::pages::Pages;
@@ -83,33 +84,42 @@ pub(crate) struct Inner {
 /// Is told of a file of which a page could not be written back.
 pub type Unwritten = Box<dyn Fn(Ino)>;
 
-/// Inodes with which something is under way, as often as it is.
+/// With what something may be under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Inode(Ino),
+    Name(At),
+}
+
+/// Inodes and names with which something is under way, as often as it is.
 #[derive(Clone, Default)]
-struct Marks(Rc<RefCell<Vec<Ino>>>);
+struct Marks(Rc<RefCell<Vec<Mark>>>);
 
 impl Marks {
     /// It is, until that is dropped.
-    fn mark(&self, inos: &[Ino]) -> Marked {
-        self.0.borrow_mut().extend(inos);
-        Marked { marks: self.clone(), inos: inos.to_vec() }
+    fn mark(&self, inos: &[Ino], names: &[At]) -> Marked {
+        let inos = inos.iter().copied().map(Mark::Inode);
+        let what: Vec<Mark> = inos.chain(names.iter().copied().map(Mark::Name)).collect();
+        self.0.borrow_mut().extend(&what);
+        Marked { marks: self.clone(), what }
     }
 
-    fn has(&self, ino: Ino) -> bool {
-        self.0.borrow().contains(&ino)
+    fn has(&self, what: Mark) -> bool {
+        self.0.borrow().contains(&what)
     }
 }
 
-/// Something that is under way with inodes.
+/// Something that is under way with inodes and names.
 pub struct Marked {
     marks: Marks,
-    inos: Vec<Ino>,
+    what: Vec<Mark>,
 }
 
 impl Drop for Marked {
     fn drop(&mut self) {
         let mut marks = self.marks.0.borrow_mut();
-        for ino in &self.inos {
-            let at = marks.iter().position(|other| other == ino);
+        for mark in &self.what {
+            let at = marks.iter().position(|other| other == mark);
             at.map(|at| marks.swap_remove(at));
         }
     }
@@ -226,12 +236,17 @@ impl Caches {
         *self.0.used.borrow_mut().entry(ino).or_default() += 1;
     }
 
-    pub(crate) fn change(&self, inos: &[Ino]) -> Marked {
-        self.0.changing.mark(inos)
+    /// These inodes and names are being changed, until what is returned is dropped.
+    pub(crate) fn change(&self, inos: &[Ino], names: &[At]) -> Marked {
+        self.0.changing.mark(inos, names)
     }
 
     pub(crate) fn is_changing(&self, ino: Ino) -> bool {
-        self.0.changing.has(ino)
+        self.0.changing.has(Mark::Inode(ino))
+    }
+
+    pub(crate) fn is_changing_name(&self, at: At) -> bool {
+        self.0.changing.has(Mark::Name(at))
     }
 
     /// The client tells that a device lost what was written to a file. It has the pages dropped, which nobody
@@ -244,7 +259,8 @@ impl Caches {
     pub(crate) fn is_losing(&self, ino: Ino) -> bool {
         let told = self.0.lost.borrow().get(&ino).copied();
         let Some(told) = told else { return false };
-        let losing = self.0.voiding.has(ino) || self.0.env.now().since(told) < ASKED_WITHIN;
+        let losing =
+            self.0.voiding.has(Mark::Inode(ino)) || self.0.env.now().since(told) < ASKED_WITHIN;
         if !losing {
             self.0.lost.borrow_mut().remove(&ino);
         }
@@ -281,7 +297,7 @@ impl Notified for Line {
         Box::pin(async move {
             let Some(caches) = self.0.upgrade().map(Caches) else { return Ok(false) };
             let inval = inval_inode(&message).filter(|_| lane == NotifyLane::Voids);
-            let _voiding = inval.map(|inval| caches.0.voiding.mark(&[Ino(inval.ino)]));
+            let _voiding = inval.map(|inval| caches.0.voiding.mark(&[Ino(inval.ino)], &[]));
             let _turn = caches.0.lanes[lane as usize].lock().await;
             caches.wake().await;
             caches.carry_out(&message).await.ok_or_else(|| {

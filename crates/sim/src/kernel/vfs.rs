@@ -279,7 +279,7 @@ impl Vfs {
     /// What the kernel knows of a name.
     fn known(&self, at: At) -> Option<Looked> {
         let leads = self.cache(|cache| cache.name(at, self.now()))?;
-        let blurred = self.caches.is_changing(at.dir);
+        let blurred = self.caches.is_changing_name(at);
         let Some(ino) = leads else { return Some(Looked { found: None, blurred }) };
         let kind = self.cache(|cache| cache.kind(ino))?;
         self.use_inode(ino);
@@ -406,7 +406,7 @@ impl Vfs {
         at: At,
         work: impl Future<Output = Result<Entry, Fault>> + 'static,
     ) -> Result<Found, Fault> {
-        let changing = Rc::new(self.caches.change(&[at.dir]));
+        let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
         let asked = self.ask().unquestioned();
         let answer = self.call(work, Given::entry, &changing).await;
         if let Ok(entry) = &answer {
@@ -423,7 +423,7 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
-        let changing = Rc::new(self.caches.change(&[at.dir]));
+        let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
         let asked = self.ask().unquestioned();
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
@@ -509,7 +509,7 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn link(&self, ino: Ino, at: At) -> Result<Found, Fault> {
-        let changing = Rc::new(self.caches.change(&[ino, at.dir]));
+        let changing = Rc::new(self.caches.change(&[ino, at.dir], &[at]));
         let asked = self.ask().unquestioned();
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
@@ -584,12 +584,12 @@ impl Vfs {
         let mut inos: Vec<Ino> = names.iter().map(|at| at.dir).collect();
         let leads = |at: &At| self.cache(|cache| cache.name(*at, self.now())).flatten();
         inos.extend(names.iter().filter_map(leads));
-        self.caches.change(&inos)
+        self.caches.change(&inos, names)
     }
 
     /// An inode is about to be changed.
     pub fn changes(&self, ino: Ino) -> Marked {
-        self.caches.change(&[ino])
+        self.caches.change(&[ino], &[])
     }
 
     /// All names of a directory, in the order in which they are listed.
@@ -667,7 +667,7 @@ impl Vfs {
         let sized = set.size.is_some();
         let pages = self.known_pages(ino).filter(|_| sized);
         let content = pages.as_ref().map(Pages::change);
-        let changing = Rc::new((self.caches.change(&[ino]), content));
+        let changing = Rc::new((self.caches.change(&[ino], &[]), content));
         let mut unsent = None;
         if sized {
             if let Some(pages) = &pages {

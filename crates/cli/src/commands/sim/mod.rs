@@ -122,7 +122,7 @@ pub fn run(args: &SimArgs) -> Ended {
 fn ended(totals: &Totals) -> u8 {
     match totals {
         Totals { violations: 1.., .. } => VIOLATED,
-        Totals { seeds: 1, abandoned: 1.., .. } => UNJUDGED,
+        Totals { abandoned: 1.., .. } => UNJUDGED,
         _ => 0,
     }
 }
@@ -174,7 +174,7 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     }
     line.clear();
     output::print_report(args.output, &campaign, report::campaign_text)?;
-    Ok(if campaign.totals.violations > 0 { VIOLATED } else { 0 })
+    Ok(ended(&campaign.totals))
 }
 
 fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
@@ -254,14 +254,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lone_history_that_was_not_judged_has_a_status_of_its_own() {
+    fn histories_that_were_not_judged_to_their_end_have_a_status_of_their_own() {
         let totals = |seeds, violations, abandoned| {
             ended(&Totals { seeds, violations, abandoned, ..Totals::default() })
         };
         assert_eq!(totals(1, 0, 0), 0);
         assert_eq!(totals(1, 0, 1), 3);
         assert_eq!(totals(1, 1, 1), 1);
-        assert_eq!(totals(9, 0, 1), 0);
+        assert_eq!(totals(9, 0, 1), 3);
+        assert_eq!(totals(9, 1, 1), 1);
     }
 
     #[test]
