@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use bench::layouts::Contender;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::check_cache;
@@ -738,6 +739,10 @@ pub struct BenchMetaratesArgs {
     /// Directory for the images of loop devices; without it only the virtual disk is used
     #[arg(long)]
     pub dir: Option<PathBuf>,
+    /// Leave a contender out, by its name in the tables: embedded, traditional, "traditional, hashed", ext4
+    /// or "ext4, hashed"; may be given several times
+    #[arg(long, value_name = "CONTENDER", value_parser = Contender::named)]
+    pub without: Vec<Contender>,
     /// Longest time of a single step on loop devices
     #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
     pub limit: types::Duration,
@@ -962,7 +967,7 @@ pub struct ReproduceArgs {
     /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were 100,000
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub pool: u64,
-    /// F9: the metadata device that is filled, at least 256M
+    /// F9: the metadata device that is filled, at least 64M
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     pub aged: u64,
 }
@@ -1013,6 +1018,8 @@ mod tests {
         assert_eq!(code("redbud"), Err(2));
         assert_eq!(code("redbud fsck --help"), Err(0));
         assert_eq!(code("redbud fsck home.toml"), Ok(()));
+        assert_eq!(code("redbud bench metarates --without ext4 --without embedded"), Ok(()));
+        assert_eq!(code("redbud bench metarates --without ext5"), Err(2));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Contender {
     /// The kernel's.
     pub const KERNELS: [Contender; 2] = [Contender::Ext4Linear, Contender::Ext4Hashed];
 
-    /// Its name.
+    /// Its name, as tables print it.
     pub fn text(self) -> &'static str {
         match self {
             Contender::Embedded => "embedded",
@@ -58,6 +58,18 @@ impl Contender {
             Contender::Ext4Linear => "ext4",
             Contender::Ext4Hashed => "ext4, hashed",
         }
+    }
+
+    /// The one with this name.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub fn named(text: &str) -> Result<Contender, String> {
+        let all = || Contender::STORES.into_iter().chain(Contender::KERNELS);
+        all().find(|contender| contender.text() == text).ok_or_else(|| {
+            let names: Vec<String> = all().map(|it| format!("\"{}\"", it.text())).collect();
+            format!("contenders are {}", names.join(", "))
+        })
     }
 
     /// The file system of the kernel that it is a picture of.

@@ -11,10 +11,10 @@ mod report;
 
 use serde::Serialize;
 
-use crate::Res;
 use crate::layouts::loops::{Store, Yard};
 use crate::layouts::site::Site;
 use crate::layouts::{Contender, Ground, Measured, Place, Settings};
+use crate::{Res, failed};
 use processes::{Processes, fill_log};
 
 pub use report::{GOALS, PRICED, Report};
@@ -124,6 +124,8 @@ pub struct Plan {
     pub files: Vec<u64>,
     /// For loop devices; without it only the virtual disk is used.
     pub ground: Option<Ground>,
+    /// Who is left out, on the virtual disk and on loop devices.
+    pub without: Vec<Contender>,
 }
 
 /// Measures, telling `progress` each phase.
@@ -134,10 +136,13 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Report> {
     let mut runs = Vec::new();
     for &files in &plan.files {
         let shape = Shape { files, ..plan.shape };
-        all(None, shape, &mut runs, progress)?;
+        all(None, plan, shape, &mut runs, progress)?;
         if let Some(ground) = &plan.ground {
-            all(Some(&Yard::make(ground)?), shape, &mut runs, progress)?;
+            all(Some(&Yard::make(ground)?), plan, shape, &mut runs, progress)?;
         }
+    }
+    if runs.is_empty() {
+        return failed("metarates", "no contender is left");
     }
     Ok(Report::new(runs))
 }
@@ -145,11 +150,13 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Report> {
 /// All phases of all who run there.
 fn all(
     yard: Option<&Yard>,
+    plan: &Plan,
     shape: Shape,
     runs: &mut Vec<Run>,
     progress: &mut dyn FnMut(&str),
 ) -> Res<()> {
-    for contender in Site::contenders(yard) {
+    let contenders = Site::contenders(yard);
+    for contender in contenders.into_iter().filter(|it| !plan.without.contains(it)) {
         let site = Site::new(yard, contender, shape.settings, shape.tasks())?;
         let place = Site::place(yard);
         let mut phases = Vec::new();
@@ -186,4 +193,61 @@ fn told(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> Stri
         phase.rate(),
         phase.counts
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(without: &[Contender]) -> Plan {
+        let settings = Settings {
+            cache_bytes: 16 << 20,
+            log_bytes: 16 << 20,
+            device_bytes: 1 << 30,
+            ..Settings::PAPERS
+        };
+        let shape = Shape { clients: 1, processes: 2, files: 0, settings };
+        Plan { shape, files: vec![20], ground: None, without: without.to_vec() }
+    }
+
+    #[test]
+    fn who_is_left_out_does_not_run_and_the_tables_are_those_of_the_others() {
+        let report = measure(&plan(&[Contender::Hashed]), &mut |_| ()).unwrap();
+        let ran: Vec<Contender> = report.runs().iter().map(|run| run.contender).collect();
+        assert_eq!(ran, [Contender::Embedded, Contender::Linear]);
+        let text = report.text();
+        assert!(!text.contains(Contender::Hashed.text()), "{text}");
+        // The goals are of the linear layout, which ran.
+        assert!(text.contains("goal"), "{text}");
+        let report = measure(&plan(&[Contender::Linear]), &mut |_| ()).unwrap();
+        assert!(!report.text().contains("goal"), "{}", report.text());
+        let nobody = measure(&plan(&Contender::STORES), &mut |_| ());
+        assert!(nobody.is_err_and(|error| error.0.contains("no contender")));
+    }
+
+    #[test]
+    fn the_linear_ext4_may_be_missing_where_the_hashed_one_is_compared() {
+        let mut runs = measure(&plan(&[]), &mut |_| ()).unwrap().runs().to_vec();
+        let mut real = runs[2].clone();
+        assert!(!Report::new(runs.clone()).text().contains("accesses by ext4's"));
+        real.contender = Contender::Ext4Hashed;
+        real.place = Place::Loop;
+        runs.push(real);
+        let text = Report::new(runs).text();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // Its figures are those of the hashed layout here.
+        assert!(words.contains("create - 1.00 within 15 %"), "{text}");
+    }
+
+    #[test]
+    fn contenders_have_the_names_that_tables_print() {
+        for contender in Contender::STORES.into_iter().chain(Contender::KERNELS) {
+            assert_eq!(Contender::named(contender.text()), Ok(contender));
+        }
+        let refused = Contender::named("ext5").unwrap_err();
+        assert!(
+            refused.ends_with("\"traditional, hashed\", \"ext4\", \"ext4, hashed\""),
+            "{refused}"
+        );
+    }
 }

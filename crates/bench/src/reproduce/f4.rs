@@ -128,7 +128,7 @@ mod tests {
                 ..Settings::PAPERS
             },
         };
-        let plan = Plan { shape, files: vec![300], ground: None };
+        let plan = Plan { shape, files: vec![300], ground: None, without: Vec::new() };
         let reports =
             [measure(&plan, &mut |_| ()), measure(&plan, &mut |_| ())].map(Result::unwrap);
         let svg = F4(&reports[0]).svg();

@@ -283,6 +283,7 @@ fn metarates_of(args: &BenchMetaratesArgs) -> Ended {
         shape,
         files: args.files.clone(),
         ground: ground(args.dir.as_deref(), args.limit),
+        without: args.without.clone(),
     };
     let report = metarates::measure(&plan, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &report.to_json())?;

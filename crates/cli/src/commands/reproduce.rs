@@ -58,6 +58,7 @@ fn f4(args: &ReproduceArgs) -> Result<(), Failure> {
         },
         files: args.files.clone(),
         ground: None,
+        without: Vec::new(),
     };
     let report = measure(&plan, &mut progress).map_err(|e| failed(e.0))?;
     let figure = F4(&report);
