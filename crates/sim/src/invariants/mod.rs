@@ -72,14 +72,14 @@ pub(crate) fn look_on(cluster: &Cluster) -> Watching {
 fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     match event {
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
-        DiskEvent::Submitted { id, node: (node, _), offset, bytes } => {
+        DiskEvent::Submitted { id, node, offset, bytes } => {
             let blocks = stable::blocks_of(offset, bytes.len() as u64);
             checks.owners.borrow_mut().submitted(cluster, node, blocks.clone());
             checks.stable.borrow_mut().submitted(id, node, blocks);
         }
         DiskEvent::Completed { id } => {
-            let Some((node, blocks)) = checks.stable.borrow().write(id) else { return };
-            let owners = checks.owners.borrow_mut().completed(cluster, &node, blocks);
+            let Some(((node, run), blocks)) = checks.stable.borrow().write(id) else { return };
+            let owners = checks.owners.borrow_mut().completed(cluster, (&node, run), blocks);
             checks.stable.borrow_mut().completed(id, &owners);
         }
         DiskEvent::Stable { ids } => checks.stable.borrow_mut().stable(ids),

@@ -34,11 +34,14 @@ struct Written {
     mapped: Option<(Ino, u64)>,
 }
 
+/// A node, and the number of its run.
+type Node = (String, u32);
+
 /// What is remembered of the data device.
 #[derive(Default)]
 pub(crate) struct Stable {
     /// Writes that are not stable.
-    writes: BTreeMap<u64, (String, Range<u64>)>,
+    writes: BTreeMap<u64, (Node, Range<u64>)>,
     blocks: BTreeMap<u64, Written>,
 }
 
@@ -49,18 +52,18 @@ pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
 
 impl Stable {
     /// A write is under way.
-    pub(crate) fn submitted(&mut self, id: u64, node: &str, blocks: Range<u64>) {
-        self.writes.insert(id, (node.to_owned(), blocks));
+    pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
+        self.writes.insert(id, ((node.to_owned(), run), blocks));
     }
 
     /// Whose a write is, and of which blocks, if it is not yet stable.
-    pub(crate) fn write(&self, id: u64) -> Option<(String, Range<u64>)> {
+    pub(crate) fn write(&self, id: u64) -> Option<(Node, Range<u64>)> {
         self.writes.get(&id).cloned()
     }
 
     /// A write has reached the device, when its blocks were of these owners, where that is known.
     pub(crate) fn completed(&mut self, id: u64, owners: &[Option<Owner>]) {
-        let Some((node, blocks)) = self.writes.get(&id) else { return };
+        let Some(((node, _), blocks)) = self.writes.get(&id) else { return };
         for (block, owner) in blocks.clone().zip(owners) {
             let known = self.blocks.entry(block).or_default();
             let anew = known.mapped.is_some() && *owner != Some(Owner::Mapped);
@@ -73,10 +76,10 @@ impl Stable {
     /// A flush has made these writes stable.
     pub(crate) fn stable(&mut self, ids: &[u64]) {
         for id in ids {
-            let Some((node, blocks)) = self.writes.remove(id) else { continue };
+            let Some(((node, _), blocks)) = self.writes.remove(id) else { continue };
             for block in blocks {
                 let known = self.blocks.get_mut(&block);
-                if let Some(known) = known.filter(|known| known.node == node && *id >= known.first)
+                if let Some(known) = known.filter(|known| known.node == *node && *id >= known.first)
                 {
                     known.stable = true;
                 }
@@ -134,7 +137,7 @@ mod tests {
     }
 
     fn write(stable: &mut Stable, id: u64, node: &str, owner: Owner) {
-        stable.submitted(id, node, 7..8);
+        stable.submitted(id, (node, 1), 7..8);
         stable.completed(id, &[Some(owner)]);
     }
 
