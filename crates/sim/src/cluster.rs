@@ -97,6 +97,8 @@ pub struct Cluster {
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
     /// Who is told what the server applied.
     pub applied: Rc<RefCell<Option<OnApplied>>>,
+    /// Who is told that the server is about to be killed.
+    pub killing: Rc<RefCell<Option<OnKill>>>,
     /// The store of the server that runs.
     store: Rc<RefCell<Option<Mfs>>>,
     /// What the server that runs counts.
@@ -107,6 +109,9 @@ pub struct Cluster {
 
 /// Takes the number of a client and what is said of it.
 pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
+
+/// Is told that the server is about to be killed.
+pub type OnKill = Box<dyn Fn()>;
 
 /// Takes the number of a client and what the server applied for it.
 pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op)>;
@@ -274,6 +279,7 @@ impl Cluster {
             failed,
             evictions,
             applied,
+            killing: Rc::default(),
             store,
             ledger,
             checks,
@@ -422,6 +428,9 @@ impl Cluster {
 
     /// Kills the server's process.
     pub fn kill_server(&self) {
+        if let Some(tell) = &*self.killing.borrow() {
+            tell();
+        }
         self.restarted.set(Some(self.env.now()));
         self.kills.set(self.kills.get() + 1);
         self.epoch.set(0);

@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, LEASE, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::log;
+use crate::rot::Damaged;
 use crate::run::POWER_CUT;
 use crate::script::{Script, Step};
 
@@ -194,6 +195,8 @@ pub struct Injector {
     pub made: Rc<RefCell<Made>>,
     /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in `made`, by another measure.
     pub numbered: Rc<Cell<u32>>,
+    /// Devices that were damaged.
+    pub damaged: Rc<Cell<Damaged>>,
     /// What is seen.
     pub history: History,
     /// Seed of the checks of images.

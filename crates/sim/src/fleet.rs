@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use client::ClientStatus;
 use types::{Duration, Fault, Ino, Instant};
 
 use crate::cluster::{Cluster, Eviction, LEASE, SERVER};
@@ -30,6 +31,8 @@ const HEARD: &str = "nobody is evicted who was heard";
 const NO_ROOM: &str = "no room for another client";
 /// The invariant that is broken when a client tells of such a loss to which no device has failed anything.
 const LOST: &str = "nothing is lost that no device failed";
+/// The invariant that is broken when a client that can be reached does not hear that it was evicted.
+pub(crate) const HEARS: &str = "who was evicted hears of it";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
 
@@ -49,8 +52,28 @@ struct Member {
     replayed: Instant,
     /// The same of the session that has taken the place of this one.
     replayed_anew: Option<Instant>,
+    /// What it had not heard to be durable when the last server died.
+    kept: Kept,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
+}
+
+/// How many changes a client had not heard to be durable when the last server of each of its sessions died, with those whose
+/// answers may have been on the way; by how many evictions it had heard of then.
+#[derive(Clone, Default)]
+struct Kept(BTreeMap<u64, u32>);
+
+impl Kept {
+    /// A server dies.
+    fn note(&mut self, status: &ClientStatus) {
+        let kept = (status.replay + status.in_flight) as u32;
+        self.0.insert(status.evictions, kept.min(KEPT_MAX));
+    }
+
+    /// What may be lost with that session: what is done after its last server was started is durable before its eviction is.
+    fn of(&self, evictions: u64) -> u32 {
+        self.0.get(&evictions).copied().unwrap_or(0)
+    }
 }
 
 /// A session as the server keeps it.
@@ -82,6 +105,11 @@ struct Dead {
 }
 
 impl Member {
+    /// Changes that go at most with the session that is lost.
+    fn kept_at_loss(&self) -> u32 {
+        if self.session.restarted { self.kept.of(self.session.evictions) } else { 0 }
+    }
+
     /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had done anything;
     /// `since`: the server has begun to evict also the one that it has now, of which it has yet to hear.
     fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
@@ -96,6 +124,7 @@ impl Member {
         self.session = Session { client, since, excused, evictions, ..Session::default() };
         self.replayed = begun;
         self.replayed_anew = None;
+        self.kept = Kept::default();
         self.mount = Some(mount);
     }
 }
@@ -158,6 +187,7 @@ impl Fleet {
             session: Session::default(),
             replayed: Instant::default(),
             replayed_anew: None,
+            kept: Kept::default(),
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
         Fleet(Rc::new(Inner {
@@ -207,6 +237,13 @@ impl Fleet {
             }
         };
         *self.0.cluster.applied.borrow_mut() = Some(Box::new(tell));
+        let this = Rc::downgrade(&self.0);
+        let tell = move || {
+            if let Some(inner) = this.upgrade() {
+                Fleet(inner).loses_its_server();
+            }
+        };
+        *self.0.cluster.killing.borrow_mut() = Some(Box::new(tell));
         let this = self.clone();
         self.0.cluster.env.spawn(async move { this.watch().await });
         Ok(())
@@ -534,13 +571,33 @@ impl Fleet {
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
             members[slot].session.told = true;
-            self.lost(&mount, since, &members[slot].session);
+            let kept = members[slot].kept_at_loss();
+            self.lost(&mount, since, &members[slot].session, kept);
         }
     }
 
+    /// The server is about to die.
+    fn loses_its_server(&self) {
+        for member in self.0.members.borrow_mut().iter_mut() {
+            if let Some(mount) = &member.mount {
+                member.kept.note(&mount.client.status());
+            }
+        }
+    }
+
+    /// Clients that live and have not heard that the server evicted them.
+    pub fn unheard(&self) -> Vec<usize> {
+        let members = self.0.members.borrow();
+        let told = members.iter().filter(|member| member.session.told);
+        let mounts = told.filter_map(|member| {
+            let mount = member.mount.as_ref()?;
+            (mount.client.status().evictions <= member.session.evictions).then_some(mount.index)
+        });
+        mounts.collect()
+    }
+
     /// The session of a living client is lost, perhaps with what a server had not made durable that died.
-    fn lost(&self, mount: &Mount, since: u64, session: &Session) {
-        let kept = if session.restarted { KEPT_MAX } else { 0 };
+    fn lost(&self, mount: &Mount, since: u64, session: &Session, kept: u32) {
         self.0.lost.borrow_mut().insert(session.client, mount.index);
         self.0.history.lost(mount.index, since, (false, session.late), kept);
     }
@@ -565,7 +622,8 @@ impl Fleet {
             let since = member.trouble.map_or(position, |(since, _)| since);
             if !member.session.told {
                 member.session.restarted = self.was_restarted_since(member.replayed);
-                self.lost(mount, member.session.since.unwrap_or(since), &member.session);
+                let since = member.session.since.unwrap_or(since);
+                self.lost(mount, since, &member.session, member.kept_at_loss());
             }
             member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
@@ -616,5 +674,60 @@ struct Working(Fleet);
 impl Drop for Working {
     fn drop(&mut self) {
         self.0.0.working.set(self.0.0.working.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::world;
+    use crate::script::Workload;
+
+    fn status(evictions: u64, replay: usize) -> ClientStatus {
+        ClientStatus { evictions, replay, ..ClientStatus::default() }
+    }
+
+    #[test]
+    fn with_a_session_goes_at_most_what_its_client_had_not_heard_to_be_durable() {
+        let mut kept = Kept::default();
+        assert_eq!(kept.of(0), 0, "no server has died");
+        kept.note(&status(0, 9));
+        assert_eq!(kept.of(0), 9);
+        kept.note(&status(0, 2));
+        assert_eq!(kept.of(0), 2, "it has replayed nothing of what is durable since");
+        kept.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
+        assert_eq!((kept.of(0), kept.of(1), kept.of(2)), (2, 4, 0), "each session has its own");
+        kept.note(&status(1, 1000));
+        assert_eq!(kept.of(1), KEPT_MAX);
+    }
+
+    #[test]
+    fn a_client_that_lives_has_to_hear_that_it_was_evicted() {
+        let (world, disks) = world(1);
+        let inner = world.clone();
+        world.run(|env| async move {
+            let cluster = Cluster::new(inner, env.clone(), disks, Rc::default());
+            cluster.start_server();
+            let script = Script {
+                seed: 1,
+                keep: None,
+                workload: Workload::Mixed,
+                beside: false,
+                spacing: Duration::ZERO,
+                maps: false,
+                kills: false,
+            };
+            let fleet = Fleet::new(&cluster, &History::default(), &Rc::new(script), 1, 1, 0);
+            fleet.start().await.expect("a client mounts");
+            assert_eq!(fleet.unheard(), []);
+            let client = fleet.mounts()[0].client.status().client;
+            // The server says so, and the client hears nothing.
+            fleet.evicts(client, Eviction::Begins);
+            assert_eq!(fleet.unheard(), []);
+            fleet.evicts(client, Eviction::Out);
+            assert_eq!(fleet.unheard(), [0]);
+            fleet.end();
+            assert_eq!(fleet.unheard(), [], "it lives no more");
+        });
     }
 }

@@ -16,6 +16,8 @@ enum Key {
     /// Which names has it?
     Names(Ino),
     Node(Ino),
+    /// Group and mode of a directory, as far as it hands them down.
+    Heritage(Ino),
     /// Which directory lies in which.
     Tree,
     /// What a client holds and has not synced.
@@ -88,15 +90,15 @@ impl State {
                 if *kind == FileKind::Directory {
                     all.add(Key::Node(at.dir), Mode::Write);
                 }
-                self.made(call, &mut all);
+                self.made(call, at.dir, &mut all);
             }
             Op::Create { at, .. } | Op::Symlink(at, _) => {
                 all.changes_name(*at);
-                self.made(call, &mut all);
+                self.made(call, at.dir, &mut all);
             }
             Op::TmpFile(dir, _) => {
                 all.add(Key::Alive(*dir), Mode::Read);
-                self.made(call, &mut all);
+                self.made(call, *dir, &mut all);
             }
             Op::Link(ino, at) => {
                 all.changes_name(*at);
@@ -138,10 +140,14 @@ impl State {
             | Op::Write { ino, .. }
             | Op::Truncate(ino, _)
             | Op::Allocate { ino, .. }
-            | Op::SetMode(ino, _)
-            | Op::SetOwner { ino, .. }
             | Op::SetXattr(ino, _)
             | Op::Lock { ino, .. } => all.add(Key::Node(*ino), Mode::Write),
+            Op::SetMode(ino, _) | Op::SetOwner { ino, .. } => {
+                all.add(Key::Node(*ino), Mode::Write);
+                if self.is_dir(*ino) {
+                    all.add(Key::Heritage(*ino), Mode::Write);
+                }
+            }
             Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),
             Op::Settled => {
                 let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
@@ -183,7 +189,8 @@ impl State {
         inos.into_iter().for_each(|ino| all.add(Key::Node(ino), Mode::Write));
     }
 
-    fn made(&self, call: &Call, all: &mut Footprint) {
+    fn made(&self, call: &Call, dir: Ino, all: &mut Footprint) {
+        all.add(Key::Heritage(dir), Mode::Read);
         if let Some(Outcome::Found(Some(ino))) = &call.outcome {
             all.add(Key::Node(*ino), Mode::Write);
             all.add(Key::Alive(*ino), Mode::Write);

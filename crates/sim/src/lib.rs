@@ -38,6 +38,7 @@ mod workload;
 pub use faults::Fault;
 pub use judge::Abandoned;
 pub use log::panicked;
+pub use rot::Damaged;
 pub use run::{NO_PANICS, Plan, Report, Violation, run, run_spoiled};
 pub use script::{Keep, Workload};
 pub use shrink::{Progress, shrink};

@@ -14,6 +14,10 @@ use crate::content::{Content, Dirty};
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+/// Of a directory: what is made there has its group.
+pub const SET_GID: u16 = 0o2000;
+/// Permission bits that processes take from what they make.
+pub const UMASK: u16 = 0o022;
 /// Owners of locks of each client.
 pub const OWNERS: u64 = 1_000_000;
 /// Inodes without names and handles that are remembered.
@@ -39,8 +43,8 @@ pub struct Node {
     pub body: Body,
     /// Names that lead here; of a directory also its subdirectories and its dot.
     pub nlink: u32,
-    /// Permission bits; `None`: not seen yet.
-    pub mode: Option<u16>,
+    /// Permission bits.
+    pub mode: u16,
     /// Owner and group. Whoever makes something is root.
     pub owner: (u32, u32),
     /// Directory that holds a directory.
@@ -132,7 +136,7 @@ impl Node {
         Node {
             body,
             nlink,
-            mode: None,
+            mode: mode_of_new(kind),
             owner: (0, 0),
             parent,
             xattr: None,
@@ -338,10 +342,23 @@ impl State {
         }
     }
 
+    /// What root makes in a directory: it has root's group, unless the directory hands its own down, and to directories
+    /// that they do so, too.
+    fn new_in(&self, dir: Ino, kind: FileKind) -> Node {
+        let mut node = Node::new(kind, dir);
+        if let Some(parent) = self.nodes.get(&dir).filter(|parent| parent.mode & SET_GID != 0) {
+            node.owner.1 = parent.owner.1;
+            if kind == FileKind::Directory {
+                node.mode |= SET_GID;
+            }
+        }
+        node
+    }
+
     /// The node `made` comes to be under `at`.
     fn make(&self, at: At, kind: FileKind, made: Ino) -> State {
         let mut next = self.clone();
-        let mut node = Node::new(kind, at.dir);
+        let mut node = self.new_in(at.dir, kind);
         if kind != FileKind::Directory {
             node.nlink = 0;
         }
@@ -475,13 +492,13 @@ impl State {
                 nameless && matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
             return same_if(fits, || format!("attributes of {ino}, {} links", node.nlink));
         };
-        let mode = node.mode.unwrap_or(seen.mode);
         let sized = match &node.body {
             Body::File(content) => content.sized(seen.size),
             _ => Ok(None),
         };
         let (uid, gid) = node.owner;
-        let want = Seen { kind: node.kind(), mode, uid, gid, nlink: node.nlink, size: seen.size };
+        let (kind, mode, nlink) = (node.kind(), node.mode, node.nlink);
+        let want = Seen { kind, mode, uid, gid, nlink, size: seen.size };
         // Without a name or handle of one's own an inode may be seen as it was.
         let open = self.opens.get(&(client, ino)).is_some_and(|opens| !opens.weak);
         if nameless && !open && seen.nlink == 0 && (*seen != want || sized.is_err()) {
@@ -491,15 +508,10 @@ impl State {
             let size = sized.err().unwrap_or_default();
             return impossible(format!("{:?} {size}", Outcome::Attr(want)));
         };
-        if node.mode.is_some() && sized.is_none() {
-            return Step::Same;
-        }
+        let Some(sized) = sized else { return Step::Same };
         let mut next = self.clone();
         let node = next.node(ino);
-        node.mode = Some(seen.mode);
-        if let Some(sized) = sized {
-            node.body = Body::File(sized.clone());
-        }
+        node.body = Body::File(sized.clone());
         node.doubt(|hope| hope.sized(seen.size).is_ok());
         Step::Next(next)
     }
@@ -567,7 +579,7 @@ impl State {
             return impossible("a new number");
         }
         let mut next = self.clone();
-        let node = Node { nlink: 0, unnamed: true, ..Node::new(FileKind::Regular, dir) };
+        let node = Node { nlink: 0, unnamed: true, ..self.new_in(dir, FileKind::Regular) };
         next.nodes.insert(*made, Rc::new(node));
         next.open(client, *made, file);
         Step::Next(next)
@@ -848,7 +860,7 @@ impl State {
             Step::Next(next)
         };
         match (&call.op, outcome) {
-            (Op::SetMode(_, mode), Outcome::Done) => change(&|node| node.mode = Some(*mode)),
+            (Op::SetMode(_, mode), Outcome::Done) => change(&|node| node.mode = *mode),
             (Op::SetOwner { uid, gid, .. }, Outcome::Done) => change(&|node| {
                 node.owner = (uid.unwrap_or(node.owner.0), gid.unwrap_or(node.owner.1));
             }),
@@ -876,6 +888,19 @@ impl State {
                 _ => impossible("no regular file"),
             },
         }
+    }
+}
+
+/// The permission bits with which processes ask for something new of this kind.
+pub fn mode_asked(kind: FileKind) -> u16 {
+    if kind == FileKind::Directory { 0o777 } else { 0o666 }
+}
+
+fn mode_of_new(kind: FileKind) -> u16 {
+    match kind {
+        // They have no modes of their own.
+        FileKind::Symlink => 0o777,
+        kind => mode_asked(kind) & !UMASK,
     }
 }
 

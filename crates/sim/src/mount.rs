@@ -559,7 +559,14 @@ impl Mount {
         bytes: usize,
     ) -> Result<BTreeMap<NameNo, Ino>, Fault> {
         let mut names = BTreeMap::new();
-        for (name, ino) in self.vfs.list(dir, plus, bytes).await? {
+        let listed = self.vfs.list(dir, plus, bytes).await?;
+        for strange in listed.strange {
+            self.client_told(format!("directory {dir} lists {strange:?}, which nobody has made"));
+        }
+        for (name, ino) in listed.known {
+            if !crate::workload::NAMES.contains(&name) {
+                self.client_told(format!("directory {dir} lists n{name}, which nobody has made"));
+            }
             if names.insert(name, ino).is_some() {
                 self.client_told(format!("directory {dir} lists n{name} twice"));
             }
@@ -639,6 +646,11 @@ impl Mount {
     /// pwrite(2), or write(2) at the end.
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
         if self.is_bad(&file) {
+            let (tag, at) = (self.number(), offset.or(Some(0)));
+            let (ino, sync) = (file.ino, file.flags.has(OpenFlags::DSYNC));
+            let op = Op::Write { ino, offset: at, len, tag, file: file.number, sync };
+            let begun = self.begin(&op);
+            self.end(begun, op, Outcome::Failed(Fault::Io));
             return Err(Fault::Io);
         }
         let _locked = self.lock(&[file.ino]).await;
@@ -869,10 +881,16 @@ impl Mount {
 
     /// fsync(2) of a directory.
     pub async fn fsync_dir(&self, dir: Ino) -> Result<(), Fault> {
+        let looked = Op::Lookup(At { dir, name: 0 });
+        let begun = self.begin(&looked);
         let handle = match self.client.opendir(dir).await {
             Ok(handle) => handle,
-            Err(fault) => return Err(fault),
+            Err(fault) => {
+                self.end(begun, looked, Outcome::Failed(fault));
+                return Err(fault);
+            }
         };
+        self.history.end(begun, Vec::new());
         let result = self.finish(Op::SyncNames, self.vfs.fsync_dir(handle)).await;
         self.client.releasedir(handle);
         result
@@ -912,3 +930,7 @@ fn may_rename(moved: &Target, over: Option<&Target>, flags: u32) -> Result<(), F
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[path = "mount_tests.rs"]
+mod tests;

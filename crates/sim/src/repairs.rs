@@ -18,6 +18,15 @@ use store::{StoreError, ZonePlace};
 use crate::cluster;
 use crate::rot::{self, NAME, Seen};
 
+/// What came of a copy that was to be repaired.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    /// For people.
+    pub what: String,
+    /// It cannot be repaired.
+    pub hopeless: bool,
+}
+
 /// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired beside the data zone; what was
 /// done to it.
 pub(crate) fn check(
@@ -25,7 +34,7 @@ pub(crate) fn check(
     older: &SimDisk,
     data: &SimDisk,
     seed: u64,
-) -> Result<String, String> {
+) -> Result<Tried, String> {
     let bad = good.fork();
     let what = rot::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
@@ -53,7 +62,10 @@ pub(crate) fn check(
         // It was not opened at all.
         refused => {
             return match left {
-                Err(_) => Ok(format!("{what} it cannot be repaired")),
+                Err(_) => {
+                    let what = format!("{what} it cannot be repaired");
+                    Ok(Tried { what, hopeless: true })
+                }
                 Ok(()) => {
                     Err(format!("{what} fsck finds nothing, and repair refuses: {refused:?}"))
                 }
@@ -64,14 +76,15 @@ pub(crate) fn check(
     match left {
         Ok(()) => {}
         Err(left) if left == cluster::findings(&repaired.left) => {
-            return Ok(format!("{what} of that is left: {left}"));
+            let what = format!("{what} of that is left: {left}");
+            return Ok(Tried { what, hopeless: false });
         }
         Err(left) => return Err(format!("{done}; fsck finds after it:\n  {left}")),
     }
     let seen = rot::within(&bad, seed, rot::walk)
         .map_err(|error| format!("{done}; opening it: {error}"))?;
     whole(&seen).map_err(|text| format!("{done}; {text}"))?;
-    Ok(what)
+    Ok(Tried { what, hopeless: false })
 }
 
 /// Does the error say what is wrong with the device, or that something is not where it should be?
@@ -153,7 +166,8 @@ mod tests {
         let (mut refused, mut left, mut lost) = (0, 0, 0);
         for seed in 0..100 {
             let what = check(&disks.meta, &older, &disks.data, seed).expect("it is repaired");
-            refused += usize::from(what.ends_with("cannot be repaired"));
+            refused += usize::from(what.hopeless);
+            let what = what.what;
             left += usize::from(what.contains("of that is left"));
             lost += usize::from(what.contains("a write never reached"));
         }

@@ -41,6 +41,29 @@ pub(crate) const NAME: &str = "rot";
 /// What a device holds, by what it is about: as text, or why it cannot be read.
 pub(crate) type Seen = BTreeMap<String, Result<String, StoreError>>;
 
+/// Devices that were damaged, and what came of them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Damaged {
+    /// A server goes on with them: nothing is wrong with them.
+    pub sound: u64,
+    /// What is there can be read, and what is damaged is told.
+    pub told: u64,
+    /// They cannot be opened.
+    pub refused: u64,
+    /// Copies that were repaired, or of which it is known what is left.
+    pub repaired: u64,
+    /// Copies that cannot be repaired.
+    pub hopeless: u64,
+}
+
+/// What can be done with a damaged device that tells nothing wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Sound,
+    Told,
+    Refused,
+}
+
 /// Where things lie on a device.
 struct Places {
     blocks: u64,
@@ -60,15 +83,31 @@ impl Injector {
             judge(&good, &bad, self.seed).map_err(|text| format!("{what}: {text}"))
         }) {
             Err(text) => log::broken(DAMAGE, &text),
-            Ok(true) => self.cluster.replace(Some(bad), None),
-            Ok(false) => log::line("an undamaged copy of the metadata device is brought back"),
+            Ok(fate) => {
+                let mut damaged = self.damaged.get();
+                *match fate {
+                    Fate::Sound => &mut damaged.sound,
+                    Fate::Told => &mut damaged.told,
+                    Fate::Refused => &mut damaged.refused,
+                } += 1;
+                self.damaged.set(damaged);
+                match fate {
+                    Fate::Sound => self.cluster.replace(Some(bad), None),
+                    _ => log::line("an undamaged copy of the metadata device is brought back"),
+                }
+            }
         }
         let older = self.older.replace(good.fork()).unwrap_or_else(|| good.clone());
         let nth = self.made.borrow().get(&Fault::Damage).copied().unwrap_or(0);
         match repairs::check(&good, &older, &self.cluster.data(), self.seed.wrapping_add(nth << 48))
         {
             Err(text) => log::broken(REPAIR, &text),
-            Ok(what) => log::line(&format!("tried on a copy: {what}")),
+            Ok(tried) => {
+                let mut damaged = self.damaged.get();
+                *if tried.hopeless { &mut damaged.hopeless } else { &mut damaged.repaired } += 1;
+                self.damaged.set(damaged);
+                log::line(&format!("tried on a copy: {}", tried.what));
+            }
         }
         self.pause(300).await;
         self.cluster.start_server();
@@ -136,12 +175,12 @@ impl Places {
 }
 
 /// Is what can be read of `bad` as it is on `good`, and can a server go on with it?
-fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<bool, String> {
+fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
     let want = within(good, seed, walk).map_err(|error| format!("undamaged: {error}"))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
     let seen = match within(bad, seed, walk) {
         Ok(seen) => seen,
-        Err(error) if tells(&error) && !clean => return Ok(false),
+        Err(error) if tells(&error) && !clean => return Ok(Fate::Refused),
         Err(error) => return Err(format!("fsck says clean: {clean}; opening it: {error}")),
     };
     let failed = seen.values().any(Result::is_err);
@@ -160,7 +199,7 @@ fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<bool, String> {
     }
     match seen.keys().find(|about| !want.contains_key(*about)) {
         Some(about) => Err(format!("{about} is not there on the undamaged device")),
-        None => Ok(clean),
+        None => Ok(if clean { Fate::Sound } else { Fate::Told }),
     }
 }
 
@@ -248,7 +287,7 @@ mod tests {
     use crate::cluster::Sizes;
 
     /// The metadata device of a fresh file system, and a change of it.
-    fn changed(change: impl Fn(&SimDisk)) -> Result<bool, String> {
+    fn changed(change: impl Fn(&SimDisk)) -> Result<Fate, String> {
         let (_, disks) = cluster::world_of(1, false, Default::default());
         let bad = disks.meta.fork();
         change(&bad);
@@ -261,16 +300,20 @@ mod tests {
 
     #[test]
     fn a_server_goes_on_with_what_is_healed_or_in_no_use() {
-        assert_eq!(changed(|_| ()), Ok(true));
+        assert_eq!(changed(|_| ()), Ok(Fate::Sound));
         let last = Sizes::default().meta - 1;
-        assert_eq!(changed(flip(last)), Ok(true), "the other copy of the superblock will do");
-        assert_eq!(changed(flip(last - 1)), Ok(true), "a block that is free");
+        assert_eq!(
+            changed(flip(last)),
+            Ok(Fate::Sound),
+            "the other copy of the superblock will do"
+        );
+        assert_eq!(changed(flip(last - 1)), Ok(Fate::Sound), "a block that is free");
     }
 
     #[test]
     fn damage_that_nothing_heals_is_told() {
         // The bitmap.
-        assert_eq!(changed(flip(3 + 1024)), Ok(false));
+        assert_eq!(changed(flip(3 + 1024)), Ok(Fate::Refused));
     }
 
     #[test]

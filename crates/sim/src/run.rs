@@ -10,13 +10,14 @@ use types::{Duration, Ino};
 use crate::call::{At, Call, MAPPED, Op, Outcome};
 use crate::cluster::{self, Cluster, Format, Sizes};
 use crate::faults::{Fault, Injector, Made};
-use crate::fleet::{Fleet, node_name};
+use crate::fleet::{Fleet, HEARS, node_name};
 use crate::history::{History, NOBODY};
 use crate::invariants;
 use crate::judge::{Abandoned, Judge};
 use crate::log;
 use crate::model::State;
 use crate::mount::{Mount, OpenFile};
+use crate::rot::Damaged;
 use crate::script::{Keep, Script, Step, Workload};
 use crate::space;
 use crate::spoil::{self, Verdicts};
@@ -204,6 +205,8 @@ pub struct Report {
     pub faults: u64,
     /// How many of each kind.
     pub made: Made,
+    /// Metadata devices that were damaged, and what came of them.
+    pub damaged: Damaged,
     /// Faults that came, each by its number in the script: how many numbers.
     pub fault_steps: u32,
     /// Steps of the history, which has one or several for each operation, and those of no application.
@@ -232,6 +235,7 @@ struct Ended {
     starts: Rc<Cell<u64>>,
     made: Rc<RefCell<Made>>,
     numbered: Rc<Cell<u32>>,
+    damaged: Rc<Cell<Damaged>>,
 }
 
 /// Runs a plan to its end.
@@ -254,12 +258,12 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let (world, disks) =
         cluster::world_of(plan.world_seed(), uneven, (plan.sizes(), plan.format()));
     let begun = world.now();
-    let (history, starts, made, numbered) = Default::default();
-    let ended = Ended { history, starts, made, numbered };
+    let (history, starts, made, numbered, damaged) = Default::default();
+    let ended = Ended { history, starts, made, numbered, damaged };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inner = world.clone();
         let (history, starts) = (ended.history.clone(), ended.starts.clone());
-        let faults = (ended.made.clone(), ended.numbered.clone());
+        let faults = (ended.made.clone(), ended.numbered.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let cluster = Cluster::new(inner, env, disks, starts);
             safety_and_healing(plan, cluster, history, faults).await
@@ -290,6 +294,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         blurred: ended.history.times_blurred(),
         faults: made.values().sum(),
         made,
+        damaged: ended.damaged.get(),
         fault_steps: ended.numbered.get(),
         steps: calls.len() as u64,
         lost: lost(&calls),
@@ -366,13 +371,16 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a text".to_owned())
 }
 
+/// Faults made, how many numbers of the script came, and devices that were damaged.
+type Counts = (Rc<RefCell<Made>>, Rc<Cell<u32>>, Rc<Cell<Damaged>>);
+
 type Broken = (&'static str, String);
 
 async fn safety_and_healing(
     plan: &Plan,
     cluster: Cluster,
     history: History,
-    (made, numbered): (Rc<RefCell<Made>>, Rc<Cell<u32>>),
+    (made, numbered, damaged): Counts,
 ) -> Result<(), Broken> {
     if plan.has(Fault::Uneven, 3) {
         made.borrow_mut().insert(Fault::Uneven, 1);
@@ -410,6 +418,7 @@ async fn safety_and_healing(
         ended: ended.clone(),
         made: made.clone(),
         numbered,
+        damaged,
         history: history.clone(),
         seed: plan.seed,
         held: Default::default(),
@@ -439,6 +448,13 @@ async fn safety_and_healing(
     }
     if let Some(text) = fleet.failure() {
         return Err((EVERYONE_MOUNTS, text));
+    }
+    // Who is idle hears of it when it renews its lease.
+    while !fleet.unheard().is_empty() {
+        if cluster.env.now() > patience {
+            return Err((HEARS, format!("clients {:?} have not heard of it", fleet.unheard())));
+        }
+        cluster.env.sleep(Duration::from_millis(100)).await;
     }
     if plan.sizes() != Sizes::default() {
         space::heals(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;

@@ -93,13 +93,7 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
             }
             Op::Lost { .. } => break,
             op if op.changes_names() => {
-                // Opening what is there changes nothing.
-                let idle = match op {
-                    Op::Create { at, .. } => link.state.find(*at).is_some(),
-                    _ => renamed_nothing(link),
-                };
-                let done = matches!(call.outcome, Some(Outcome::Done | Outcome::Found(_)));
-                if !done || idle || call.ended < floor {
+                if !is_change(link) || call.ended < floor {
                     continue;
                 }
                 let later = found.iter().filter(|link| link.call.begun > call.ended).count();
@@ -145,6 +139,11 @@ pub fn without(
     stays: &dyn Fn(Ino) -> bool,
 ) -> Vec<Other> {
     let changes = last_changes(past, client, most);
+    let seen = |link: &&Rc<Link>| match &link.call.outcome {
+        Some(Outcome::Found(Some(ino))) => stays(*ino),
+        _ => false,
+    };
+    let may_go: Vec<&Rc<Link>> = changes.iter().copied().filter(|link| !seen(link)).collect();
     let none =
         Other { state: None, past: None, files: Vec::new(), lost: Vec::new(), later: Vec::new() };
     let mut all = vec![none];
@@ -166,14 +165,10 @@ pub fn without(
             if lost.len() > most as usize {
                 continue;
             }
-            let seen = |link: &&Rc<Link>| match &link.call.outcome {
-                Some(Outcome::Found(Some(ino))) => stays(*ino),
-                _ => false,
-            };
             if lost.iter().any(seen) {
                 continue;
             }
-            all.extend(again(past, &lost, (client, end)));
+            all.extend(again(past, &lost, (&may_go, most as usize), (client, end)));
         }
     }
     all
@@ -183,14 +178,13 @@ pub fn without(
 fn again(
     past: Option<&Rc<Link>>,
     lost: &[&Rc<Link>],
+    (changes, most): (&[&Rc<Link>], usize),
     (client, end): (usize, u64),
 ) -> Option<Other> {
     let mut later = Vec::new();
     let mut left = lost.len();
     let mut tail = Vec::new();
     let mut start = None;
-    let modes = lost.iter().filter(|lost| matches!(lost.call.op, Op::SetMode(..)));
-    let floor = modes.map(|lost| lost.call.begun).min().unwrap_or(u64::MAX);
     for link in links(past) {
         let is_lost = lost.iter().any(|lost| Rc::ptr_eq(lost, link));
         if is_lost {
@@ -198,15 +192,16 @@ fn again(
         } else {
             tail.push(link);
         }
-        if is_lost || told_mode(link, lost, client) {
+        if is_lost {
             start = Some((link, tail.len()));
         }
-        if left == 0 && link.call.ended.saturating_add(BACK) < floor {
+        if left == 0 {
             break;
         }
     }
     let (start, others) = start.filter(|_| left == 0)?;
     tail.truncate(others);
+    let mut gone: Vec<u64> = lost.iter().map(|link| link.call.begun).collect();
     let (mut state, mut past) = (start.state.clone(), start.before.clone());
     let mut orphans: Vec<(Ino, FileNo)> =
         lost.iter().filter_map(|link| opened(&link.call)).collect();
@@ -230,9 +225,6 @@ fn again(
         if let Op::Close(_, file) | Op::Left(_, file) = call.op {
             orphans.retain(|(_, open)| *open != file);
         }
-        if call.client == client && saw_mode(&call, lost) {
-            continue;
-        }
         if !link.lost.files.is_empty() {
             Rc::make_mut(&mut state).give_up(call.client, &link.lost.files);
         }
@@ -241,8 +233,15 @@ fn again(
             Step::Next(next) => Rc::new(next),
             // Of several the first will do: what is lost are names, not sizes.
             Step::Several(mut next) => Rc::new(next.swap_remove(0)),
-            // What the client itself saw goes with what it lost.
+            // What the client itself saw goes with what it lost, and what it changed is lost, too.
             Step::Impossible(_) if call.client == client => {
+                if is_change(link) {
+                    let may_go = changes.iter().any(|change| Rc::ptr_eq(change, link));
+                    if !may_go || gone.len() == most {
+                        return None;
+                    }
+                    gone.push(link.call.begun);
+                }
                 orphans.extend(opened(&call));
                 continue;
             }
@@ -258,8 +257,18 @@ fn again(
             Rc::make_mut(&mut state).doubt(call.client, &link.lost.doubted);
         }
     }
-    let lost = lost.iter().map(|link| link.call.begun).collect();
-    Some(Other { state: Some(state), past, files: orphans, lost, later })
+    Some(Other { state: Some(state), past, files: orphans, lost: gone, later })
+}
+
+/// Has it changed names or attributes?
+fn is_change(link: &Link) -> bool {
+    // Opening what is there changes nothing.
+    let idle = match link.call.op {
+        Op::Create { at, .. } => link.state.find(at).is_some(),
+        _ => renamed_nothing(link),
+    };
+    let done = matches!(link.call.outcome, Some(Outcome::Done | Outcome::Found(_)));
+    link.call.op.changes_names() && done && !idle
 }
 
 /// Was it a rename between two names of one inode? The server does nothing then.
@@ -284,22 +293,4 @@ fn opened(call: &Call) -> Option<(Ino, FileNo)> {
         Some(Outcome::Found(Some(ino))) if opens => Some((ino, call.op.file()?)),
         _ => None,
     }
-}
-
-/// Did it see the mode that a lost step set? The mode before that may not be known, and is not this one.
-fn saw_mode(call: &Call, lost: &[&Rc<Link>]) -> bool {
-    let Op::GetAttr(seen) = call.op else { return false };
-    lost.iter().any(|link| matches!(link.call.op, Op::SetMode(ino, _) if ino == seen))
-}
-
-/// Did it tell the model a mode not known before, which it may have had from a lost step that ran beside it?
-fn told_mode(link: &Link, lost: &[&Rc<Link>], client: usize) -> bool {
-    let Op::GetAttr(seen) = link.call.op else { return false };
-    let beside = |lost: &Link| {
-        matches!(lost.call.op, Op::SetMode(ino, _) if ino == seen)
-            && lost.call.begun < link.call.ended
-    };
-    link.call.client == client
-        && link.state.nodes.get(&seen).is_some_and(|node| node.mode.is_none())
-        && lost.iter().any(|lost| beside(lost))
 }

@@ -9,6 +9,7 @@ use env::sim::SimRng;
 use types::{Duration, Fault, FileKind, Ino};
 
 use crate::call::{At, LOCK_UNITS, NameNo};
+use crate::model::SET_GID;
 use crate::mount::{Mount, OpenFile, Target};
 use crate::script::{Script, Step, Workload};
 
@@ -235,7 +236,10 @@ impl Process {
         let Some(found) = self.found(None).await? else { return Ok(()) };
         match self.rng.below(4) {
             0 => {
-                let mode = 0o400 + self.rng.below(0o400) as u16;
+                let mut mode = 0o400 + self.rng.below(0o400) as u16;
+                if found.kind == FileKind::Directory && mode % 2 == 1 {
+                    mode |= SET_GID;
+                }
                 self.mount.chmod(found.ino, mode).await
             }
             1 if found.kind == FileKind::Regular => {

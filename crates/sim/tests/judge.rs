@@ -700,8 +700,8 @@ fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
         let mut story = Story::default().then(0, make(1, Regular), Outcome::Done);
         story.0[0].outcome = None;
         let story = story.then(0, Op::Lookup(AT), found()).lost(true, kept);
-        let seen = Seen { kind, mode: 0o755, uid: 0, gid: 0, nlink: 1, size: 0 };
-        let seen = Seen { nlink: if kind == Directory { 2 } else { 1 }, ..seen };
+        let (mode, nlink) = if kind == Directory { (0o755, 2) } else { (0o644, 1) };
+        let seen = Seen { kind, mode, uid: 0, gid: 0, nlink, size: 0 };
         let story = story.then(1, Op::Lookup(AT), Outcome::Found(None));
         story.then(1, make(2, kind), found()).then(1, Op::GetAttr(Ino(8)), Outcome::Attr(seen))
     };
@@ -955,4 +955,64 @@ fn a_symbolic_link_leads_where_it_was_made_to_lead() {
         start.then(1, Op::ReadLink(FILE), Outcome::Target(target)).holds()
     };
     assert!(story(3) && !story(4) && !story(0));
+}
+
+#[test]
+fn what_is_made_has_the_mode_that_was_asked_for_but_for_the_umask_and_the_heritage_of_its_directory()
+ {
+    let seen = |kind, mode, gid| {
+        let nlink = if kind == FileKind::Directory { 2 } else { 1 };
+        Outcome::Attr(Seen { kind, mode, uid: 0, gid, nlink, size: 0 })
+    };
+    let made = |kind, mode, gid, inherits: bool| {
+        let dir = Ino(9);
+        let make = |name| Op::Make(At { dir: Ino::ROOT, name }, FileKind::Directory);
+        let mut story = Story::default().then(0, make(2), Outcome::Found(Some(dir)));
+        let set = Op::SetOwner { ino: dir, uid: None, gid: Some(3) };
+        story = story.then(0, set, Outcome::Done);
+        if inherits {
+            story = story.then(0, Op::SetMode(dir, 0o2755), Outcome::Done);
+        }
+        let at = At { dir, name: 1 };
+        story = story.then(0, Op::Make(at, kind), Outcome::Found(Some(FILE)));
+        story.then(1, Op::GetAttr(FILE), seen(kind, mode, gid)).holds()
+    };
+    let (file, dir) = (FileKind::Regular, FileKind::Directory);
+    assert!(made(file, 0o644, 0, false) && made(dir, 0o755, 0, false));
+    for wrong in [0o666, 0o755, 0o600, 0o2644] {
+        assert!(!made(file, wrong, 0, false), "{wrong:o}");
+    }
+    assert!(!made(dir, 0o777, 0, false) && !made(dir, 0o2755, 0, false));
+    assert!(!made(file, 0o644, 3, false), "its directory hands no group down");
+    assert!(made(file, 0o644, 3, true) && made(dir, 0o2755, 3, true));
+    assert!(!made(file, 0o644, 0, true) && !made(dir, 0o755, 3, true));
+}
+
+#[test]
+fn what_a_client_changed_over_what_it_lost_counts_as_lost_too() {
+    let call = |op, outcome, (begun, ended)| Call {
+        client: 0,
+        op,
+        outcome: Some(outcome),
+        guessed: false,
+        applied: None,
+        begun,
+        ended,
+    };
+    // The name is there before its making has ended, and is renamed meanwhile.
+    let to = At { name: 2, ..AT };
+    let story = |kept, found: Option<Ino>| {
+        let make = call(Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)), (1, 4));
+        let rename = call(Op::Rename { from: AT, to, flags: 0 }, Outcome::Done, (2, 3));
+        let lost =
+            Op::Lost { dead: true, kept, learned: u64::MAX, edits: Rc::default(), late: false };
+        let lost = call(lost, Outcome::Done, (5, 6));
+        let look = |at, found, when| Call {
+            client: 1,
+            ..call(Op::Lookup(at), Outcome::Found(found), when)
+        };
+        Story(vec![rename, make, lost, look(to, found, (7, 8)), look(AT, None, (9, 10))]).holds()
+    };
+    assert!(story(1, Some(FILE)) && story(2, Some(FILE)) && story(2, None));
+    assert!(!story(1, None), "two changes are lost");
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::sim::SimDisk;
-use redbud_sim::{Fault, Plan, Report, Verdicts, Workload, run, run_spoiled};
+use redbud_sim::{Damaged, Fault, Plan, Report, Verdicts, Workload, run, run_spoiled};
 use types::Duration;
 
 fn asked(name: &str) -> Option<u64> {
@@ -212,15 +212,25 @@ fn what_killed_processes_had_asked_for_is_done_or_not_and_nothing_stays_of_it() 
 #[test]
 fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
-    let made = AtomicU64::new(0);
+    let (made, sums) = (AtomicU64::new(0), Mutex::new([0; 5]));
     for_each(seeds(60), |nth| {
         let faults = vec![Fault::Damage, Fault::ServerPower];
         let report = check(&Plan { faults, ..plan(first + nth) });
         let count = report.made.get(&Fault::Damage).copied().unwrap_or(0);
+        let Damaged { sound, told, refused, repaired, hopeless } = report.damaged;
+        let mut sums = sums.lock().expect("no other seed failed");
+        let new = [sound, told, refused, repaired, hopeless];
+        sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
         made.fetch_add(count, Ordering::Relaxed);
     });
     let made = made.into_inner();
     assert!(made > 2 * seeds(60), "{made} damaged devices");
+    let [sound, told, refused, repaired, hopeless] = *sums.lock().expect("all seeds held");
+    println!("{sound} sound, {told} told, {refused} refused; {repaired} repaired, {hopeless} not");
+    // Who refuses every damaged device says nothing false, and is of no use.
+    assert_eq!((sound + told + refused, repaired + hopeless), (made, made));
+    assert!(refused < made / 2 && sound > 0 && told > 0, "of {made} {refused} cannot be opened");
+    assert!(hopeless < made / 5, "of {made} {hopeless} cannot be repaired");
 }
 
 #[test]

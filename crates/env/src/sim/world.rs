@@ -82,6 +82,11 @@ impl SimWorld {
         Env::new(core, node)
     }
 
+    /// The number of the run in which the node `name` is, if it runs: no other run of it has that.
+    pub fn run_of(&self, name: &str) -> Option<NodeId> {
+        self.living(name)
+    }
+
     fn core(&self) -> Rc<Core> {
         self.0.running.borrow().clone().expect("the world runs")
     }

@@ -52,6 +52,7 @@ impl Checks {
     /// A server has opened the metadata, in this epoch.
     pub(crate) fn opened(&self, cluster: &Cluster, epoch: u32) {
         self.0.epochs.borrow_mut().opened(epoch);
+        self.0.stable.borrow_mut().unmapped(|block| ownership::is_mapped(cluster, block));
         recovery::recovered(cluster, "the store's recovery");
     }
 
@@ -95,14 +96,14 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
             checks.failed.borrow_mut().insert(node.to_owned());
         }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
-        DiskEvent::Submitted { id, node: (node, _), offset, bytes } => {
+        DiskEvent::Submitted { id, node, offset, bytes } => {
             let blocks = stable::blocks_of(offset, bytes.len() as u64);
             checks.owners.borrow_mut().submitted(cluster, node, blocks.clone());
             checks.stable.borrow_mut().submitted(id, node, blocks);
         }
         DiskEvent::Completed { id } => {
-            let Some((node, blocks)) = checks.stable.borrow().write(id) else { return };
-            let owners = checks.owners.borrow_mut().completed(cluster, &node, blocks);
+            let Some(((node, run), blocks)) = checks.stable.borrow().write(id) else { return };
+            let owners = checks.owners.borrow_mut().completed(cluster, (&node, run), blocks);
             checks.stable.borrow_mut().completed(id, &owners);
         }
         DiskEvent::Stable { ids } => checks.stable.borrow_mut().stable(ids),

@@ -2,7 +2,7 @@
 //!
 //! Every write of a client is looked at when it is submitted and when it reaches the device. As the server that runs counts
 //! at that moment, each of its blocks must be
-//! - of the pool of a client that runs or ran on that host, be it in quarantine;
+//! - of the pool of a client of that run of its host, be it in quarantine: one process has several if it is evicted;
 //! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held exclusively;
 //! - or a file's that is frozen for such a client, which is in quarantine;
 //! - or, when the write reaches the device, freed and not yet free: its file may have gone meanwhile.
@@ -35,8 +35,8 @@ const MANY: usize = 1 << 16;
 /// What is remembered.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// On which node each client runs or ran.
-    nodes: BTreeMap<ClientId, String>,
+    /// On which node each client runs or ran, and in which run of it: the one in which it was first seen.
+    nodes: BTreeMap<ClientId, (String, Option<u32>)>,
     /// Of which file each block became last.
     files: BTreeMap<u64, Ino>,
 }
@@ -60,16 +60,35 @@ impl Owners {
 
     /// Which clients there are: whoever has a session may own blocks, long before it writes any.
     pub(crate) fn learn(&mut self, cluster: &Cluster) {
-        self.nodes.extend(cluster.ledger().into_iter().flat_map(|ledger| ledger.sessions()));
+        if let Some(ledger) = cluster.ledger() {
+            self.meet(ledger.sessions(), |node| cluster.world.run_of(node));
+        }
+    }
+
+    fn meet(&mut self, sessions: Vec<(ClientId, String)>, run_of: impl Fn(&str) -> Option<u32>) {
+        for (client, node) in sessions {
+            self.nodes.entry(client).or_insert_with(|| {
+                let run = run_of(&node);
+                (node, run)
+            });
+        }
+    }
+
+    /// The clients of this run of a node, and those of which nobody knows in which they were.
+    fn of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
+        let mine =
+            |(name, of): &(String, Option<u32>)| name == node && of.is_none_or(|of| of == run);
+        let clients = self.nodes.iter().filter(|(_, place)| mine(place));
+        clients.map(|(client, _)| *client).collect()
     }
 
     /// Where a client runs or ran.
     pub(crate) fn node_of(&self, client: ClientId) -> Option<String> {
-        self.nodes.get(&client).cloned()
+        self.nodes.get(&client).map(|(node, _)| node.clone())
     }
 
     /// A write is under way.
-    pub(crate) fn submitted(&mut self, cluster: &Cluster, node: &str, blocks: Range<u64>) {
+    pub(crate) fn submitted(&mut self, cluster: &Cluster, node: (&str, u32), blocks: Range<u64>) {
         self.check(cluster, node, blocks, true);
     }
 
@@ -77,7 +96,7 @@ impl Owners {
     pub(crate) fn completed(
         &mut self,
         cluster: &Cluster,
-        node: &str,
+        node: (&str, u32),
         blocks: Range<u64>,
     ) -> Vec<Option<Owner>> {
         self.check(cluster, node, blocks, false)
@@ -86,17 +105,17 @@ impl Owners {
     fn check(
         &mut self,
         cluster: &Cluster,
-        node: &str,
+        node: (&str, u32),
         blocks: Range<u64>,
         submits: bool,
     ) -> Vec<Option<Owner>> {
         let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
-        self.nodes.extend(ledger.sessions());
+        self.learn(cluster);
         if !ledger.serves() {
             return blocks.map(|_| None).collect();
         }
-        let of = |(client, name): (&ClientId, &String)| (name == node).then_some(*client);
-        let clients: Vec<ClientId> = self.nodes.iter().filter_map(of).collect();
+        let clients = self.of(node);
+        let node = node.0;
         blocks
             .map(|block| {
                 let found = self.find(cluster, block)?;
@@ -123,6 +142,12 @@ impl Owners {
             Ok(Of { owner, file })
         })
     }
+}
+
+/// Is a block a file's? Where that cannot be told, it counts as one.
+pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
+    let owner = cluster.look(|txn| txn.owner(ZONE, PagBlock(block)));
+    owner.is_none_or(|owner| owner == Owner::Mapped)
 }
 
 /// Which block of the file this one is.
@@ -175,4 +200,21 @@ fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
     });
     // Without an answer nobody is accused.
     frozen.unwrap_or(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_of_a_dead_client_is_not_that_of_the_next_one_of_its_host() {
+        let mut owners = Owners::default();
+        let on = |client| vec![(ClientId(client), "c0".to_owned())];
+        owners.meet(on(1), |_| Some(4));
+        // The server keeps the session of the dead one, and the process has a second one after an eviction.
+        owners.meet([on(1), on(2), on(3)].concat(), |_| Some(7));
+        assert_eq!(owners.of(("c0", 4)), [ClientId(1)]);
+        assert_eq!(owners.of(("c0", 7)), [ClientId(2), ClientId(3)]);
+        assert_eq!(owners.of(("c1", 7)), []);
+    }
 }

@@ -34,11 +34,14 @@ struct Written {
     mapped: Option<(Ino, u64)>,
 }
 
+/// A node, and the number of its run.
+type Node = (String, u32);
+
 /// What is remembered of the data device.
 #[derive(Default)]
 pub(crate) struct Stable {
     /// Writes that are not stable.
-    writes: BTreeMap<u64, (String, Range<u64>)>,
+    writes: BTreeMap<u64, (Node, Range<u64>)>,
     blocks: BTreeMap<u64, Written>,
 }
 
@@ -49,12 +52,12 @@ pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
 
 impl Stable {
     /// A write is under way.
-    pub(crate) fn submitted(&mut self, id: u64, node: &str, blocks: Range<u64>) {
-        self.writes.insert(id, (node.to_owned(), blocks));
+    pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
+        self.writes.insert(id, ((node.to_owned(), run), blocks));
     }
 
     /// Whose a write is, and of which blocks, if it is not yet stable.
-    pub(crate) fn write(&self, id: u64) -> Option<(String, Range<u64>)> {
+    pub(crate) fn write(&self, id: u64) -> Option<(Node, Range<u64>)> {
         self.writes.get(&id).cloned()
     }
 
@@ -64,12 +67,21 @@ impl Stable {
         of_it.map(|(&id, _)| id).collect()
     }
 
+    /// A server begins, of whose metadata these blocks are no file's: what had made them one was lost with the one before.
+    pub(crate) fn unmapped(&mut self, is_mapped: impl Fn(u64) -> bool) {
+        for (&block, known) in &mut self.blocks {
+            if known.mapped.is_some() && !is_mapped(block) {
+                known.mapped = None;
+            }
+        }
+    }
+
     /// A write has reached the device, when its blocks were of these owners, where that is known.
     pub(crate) fn completed(&mut self, id: u64, owners: &[Option<Owner>]) {
-        let Some((node, blocks)) = self.writes.get(&id) else { return };
+        let Some(((node, _), blocks)) = self.writes.get(&id) else { return };
         for (block, owner) in blocks.clone().zip(owners) {
             let known = self.blocks.entry(block).or_default();
-            let anew = known.mapped.is_some() && *owner != Some(Owner::Mapped);
+            let anew = known.mapped.is_some() && owner.is_some_and(|owner| owner != Owner::Mapped);
             if anew || known.node != *node {
                 *known = Written { node: node.clone(), first: id, ..Written::default() };
             }
@@ -79,10 +91,10 @@ impl Stable {
     /// A flush has made these writes stable.
     pub(crate) fn stable(&mut self, ids: &[u64]) {
         for id in ids {
-            let Some((node, blocks)) = self.writes.remove(id) else { continue };
+            let Some(((node, _), blocks)) = self.writes.remove(id) else { continue };
             for block in blocks {
                 let known = self.blocks.get_mut(&block);
-                if let Some(known) = known.filter(|known| known.node == node && *id >= known.first)
+                if let Some(known) = known.filter(|known| known.node == *node && *id >= known.first)
                 {
                     known.stable = true;
                 }
@@ -140,7 +152,7 @@ mod tests {
     }
 
     fn write(stable: &mut Stable, id: u64, node: &str, owner: Owner) {
-        stable.submitted(id, node, 7..8);
+        stable.submitted(id, (node, 1), 7..8);
         stable.completed(id, &[Some(owner)]);
     }
 
@@ -161,6 +173,22 @@ mod tests {
             write(stable, 2, "c0", POOL);
             commit(stable, 20, false);
             write(stable, 3, "c0", Owner::Mapped);
+            commit(stable, 20, false);
+        });
+        assert_eq!(sound, None);
+    }
+
+    #[test]
+    fn what_a_commit_mapped_that_its_server_lost_may_be_written_again_before_it_is_sent_again() {
+        let sound = found(|stable| {
+            write(stable, 1, "c0", POOL);
+            stable.stable(&[1]);
+            commit(stable, 20, false);
+            // The server dies; the next one has not heard the client yet, then has.
+            stable.unmapped(|block| block != 7);
+            stable.submitted(2, "c0", 7..8);
+            stable.completed(2, &[None]);
+            write(stable, 3, "c0", POOL);
             commit(stable, 20, false);
         });
         assert_eq!(sound, None);

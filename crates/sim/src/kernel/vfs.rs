@@ -20,6 +20,7 @@ use crate::kernel::cache::{Asked, Cache};
 use crate::kernel::calls::{Given, GoesOn};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
+use crate::model::{UMASK, mode_asked};
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,15 @@ pub struct Told {
     pub blurred: bool,
     /// The kernel knows it, too: no invalidation has overtaken the answer.
     pub kept: bool,
+}
+
+/// What a listing tells, without the dots.
+#[derive(Default)]
+pub struct Names {
+    /// Names as the workload gives them, and where they lead.
+    pub known: Vec<(NameNo, Ino)>,
+    /// Other names.
+    pub strange: Vec<String>,
 }
 
 /// The system calls of one process. Clones are the same process.
@@ -361,7 +371,7 @@ impl Vfs {
     /// Those of the client.
     pub async fn make(&self, at: At, kind: FileKind) -> Result<Found, Fault> {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
-        let node = NodeSpec { kind, mode: 0o755, umask: 0o22, rdev: 0 };
+        let node = NodeSpec { kind, mode: mode_asked(kind), umask: UMASK, rdev: 0 };
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
             client.mknod(&caller, place, node).await
@@ -428,7 +438,7 @@ impl Vfs {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
-            client.create(&caller, place, 0o644, 0o22, flags).await
+            client.create(&caller, place, mode_asked(FileKind::Regular), UMASK, flags).await
         };
         let answer = self.call(work, Given::made, &changing).await;
         if let Ok((entry, _)) = &answer {
@@ -451,7 +461,8 @@ impl Vfs {
     pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
         let asked = self.ask().unquestioned();
         let (client, caller) = (self.client.clone(), self.caller());
-        let work = async move { client.tmpfile(&caller, dir, 0o644, 0o22, flags).await };
+        let mode = mode_asked(FileKind::Regular);
+        let work = async move { client.tmpfile(&caller, dir, mode, UMASK, flags).await };
         let answer = self.call(work, Given::made, &Rc::new(())).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
@@ -596,18 +607,13 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn list(
-        &self,
-        dir: Ino,
-        plus: bool,
-        bytes: usize,
-    ) -> Result<Vec<(NameNo, Ino)>, Fault> {
+    pub async fn list(&self, dir: Ino, plus: bool, bytes: usize) -> Result<Names, Fault> {
         self.ask();
         let client = self.client.clone();
         let opened = async move { client.opendir(dir).await };
         let handle = self.call(opened, |handle| Given::Dir(*handle), &Rc::new(())).await?;
         self.caches.0.notifier.opening(dir).await;
-        let mut names = Vec::new();
+        let mut names = Names::default();
         let mut cookie = 0;
         let result = loop {
             match self.list_part(dir, handle, (cookie, bytes), plus, &mut names).await {
@@ -627,7 +633,7 @@ impl Vfs {
         handle: Handle,
         (cookie, bytes): (u64, usize),
         plus: bool,
-        names: &mut Vec<(NameNo, Ino)>,
+        names: &mut Names,
     ) -> Result<Option<u64>, Fault> {
         let _locked = self.caches.lock_shared(dir).await;
         let asked = self.ask();
@@ -643,8 +649,10 @@ impl Vfs {
         for listed in part {
             let text = String::from_utf8_lossy(&listed.name).into_owned();
             let number = text.strip_prefix('n').and_then(|number| number.parse().ok());
-            if let Some(number) = number {
-                names.push((number, listed.ino));
+            match number {
+                Some(number) => names.known.push((number, listed.ino)),
+                None if text == "." || text == ".." => {}
+                None => names.strange.push(text),
             }
             let Some(entry) = &listed.entry else { continue };
             let asked = self.cache(|cache| cache.as_of_now(asked));
