@@ -68,8 +68,8 @@ impl Checks {
 
     /// What this client has written that is not surely stable.
     pub(crate) fn loose_of(&self, client: ClientId) -> BTreeSet<u64> {
-        let node = self.0.owners.borrow().node_of(client);
-        node.map_or_else(BTreeSet::new, |node| self.0.stable.borrow().loose_of(&node))
+        let place = self.0.owners.borrow().place_of(client);
+        place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().loose_of(&place))
     }
 
     /// The data device is another one: all that it holds is stable, and who wrote it is gone.

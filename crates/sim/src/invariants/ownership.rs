@@ -84,7 +84,12 @@ impl Owners {
 
     /// Where a client runs or ran.
     pub(crate) fn node_of(&self, client: ClientId) -> Option<String> {
-        self.nodes.get(&client).map(|(node, _)| node.clone())
+        self.place_of(client).map(|(node, _)| node)
+    }
+
+    /// As [`Owners::node_of`], with the run of that node, if it is known.
+    pub(crate) fn place_of(&self, client: ClientId) -> Option<(String, Option<u32>)> {
+        self.nodes.get(&client).cloned()
     }
 
     /// A write is under way.

@@ -61,9 +61,10 @@ impl Stable {
         self.writes.get(&id).cloned()
     }
 
-    /// What a node has written that is not yet stable.
-    pub(crate) fn loose_of(&self, node: &str) -> BTreeSet<u64> {
-        let of_it = self.writes.iter().filter(|(_, (by, _))| by == node);
+    /// What a node, in this run of it if that is known, has written that is not yet stable.
+    pub(crate) fn loose_of(&self, (node, run): &(String, Option<u32>)) -> BTreeSet<u64> {
+        let is_its = |by: &Node| by.0 == *node && run.is_none_or(|run| run == by.1);
+        let of_it = self.writes.iter().filter(|(_, (by, _))| is_its(by));
         of_it.map(|(&id, _)| id).collect()
     }
 
@@ -186,7 +187,7 @@ mod tests {
             commit(stable, 20, false);
             // The server dies; the next one has not heard the client yet, then has.
             stable.unmapped(|block| block != 7);
-            stable.submitted(2, "c0", 7..8);
+            stable.submitted(2, ("c0", 1), 7..8);
             stable.completed(2, &[None]);
             write(stable, 3, "c0", POOL);
             commit(stable, 20, false);
