@@ -483,8 +483,8 @@ long-stall, data-eio, meta-eio, space, damage; clock-jump, drift.
 
 A campaign is gone on with by the build of Redbud and with the options that began it, or with --changed.
 
-Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments, 3 of the
-one history that was asked for the end was not judged (of several only how many these are is told).")]
+Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments, 3 no
+violation was found, but a history was not judged to its end.")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]

@@ -87,6 +87,9 @@ pub async fn reload(
     known: &BTreeMap<ClientId, Info>,
 ) -> Result<(), StoreError> {
     let (clients, _) = server.mfs.run(READ, |txn| txn.quarantines()).await?;
+    if !clients.is_empty() && planted(Bug::QuarantineRefused) {
+        return Err(StoreError::Refused("a client is in quarantine".into()));
+    }
     if !clients.is_empty() {
         flush_for(server, &clients).await;
     }
@@ -176,7 +179,7 @@ async fn freeze(server: &Server, client: ClientId, files: &[Ino]) -> Option<Tran
     let mut last = Transno::ZERO;
     for part in parts {
         let done = server.mfs.run(Cost::STEP, |txn| {
-            for &ino in part {
+            for &ino in part.iter().filter(|_| !planted(Bug::FreezeSkipped)) {
                 txn.freeze(client, ino)?;
             }
             txn.quarantine(client)

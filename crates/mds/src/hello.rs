@@ -11,7 +11,7 @@ use proto::mds::{self, Hello, Message, Refused, Welcome};
 use proto::{Reader, Wire};
 use store::{Cost, StoreError};
 use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
-use types::{ClientId, Duration, Fault, Transno};
+use types::{Bug, ClientId, Duration, Fault, Transno, planted};
 
 use crate::connection::{Connection, receive};
 use crate::server::Server;
@@ -87,8 +87,10 @@ pub async fn greet(
             session.forget_held_back();
             connection.send(&Message::Welcome { welcome: welcome(server, &session, state) });
             session.bind(connection.clone());
-            for recall in server.leases.borrow().unanswered(session.client) {
-                session.push_recall(recall);
+            if !planted(Bug::RecallNotRepeated) {
+                for recall in server.leases.borrow().unanswered(session.client) {
+                    session.push_recall(recall);
+                }
             }
             Some(session)
         }
@@ -138,6 +140,9 @@ async fn admit(server: &Rc<Server>, hello: Hello) -> Result<(Rc<Session>, (u8, T
     if hello.role == ADMINISTRATOR {
         let session = Rc::new(new_session(server, &hello, ClientId(0), State::Live, false));
         return Ok((session, (mds::NEW, Transno::ZERO)));
+    }
+    if planted(Bug::NewcomerRefused) && hello.client == ClientId(0) && !server.grace.is_over() {
+        return Err(refusal(Fault::NotPermitted, "the server waits for its clients"));
     }
     if hello.client == ClientId(0) {
         return enroll(server, &hello).await;

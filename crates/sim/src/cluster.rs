@@ -40,7 +40,7 @@ const DRIFT: u64 = 50_000;
 /// After which a server that ended by itself is started again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The invariant that a server breaks which ends though nothing failed.
-const SERVER_STAYS: &str = "a server ends only because it is told to, or a device fails";
+pub(crate) const SERVER_STAYS: &str = "a server ends only because it is told to, or a device fails";
 /// The server's lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 

@@ -26,11 +26,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What a client says once it has replayed what a server that died had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
 /// The invariant that is broken when a client is evicted though nothing held it up.
-const HEARD: &str = "nobody is evicted who was heard";
+pub(crate) const HEARD: &str = "nobody is evicted who was heard";
 /// What a server says that has no room for what is promised to a client.
 const NO_ROOM: &str = "no room for another client";
 /// The invariant that is broken when a client tells of such a loss to which no device has failed anything.
-const LOST: &str = "nothing is lost that no device failed";
+pub(crate) const LOST: &str = "nothing is lost that no device failed";
 /// The invariant that is broken when a client that can be reached does not hear that it was evicted.
 pub(crate) const HEARS: &str = "who was evicted hears of it";
 /// Changes that a client may lose at most with a server that dies.

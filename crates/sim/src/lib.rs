@@ -36,6 +36,7 @@ mod witness;
 mod workload;
 
 pub use faults::Fault;
+pub use invariants::ALL as INVARIANTS;
 pub use judge::Abandoned;
 pub use log::panicked;
 pub use rot::Damaged;

@@ -20,7 +20,7 @@ use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
 /// The invariant that an answer breaks which is none of any directory.
-const ONE_NAME: &str = "5: every name leads to one inode";
+pub(crate) const ONE_NAME: &str = "5: every name leads to one inode";
 
 /// Bytes of one unit of fcntl locks.
 const LOCK_UNIT: u64 = 1024;

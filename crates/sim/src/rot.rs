@@ -24,9 +24,9 @@ use crate::faults::{Fault, Injector};
 use crate::{log, repairs};
 
 /// The invariant of damaged devices.
-const DAMAGE: &str = "damage of the metadata is never served";
+pub(crate) const DAMAGE: &str = "damage of the metadata is never served";
 /// The invariant of devices that are repaired.
-const REPAIR: &str = "damage of the metadata can be repaired";
+pub(crate) const REPAIR: &str = "damage of the metadata can be repaired";
 
 /// Looks for a block that holds anything, before one is taken that does not.
 const TRIES: u64 = 200;

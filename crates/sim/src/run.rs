@@ -28,8 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The invariants of what a power cut leaves.
 pub(crate) const POWER_CUT: &str = "1, 2, 5: the metadata are whole after a power cut";
 
-const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
-const EVERYONE_MOUNTS: &str = "every client can mount";
+/// The invariants of what is there when everybody has left.
+pub(crate) const WHOLE: &str = "1, 2, 5: the metadata are whole";
+/// The one that no order of the steps explains.
+pub(crate) const LINEARIZABLE: &str = "9: views are linearizable";
+/// Nobody waits for ever.
+pub(crate) const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
+/// Nobody is turned away for good.
+pub(crate) const EVERYONE_MOUNTS: &str = "every client can mount";
 
 /// The invariant that a panic breaks.
 pub const NO_PANICS: &str = "no part of the system panics";
@@ -276,12 +282,13 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
-        Ok(Ok(())) => {
-            judge(plan, &calls, &mut unjudged).err().map(|text| ("9: views are linearizable", text))
-        }
+        Ok(Ok(())) => judge(plan, &calls, &mut unjudged).err().map(|text| (LINEARIZABLE, text)),
     };
     // What was seen while it ran came first: the rest may follow from it.
     let violation = log::first_violation().or(violation);
+    if let Some((invariant, _)) = violation {
+        assert!(invariants::ALL.contains(&invariant), "{invariant:?} is not among those listed");
+    }
     let mut made = ended.made.take();
     let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
     made.insert(Fault::Space, refused as u64);
@@ -499,7 +506,7 @@ async fn audit(
     auditor.client.unmount().await;
     fleet.bury(true);
     let image = cluster.meta().fork();
-    cluster::fsck(image, 1).map_err(|text| ("1, 2, 5: the metadata are whole", text))
+    cluster::fsck(image, 1).map_err(|text| (WHOLE, text))
 }
 
 async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {

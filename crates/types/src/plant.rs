@@ -135,6 +135,28 @@ bugs! {
     KernelAttrKept,
     /// The kernel is not told that data were recalled: it keeps its pages.
     KernelPagesKept,
+    /// Only the greeting of a client counts as hearing of it.
+    RequestNotHeard,
+    /// A recall that went with a broken connection is not sent again on the next one.
+    RecallNotRepeated,
+    /// Clients that are gone keep the space that others lack.
+    HoarderKept,
+    /// What an evicted client could write is not frozen.
+    FreezeSkipped,
+    /// Listing goes on with the entry with which it had ended.
+    CookieRepeats,
+    /// A server that finds a client in quarantine when it starts takes that for damage.
+    QuarantineRefused,
+    /// A flush that takes long is taken for one that failed.
+    SlowFlushFailed,
+    /// Repair takes what it has done in its first round for all that there was to do.
+    RepairOnce,
+    /// A client that comes while a restarted server waits for others is turned away.
+    NewcomerRefused,
+    /// A client does not count the sessions that it lost.
+    EvictionUntold,
+    /// A directory that a rename replaces leaves its link with its parent.
+    ReplacedLinkKept,
 }
 
 #[cfg(debug_assertions)]

@@ -246,7 +246,11 @@ impl DataDisk {
                 self.env.spawn(async move {
                     let skipped = planted(Bug::CommitBeforeStable);
                     let asked = this.ask();
-                    let good = skipped || this.disk.flush().await.is_ok();
+                    let begun = this.env.now();
+                    let mut good = skipped || this.disk.flush().await.is_ok();
+                    if planted(Bug::SlowFlushFailed) {
+                        good &= this.env.now().since(begun) < Duration::from_millis(100);
+                    }
                     drop(asked);
                     this.flushes.borrow_mut().end(number, good);
                     this.flushed.notify_all();

@@ -155,6 +155,10 @@ impl Client {
                     .iter()
                     .position(|entry| entry.cookie == after)
                     .map(|index| index + 1 + usize::from(planted(Bug::CookieSkips)))
+                    .map(|index| match planted(Bug::CookieRepeats) && index < entries.len() {
+                        true => index - 1,
+                        false => index,
+                    })
             };
             match index {
                 Some(index) if index < entries.len() => return Ok(Some((fetched, index))),

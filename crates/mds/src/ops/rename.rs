@@ -186,7 +186,8 @@ impl Work<'_> {
     /// may be what was moved.
     fn touch_dirs(&self, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
         let source = i64::from(is_dir(&self.source));
-        let target = i64::from(self.target.as_ref().is_some_and(is_dir));
+        let kept = planted(Bug::ReplacedLinkKept);
+        let target = i64::from(self.target.as_ref().is_some_and(is_dir) && !kept);
         let (left, came) = if self.exchange {
             (target - source, source - target)
         } else {

@@ -22,7 +22,32 @@ use types::ClientId;
 
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
-use crate::log;
+use crate::{cluster, fleet, log, mount, rot, run, space};
+
+/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs` names
+/// those for which it has no bug.
+pub const ALL: &[&str] = &[
+    leases::CONFLICT,
+    epochs::OLDER,
+    ownership::OWNED,
+    ownership::WRITER,
+    recovery::WHOLE,
+    stable::UNSTABLE,
+    cluster::SERVER_STAYS,
+    fleet::HEARD,
+    fleet::HEARS,
+    fleet::LOST,
+    mount::ONE_NAME,
+    rot::DAMAGE,
+    rot::REPAIR,
+    run::EVERYONE_MOUNTS,
+    run::EVERYTHING_ENDS,
+    run::LINEARIZABLE,
+    run::NO_PANICS,
+    run::POWER_CUT,
+    run::WHOLE,
+    space::ROOM,
+];
 
 /// What checkers remember of a run. Clones are the same.
 #[derive(Clone, Default)]
