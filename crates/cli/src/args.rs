@@ -124,12 +124,12 @@ pub enum Command {
 /// Arguments of `local`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The first start makes and formats the files in DIR; later ones reopen them. One process runs the
-metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. A server that dies
-is started again. Ctrl-C unmounts and stops both.
+The first start makes and formats the files in DIR; later ones reopen them. One process
+runs the metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. A
+server that dies is started again. Ctrl-C unmounts and stops both.
 
-Further mounts of the same file system: redbud mount ADDRESS:/local OTHER, with the address that
-`local` prints.")]
+Further mounts of the same file system: redbud mount ADDRESS:/local OTHER, with the
+address that `local` prints.")]
 pub struct LocalArgs {
     /// Where the cluster's files are
     pub dir: PathBuf,
@@ -179,9 +179,10 @@ The file, with all keys:
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
-  layout_ahead = \"15\"            # with layout blocks: new files get one at once where the files of
-                                 # their directory have more segments than this in the mean, each
-                                 # counted in sixteens; or never; default: what a slot holds, 15 to 163
+  layout_ahead = \"15\"            # with layout blocks: new files get one at once where
+                                 # the files of their directory have more segments than
+                                 # this in the mean, each counted in sixteens; or never;
+                                 # default: what a slot holds, 15 to 163
 
   [metadata]
   path = \"/dev/disk/by-id/…\"     # a block device or a file
@@ -193,8 +194,9 @@ The file, with all keys:
   size = \"16G\"                   # as above
   id   = 0                       # default: counted from 0
 
-Relative paths start at the file's directory. A device that is in use, too small, or carries a
-Redbud label is refused; --force formats over a label, never over a device in use.")]
+Relative paths start at the file's directory. A device that is in use, too small, or
+carries a Redbud label is refused; --force formats over a label, never over a device in
+use.")]
 pub struct MkfsArgs {
     /// The cluster's file
     pub config: PathBuf,
@@ -230,9 +232,9 @@ pub struct MkfsArgs {
 /// Arguments of `mds`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Runs in the foreground until SIGTERM or SIGINT, which write everything home and end it. Says READY=1
-to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. Killing it in any other way loses
-nothing that was acknowledged as durable: start it again.")]
+Runs in the foreground until SIGTERM or SIGINT, which write everything home and end it.
+Says READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. Killing it
+in any other way loses nothing that was acknowledged as durable: start it again.")]
 pub struct MdsArgs {
     /// The cluster's file
     pub config: PathBuf,
@@ -250,9 +252,9 @@ pub struct MdsArgs {
 /// Arguments of `mount`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-SOURCE is host[:port][,host[:port]]:/fsname[/subdir]; the port is 10821 if left out; IPv6 in
-brackets. As root no helper is needed; as a user fusermount3 (package fuse3) is, and a /dev/fuse
-of mode 0666.
+SOURCE is host[:port][,host[:port]]:/fsname[/subdir]; the port is 10821 if left out; IPv6
+in brackets. As root no helper is needed; as a user fusermount3 (package fuse3) is, and a
+/dev/fuse of mode 0666.
 
 Options (-o, separated by commas):
   ro, nosuid, nodev, noexec, noatime, sync, dirsync    as in mount(8)
@@ -266,8 +268,8 @@ Options (-o, separated by commas):
   transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if
                      /sys/module/fuse/parameters/enable_uring says Y
   entries=N          with transport=uring: requests taken per queue at first, up to 64 (8)
-  executors=N        threads that serve the mount, up to 64 (one for each processor, at most 8; one over
-                     io_uring)
+  executors=N        threads that serve the mount, up to 64 (one for each processor, at
+                     most 8; one over io_uring)
   _netdev, nofail, auto, user, x-…, hard, default_permissions: accepted, as fstab has them
 
 Exit status as mount(8): 0 done, 1 usage or permission, 2 system error, 32 mount failure.")]
@@ -303,8 +305,8 @@ pub struct UmountArgs {
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-TARGET is a path in a mount, a mount source (host:port:/fsname), a cluster's file, or the DIR of
-`redbud local`. Without one, every mount of this host is asked.")]
+TARGET is a path in a mount, a mount source (host:port:/fsname), a cluster's file, or the
+DIR of `redbud local`. Without one, every mount of this host is asked.")]
 pub struct StatusArgs {
     /// Whom to ask
     pub target: Option<String>,
@@ -316,13 +318,14 @@ pub struct StatusArgs {
 /// Arguments of `scrub`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Everything goes on meanwhile. Every metadata block in use is read where it lies and verified, with what leads
-to it and what it leads to; a damaged one is written anew if the server's cache or log has its newest version.
-Link counts, blocks with two owners and counts are checked by `redbud fsck` only, with the server stopped.
-The server does this by itself, too: `scrub_interval` and `scrub_rate` in the cluster's file.
+Everything goes on meanwhile. Every metadata block in use is read where it lies and
+verified, with what leads to it and what it leads to; a damaged one is written anew if the
+server's cache or log has its newest version. Link counts, blocks with two owners and
+counts are checked by `redbud fsck` only, with the server stopped. The server does this by
+itself, too: `scrub_interval` and `scrub_rate` in the cluster's file.
 
-TARGET as for `redbud status`. If one runs already, it is waited for. Exit status: 0 nothing is left damaged, 1 something
-is, or it did not come to its end.")]
+TARGET as for `redbud status`. If one runs already, it is waited for. Exit status: 0
+nothing is left damaged, 1 something is, or it did not come to its end.")]
 pub struct ScrubArgs {
     /// Whose server
     pub target: String,
@@ -384,14 +387,14 @@ const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone, and of data zones their labels, of which repair writes those anew that are damaged.
-Without --repair nothing is changed: the log is replayed in memory. The
-server must be stopped; for --repair all clients should have unmounted. Repair may be broken off and
-started again. What it cannot mend it leaves as it is, and says so. `redbud fsck --list` explains
-every finding and what repair does about it (docs/FSCK.md).
+Reads the metadata zone, and of data zones their labels, of which repair writes those anew
+that are damaged. Without --repair nothing is changed: the log is replayed in memory. The
+server must be stopped; for --repair all clients should have unmounted. Repair may be
+broken off and started again. What it cannot mend it leaves as it is, and says so.
+`redbud fsck --list` explains every finding and what repair does about it (docs/FSCK.md).
 
-Exit status as fsck(8): 0 clean, 1 repaired, 4 problems left, 8 operational error, 16 usage; 64 more
-if the repair could not keep all that users had, which it lists as LOST.")]
+Exit status as fsck(8): 0 clean, 1 repaired, 4 problems left, 8 operational error, 16
+usage; 64 more if the repair could not keep all that users had, which it lists as LOST.")]
 pub struct FsckArgs {
     /// The cluster's file, or the DIR of `redbud local`
     #[arg(required_unless_present = "list")]
@@ -419,9 +422,10 @@ pub struct FsckArgs {
 /// Arguments of `dump`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The stream (FORMAT.md) holds every inode that a name leads to, with names, attributes, extended
-attributes, targets and segments; not the data, which stays where it is, and nothing of clients. It
-depends on no release's format, carries checksums, and compresses well:
+The stream (FORMAT.md) holds every inode that a name leads to, with names, attributes,
+extended attributes, targets and segments; not the data, which stays where it is, and
+nothing of clients. It depends on no release's format, carries checksums, and compresses
+well:
 
   redbud dump home.toml | zstd > home.dump.zst")]
 pub struct DumpArgs {
@@ -432,9 +436,10 @@ pub struct DumpArgs {
 /// Arguments of `load`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The metadata zone must be fresh from `redbud mkfs`, with data zones of the same numbers that are not
-smaller; segments keep their places on them. (mkfs writes the label of a data zone, block 0, and no
-data.) Inodes get new numbers. A load that failed has left a part: format again.
+The metadata zone must be fresh from `redbud mkfs`, with data zones of the same numbers
+that are not smaller; segments keep their places on them. (mkfs writes the label of a data
+zone, block 0, and no data.) Inodes get new numbers. A load that failed has left a part:
+format again.
 
   redbud mkfs --force home.toml && zstd -d < home.dump.zst | redbud load home.toml")]
 pub struct LoadArgs {
@@ -445,8 +450,9 @@ pub struct LoadArgs {
 /// Arguments of `path`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The walk goes from the inode to the directory that holds it, and up. A file whose first name was
-removed while it had others is not found by this. Exit status: 0 all found, 1 none, 3 some.")]
+The walk goes from the inode to the directory that holds it, and up. A file whose first
+name was removed while it had others is not found by this. Exit status: 0 all found, 1
+none, 3 some.")]
 pub struct PathArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
@@ -464,27 +470,28 @@ pub struct PathArgs {
 /// Arguments of `sim`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Real clients and a real metadata server run in this process, on a simulated network and simulated
-disks. Everything random follows from the seed: the same seed, options and version of Redbud give
-the same run and the same trace, on every machine. What every application saw is compared with a
-model of a POSIX file system; afterwards everything must finish and the metadata must be whole.
-A violation is told with the fewest operations and faults that show it, and with the command that
-repeats exactly those.
+Real clients and a real metadata server run in this process, on a simulated network and
+simulated disks. Everything random follows from the seed: the same seed, options and
+version of Redbud give the same run and the same trace, on every machine. What every
+application saw is compared with a model of a POSIX file system; afterwards everything
+must finish and the metadata must be whole. A violation is told with the fewest operations
+and faults that show it, and with the command that repeats exactly those.
 
   redbud sim --seed 1                          one history, and what happened in it
   redbud sim --count 1000 --jobs 2             a thousand
   redbud sim --seed 1 --faults none            without faults
   redbud sim --campaign c.json --core-hours 8  as many as eight hours allow; may be broken off
 
-SIGINT and SIGTERM end several seeds and campaigns with their summary.
-Kinds of faults (SIMULATION.md says what each is): cut, partition, one-way, mute, uneven; server-kill,
-server-power, server-pause; client-kill, process-kill, signal, silence, power, cluster-power; stall,
-long-stall, data-eio, meta-eio, space, damage; clock-jump, drift.
+SIGINT and SIGTERM end several seeds and campaigns with their summary. Kinds of faults
+(SIMULATION.md says what each is): cut, partition, one-way, mute, uneven; server-kill,
+server-power, server-pause; client-kill, process-kill, signal, silence, power,
+cluster-power; stall, long-stall, data-eio, meta-eio, space, damage; clock-jump, drift.
 
-A campaign is gone on with by the build of Redbud and with the options that began it, or with --changed.
+A campaign is gone on with by the build of Redbud and with the options that began it, or
+with --changed.
 
-Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong arguments, 3 no
-violation was found, but a history was not judged to its end.")]
+Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong
+arguments, 3 no violation was found, but a history was not judged to its end.")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]
@@ -607,14 +614,14 @@ pub enum Bench {
 /// Arguments of `bench table`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Everything is made in a directory of its own in DIR, which should lie on an ext4 of a disk that
-nothing else uses, and is removed at the end. Works (--only):
+Everything is made in a directory of its own in DIR, which should lie on an ext4 of a disk
+that nothing else uses, and is removed at the end. Works (--only):
 
   seq-write, seq-read, rand-read, create-1, create-8, unlink-1, stat-sorted, stat-random,
   stat-readdir, small, small-fsync-1, small-fsync-8; and, only if named: postmark, web-make, web-read
 
-Progress goes to standard error, the table to standard output. docs/BENCHMARKS.md says how to read
-it. Needs root.")]
+Progress goes to standard error, the table to standard output. docs/BENCHMARKS.md says how
+to read it. Needs root.")]
 pub struct BenchTableArgs {
     /// Directory on the disk to measure
     #[arg(long)]
@@ -671,9 +678,10 @@ pub struct BenchMemoryArgs {
 /// Arguments of `bench price`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes and removes files on a mount of its own and counts the processor time of its server, and that of messages. The
-price that is printed beside it is that of the repository, which `bench metarates --price` and
-`reproduce F4 --price` take. docs/BENCHMARKS.md says how it was measured. Needs root.")]
+Makes and removes files on a mount of its own and counts the processor time of its server,
+and that of messages. The price that is printed beside it is that of the repository, which
+`bench metarates --price` and `reproduce F4 --price` take. docs/BENCHMARKS.md says how it
+was measured. Needs root.")]
 pub struct BenchPriceArgs {
     /// Directory to work in
     #[arg(long)]
@@ -695,10 +703,10 @@ pub struct BenchPriceArgs {
 /// Arguments of `bench metarates`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each process creates files in a directory of its own, changes their times, lists them, lists them with
-attributes, and deletes them. The layouts run on the metadata store as a library, on a virtual hard disk
-in virtual time; with --dir also on loop devices of this machine, beside the kernel's ext4 (needs
-root). docs/BENCHMARKS.md says how to read it.")]
+Each process creates files in a directory of its own, changes their times, lists them,
+lists them with attributes, and deletes them. The layouts run on the metadata store as a
+library, on a virtual hard disk in virtual time; with --dir also on loop devices of this
+machine, beside the kernel's ext4 (needs root). docs/BENCHMARKS.md says how to read it.")]
 pub struct BenchMetaratesArgs {
     /// Clients
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -770,8 +778,8 @@ fn parse_switch(text: &str) -> Result<bool, String> {
 /// Arguments of `bench inline`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Metadata and data have a virtual hard disk each, in virtual time: the same figures on every machine.
-docs/BENCHMARKS.md says how to read them.")]
+Metadata and data have a virtual hard disk each, in virtual time: the same figures on
+every machine. docs/BENCHMARKS.md says how to read them.")]
 pub struct BenchInlineArgs {
     /// Directories
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -793,8 +801,9 @@ pub struct BenchInlineArgs {
 /// Arguments of `bench mfs`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end. Neither server nor
-network are there, and root is not needed. docs/BENCHMARKS.md says how to read it.")]
+Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end.
+Neither server nor network are there, and root is not needed. docs/BENCHMARKS.md says how
+to read it.")]
 pub struct BenchMfsArgs {
     /// Directory for the file
     #[arg(long, default_value = ".")]
@@ -867,10 +876,12 @@ pub struct BenchSmallArgs {
 /// Arguments of `bench postmark`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each client makes a pool of files of 500 to 10,000 bytes, does transactions on it (one file is read or
-appended to, one made or deleted), and deletes it. The layouts run on the metadata store as a library,
-on a virtual hard disk in virtual time; with --dir also on loop devices beside ext4, and the same is done by
-system calls on a mount and on the local file system, five transactions for each file (needs root). docs/BENCHMARKS.md says how to read it.")]
+Each client makes a pool of files of 500 to 10,000 bytes, does transactions on it (one
+file is read or appended to, one made or deleted), and deletes it. The layouts run on the
+metadata store as a library, on a virtual hard disk in virtual time; with --dir also on
+loop devices beside ext4, and the same is done by system calls on a mount and on the local
+file system, five transactions for each file (needs root). docs/BENCHMARKS.md says how to
+read it.")]
 pub struct BenchPostmarkArgs {
     /// Files of each client's pool, in virtual time; the papers' were 100,000
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -886,10 +897,10 @@ pub struct BenchPostmarkArgs {
 /// Arguments of `bench placement`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Users make trees at the same time, each in a directory of its own or all in one; then every tree is
-walked with nothing cached. Directories lie together by parent and owner, in the order in which they
-were made, or spread over the device. On a virtual hard disk in virtual time.
-docs/BENCHMARKS.md says how to read it.")]
+Users make trees at the same time, each in a directory of its own or all in one; then
+every tree is walked with nothing cached. Directories lie together by parent and owner, in
+the order in which they were made, or spread over the device. On a virtual hard disk in
+virtual time. docs/BENCHMARKS.md says how to read it.")]
 pub struct BenchPlacementArgs {
     /// Users
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -908,11 +919,12 @@ pub struct BenchPlacementArgs {
 /// Arguments of `bench polygraph`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each client makes webs: directories eight deep, eight in each, of which one goes on, with one or sixteen
-files of 10 kB to 1 MB in each, and reads them with nothing cached. The layouts run on the metadata
-store as a library, on a virtual hard disk in virtual time; with --dir also on loop devices beside ext4 (where
-all webs must find room on --device), and webs with one file in each directory are made and read by system calls on a mount and on the local file system (needs root).
-docs/BENCHMARKS.md says how to read it.")]
+Each client makes webs: directories eight deep, eight in each, of which one goes on, with
+one or sixteen files of 10 kB to 1 MB in each, and reads them with nothing cached. The
+layouts run on the metadata store as a library, on a virtual hard disk in virtual time;
+with --dir also on loop devices beside ext4 (where all webs must find room on --device),
+and webs with one file in each directory are made and read by system calls on a mount and
+on the local file system (needs root). docs/BENCHMARKS.md says how to read it.")]
 pub struct BenchPolygraphArgs {
     /// Webs of each client, in virtual time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -925,10 +937,11 @@ pub struct BenchPolygraphArgs {
 /// Arguments of `bench source`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each client unpacks a tree with the shape of a kernel's sources, compiles every second file (which takes its
-processor 100 ms), and removes what was compiled. The layouts run on the metadata store as a library, on a virtual
-hard disk in virtual time; with --dir also on loop devices beside ext4, by the clock (needs root).
-docs/BENCHMARKS.md says how to read it.")]
+Each client unpacks a tree with the shape of a kernel's sources, compiles every second
+file (which takes its processor 100 ms), and removes what was compiled. The layouts run on
+the metadata store as a library, on a virtual hard disk in virtual time; with --dir also
+on loop devices beside ext4, by the clock (needs root). docs/BENCHMARKS.md says how to
+read it.")]
 pub struct BenchSourceArgs {
     /// Files of the tree; the papers' had 28,000
     #[arg(long, default_value_t = 28_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -941,7 +954,8 @@ pub struct BenchSourceArgs {
 /// Arguments of `reproduce`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-All figures compare the embedded directories with the traditional layout on the virtual disk:
+All figures compare the embedded directories with the traditional layout on the virtual
+disk:
 
   F4  Metarates, as `redbud bench metarates` measures it
   F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
