@@ -128,6 +128,25 @@ fn a_sound_store_is_clean_also_while_it_changes() {
     }
 }
 
+#[test]
+fn a_scrub_reads_no_faster_than_it_was_told_to() {
+    const RATE: u64 = 1 << 20;
+    in_world(&populated(), |env| async move {
+        let mfs = open(&env).await;
+        let took = async |rate| {
+            let begin = env.now();
+            let found = scrub(&mfs, rate).await;
+            (found.blocks * BLOCK as u64, env.now().since(begin).as_nanos() as u64)
+        };
+        let (bytes, nanos) = took(RATE).await;
+        let least = bytes * 1_000_000_000 / RATE;
+        assert!(bytes > 600 << 10 && nanos >= least, "{bytes} bytes in {nanos} ns");
+        let (_, unbounded) = took(0).await;
+        assert!(unbounded < least / 2, "{unbounded} ns without a rate");
+        mfs.close().await.unwrap();
+    });
+}
+
 /// What a scrub makes of each block in use that is damaged while the store is open.
 fn damage_each(disk: &SimDisk, damage: impl Fn(&SimDisk, u64)) -> BTreeMap<BlockType, [u32; 2]> {
     let before = contents(disk);
