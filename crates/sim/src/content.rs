@@ -473,6 +473,8 @@ impl Loose {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version {
     content: Content,
+    /// Without what others have done to the file since, if they have: they may lose that as well.
+    bare: Option<Content>,
     ended: u64,
     /// A write made it of the one before: a part of it may have been committed.
     grew: bool,
@@ -500,7 +502,7 @@ impl Hash for Dirty {
 impl Dirty {
     /// The file was stable with this content.
     pub fn new(client: usize, stable: &Content) -> Dirty {
-        let stable = Version { content: stable.clone(), ended: 0, grew: false };
+        let stable = Version { content: stable.clone(), bare: None, ended: 0, grew: false };
         Dirty { client, versions: vec![stable], blocks: Vec::new() }
     }
 
@@ -518,7 +520,7 @@ impl Dirty {
 
     /// The client made it this.
     pub fn add(&mut self, content: &Content, ended: u64, grew: bool) {
-        self.versions.push(Version { content: content.clone(), ended, grew });
+        self.versions.push(Version { content: content.clone(), bare: None, ended, grew });
     }
 
     /// All that had ended before `begun` is stable.
@@ -531,7 +533,8 @@ impl Dirty {
     pub fn wrote_through(&mut self, edit: Edit) {
         for version in &mut self.versions {
             if let [one] = &version.content.edit(edit)[..] {
-                version.content = one.clone();
+                let before = std::mem::replace(&mut version.content, one.clone());
+                version.bare.get_or_insert(before);
             }
         }
     }
@@ -542,20 +545,31 @@ impl Dirty {
             if let Ok(Some(known)) = version.content.read(offset, asked, read) {
                 version.content = known;
             }
+            version.bare = version.bare.take().and_then(|bare| {
+                bare.read(offset, asked, read).ok().map(|known| known.unwrap_or(bare))
+            });
         }
     }
 
     /// Another client, whose changes lie beside these, lost some of its own: the file became `left`.
     pub fn lost_beside(&mut self, other: &Dirty, left: &Content) {
         let all = self.versions.iter().chain(&other.versions);
-        let all = Content::any_of(all.map(|version| (&version.content, version.grew)));
+        let all = Content::any_of(all.flat_map(|version| {
+            let bare = version.bare.iter().map(|bare| (bare, false));
+            bare.chain([(&version.content, version.grew)])
+        }));
         let ended = self.versions.last().map_or(0, |version| version.ended);
         self.become_any(&all, left, ended);
     }
 
     /// It became `left`, and until that is stable it may be any of `all`.
     pub fn become_any(&mut self, all: &Content, left: &Content, ended: u64) {
-        let version = |content: &Content| Version { content: content.clone(), ended, grew: false };
+        let version = |content: &Content| Version {
+            content: content.clone(),
+            bare: None,
+            ended,
+            grew: false,
+        };
         self.versions = vec![version(all), version(left)];
     }
 

@@ -661,8 +661,9 @@ impl Mount {
         }
         let pages = self.vfs.known_pages(file.ino);
         let changing = Rc::new((self.vfs.changes(file.ino), pages.as_ref().map(Pages::change)));
-        let end = offset.map_or(u64::MAX, |offset| offset + u64::from(len));
-        self.vfs.invalidate(file.ino, offset.unwrap_or(u64::MAX - 1), end).await;
+        // What is appended lies behind the end that the kernel knows, as far as Linux can tell.
+        let start = offset.unwrap_or_else(|| self.vfs.size(file.ino));
+        self.vfs.invalidate(file.ino, start, start + u64::from(len)).await;
         let tag = self.number();
         let sync = file.flags.has(OpenFlags::DSYNC);
         let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };

@@ -118,6 +118,11 @@ fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client
     let both = || beside(1, 8192).then_lost(1).then_lost(0);
     assert!(read(read(both(), 8192, None), 0, None).holds());
     assert!(!read(read(read(both(), 8192, None), 0, None), 8192, Some(6)).holds());
+    // With what both wrote the file is as long as it was before them, whoever is lost first.
+    assert!(both().read(2, None).holds());
+    assert!(beside(1, 8192).then_lost(0).then_lost(1).read(2, None).holds());
+    assert!(!beside(1, 8192).then_lost(0).read(2, None).holds());
+    assert!(!beside(1, 8192).then_lost(1).read(2, None).holds());
     // Who comes to the block itself has asked for it.
     assert!(!read(lost(0, 100), 0, None).holds());
 }

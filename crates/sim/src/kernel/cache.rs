@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use types::{Attr, FileKind, Ino, Instant, Timestamp};
+use types::{Attr, Duration, FileKind, Ino, Instant, Timestamp};
 
 use crate::call::At;
 
@@ -49,9 +49,21 @@ pub struct Asked {
     version: Option<u64>,
     evictions: u64,
     changes: u64,
+    /// When the answer was taken in.
+    taken_in: Instant,
 }
 
 impl Asked {
+    /// Its answer is taken in at this moment: what it tells counts for a time from then on.
+    pub fn taken_in(self, taken_in: Instant) -> Asked {
+        Asked { taken_in, ..self }
+    }
+
+    /// Until when something counts that the answer tells for `time`.
+    pub fn until(self, time: Duration) -> Instant {
+        self.taken_in + time
+    }
+
     /// The same, but what the answer says of attributes is taken in whatever happened since.
     pub fn unquestioned(self) -> Asked {
         Asked { version: None, ..self }
@@ -107,6 +119,7 @@ impl Cache {
             version: Some(self.version),
             evictions: self.evictions,
             changes: self.changes,
+            taken_in: Instant::default(),
         }
     }
 

@@ -22,6 +22,9 @@ use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
 use crate::model::{UMASK, mode_asked};
 
+/// The thread that asked runs so soon after the answer, unless the machine stands still: Linux counts from then on.
+const WOKEN_WITHIN: Duration = Duration::from_millis(1);
+
 /// What a name leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
@@ -231,14 +234,21 @@ impl Vfs {
         self.caches.0.env.now()
     }
 
-    /// Attributes for `time` from now.
-    fn attr_until(&self, time: Duration) -> types::Instant {
-        if self.caches() { self.now() + time } else { types::Instant::default() }
+    /// The thread that asked is woken by the answer.
+    async fn woken(&self, asked: Asked) -> Asked {
+        let answered = self.now();
+        self.caches.wake().await;
+        asked.taken_in(self.now().min(answered + WOKEN_WITHIN))
     }
 
-    fn name_until(&self, time: Duration) -> types::Instant {
+    /// Attributes for `time`.
+    fn attr_until(&self, asked: Asked, time: Duration) -> types::Instant {
+        if self.caches() { asked.until(time) } else { types::Instant::default() }
+    }
+
+    fn name_until(&self, asked: Asked, time: Duration) -> types::Instant {
         let names = self.caches.0.linux == Linux::New;
-        if names { self.now() + time } else { types::Instant::default() }
+        if names { asked.until(time) } else { types::Instant::default() }
     }
 
     /// An inode that this process was told of.
@@ -254,11 +264,11 @@ impl Vfs {
     }
 
     fn enter(&self, at: At, entry: &Entry, asked: Asked) -> Found {
-        let until = self.attr_until(entry.attr_ttl);
+        let until = self.attr_until(asked, entry.attr_ttl);
         self.supersede(entry);
         self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
         if self.caches() {
-            let until = self.name_until(entry.entry_ttl);
+            let until = self.name_until(asked, entry.entry_ttl);
             self.cache(|cache| cache.enter(at, Some(entry.attr.ino), until, asked));
         }
         self.found(&entry.attr, entry.attr_ttl)
@@ -328,7 +338,7 @@ impl Vfs {
         if let Ok(Ok(entry)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         match answer? {
             Ok(entry) => {
                 let found = Some(self.take_in(at, &entry, asked).await);
@@ -336,7 +346,7 @@ impl Vfs {
             }
             Err(ttl) => {
                 if self.caches() {
-                    let until = self.name_until(ttl);
+                    let until = self.name_until(asked, ttl);
                     self.cache(|cache| cache.enter(at, None, until, asked));
                 }
                 Ok(Looked { found: None, blurred: false })
@@ -357,9 +367,9 @@ impl Vfs {
         let client = self.client.clone();
         let work = async move { client.getattr(ino).await };
         let answer = self.call(work, |_| Given::Nothing, &Rc::new(())).await;
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         let (attr, ttl) = answer?;
-        let (until, old) = (self.attr_until(ttl), self.size(ino));
+        let (until, old) = (self.attr_until(asked, ttl), self.size(ino));
         let kept = self.cache(|cache| cache.told(&attr, until, asked));
         self.resized(ino, old).await;
         Ok(Told { attr, blurred: false, kept })
@@ -422,7 +432,7 @@ impl Vfs {
         if let Ok(entry) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         let found = self.take_in(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         Ok(found)
@@ -444,7 +454,7 @@ impl Vfs {
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         let (entry, opened) = answer?;
         let found = self.take_in(at, &entry, asked).await;
         self.cache(|cache| cache.changed(at.dir));
@@ -467,9 +477,9 @@ impl Vfs {
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         let (entry, opened) = answer?;
-        let until = self.attr_until(entry.attr_ttl);
+        let until = self.attr_until(asked, entry.attr_ttl);
         self.supersede(&entry);
         self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
         self.caches.use_inode(entry.attr.ino);
@@ -528,7 +538,7 @@ impl Vfs {
             client.link(&caller, ino, place).await
         };
         let answer = self.call(work, Given::entry, &changing).await;
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
         }
@@ -645,7 +655,7 @@ impl Vfs {
             self.caches.0.notifier.listed(self.pid);
         }
         let next = last.cookie;
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         for listed in part {
             let text = String::from_utf8_lossy(&listed.name).into_owned();
             let number = text.strip_prefix('n').and_then(|number| number.parse().ok());
@@ -698,7 +708,7 @@ impl Vfs {
             self.cache(|cache| cache.changed(ino));
         }
         let (attr, ttl) = answer?;
-        let (until, old) = (self.attr_until(ttl), self.size(ino));
+        let (until, old) = (self.attr_until(asked, ttl), self.size(ino));
         self.cache(|cache| cache.set(&attr, until, asked));
         drop(unsent);
         if let Some(pages) = self.known_pages(ino)
