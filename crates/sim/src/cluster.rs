@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use client::{Client, ClientConfig, Kernel, NoKernel};
-use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
+use env::sim::{DiskAction, SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use mds::Ledger;
 use store::fsck::FsckOptions;
@@ -387,7 +387,7 @@ impl Cluster {
     /// device keeps that, and if it worked the server should have flushed it.
     fn keeps_unflushed(&self, client: ClientId) {
         let data = self.data();
-        if data.is_stalled() || self.checks.was_failed(SERVER) {
+        if data.is_stalled() || self.checks.was_failed(SERVER, DiskAction::Flush) {
             data.settle_writes(&self.checks.loose_of(client));
         }
     }

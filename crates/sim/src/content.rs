@@ -553,11 +553,11 @@ impl Dirty {
 
     /// Another client, whose changes lie beside these, lost some of its own: the file became `left`.
     pub fn lost_beside(&mut self, other: &Dirty, left: &Content) {
-        let all = self.versions.iter().chain(&other.versions);
-        let all = Content::any_of(all.flat_map(|version| {
-            let bare = version.bare.iter().map(|bare| (bare, false));
-            bare.chain([(&version.content, version.grew)])
-        }));
+        let all = || self.versions.iter().chain(&other.versions);
+        let bare =
+            all().map(|version| (version.bare.as_ref().unwrap_or(&version.content), version.grew));
+        let whole = all().map(|version| (&version.content, version.grew));
+        let all = Content::any_of(bare.chain(whole));
         let ended = self.versions.last().map_or(0, |version| version.ended);
         self.become_any(&all, left, ended);
     }

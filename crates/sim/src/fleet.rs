@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use client::ClientStatus;
+use env::sim::DiskAction;
 use types::{Duration, Fault, Ino, Instant};
 
 use crate::cluster::{Cluster, Eviction, LEASE, SERVER};
@@ -490,7 +491,13 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => {
-                if !self.0.cluster.checks.was_failed(&name) {
+                // What is not whole in a block is read before it is written.
+                let actions: &[DiskAction] = match flush {
+                    true => &[DiskAction::Flush],
+                    false => &[DiskAction::Write, DiskAction::Read],
+                };
+                let checks = &self.0.cluster.checks;
+                if !actions.iter().any(|action| checks.was_failed(&name, *action)) {
                     log::broken(LOST, text);
                 }
                 mount.loses(ino);

@@ -647,7 +647,8 @@ impl Mount {
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
         if self.is_bad(&file) {
             let (tag, at) = (self.number(), offset.or(Some(0)));
-            let (ino, sync) = (file.ino, file.flags.has(OpenFlags::DSYNC));
+            // Nothing of it reaches a device.
+            let (ino, sync) = (file.ino, false);
             let op = Op::Write { ino, offset: at, len, tag, file: file.number, sync };
             let begun = self.begin(&op);
             self.end(begun, op, Outcome::Failed(Fault::Io));

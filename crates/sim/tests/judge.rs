@@ -128,6 +128,31 @@ fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client
 }
 
 #[test]
+fn a_part_of_what_a_lost_writer_added_may_be_there_though_another_was_lost_before() {
+    let write = |client, offset, len, tag| {
+        let op = Op::Write { ino: FILE, offset: Some(offset), len, tag, file: 1, sync: false };
+        move |story: Story| story.then(client, op, Outcome::Done)
+    };
+    let story = || {
+        let story = write(0, 0, 4096, 4)(Story::of_a_write());
+        let story = story.then(0, Op::Fsync(FILE, 1), Outcome::Done);
+        let story = write(0, 4096, 12_288, 5)(story);
+        write(1, 0, 10, 6)(story)
+    };
+    let ends = |story: Story, at: u64| {
+        let bytes = pattern(5, 0, 12_288)[..at as usize - 4096].to_vec();
+        let read = Op::Read { ino: FILE, offset: 4096, len: at as u32 - 4096 };
+        let story = story.then(2, read, Outcome::Bytes(Rc::new(bytes)));
+        story.then(2, Op::End(FILE, at), Outcome::Done)
+    };
+    for at in [8192, 16_384] {
+        assert!(ends(story().then_lost(1).then_lost(0), at).holds(), "{at}");
+        assert!(ends(story().then_lost(0).then_lost(1), at).holds(), "{at}");
+    }
+    assert!(!ends(story().then_lost(1), 8192).holds());
+}
+
+#[test]
 fn what_failed_half_done_over_anothers_changes_is_one_of_what_that_one_may_lose() {
     let punch = Op::Allocate { ino: FILE, mode: 3, offset: 0, len: 10, file: 2 };
     let beside = Op::Write { ino: FILE, offset: Some(8192), len: 10, tag: 9, file: 2, sync: false };

@@ -13,10 +13,10 @@ pub(crate) mod recovery;
 pub(crate) mod stable;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use env::sim::{DiskEvent, Watching, watch_disks};
+use env::sim::{DiskAction, DiskEvent, Watching, watch_disks};
 use mds::OnCommit;
 use types::ClientId;
 
@@ -59,8 +59,8 @@ struct Inner {
     stable: RefCell<stable::Stable>,
     epochs: RefCell<epochs::Epochs>,
     recovery: RefCell<recovery::Recovery>,
-    /// Nodes that the data device has failed something since what runs there began.
-    failed: RefCell<BTreeSet<String>>,
+    /// What the data device has failed to each node since what runs there began.
+    failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
 }
 
 impl Checks {
@@ -69,8 +69,8 @@ impl Checks {
         let this = self.clone();
         Rc::new(move |pointed| {
             this.0.owners.borrow_mut().pointed(pointed);
-            let node = this.0.owners.borrow().node_of(pointed.client);
-            this.0.stable.borrow_mut().pointed(pointed, node.as_deref());
+            let place = this.0.owners.borrow().place_of(pointed.client);
+            this.0.stable.borrow_mut().pointed(pointed, place.as_ref());
         })
     }
 
@@ -86,9 +86,9 @@ impl Checks {
         self.0.failed.borrow_mut().remove(node);
     }
 
-    /// Has the data device failed what a node asked of it, since what runs there began?
-    pub(crate) fn was_failed(&self, node: &str) -> bool {
-        self.0.failed.borrow().contains(node)
+    /// Has the data device failed a node such an action, since what runs there began?
+    pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
+        self.0.failed.borrow().get(node).is_some_and(|failed| failed.contains(&action))
     }
 
     /// What this client has written that is not surely stable.
@@ -117,8 +117,8 @@ pub(crate) fn look_on(cluster: &Cluster) -> Watching {
 
 fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     match event {
-        DiskEvent::Failed { node: (node, _), .. } => {
-            checks.failed.borrow_mut().insert(node.to_owned());
+        DiskEvent::Failed { node: (node, _), action } => {
+            checks.failed.borrow_mut().entry(node.to_owned()).or_default().insert(action);
         }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
         DiskEvent::Submitted { id, node, offset, bytes } => {

@@ -82,12 +82,7 @@ impl Owners {
         clients.map(|(client, _)| *client).collect()
     }
 
-    /// Where a client runs or ran.
-    pub(crate) fn node_of(&self, client: ClientId) -> Option<String> {
-        self.place_of(client).map(|(node, _)| node)
-    }
-
-    /// As [`Owners::node_of`], with the run of that node, if it is known.
+    /// Where a client runs or ran: the node, and in which run of it, if that is known.
     pub(crate) fn place_of(&self, client: ClientId) -> Option<(String, Option<u32>)> {
         self.nodes.get(&client).cloned()
     }

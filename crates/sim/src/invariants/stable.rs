@@ -26,16 +26,24 @@ pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stabl
 /// What is known of a block.
 #[derive(Default)]
 struct Written {
-    node: String,
+    node: Node,
     /// The first write by that node since it came to its pool, and whether that or a later one is stable.
     first: u64,
     stable: bool,
     /// Block of which file it became since.
     mapped: Option<(Ino, u64)>,
+    /// Block of which file it had become by a commit that was lost with its server, and whether it was stable then: that
+    /// commit may be sent again, whatever was written since.
+    lost: Option<((Ino, u64), bool)>,
 }
+
+/// Nothing was written since its commit was lost.
+const NOT_SINCE: u64 = u64::MAX;
 
 /// A node, and the number of its run.
 type Node = (String, u32);
+/// Where a client runs: its node, and in which run of it, if that is known.
+type Place = (String, Option<u32>);
 
 /// What is remembered of the data device.
 #[derive(Default)]
@@ -62,7 +70,7 @@ impl Stable {
     }
 
     /// What a node, in this run of it if that is known, has written that is not yet stable.
-    pub(crate) fn loose_of(&self, (node, run): &(String, Option<u32>)) -> BTreeSet<u64> {
+    pub(crate) fn loose_of(&self, (node, run): &Place) -> BTreeSet<u64> {
         let is_its = |by: &Node| by.0 == *node && run.is_none_or(|run| run == by.1);
         let of_it = self.writes.iter().filter(|(_, (by, _))| is_its(by));
         of_it.map(|(&id, _)| id).collect()
@@ -72,19 +80,23 @@ impl Stable {
     pub(crate) fn unmapped(&mut self, is_mapped: impl Fn(u64) -> bool) {
         for (&block, known) in &mut self.blocks {
             if known.mapped.is_some() && !is_mapped(block) {
-                known.mapped = None;
+                known.lost = known.mapped.take().map(|at| (at, known.stable));
+                (known.first, known.stable) = (NOT_SINCE, false);
             }
         }
     }
 
     /// A write has reached the device, when its blocks were of these owners, where that is known.
     pub(crate) fn completed(&mut self, id: u64, owners: &[Option<Owner>]) {
-        let Some(((node, _), blocks)) = self.writes.get(&id) else { return };
+        let Some((node, blocks)) = self.writes.get(&id) else { return };
         for (block, owner) in blocks.clone().zip(owners) {
             let known = self.blocks.entry(block).or_default();
             let anew = known.mapped.is_some() && owner.is_some_and(|owner| owner != Owner::Mapped);
             if anew || known.node != *node {
                 *known = Written { node: node.clone(), first: id, ..Written::default() };
+            }
+            if known.first == NOT_SINCE {
+                known.first = id;
             }
         }
     }
@@ -92,10 +104,10 @@ impl Stable {
     /// A flush has made these writes stable.
     pub(crate) fn stable(&mut self, ids: &[u64]) {
         for id in ids {
-            let Some(((node, _), blocks)) = self.writes.remove(id) else { continue };
+            let Some((node, blocks)) = self.writes.remove(id) else { continue };
             for block in blocks {
                 let known = self.blocks.get_mut(&block);
-                if let Some(known) = known.filter(|known| known.node == *node && *id >= known.first)
+                if let Some(known) = known.filter(|known| known.node == node && *id >= known.first)
                 {
                     known.stable = true;
                 }
@@ -104,7 +116,7 @@ impl Stable {
     }
 
     /// A commit lets the metadata point at something; it is of the client on `node`, if that is known.
-    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, node: Option<&str>) {
+    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, place: Option<&Place>) {
         for extent in pointed.extents {
             for nth in 0..extent.len {
                 let (block, at) = (extent.addr.0 + nth, (pointed.ino, extent.file.0 + nth));
@@ -116,9 +128,12 @@ impl Stable {
                     known.mapped = Some(at);
                     continue;
                 }
-                let mine = node.is_none_or(|node| known.node == node);
+                let mine = place.is_none_or(|(node, run)| {
+                    known.node.0 == *node && run.is_none_or(|run| run == known.node.1)
+                });
+                let stable = known.stable || known.lost == Some((at, true));
                 let again = known.mapped.is_some_and(|mapped| mapped != at);
-                let why = match (mine, known.stable, again) {
+                let why = match (mine, stable, again) {
                     (false, ..) => "has not been written by it",
                     (_, false, _) => "is not yet stable",
                     (.., true) => "was written before it became another file's",
@@ -161,7 +176,8 @@ mod tests {
         let (file, pag, addr) = (FileBlock(3), PagId(0), PagBlock(7));
         let extents = [Extent { file, len: 1, pag, addr, state: ExtentState::Written }];
         let client = ClientId(4);
-        stable.pointed(&Pointed { client, ino: Ino(ino), extents: &extents, replay }, Some("c0"));
+        let place = ("c0".to_owned(), Some(1));
+        stable.pointed(&Pointed { client, ino: Ino(ino), extents: &extents, replay }, Some(&place));
     }
 
     const POOL: Owner = Owner::Pool(ClientId(4));
@@ -193,6 +209,27 @@ mod tests {
             commit(stable, 20, false);
         });
         assert_eq!(sound, None);
+        let other = found(|stable| {
+            write(stable, 1, "c0", POOL);
+            stable.stable(&[1]);
+            commit(stable, 20, false);
+            stable.unmapped(|_| false);
+            write(stable, 3, "c0", POOL);
+            commit(stable, 21, false);
+        });
+        assert!(other.is_some_and(|text| text.contains("not yet stable")), "for another file");
+    }
+
+    #[test]
+    fn what_an_earlier_run_of_the_node_wrote_is_nothing_of_the_one_that_commits() {
+        let text = found(|stable| {
+            stable.submitted(1, ("c0", 0), 7..8);
+            stable.completed(1, &[Some(POOL)]);
+            stable.stable(&[1]);
+            write(stable, 2, "c0", POOL);
+            commit(stable, 20, false);
+        });
+        assert!(text.is_some_and(|text| text.contains("not yet stable")));
     }
 
     #[test]

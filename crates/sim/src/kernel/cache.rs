@@ -49,19 +49,22 @@ pub struct Asked {
     version: Option<u64>,
     evictions: u64,
     changes: u64,
-    /// When the answer was taken in.
-    taken_in: Instant,
+    /// When the answer was taken in, if it was.
+    taken_in: Option<Instant>,
 }
 
 impl Asked {
     /// Its answer is taken in at this moment: what it tells counts for a time from then on.
     pub fn taken_in(self, taken_in: Instant) -> Asked {
-        Asked { taken_in, ..self }
+        Asked { taken_in: Some(taken_in), ..self }
     }
 
     /// Until when something counts that the answer tells for `time`.
+    ///
+    /// # Panics
+    /// If it was not taken in yet.
     pub fn until(self, time: Duration) -> Instant {
-        self.taken_in + time
+        self.taken_in.expect("who asked is woken before it believes anything") + time
     }
 
     /// The same, but what the answer says of attributes is taken in whatever happened since.
@@ -119,7 +122,7 @@ impl Cache {
             version: Some(self.version),
             evictions: self.evictions,
             changes: self.changes,
-            taken_in: Instant::default(),
+            taken_in: None,
         }
     }
 

@@ -700,7 +700,7 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.setattr(&caller, ino, set).await };
         let answer = self.call(work, |_| Given::Nothing, &changing).await;
-        self.caches.wake().await;
+        let asked = self.woken(asked).await;
         if sized {
             self.cache(|cache| cache.unstable(ino, -1));
         }
