@@ -65,11 +65,13 @@ pub enum Fault {
     ClusterPower,
     /// The metadata device of a killed server is damaged: bits flipped, blocks written elsewhere.
     Damage,
+    /// While a fault lasts another one comes.
+    Together,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 22] = [
+    pub const ALL: [Fault; 23] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -92,6 +94,7 @@ impl Fault {
         Fault::ClusterPower,
         Fault::ProcessKill,
         Fault::Signal,
+        Fault::Together,
     ];
 
     /// May clients lose what they did?
@@ -112,7 +115,10 @@ impl Fault {
 
     /// Does it come by itself, again and again? The others are of a whole run, or of its end.
     pub fn comes(self) -> bool {
-        !matches!(self, Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower)
+        !matches!(
+            self,
+            Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower | Fault::Together
+        )
     }
 
     /// Its name on the command line.
@@ -140,6 +146,7 @@ impl Fault {
             Fault::Uneven => "uneven",
             Fault::Space => "space",
             Fault::ClusterPower => "cluster-power",
+            Fault::Together => "together",
         }
     }
 }
@@ -174,6 +181,10 @@ const MUTE: Duration = Duration::from_secs(40);
 /// One fault comes in the time of so many operations of a process, where these are spread.
 const FAULT: u64 = 8;
 
+/// What may come while another fault lasts.
+const BESIDE: [Fault; 5] =
+    [Fault::Cut, Fault::ServerKill, Fault::ClientKill, Fault::ProcessKill, Fault::Silence];
+
 /// How many faults of each kind were made.
 pub type Made = BTreeMap<Fault, u64>;
 
@@ -185,6 +196,10 @@ pub struct Injector {
     pub fleet: Fleet,
     /// Kinds to choose from.
     pub kinds: Vec<Fault>,
+    /// While one lasts another one may come: the chances of that.
+    pub company: Option<SimRng>,
+    /// The kind that lasts.
+    pub lasting: Option<Fault>,
     /// Which faults are made.
     pub script: Rc<Script>,
     /// The chances of the fault at hand.
@@ -236,6 +251,8 @@ impl Injector {
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
             *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
+            self.company = self.company.is_some().then(|| self.script.company(step));
+            self.lasting = Some(kind);
             self.strike(kind).await;
         }
         self.cluster.world.heal();
@@ -280,7 +297,63 @@ impl Injector {
 
     pub(crate) async fn pause(&mut self, most_ms: u64) {
         let pause = self.rng.below(most_ms * 1000);
-        self.cluster.env.sleep(Duration::from_micros(pause)).await;
+        let mut before = pause;
+        let other = self.other_fault();
+        if let (Some(company), Some(_)) = (&mut self.company, other) {
+            before = company.below(pause + 1);
+        }
+        self.cluster.env.sleep(Duration::from_micros(before)).await;
+        if let Some(kind) = other {
+            self.strike_beside(kind);
+            self.cluster.env.sleep(Duration::from_micros(pause - before)).await;
+        }
+    }
+
+    /// What comes while the fault at hand lasts, if something does.
+    fn other_fault(&mut self) -> Option<Fault> {
+        let lasting = self.lasting?;
+        let company = self.company.as_mut()?;
+        if !company.one_in(2) {
+            return None;
+        }
+        let kind = BESIDE[company.below(BESIDE.len() as u64) as usize];
+        let outlives = matches!(lasting, Fault::Stall | Fault::LongStall | Fault::DataEio)
+            || matches!(lasting, Fault::Partition | Fault::OneWay);
+        let fits = kind != Fault::ServerKill || outlives;
+        (self.kinds.contains(&kind) && fits).then_some(kind)
+    }
+
+    /// A fault that is over at once, or goes on by itself.
+    fn strike_beside(&mut self, kind: Fault) {
+        let Some(company) = &mut self.company else { return };
+        let slot = company.below(self.fleet.slots() as u64) as usize;
+        let name = self.fleet.name(slot);
+        log::line(&format!("fault beside: {kind} at {:?}", self.cluster.world.now()));
+        let made = match kind {
+            Fault::ServerKill => {
+                self.cluster.kill_server();
+                self.cluster.start_server();
+                1
+            }
+            Fault::ClientKill => {
+                let absence = Duration::from_millis(company.below(2_000));
+                self.fleet.kill(slot, absence);
+                1
+            }
+            Fault::ProcessKill => u64::from(self.fleet.kill_process(slot, company.next_u64())),
+            Fault::Silence => {
+                let time = Duration::from_millis(company.between(1_000, 15_000));
+                self.fleet.silence(slot, time, company.one_in(2));
+                1
+            }
+            _ => {
+                self.cluster.world.cut(&name, SERVER);
+                1
+            }
+        };
+        let mut all = self.made.borrow_mut();
+        *all.entry(kind).or_default() += made;
+        *all.entry(Fault::Together).or_default() += made;
     }
 
     async fn strike(&mut self, kind: Fault) {
@@ -363,7 +436,8 @@ impl Injector {
                 self.cluster.world.jump_wall(&host, seconds);
             }
             // Of the whole run, see `run`.
-            Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower => {}
+            Fault::Drift | Fault::Uneven | Fault::Space => {}
+            Fault::ClusterPower | Fault::Together => {}
         }
     }
 

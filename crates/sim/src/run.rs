@@ -299,7 +299,8 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
         blurred: ended.history.times_blurred(),
-        faults: made.values().sum(),
+        // What came beside another is counted as what it was.
+        faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
         damaged: ended.damaged.get(),
         fault_steps: ended.numbered.get(),
@@ -420,6 +421,8 @@ async fn safety_and_healing(
         cluster: cluster.clone(),
         fleet: fleet.clone(),
         kinds: plan.faults.iter().copied().filter(|fault| fault.comes()).collect(),
+        company: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
+        lasting: None,
         rng: SimRng::new(0),
         script: script.clone(),
         ended: ended.clone(),

@@ -17,6 +17,8 @@ use crate::kernel::Linux;
 
 /// Tells the chances of kernels from others.
 const KERNELS: u64 = 0x6b65_726e << 32;
+/// What comes beside a fault has chances of its own.
+const COMPANY: u64 = 0x636f_6d70_616e_7921;
 
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -207,6 +209,11 @@ impl Script {
     pub fn rng(&self, step: Step) -> SimRng {
         let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
         SimRng::new(rng.next_u64())
+    }
+
+    /// The chances of what comes while a fault lasts.
+    pub fn company(&self, step: Step) -> SimRng {
+        SimRng::new(self.rng(step).next_u64() ^ COMPANY)
     }
 
     /// The kernel of a client's host: half of them cache nothing.

@@ -350,7 +350,9 @@ fn what_campaigns_have_met_holds() {
     let failed = failed.chain(FAILED_OF_ALL.map(|seed| (seed, false)));
     let asked = asked("REDBUD_SEED").map(|seed| vec![(seed, false)]);
     for (seed, usual_operations) in asked.unwrap_or(failed.collect()) {
-        let plan = Plan { operations: 150, executors: 2, usual_operations, ..Plan::new(seed) };
+        let mut plan = Plan { operations: 150, executors: 2, usual_operations, ..Plan::new(seed) };
+        // None of them had faults beside each other.
+        plan.faults.retain(|fault| *fault != Fault::Together);
         let report = check(&plan);
         assert!(report.faults > 0 && report.abandoned.is_none(), "{seed} is not judged to its end");
     }
