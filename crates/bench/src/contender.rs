@@ -216,9 +216,12 @@ impl Drop for Root {
         }
         let mounted = ["mnt-redbud", "mnt-null"].iter().any(|mount| self.0.join(mount).exists());
         if mounted {
-            eprintln!("redbud bench: {} is left: a mount in it is in use", self.0.display());
+            crate::tell(&format!(
+                "redbud bench: {} is left: a mount in it is in use",
+                self.0.display()
+            ));
         } else if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("redbud bench: {} is left: {error}", self.0.display());
+            crate::tell(&format!("redbud bench: {} is left: {error}", self.0.display()));
         }
     }
 }

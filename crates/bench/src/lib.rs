@@ -53,3 +53,8 @@ pub type Res<T> = Result<T, BenchError>;
 pub(crate) fn failed<T>(step: &str, why: impl std::fmt::Display) -> Res<T> {
     Err(BenchError(format!("{step}: {why}")))
 }
+
+/// Says something beside the output. Nobody may be left to read it.
+pub(crate) fn tell(line: &str) {
+    drop(std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes()));
+}

@@ -106,7 +106,7 @@ struct Image(PathBuf);
 impl Drop for Image {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.0) {
-            eprintln!("redbud bench: {} is left: {error}", self.0.display());
+            crate::tell(&format!("redbud bench: {} is left: {error}", self.0.display()));
         }
     }
 }

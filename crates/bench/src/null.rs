@@ -590,7 +590,7 @@ pub fn null_mount(
             options: MountOptions::new("null"),
             init,
             notifier: Notifier::new(),
-            log: |line| eprintln!("{line}"),
+            log: crate::tell,
         };
         let fs = NullFs::new(&env);
         mount_and_serve(&env, what, fs, ready).await

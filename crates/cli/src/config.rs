@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -151,13 +152,29 @@ struct RawData {
     id: Option<Spanned<u16>>,
 }
 
+/// A longer file is none of a cluster.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The text of a file; `None` if it is longer.
+fn read_at_most(path: &Path, most: u64) -> std::io::Result<Option<String>> {
+    let mut text = String::new();
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Ok(None);
+    }
+    bytes.as_slice().read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
 impl Cluster {
     /// Reads and checks the file at `path`.
     pub fn read(path: &Path) -> Result<Cluster, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-            file: path.to_owned(),
-            line: None,
-            text: format!("cannot be read: {error}"),
+        let wrong = |text| ConfigError { file: path.to_owned(), line: None, text };
+        let text = read_at_most(path, FILE_MAX)
+            .map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        let text = text.ok_or_else(|| {
+            wrong(format!("is no cluster's file: it has more than {} MiB", FILE_MAX >> 20))
         })?;
         Cluster::parse(path, &text)
     }

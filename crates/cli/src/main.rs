@@ -28,7 +28,6 @@ mod target;
 mod units;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use crate::args::Command;
@@ -51,8 +50,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.text.is_empty() {
-                // Nobody may be left to read it.
-                drop(writeln!(std::io::stderr(), "redbud: {failure}"));
+                output::tell(&format!("redbud: {failure}"));
             }
             ExitCode::from(failure.code)
         }

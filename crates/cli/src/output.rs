@@ -7,6 +7,11 @@ use serde::Serialize;
 use crate::args::{Format, Output};
 use crate::exit::Failure;
 
+/// Says something beside the output. Nobody may be left to read it.
+pub fn tell(line: &str) {
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
 /// Prints `text` as it is. A reader that left early (`| head`) ends the process quietly.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();

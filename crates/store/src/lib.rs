@@ -66,4 +66,4 @@ pub use roots::RootId;
 pub use side::SideState;
 pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
 pub use txn::Txn;
-pub use zones::{ZonePlace, data_label};
+pub use zones::{ZonePlace, data_label, label_on, strangers};

@@ -52,13 +52,18 @@ pub fn data_label(fs_uuid: Uuid, fs_name: &str, zone: &PagFormat) -> Label {
     }
 }
 
-/// The file system of which the label on this device is; `None` if it is none of a data zone, or cannot be read.
-pub(crate) async fn file_system(env: &Env, place: &ZonePlace<'_>) -> Option<Uuid> {
+/// The label on a device, if there is a whole one. A client may have the device open.
+pub async fn label_on(env: &Env, path: &str) -> Option<Label> {
     let options = DiskOptions { write: false, exclusive: false };
-    let disk = env.open_disk(place.path, options).await.ok()?;
+    let disk = env.open_disk(path, options).await.ok()?;
     let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
     read.ok()?;
-    let label = Label::decode(&block).ok()?;
+    Label::decode(&block).ok()
+}
+
+/// The file system of which the label on this device is; `None` if it is none of a data zone, or cannot be read.
+pub(crate) async fn file_system(env: &Env, place: &ZonePlace<'_>) -> Option<Uuid> {
+    let label = label_on(env, place.path).await?;
     (label.kind == LabelKind::Data).then_some(label.fs_uuid)
 }
 
@@ -153,6 +158,20 @@ impl Labels {
     pub(crate) fn lacking(&self) -> impl Iterator<Item = &String> {
         self.0.values().filter_map(|label| label.as_ref().err())
     }
+}
+
+/// Why devices are not the data zones that they are named as: they carry whole labels of something else. Nobody can mount
+/// with them. `uuid`: of the file system.
+pub async fn strangers(env: &Env, uuid: Uuid, places: &[ZonePlace<'_>]) -> Vec<String> {
+    let mut found = Vec::new();
+    for place in places {
+        let Some(label) = label_on(env, place.path).await else { continue };
+        if let Err(text) = fitting(&label, uuid, place.id) {
+            let (id, path) = (place.id, place.path);
+            found.push(format!("{path} is not data zone {id} of this file system: {text}"));
+        }
+    }
+    found
 }
 
 /// What the label on this device says, if it is that of the zone.

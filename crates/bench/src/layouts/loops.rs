@@ -74,9 +74,12 @@ impl Drop for Yard {
         let mount = self.mount_point();
         drop(Command::new("umount").arg(&mount).stderr(Stdio::null()).status());
         if std::fs::remove_dir(&mount).is_err() {
-            eprintln!("redbud bench: {} is left: its mount is in use", self.tools.logs.display());
+            crate::tell(&format!(
+                "redbud bench: {} is left: its mount is in use",
+                self.tools.logs.display()
+            ));
         } else if let Err(error) = std::fs::remove_dir_all(&self.tools.logs) {
-            eprintln!("redbud bench: {} is left: {error}", self.tools.logs.display());
+            crate::tell(&format!("redbud bench: {} is left: {error}", self.tools.logs.display()));
         }
     }
 }
@@ -122,10 +125,10 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let detached = Command::new("losetup").args(["--detach", &self.device]).status();
         if !detached.is_ok_and(|status| status.success()) {
-            eprintln!("redbud bench: {} is left attached", self.device);
+            crate::tell(&format!("redbud bench: {} is left attached", self.device));
         }
         if let Err(error) = std::fs::remove_file(&self.image) {
-            eprintln!("redbud bench: {} is left: {error}", self.image.display());
+            crate::tell(&format!("redbud bench: {} is left: {error}", self.image.display()));
         }
     }
 }

@@ -83,7 +83,7 @@ fn need_root() -> Result<(), Failure> {
 }
 
 fn progress(line: &str) {
-    eprintln!("{line}");
+    output::tell(line);
 }
 
 fn write(file: Option<&Path>, json: &str) -> Result<(), Failure> {

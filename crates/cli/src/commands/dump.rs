@@ -10,7 +10,7 @@ use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
 use crate::devices::{naming, open_exclusive, zone_places};
 use crate::exit::{Ended, Failure, Status};
-use crate::target;
+use crate::{output, target};
 
 /// Bytes gathered for one system call.
 const BUFFER: usize = 1 << 20;
@@ -33,15 +33,15 @@ pub fn dump(args: &DumpArgs) -> Ended {
         let dumped = dumped.map_err(|error| failed(error.to_string()))?;
         out.flush().map_err(|error| failed(format!("writing the dump: {error}")))?;
         drop(mfs.close().await);
-        tell(&format!(
+        output::tell(&format!(
             "{}: {} inodes, {} further names, {} segments",
             cluster.name, dumped.inodes, dumped.links, dumped.segments
         ));
         for line in &dumped.left_out {
-            tell(&format!("not in the dump, with what is below it: {line}"));
+            output::tell(&format!("not in the dump, with what is below it: {line}"));
         }
         for line in &dumped.damaged {
-            tell(&format!("not in the dump, as it cannot be read: {line}"));
+            output::tell(&format!("not in the dump, as it cannot be read: {line}"));
         }
         match partial(&dumped) {
             Some(text) => Err(Failure::new(Status::Partial, "RB-DUMP-PARTIAL", text)),
@@ -90,17 +90,12 @@ pub fn load(args: &LoadArgs) -> Ended {
         let mut input = BufReader::with_capacity(BUFFER, std::io::stdin().lock());
         let loaded = store::dump::load_onto(&env, &disk, options, &mut input).await;
         let loaded = loaded.map_err(|error| failed(error.to_string()))?;
-        tell(&format!(
+        output::tell(&format!(
             "{}: {} inodes, {} further names, {} segments",
             cluster.name, loaded.inodes, loaded.links, loaded.segments
         ));
         Ok(0)
     })
-}
-
-/// Standard output may be the dump.
-fn tell(line: &str) {
-    drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 fn run<F: Future<Output = Ended>>(cluster: Cluster, main: impl FnOnce(Env, Cluster) -> F) -> Ended {

@@ -29,6 +29,8 @@ struct Report {
     repair: Option<Repair>,
     /// Data zones that are not where the cluster's file says; their data is not read anyway.
     data_missing: Vec<String>,
+    /// Devices that are not the data zones as which the cluster's file names them, and why; nobody can mount with them.
+    data_foreign: Vec<String>,
     counts: Numbers,
     /// Bytes of a directory slot, and what the format has beyond the first one; none if the superblock could not be had.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +110,7 @@ pub fn run(args: &FsckArgs) -> Ended {
     let Some(target) = args.target.as_ref().filter(|_| !args.list) else {
         return list(args);
     };
-    let (cluster, outcome) = match checked(target, args) {
+    let (cluster, outcome, foreign) = match checked(target, args) {
         Ok(checked) => checked,
         Err(failure) => {
             if args.output.format() != Format::Table {
@@ -120,7 +122,7 @@ pub fn run(args: &FsckArgs) -> Ended {
         }
     };
     let status = status(&outcome);
-    let report = report(&cluster, args.repair, outcome);
+    let report = report(&cluster, args.repair, (outcome, foreign));
     // What was repaired and lost is so, whether anybody can read of it or not.
     let unsaid = |failure: Failure| failure.with_code(status | code::OPERATION);
     output::print_report(args.output, &report, describe).map_err(unsaid)?;
@@ -179,10 +181,12 @@ fn severity(kind: ProblemKind) -> &'static str {
     }
 }
 
-fn checked(target: &Path, args: &FsckArgs) -> Result<(Cluster, Repaired), Failure> {
+fn checked(target: &Path, args: &FsckArgs) -> Result<(Cluster, Repaired, Vec<String>), Failure> {
     let cluster = target::cluster(target).map_err(|failure| failure.with_code(code::USAGE))?;
     let checked = env::run(DriverKind::Auto, |env| async move {
-        check(&env, &cluster, args).await.map(|f| (cluster, f))
+        let outcome = check(&env, &cluster, args).await?;
+        let foreign = foreign_zones(&env, &cluster).await;
+        Ok((cluster, outcome, foreign))
     });
     progress_end();
     checked.map_err(|error| failed(format!("cannot do input and output: {error}"))).flatten()
@@ -270,7 +274,7 @@ fn gone(lost: &Lost) -> Gone {
     }
 }
 
-fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
+fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<String>)) -> Report {
     let Repaired { found, done, lost, wanted, omitted, left, .. } = outcome;
     let findings: Findings = left;
     Report {
@@ -287,12 +291,20 @@ fn report(cluster: &Cluster, repair: bool, outcome: Repaired) -> Report {
             omitted,
         }),
         data_missing: missing_zones(cluster),
+        data_foreign: foreign,
         counts: numbers(&findings.counts),
         format: findings.features.map(|features| Shape {
             slot_bytes: features.slots().share() as u64,
             features: features.names(),
         }),
     }
+}
+
+/// Of a metadata device whose label cannot be had nobody knows what its data zones must say.
+async fn foreign_zones(env: &Env, cluster: &Cluster) -> Vec<String> {
+    let path = cluster.metadata.path.display().to_string();
+    let Some(label) = store::label_on(env, &path).await else { return Vec::new() };
+    store::strangers(env, label.fs_uuid, &zone_places(&cluster.zone_paths())).await
 }
 
 fn missing_zones(cluster: &Cluster) -> Vec<String> {
@@ -369,6 +381,11 @@ fn describe(report: &Report) -> String {
     text.extend(report.problems.iter().map(line));
     for path in &report.data_missing {
         text += &format!("warning: the data zone {path} is not there (its data is not checked)\n");
+    }
+    for stranger in &report.data_foreign {
+        text += &format!(
+            "warning: {stranger}; no server starts with it: give the cluster's file the right `path`\n"
+        );
     }
     if report.problems_omitted > 0 {
         text += &format!("and {} more problems\n", report.problems_omitted);

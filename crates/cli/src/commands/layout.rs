@@ -58,7 +58,7 @@ pub fn run(args: &LayoutArgs) -> Ended {
         report.files.iter().map(describe).collect()
     })?;
     for failure in failures {
-        eprintln!("redbud: {failure}");
+        output::tell(&format!("redbud: {failure}"));
     }
     last.map_or(Ok(0), |failure| Err(failure.with_code(status as u8)))
 }

@@ -32,7 +32,7 @@ fn settings(args: &ReproduceArgs) -> Settings {
 }
 
 fn progress(line: &str) {
-    eprintln!("{line}");
+    output::tell(line);
 }
 
 /// Writes the figure's files.

@@ -247,6 +247,7 @@ fn wrong_arguments_end_with_the_status_of_the_program_that_is_meant() {
         ("fsck", 16, "Usage: redbud fsck"),
         ("fsck --jobs 0 home.toml", 16, "'--jobs <N>'"),
         ("fsck /nonexistent.toml", 16, "/nonexistent.toml"),
+        ("fsck /dev/zero", 16, "is no cluster's file: it has more than 1 MiB"),
         ("mount", 1, "Usage: redbud mount"),
         ("status --nonsense", 2, "'--nonsense'"),
         ("fsck --help", 0, "Usage: redbud fsck"),
@@ -255,6 +256,17 @@ fn wrong_arguments_end_with_the_status_of_the_program_that_is_meant() {
         assert_eq!(code, status, "{line}: {said}");
         assert!(said.contains(text), "{line}: {said}");
     }
+}
+
+#[test]
+fn a_bench_whose_progress_nobody_reads_goes_on_to_its_end() {
+    let scratch = Scratch::new();
+    let mut command = redbud();
+    command.args(["reproduce", "F4", "--files", "10", "--out"]).arg(scratch.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let status = wait_child(&mut child);
+    assert!(status.success(), "{status}");
 }
 
 #[test]

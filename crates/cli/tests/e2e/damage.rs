@@ -469,6 +469,19 @@ fn a_data_device_of_another_file_system_is_refused_by_server_and_client() {
     overwrite(&cluster, "foreign.img", 0, &label);
     overwrite(&cluster, "data0.img", 0, &label);
     assert_server_refuses(&cluster, "data0.img");
+    // A whole label of another one: that is no damage of this one's metadata, and fsck warns of it.
+    let other = Cluster::formatted(&Spec::default());
+    let mut whole = vec![0; 4096];
+    fs::File::open(other.dir.join("data0.img")).unwrap().read_exact_at(&mut whole, 0).unwrap();
+    overwrite(&cluster, "data0.img", 0, &whole);
+    assert_server_refuses(&cluster, "belongs to the file system");
+    for (json, expected) in
+        [(false, "is not data zone 0 of this file"), (true, "\"data_foreign\":[\"")]
+    {
+        let output = run(redbud().arg("fsck").arg(&cluster.config).args(json.then_some("--json")));
+        let said = describe(&output);
+        assert!(output.status.success() && said.contains(expected), "{said}");
+    }
     overwrite(&cluster, "data0.img", 0, &own);
 
     cluster.start_server();

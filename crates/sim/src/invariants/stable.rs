@@ -131,9 +131,9 @@ impl Stable {
                 let mine = place.is_none_or(|(node, run)| {
                     known.node.0 == *node && run.is_none_or(|run| run == known.node.1)
                 });
-                let stable = known.stable || known.lost == Some((at, true));
+                known.stable |= known.lost == Some((at, true));
                 let again = known.mapped.is_some_and(|mapped| mapped != at);
-                let why = match (mine, stable, again) {
+                let why = match (mine, known.stable, again) {
                     (false, ..) => "has not been written by it",
                     (_, false, _) => "is not yet stable",
                     (.., true) => "was written before it became another file's",
@@ -206,6 +206,9 @@ mod tests {
             stable.submitted(2, ("c0", 1), 7..8);
             stable.completed(2, &[None]);
             write(stable, 3, "c0", POOL);
+            commit(stable, 20, false);
+            // So does the next one.
+            stable.unmapped(|_| false);
             commit(stable, 20, false);
         });
         assert_eq!(sound, None);
