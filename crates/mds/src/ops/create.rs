@@ -25,7 +25,7 @@ pub fn create(
     cx.effects.reads.push(unit.clone());
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.ready()?;
-    let plan = Plan::new(cx, txn, &dir_attr, node)?.as_given(cx);
+    let plan = Plan::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
     let ino = txn.create(dir, name, &plan.inode(cx, node), given(cx))?;
     plan.store_acls(txn, ino)?;
     if node.kind == FileKind::Directory {
@@ -50,7 +50,7 @@ pub fn unnamed(
     if node.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());
     }
-    let plan = Plan::new(cx, txn, &dir_attr, node)?.as_given(cx);
+    let plan = Plan::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
     let ino = txn.create_unnamed(&plan.inode(cx, node), given(cx))?;
     plan.store_acls(txn, ino)?;
     cx.effects.reads.push(Unit::Attr(dir));
@@ -130,7 +130,7 @@ impl Plan {
     }
 
     /// Of a replay: the directory may have been changed since, and that not been lost. What was answered holds.
-    fn as_given(self, cx: &Cx<'_>) -> Plan {
+    fn or_as_answered(self, cx: &Cx<'_>) -> Plan {
         match cx.given {
             Some(OpReply::Made { leased, .. }) => {
                 Plan { mode: leased.attr.mode, gid: leased.attr.gid, ..self }
