@@ -24,8 +24,8 @@ use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::{cluster, fleet, log, mount, rot, run, space};
 
-/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs` names
-/// those for which it has no bug.
+/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs` has a bug
+/// for each.
 pub const ALL: &[&str] = &[
     leases::CONFLICT,
     epochs::OLDER,

@@ -115,7 +115,7 @@ impl Stable {
         }
     }
 
-    /// A commit lets the metadata point at something; it is of the client on `node`, if that is known.
+    /// A commit lets the metadata point at something; it is of the client at `place`, if that is known.
     pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, place: Option<&Place>) {
         for extent in pointed.extents {
             for nth in 0..extent.len {
