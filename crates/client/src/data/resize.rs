@@ -5,6 +5,8 @@
 //! - bytes behind the size in the last block are zero before the size passes them;
 //! - a file is cut off and zeroed behind its new end in one step, which no reader sees in part;
 //! - what is allocated ahead reads as zeros;
+//! - no append comes between the zeroing of a range and the size that the file gets by it: the kernel keeps appends from it
+//!   only as long as the appending process lives;
 //! - what waited while its session was lost changes nothing in the next one.
 
 use std::rc::Rc;
@@ -159,6 +161,8 @@ impl File {
         }
         let keep = mode & KEEP_SIZE != 0;
         let generation = self.state.borrow().generation;
+        // An append comes before the range is zeroed, or goes to the end that the file gets.
+        let _turn = if keep { None } else { Some(self.append.lock().await) };
         let (first, behind) = (offset / BLOCK_U64, end.div_ceil(BLOCK_U64));
         let mut done = match mode & !KEEP_SIZE {
             0 => self.allocate(first, behind, generation).await,

@@ -198,6 +198,37 @@ fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
 }
 
 #[test]
+fn an_append_comes_before_a_range_is_zeroed_or_behind_it() {
+    const END: u64 = 40_000;
+    let mut behind = 0;
+    for (size, turns) in [0, 5000].into_iter().flat_map(|size| (0..40).map(move |n| (size, n))) {
+        let behind = &mut behind;
+        run(370, Setup::default(), move |rig| async move {
+            let file = rig.file(1);
+            if size > 0 {
+                rig.write(&file, 0, &vec![1; size as usize]).await.unwrap();
+            }
+            let other = file.clone();
+            let zeroing = rig.env.spawn_join(async move { other.fallocate(16, 0, END).await });
+            for _ in 0..turns {
+                rig.env.yield_now().await;
+            }
+            let (at, _) = file.write(None, IoBuf::copy_of(&[2; 68]), 68).await.expect("appends");
+            zeroing.await.expect("zeroes");
+            let got = file.read(0, 2 * END as usize).await.expect("reads").to_vec();
+            let mut want = vec![0; END as usize];
+            if at >= END {
+                want.extend([2; 68]);
+                *behind += 1;
+            }
+            assert!(at == size || at == END, "{at}");
+            assert!(got == want, "{size}, {turns}: appended at {at}");
+        });
+    }
+    assert!((1..80).contains(&behind), "{behind} of 80 behind it");
+}
+
+#[test]
 fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
     const SIZE: u64 = 5000;
     const DIRTY_MAX: usize = 64 << 10;
