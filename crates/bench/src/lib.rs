@@ -14,6 +14,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod aging;
+pub mod alone;
 pub mod contender;
 mod crowd;
 mod disk;
@@ -29,6 +30,7 @@ pub mod price;
 pub mod process;
 pub mod report;
 pub mod reproduce;
+pub mod server;
 pub mod small;
 pub mod table;
 pub mod worker;

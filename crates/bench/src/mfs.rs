@@ -2,33 +2,29 @@
 //! file system of millions of files is checked.
 //!
 //! Invariants:
-//! - the store is the one that the server uses, on its production disk; there is no network and no server;
-//! - processor time is that of the whole process, kernel included, so that it says on a busy machine, too, what the
-//!   work costs; clock times say that only on a quiet one;
-//! - the file is removed at the end, also after an error.
+//! - there is no network and no server; what the store and its file are, [`alone`](crate::alone) says;
+//! - each stage opens the store anew, on what the one before left.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
-use env::{Disk, DiskOptions, DriverKind, Env};
+use env::{Disk, Env};
 use serde::Serialize;
 use store::fsck::{FsckOptions, Report, fsck};
-use store::{Cost, Features, FormatOptions, Mfs, OpenOptions, SlotSize, Stop, StoreError, Txn};
-use types::{Attr, Duration, Fault, FileKind, Ino, Instant, Transno, Uuid};
+use store::{Cost, FormatOptions, Mfs, OpenOptions, SlotSize, StoreError, Txn};
+use types::{Duration, FileKind, Ino, Instant, Transno};
 
+use crate::Res;
+use crate::alone::{Clocks, Image, Took, directories};
 use crate::layouts::bed::broken;
 use crate::layouts::caller::{name, new_inode};
 use crate::report::Columns;
-use crate::{BenchError, Res, failed};
 
 /// Creates between two looks at the clock, and a turn for the store's own tasks.
 const BURST: u64 = 64;
 /// Files that fill the log further, made durable together.
 const FILL: u64 = 4096;
-/// Slots for each file, and further bytes of the device.
-const EACH_SLOTS: u64 = 2;
-const REST: u64 = 1 << 30;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -51,15 +47,6 @@ pub struct Plan {
     pub jobs: Vec<usize>,
     /// Size of directory slots.
     pub slots: SlotSize,
-}
-
-/// What one stage took.
-#[derive(Clone, Copy, Default, Serialize, Debug)]
-pub struct Took {
-    /// Seconds by the clock.
-    pub seconds: f64,
-    /// Seconds of processor time.
-    pub processor: f64,
 }
 
 /// What was found.
@@ -100,29 +87,13 @@ pub struct Checked {
     pub problems: u64,
 }
 
-/// A file that goes with this value.
-struct Image(PathBuf);
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            crate::tell(&format!("redbud bench: {} is left: {error}", self.0.display()));
-        }
-    }
-}
-
 /// Does all stages.
 ///
 /// # Errors
 /// The store or the file.
 pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
-    let path = plan.dir.join(format!("redbud-mfs-{}.img", std::process::id()));
-    let bytes = plan.log_bytes + REST + plan.files * EACH_SLOTS * plan.slots.share() as u64;
-    let at = |error: std::io::Error| BenchError(format!("{}: {error}", path.display()));
-    std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).map_err(at)?;
-    let image = Image(path.clone());
-    let text = path.display().to_string();
-    let mut found = staged(&text, |env, disk| made(env, disk, plan.clone()))?;
+    let image = Image::make(&plan.dir, "mfs", plan.log_bytes, plan.files, plan.slots)?;
+    let mut found = image.staged(|env, disk| made(env, disk, image.format(), plan.clone()))?;
     progress(&format!(
         "{} files in {:.1} s ({:.1} s of processor), log of {} MiB",
         plan.files,
@@ -131,58 +102,19 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
         found.redo_bytes >> 20
     ));
     let cache_bytes = plan.cache_bytes;
-    found.redo = staged(&text, |env, disk| opened(env, disk, cache_bytes, true))?;
-    found.recover = staged(&text, |env, disk| opened(env, disk, cache_bytes, false))?;
+    found.redo = image.staged(|env, disk| opened(env, disk, cache_bytes, true))?;
+    found.recover = image.staged(|env, disk| opened(env, disk, cache_bytes, false))?;
     progress(&format!("redone in {:.2} s", found.redo.seconds));
     for &jobs in &plan.jobs {
         forget_peak();
         let options = FsckOptions { cache_bytes, jobs, ..FsckOptions::default() };
-        let (took, report) = staged(&text, |env, disk| checked(env, disk, options))?;
+        let (took, report) = image.staged(|env, disk| checked(env, disk, options))?;
         let problems = report.problems.len() as u64 + report.omitted;
         let inodes = report.counts.inodes;
         found.fsck.push(Checked { jobs, took, memory: peak(), inodes, problems });
     }
     drop(image);
     Ok(found)
-}
-
-/// Runs a stage with the disk, in a world of its own.
-fn staged<T: 'static, F: Future<Output = Res<T>>>(
-    path: &str,
-    stage: impl FnOnce(Env, Disk) -> F,
-) -> Res<T> {
-    let ran = env::run(DriverKind::Auto, |env| async move {
-        let options = DiskOptions { write: true, exclusive: false };
-        let disk = env.open_disk(path, options).await;
-        stage(env, disk.map_err(|error| BenchError(format!("{path}: {error}")))?).await
-    });
-    ran.map_err(|error| BenchError(format!("running the store: {error}"))).flatten()
-}
-
-/// The clocks at the begin of a stage.
-struct Clocks {
-    env: Env,
-    begin: Instant,
-    processor: f64,
-}
-
-impl Clocks {
-    fn begin(env: &Env) -> Clocks {
-        Clocks { env: env.clone(), begin: env.now(), processor: processor() }
-    }
-
-    fn took(&self) -> Took {
-        let seconds = self.env.now().since(self.begin).as_secs_f64();
-        Took { seconds, processor: processor() - self.processor }
-    }
-}
-
-/// Seconds of processor time of this process.
-fn processor() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Gives memory back, and begins to note the most that there is anew.
@@ -211,20 +143,6 @@ struct Maker {
 }
 
 impl Maker {
-    async fn directories(mfs: &Mfs, env: &Env, plan: &Plan) -> Result<Vec<Ino>, StoreError> {
-        let mut dirs = Vec::new();
-        for n in 0..plan.files.div_ceil(plan.per_directory.max(1)) {
-            let new = new_inode(FileKind::Directory, env.wall());
-            let made = mfs.run(Cost::SMALL, |txn| {
-                let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
-                txn.set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
-                txn.create(Ino::ROOT, &name(&format!("directory{n:05}"))?, &new, None)
-            });
-            dirs.push(made.await?.0);
-        }
-        Ok(dirs)
-    }
-
     async fn create(&self, n: u64) -> Result<Transno, StoreError> {
         let dir = self.dirs[(n / self.plan.per_directory) as usize % self.dirs.len()];
         let new = new_inode(FileKind::Regular, self.env.wall());
@@ -279,22 +197,14 @@ impl Maker {
 }
 
 /// Formats the disk and makes the files; the store is lost with a log that is as full as it was.
-async fn made(env: Env, disk: Disk, plan: Plan) -> Res<Found> {
+async fn made(env: Env, disk: Disk, format: FormatOptions, plan: Plan) -> Res<Found> {
     let wrong = |error: StoreError| broken("making files", &error);
-    let format = FormatOptions {
-        name: "bench".to_owned(),
-        uuid: Uuid([0x4d; 16]),
-        log_bytes: plan.log_bytes,
-        pags: Vec::new(),
-        features: Features::USUAL.with_slots(plan.slots),
-        force: true,
-    };
     Mfs::format(&env, &disk, &format).await.map_err(wrong)?;
     let (cache_bytes, commit_interval) = (plan.cache_bytes, plan.commit);
     let options = OpenOptions { cache_bytes, commit_interval, ..OpenOptions::default() };
     let mfs = Mfs::open(&env, &disk, options).await.map_err(wrong)?;
-    let dirs = Maker::directories(&mfs, &env, &plan).await.map_err(wrong)?;
-    mfs.sync().await.map_err(wrong)?;
+    let count = plan.files.div_ceil(plan.per_directory.max(1));
+    let dirs = directories(&env, &mfs, count).await?;
     let (files, in_flight) = (plan.files, plan.in_flight);
     let next = std::cell::Cell::new(0);
     let maker = Rc::new(Maker { env: env.clone(), mfs: mfs.clone(), plan, dirs, next });
@@ -389,12 +299,4 @@ impl Found {
             table.text()
         )
     }
-}
-
-/// Is there such a directory?
-///
-/// # Errors
-/// There is not.
-pub fn check_dir(dir: &Path) -> Res<()> {
-    if dir.is_dir() { Ok(()) } else { failed("looking for the directory", dir.display()) }
 }

@@ -589,6 +589,8 @@ pub enum Bench {
     Inline(BenchInlineArgs),
     /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
     Mfs(BenchMfsArgs),
+    /// The metadata server alone: what a create costs its processor without a network
+    Mds(BenchMdsArgs),
     /// Small files: a pool of them with transactions on it, on both layouts, and on a mount
     Postmark(BenchPostmarkArgs),
     /// Web content in deep directories: made and read, on both layouts, and on a mount
@@ -625,7 +627,7 @@ Progress goes to standard error, the table to standard output. docs/BENCHMARKS.m
 to read it. Needs root.")]
 pub struct BenchTableArgs {
     /// Directory on the disk to measure
-    #[arg(long)]
+    #[arg(long, value_parser = parse_place)]
     pub dir: PathBuf,
     /// How often each work is done; medians are printed
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -663,7 +665,7 @@ pub struct BenchTableArgs {
 #[derive(Args, Debug)]
 pub struct BenchMemoryArgs {
     /// Directory to work in
-    #[arg(long)]
+    #[arg(long, value_parser = parse_place)]
     pub dir: PathBuf,
     /// Files to make
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
@@ -685,7 +687,7 @@ and that of messages. The price that is printed beside it is that of the reposit
 was measured. Needs root.")]
 pub struct BenchPriceArgs {
     /// Directory to work in
-    #[arg(long)]
+    #[arg(long, value_parser = parse_place)]
     pub dir: PathBuf,
     /// Files
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -746,7 +748,7 @@ pub struct BenchMetaratesArgs {
     #[arg(long, default_value = "64G", value_parser = parse_size)]
     pub device: u64,
     /// Directory for the images of loop devices; without it only the virtual disk is used
-    #[arg(long)]
+    #[arg(long, value_parser = parse_place)]
     pub dir: Option<PathBuf>,
     /// Leave a contender out, by its name in the tables: embedded, traditional, "traditional, hashed", ext4
     /// or "ext4, hashed"; may be given several times
@@ -758,6 +760,11 @@ pub struct BenchMetaratesArgs {
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// A directory that processes with another one as theirs find, too.
+fn parse_place(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
 }
 
 /// A size of directory slots.
@@ -844,6 +851,42 @@ pub struct BenchMfsArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Arguments of `bench mds`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end. The
+server and its clients are in one process; what the clients take is counted, too. Root is
+not needed. docs/BENCHMARKS.md says how to read it.")]
+pub struct BenchMdsArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Files that are made
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub files: u64,
+    /// Clients that share them, each in a directory of its own
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    pub clients: u64,
+    /// Requests that each client keeps under way
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub in_flight: u16,
+    /// Each create is durable before its answer
+    #[arg(long)]
+    pub durable: bool,
+    /// Log of the store
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    pub log: u64,
+    /// Cache of the store
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub cache: u64,
+    /// Size of directory slots
+    #[arg(long, default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// Arguments that `bench postmark`, `bench polygraph` and `bench source` share.
 #[derive(Args, Debug)]
 pub struct BenchSmallArgs {
@@ -855,7 +898,7 @@ pub struct BenchSmallArgs {
     pub lazy: bool,
     /// Directory on a disk to measure, too: the layouts and ext4 on loop devices, metadata only; and, but for the
     /// source tree, Redbud's mount beside the local file system, 4 processes
-    #[arg(long)]
+    #[arg(long, value_parser = parse_place)]
     pub dir: Option<PathBuf>,
     /// The metadata device; on loop devices ext4 has its space for data there, too
     #[arg(long, default_value = "64G", value_parser = parse_size)]

@@ -3,21 +3,24 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bench::alone::check_dir;
 use bench::contender::SetUp;
 use bench::layouts::{Ground, Settings};
 use bench::report::Report;
 use bench::reproduce::F5;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, inline, memory, metarates, mfs, null, placement, price, small, worker};
+use bench::{
+    BenchError, inline, memory, metarates, mfs, null, placement, price, server, small, worker,
+};
 use env::DriverKind;
 use env::sim::Price;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{
-    Bench, BenchArgs, BenchInlineArgs, BenchMemoryArgs, BenchMetaratesArgs, BenchMfsArgs,
-    BenchPlacementArgs, BenchPolygraphArgs, BenchPostmarkArgs, BenchPriceArgs, BenchSmallArgs,
-    BenchSourceArgs, BenchTableArgs,
+    Bench, BenchArgs, BenchInlineArgs, BenchMdsArgs, BenchMemoryArgs, BenchMetaratesArgs,
+    BenchMfsArgs, BenchPlacementArgs, BenchPolygraphArgs, BenchPostmarkArgs, BenchPriceArgs,
+    BenchSmallArgs, BenchSourceArgs, BenchTableArgs,
 };
 use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
@@ -42,6 +45,7 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Price(args) => price_of(args),
         Bench::Placement(args) => placement_of(args),
         Bench::Mfs(args) => mfs_of(args),
+        Bench::Mds(args) => mds_of(args),
         Bench::Inline(args) => inline_of(args),
         Bench::Postmark(args) => postmark(args),
         Bench::Polygraph(args) => polygraph(args),
@@ -221,7 +225,7 @@ fn price_of(args: &BenchPriceArgs) -> Ended {
 }
 
 fn mfs_of(args: &BenchMfsArgs) -> Ended {
-    mfs::check_dir(&args.dir).map_err(ended)?;
+    check_dir(&args.dir).map_err(ended)?;
     let plan = mfs::Plan {
         dir: args.dir.clone(),
         files: args.files,
@@ -234,6 +238,24 @@ fn mfs_of(args: &BenchMfsArgs) -> Ended {
         slots: args.slot,
     };
     let found = mfs::measure(&plan, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
+fn mds_of(args: &BenchMdsArgs) -> Ended {
+    check_dir(&args.dir).map_err(ended)?;
+    let plan = server::Plan {
+        dir: args.dir.clone(),
+        files: args.files,
+        clients: args.clients,
+        in_flight: args.in_flight,
+        durable: args.durable,
+        log_bytes: args.log,
+        cache_bytes: args.cache as usize,
+        slots: args.slot,
+    };
+    let found = server::measure(&plan).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
     Ok(0)

@@ -60,6 +60,61 @@ fn memory_is_told_for_every_process() {
     assert_eq!(left(&scratch), Vec::<String>::new());
 }
 
+/// On the virtual disk, on loop devices beside ext4, and, where there is such a part, on mounts.
+const LAYOUTS: [&str; 4] = [
+    "metarates --clients 1 --processes 2 --files 60 --log 16M --device 256M",
+    "postmark --pool 50 --transactions 100 --clients 1 --files 40 --runs 1 --device 512M",
+    "polygraph --webs 1 --clients 1 --files 40 --runs 1 --device 2G --lazy",
+    "source --sources 60 --clients 1 --device 512M --lazy",
+];
+
+#[test]
+fn layouts_are_compared_in_every_work_and_leave_nothing() {
+    let scratch = Scratch::new();
+    for work in LAYOUTS {
+        let json = Scratch::new();
+        let mut command = redbud();
+        // The directory's name need not be absolute.
+        command.current_dir(scratch.path()).arg("bench").args(work.split(' '));
+        command.args(["--dir", ".", "--json"]);
+        let output = command.arg(json.path().join("found.json")).output().unwrap();
+        let said = describe(&output);
+        assert!(output.status.success(), "{work}: {said}");
+        for contender in ["embedded", "traditional", "traditional, hashed", "ext4", "ext4, hashed"]
+        {
+            assert!(said.contains(contender), "{work} by {contender}: {said}");
+        }
+        let found = std::fs::read_to_string(json.path().join("found.json")).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        assert!(found.as_object().is_some_and(|found| !found.is_empty()), "{work}: {found}");
+        assert_eq!(left(&scratch), Vec::<String>::new(), "{work}");
+    }
+}
+
+/// Within one process, in virtual time or on a sparse file.
+const ALONE: [&str; 4] = [
+    "placement --users 2 --dirs 3 --files 4",
+    "inline --dirs 1 --files 30",
+    "mfs --files 2000 --log 16M --dir .",
+    "mds --files 2000 --log 16M --dir .",
+];
+
+#[test]
+fn what_needs_no_mount_is_measured_without_one() {
+    let scratch = Scratch::new();
+    for work in ALONE {
+        let json = Scratch::new();
+        let mut command = redbud();
+        command.current_dir(scratch.path()).arg("bench").args(work.split(' ')).arg("--json");
+        let output = command.arg(json.path().join("found.json")).output().unwrap();
+        assert!(output.status.success(), "{work}: {}", describe(&output));
+        let found = std::fs::read_to_string(json.path().join("found.json")).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        assert!(found.as_object().is_some_and(|found| !found.is_empty()), "{work}: {found}");
+        assert_eq!(left(&scratch), Vec::<String>::new(), "{work}");
+    }
+}
+
 #[test]
 fn an_interrupted_benchmark_says_so_and_leaves_nothing() {
     let scratch = Scratch::new();
