@@ -29,6 +29,14 @@ pub async fn open_exclusive(env: &Env, path: &str, write: bool) -> std::io::Resu
     }
 }
 
+/// What failed as a device was opened; where somebody has it, with what to do then.
+pub fn or_in_use(error: &std::io::Error, then: &str) -> String {
+    match error.kind() {
+        ErrorKind::ResourceBusy => format!("{error}; {then}"),
+        _ => error.to_string(),
+    }
+}
+
 /// The data zones at these paths, as a store takes them.
 pub fn zone_places(paths: &[(PagId, String)]) -> Vec<ZonePlace<'_>> {
     paths.iter().map(|(id, path)| ZonePlace { id: *id, path }).collect()

@@ -8,7 +8,7 @@ use store::{Mfs, OpenOptions};
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
-use crate::devices::{naming, open_exclusive, zone_places};
+use crate::devices::{naming, open_exclusive, or_in_use, zone_places};
 use crate::exit::{Ended, Failure, Status};
 use crate::{output, target};
 
@@ -106,7 +106,8 @@ fn run<F: Future<Output = Ended>>(cluster: Cluster, main: impl FnOnce(Env, Clust
 
 async fn disk(env: &Env, cluster: &Cluster, write: bool) -> Result<Disk, Failure> {
     let path = cluster.metadata.path.display().to_string();
-    open_exclusive(env, &path, write).await.map_err(|error| failed(error.to_string()))
+    let opened = open_exclusive(env, &path, write).await;
+    opened.map_err(|error| failed(or_in_use(&error, "its server has to be stopped before")))
 }
 
 async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {

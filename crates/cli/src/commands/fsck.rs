@@ -13,9 +13,13 @@ use types::PagId;
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
-use crate::devices::{open_exclusive, zone_places};
+use crate::devices::{open_exclusive, or_in_use, zone_places};
 use crate::exit::{Ended, Failure, fsck as code};
 use crate::{output, target};
+
+/// What there is to do about a device that is in use.
+const WHILE_SERVED: &str = "fsck is for metadata that no server has; while one has, `redbud scrub` with the mount or the \
+                            server's address checks them";
 
 #[derive(Serialize)]
 struct Report {
@@ -210,8 +214,8 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
         return Err(Failure::failed("RB-FSCK", text).with_code(code::USAGE));
     }
     let path = cluster.metadata.path.display().to_string();
-    let disk =
-        open_exclusive(env, &path, repair).await.map_err(|error| failed(error.to_string()))?;
+    let opened = open_exclusive(env, &path, repair).await;
+    let disk = opened.map_err(|error| failed(or_in_use(&error, WHILE_SERVED)))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
     let paths = cluster.zone_paths();
     let zones = &zone_places(&paths)[..];

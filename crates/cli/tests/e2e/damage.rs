@@ -75,6 +75,12 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("\"written_anew\":1"), "{said}");
     assert_eq!(fs::read(cluster.root().join("f123")).unwrap(), b"works");
+    // What reads the device itself says that it is served, and what there is instead.
+    let checked = run(redbud().arg("fsck").arg(&cluster.config));
+    assert_eq!(checked.status.code(), Some(8));
+    assert!(describe(&checked).contains("redbud scrub"), "{}", describe(&checked));
+    let dumped = run(redbud().arg("dump").arg(&cluster.config));
+    assert!(describe(&dumped).contains("its server has to be stopped"), "{}", describe(&dumped));
     let (code, said) = scrub(&["--rate", "1K", "--background"]);
     assert!(code == Some(0) && said.contains("a scrub runs"), "{said}");
     let (code, said) = scrub(&["--stop"]);
