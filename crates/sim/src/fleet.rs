@@ -688,7 +688,6 @@ impl Drop for Working {
 mod tests {
     use super::*;
     use crate::cluster::world;
-    use crate::script::Workload;
 
     fn status(evictions: u64, replay: usize) -> ClientStatus {
         ClientStatus { evictions, replay, ..ClientStatus::default() }
@@ -715,16 +714,8 @@ mod tests {
         world.run(|env| async move {
             let cluster = Cluster::new(inner, env.clone(), disks, Rc::default());
             cluster.start_server();
-            let script = Script {
-                seed: 1,
-                keep: None,
-                workload: Workload::Mixed,
-                beside: false,
-                spacing: Duration::ZERO,
-                maps: false,
-                kills: false,
-            };
-            let fleet = Fleet::new(&cluster, &History::default(), &Rc::new(script), 1, 1, 0);
+            let fleet =
+                Fleet::new(&cluster, &History::default(), &Rc::new(Script::plain(1)), 1, 1, 0);
             fleet.start().await.expect("a client mounts");
             assert_eq!(fleet.unheard(), []);
             let client = fleet.mounts()[0].client.status().client;

@@ -9,7 +9,7 @@ use super::*;
 use crate::cluster::{Cluster, world};
 use crate::fleet::Fleet;
 use crate::log;
-use crate::script::{Script, Workload};
+use crate::script::Script;
 
 /// Does something with a client whose kernel caches.
 fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F) {
@@ -18,17 +18,8 @@ fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F)
     world.run(|env| async move {
         let cluster = Cluster::new(inner, env, disks, Rc::default());
         cluster.start_server();
-        let script = |seed| Script {
-            seed,
-            keep: None,
-            workload: Workload::Mixed,
-            beside: false,
-            spacing: Duration::ZERO,
-            maps: false,
-            kills: false,
-        };
         let history = History::default();
-        let mut seeds = (0..100).map(script);
+        let mut seeds = (0..100).map(Script::plain);
         let mount = loop {
             let script = Rc::new(seeds.next().expect("half of the seeds have such kernels"));
             let fleet = Fleet::new(&cluster, &history, &script, 1, 1, 0);

@@ -148,6 +148,22 @@ pub struct Script {
     pub kills: bool,
 }
 
+#[cfg(test)]
+impl Script {
+    /// Everything at once, and nothing out of the ordinary.
+    pub fn plain(seed: u64) -> Script {
+        Script {
+            seed,
+            keep: None,
+            workload: Workload::Mixed,
+            beside: false,
+            spacing: Duration::ZERO,
+            maps: false,
+            kills: false,
+        }
+    }
+}
+
 /// What operations do, for the most part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Workload {

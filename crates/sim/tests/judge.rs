@@ -11,6 +11,12 @@ use types::{Fault, FileKind, Ino};
 const FILE: Ino = Ino(7);
 const AT: At = At { dir: Ino::ROOT, name: 1 };
 
+/// What client 0 asked for, and got, between two positions.
+fn call(op: Op, outcome: Outcome, (begun, ended): (u64, u64)) -> Call {
+    let outcome = Some(outcome);
+    Call { client: 0, op, outcome, guessed: false, applied: None, begun, ended }
+}
+
 /// A history of steps that follow each other.
 #[derive(Default)]
 struct Story(Vec<Call>);
@@ -18,16 +24,7 @@ struct Story(Vec<Call>);
 impl Story {
     fn then(mut self, client: usize, op: Op, outcome: Outcome) -> Story {
         let begun = 2 * self.0.len() as u64 + 1;
-        let outcome = Some(outcome);
-        self.0.push(Call {
-            client,
-            op,
-            outcome,
-            guessed: false,
-            applied: None,
-            begun,
-            ended: begun + 1,
-        });
+        self.0.push(Call { client, ..call(op, outcome, (begun, begun + 1)) });
         self
     }
 
@@ -182,8 +179,7 @@ fn a_write_that_fails_because_of_an_earlier_loss_may_be_done_after_it() {
     let story = |fails: Outcome, tag| {
         let Story(mut calls) = Story::of_a_write();
         let mut step = |client, op, outcome, begun, ended| {
-            let outcome = Some(outcome);
-            calls.push(Call { client, op, outcome, guessed: false, applied: None, begun, ended });
+            calls.push(Call { client, ..call(op, outcome, (begun, ended)) });
         };
         step(0, sync(7), fails, 10, 21);
         step(0, damaged.clone(), Outcome::Done, 11, 12);
@@ -206,8 +202,7 @@ fn who_looks_while_what_it_could_see_is_lost_may_have_looked_later() {
     let holds = |seen, ended| {
         let mut calls = Vec::new();
         let mut step = |client, (op, outcome), begun, ended| {
-            let outcome = Some(outcome);
-            calls.push(Call { client, op, outcome, guessed: false, applied: None, begun, ended });
+            calls.push(Call { client, ..call(op, outcome, (begun, ended)) });
         };
         step(0, make.clone(), 1, 2);
         step(0, (lost.clone(), Outcome::Done), 4, 5);
@@ -243,16 +238,7 @@ fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
     let Story(mut calls) = story;
     let begun = 2 * calls.len() as u64 + 1;
     let mut at_once = |client, op, outcome| {
-        let outcome = Some(outcome);
-        calls.push(Call {
-            client,
-            op,
-            outcome,
-            guessed: false,
-            applied: None,
-            begun,
-            ended: begun + 1,
-        });
+        calls.push(Call { client, ..call(op, outcome, (begun, begun + 1)) });
     };
     for file in 1..=files {
         at_once(0, lock(0, None), Outcome::Done);
@@ -281,21 +267,12 @@ fn a_name_of_nobody_after(appends: usize) -> (Judge, bool) {
     for client in 0..appends {
         let tag = client as u32 + 5;
         let op = Op::Write { ino: FILE, offset: None, len: 10, tag, file: 1, sync: false };
-        let (outcome, ended) = (Some(Outcome::Done), 20 + client as u64);
-        calls.push(Call { client, op, outcome, guessed: false, applied: None, begun: 3, ended });
+        calls.push(Call { client, ..call(op, Outcome::Done, (3, 20 + client as u64)) });
     }
     for (nth, ino) in [(0, Ino(70)), (1, Ino(71))] {
         let op = Op::Lookup(At { dir: Ino::ROOT, name: 2 });
-        let (outcome, begun) = (Some(Outcome::Found(Some(ino))), 100 + 2 * nth);
-        calls.push(Call {
-            client: 0,
-            op,
-            outcome,
-            guessed: false,
-            applied: None,
-            begun,
-            ended: begun + 1,
-        });
+        let begun = 100 + 2 * nth;
+        calls.push(call(op, Outcome::Found(Some(ino)), (begun, begun + 1)));
     }
     let mut judge = Judge::new(State::default());
     let holds = judge.settle(&calls).is_ok();
@@ -427,14 +404,9 @@ fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
 
 #[test]
 fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
-    let make = |name, ino, (begun, ended)| Call {
-        client: 0,
-        op: Op::Make(At { name, ..AT }, types::FileKind::Regular),
-        outcome: Some(Outcome::Found(Some(Ino(ino)))),
-        guessed: false,
-        applied: None,
-        begun,
-        ended,
+    let make = |name, ino, times| {
+        let op = Op::Make(At { name, ..AT }, FileKind::Regular);
+        call(op, Outcome::Found(Some(Ino(ino))), times)
     };
     let find = |story: Story, name, ino: Option<u64>| {
         story.then(1, Op::Lookup(At { name, ..AT }), Outcome::Found(ino.map(Ino)))
@@ -455,15 +427,6 @@ fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() 
         Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 })
     };
     let story = |set: (u64, u64), look: (u64, u64)| {
-        let call = |op, outcome, (begun, ended)| Call {
-            client: 0,
-            op,
-            outcome: Some(outcome),
-            guessed: false,
-            applied: None,
-            begun,
-            ended,
-        };
         let create = Op::Create { at: AT, exclusive: true, file: 1 };
         let created = Outcome::Found(Some(FILE));
         Story(vec![
@@ -564,16 +527,8 @@ fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_
         let made = Outcome::Found(Some(Ino(8)));
         let mut story = Story::default().then(0, make(2), made).lost(true, u32::from(lost));
         let begun = 2 * story.0.len() as u64 + 1;
-        let (op, ended) = (make(3), begun + 1);
-        story.0.push(Call {
-            client: 1,
-            op,
-            outcome: None,
-            guessed: false,
-            applied: None,
-            begun,
-            ended,
-        });
+        let unanswered = call(make(3), Outcome::Done, (begun, begun + 1));
+        story.0.push(Call { client: 1, outcome: None, ..unanswered });
         let story = story.lost(true, 0);
         let look = |story: Story, name, ino| {
             story.then(2, Op::Lookup(At { name, ..AT }), Outcome::Found(ino))
@@ -837,15 +792,8 @@ fn a_write_whose_flush_failed_may_go_with_a_power_cut_though_it_made_anothers_st
 
 /// Two clients make and remove a name at the same time, and a third one sees it in between.
 fn made_and_removed(applied: [u64; 2]) -> Vec<Call> {
-    let call = |client, op, outcome, applied: Option<u64>, (begun, ended)| Call {
-        client,
-        op,
-        outcome: Some(outcome),
-        guessed: false,
-        applied,
-        begun,
-        ended,
-    };
+    let call =
+        |client, op, outcome, applied, times| Call { client, applied, ..call(op, outcome, times) };
     let [made, removed] = applied.map(Some);
     let found = Outcome::Found(Some(FILE));
     vec![
@@ -902,14 +850,10 @@ fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
         }
         at += 4;
     }
-    let call = |(client, op, outcome, applied, (begun, ended))| Call {
+    let call = |(client, op, outcome, applied, times)| Call {
         client,
-        op,
-        outcome: Some(outcome),
-        guessed: false,
         applied,
-        begun,
-        ended,
+        ..call(op, outcome, times)
     };
     let calls: Vec<Call> = calls.into_iter().map(call).collect();
     let mortal = || State { mortal: true, ..State::default() };
@@ -1020,15 +964,6 @@ fn what_is_made_has_the_mode_that_was_asked_for_but_for_the_umask_and_the_herita
 
 #[test]
 fn what_a_client_changed_over_what_it_lost_counts_as_lost_too() {
-    let call = |op, outcome, (begun, ended)| Call {
-        client: 0,
-        op,
-        outcome: Some(outcome),
-        guessed: false,
-        applied: None,
-        begun,
-        ended,
-    };
     // The name is there before its making has ended, and is renamed meanwhile.
     let to = At { name: 2, ..AT };
     let story = |kept, found: Option<Ino>| {
