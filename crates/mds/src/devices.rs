@@ -4,16 +4,21 @@
 //! Invariants:
 //! - nobody waits for a flush for longer than [`EVICTION_FLUSH`], and not at all for a device that
 //!   still owes one (a *suspect*);
-//! - a suspect that answers is flushed once more before it counts as sound: for what was left.
+//! - a suspect that answers is flushed once more: for what was left;
+//! - it may carry out what it had been given before for another [`SETTLING`]: a flush is for what a device has done, and says
+//!   nothing of what is under way.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use env::Disk;
-use types::ClientId;
 use types::limits::EVICTION_FLUSH;
+use types::{ClientId, Duration, Instant};
 
 use crate::server::Server;
+
+/// A device that answers and has not carried out by then what it was given counts as one that stands still.
+const SETTLING: Duration = EVICTION_FLUSH;
 
 /// A data device of this host.
 pub struct DataDevice {
@@ -21,12 +26,14 @@ pub struct DataDevice {
     pub disk: Disk,
     /// Somebody went on without its flush.
     suspect: Cell<bool>,
+    /// When it answered after that.
+    answered: Cell<Option<Instant>>,
 }
 
 impl DataDevice {
     /// A device that is sound as far as is known.
     pub fn new(disk: Disk) -> DataDevice {
-        DataDevice { disk, suspect: Cell::new(false) }
+        DataDevice { disk, suspect: Cell::new(false), answered: Cell::new(None) }
     }
 }
 
@@ -40,9 +47,13 @@ pub fn state(server: &Server, path: &str) -> &'static str {
     }
 }
 
-/// Does a device stand still, as far as is known? It may carry out at any moment what evicted clients had submitted.
-pub fn is_any_suspect(server: &Server) -> bool {
-    server.disks.borrow().iter().any(|device| device.suspect.get())
+/// Does a device stand still, as far as is known, or did it a moment ago? It may carry out at any moment what evicted
+/// clients had submitted.
+pub fn may_write_late(server: &Server) -> bool {
+    let now = server.env.now();
+    let settles = |answered: Instant| now.since(answered) < SETTLING;
+    let devices = server.disks.borrow();
+    devices.iter().any(|device| device.suspect.get() || device.answered.get().is_some_and(settles))
 }
 
 /// What `clients` wrote in place others can read from now on: it must not go with a power cut. All
@@ -81,6 +92,7 @@ async fn flush(server: &Server, device: &DataDevice) -> Result<(), String> {
         if !device.suspect.replace(false) {
             return flushed;
         }
+        device.answered.set(Some(server.env.now()));
         let what = flushed.err().unwrap_or_else(|| "answers again".into());
         server.log(&format!("data device {} {what}; it is flushed once more", device.disk.path()));
     }

@@ -5,7 +5,7 @@
 //! - an eviction is durable before anything the client held is given to others, and so is what
 //!   it had written in place, unless a data device does not answer in time (`devices`);
 //! - blocks that an evicted client could write are not reused, and files it could
-//!   write are frozen, until lease and grace have passed and no data device owes a flush, or its process on
+//!   write are frozen, until lease and grace have passed and no data device stands still or did a moment ago, or its process on
 //!   this host is gone; by then what it wrote late is stable, too;
 //! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
 
@@ -17,7 +17,7 @@ use proto::mds::{Message, Push};
 use store::{ALL_FILES, Cost, StoreError};
 use types::{Bug, ClientId, Duration, Ino, Instant, Rights, Transno, planted};
 
-use crate::devices::{flush_for, is_any_suspect};
+use crate::devices::{flush_for, may_write_late};
 use crate::hello::Info;
 use crate::ops::READ;
 use crate::server::Server;
@@ -340,7 +340,7 @@ pub async fn end_quarantines(server: &Rc<Server>) {
     for (client, over, local) in all {
         if local && is_lock_free(server, client).await {
             dead.push(client);
-        } else if over && !is_any_suspect(server) || planted(Bug::QuarantineSkipped) {
+        } else if over && !may_write_late(server) || planted(Bug::QuarantineSkipped) {
             past.push(client);
         }
     }
@@ -350,7 +350,7 @@ pub async fn end_quarantines(server: &Rc<Server>) {
     }
     // What a device carried out late was read by others, too.
     flush_for(server, &clients).await;
-    if is_any_suspect(server) && !planted(Bug::QuarantineSkipped) {
+    if may_write_late(server) && !planted(Bug::QuarantineSkipped) {
         past.clear();
     }
     for client in dead.into_iter().chain(past) {
