@@ -521,11 +521,11 @@ pub struct SimArgs {
     /// What operations do: mixed, names, content
     #[arg(long, default_value = "mixed")]
     pub workload: String,
-    /// Spread the operations over so much virtual time; else they come as fast as they go
+    /// Spread the operations over about so much virtual time, 12 at most; else they come as fast as they go
     #[arg(long)]
     pub hours: Option<f64>,
-    /// Leave out all other operations and faults: c0p1:2,4-6/f:0 keeps four operations of process 1
-    /// of client 0, and the first fault
+    /// Leave out all other operations and faults, but for what lasts for the whole run: c0p1:2,4-6/f:0
+    /// keeps four operations of process 1 of client 0, and the first fault
     #[arg(long, value_name = "STEPS")]
     pub keep: Option<String>,
     /// Another course of network and disks with the same operations and faults

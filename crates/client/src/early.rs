@@ -16,7 +16,7 @@ use std::rc::Rc;
 use types::{Attr, BlockRange, HashMap, Ino, Rights};
 
 use crate::core::Core;
-use crate::inode::Inode;
+use crate::inode::{Inode, Stays};
 
 /// What was taken of an inode that is not known.
 #[derive(Clone, Copy, Default)]
@@ -103,12 +103,10 @@ impl Core {
     pub(crate) fn told_until_all_are(&self, attr: &Attr) -> Rc<Inode> {
         let inode = self.told_of(attr);
         if let Some(core) = self.me.upgrade() {
-            let inode = inode.clone();
+            let stays = Stays::known(&inode);
             self.env.spawn(async move {
                 core.session.barrier().await;
-                if inode.is_idle() {
-                    core.inodes.cooled(&inode);
-                }
+                core.inodes.stayed(stays);
             });
         }
         inode

@@ -99,6 +99,8 @@ struct State {
     lost: bool,
     /// The kernel was told of it.
     told: bool,
+    /// So many times something is under way until whose end it stays known ([`Stays`]).
+    stays: u32,
     xattrs: Xattrs,
     special: Special,
 }
@@ -131,6 +133,7 @@ impl Inode {
             unnamed: false,
             lost: false,
             told: false,
+            stays: 0,
             xattrs: Xattrs::Unknown,
             special: Special::None,
         };
@@ -449,11 +452,11 @@ impl Inode {
         state.lookups == 0 && state.opens == 0 && !busy
     }
 
-    /// Is it idle and has no name any more?
+    /// Is it idle and has no name any more, and does nothing under way need what is known of it?
     fn is_dead(&self) -> bool {
         let nameless = {
             let state = self.state.borrow();
-            state.attr.nlink == 0 && state.lease.rights().is_empty()
+            state.attr.nlink == 0 && state.lease.rights().is_empty() && state.stays == 0
         };
         nameless && self.is_idle()
     }
@@ -526,6 +529,24 @@ impl State {
     fn forget_attr(&mut self) {
         self.xattrs = Xattrs::Unknown;
         // A symlink's target never changes, so it stays.
+    }
+}
+
+/// An inode that stays known as long as this: an answer under way may tell of it as it was before, and what is
+/// known says what of that holds no longer.
+pub(crate) struct Stays(Rc<Inode>);
+
+impl Stays {
+    /// From now on.
+    pub fn known(inode: &Rc<Inode>) -> Stays {
+        inode.state.borrow_mut().stays += 1;
+        Stays(inode.clone())
+    }
+}
+
+impl Drop for Stays {
+    fn drop(&mut self) {
+        self.0.state.borrow_mut().stays -= 1;
     }
 }
 
@@ -611,6 +632,15 @@ impl Inodes {
             if *lookups == 0 {
                 lost.remove(&ino);
             }
+        }
+    }
+
+    /// What it stayed known for has ended.
+    pub fn stayed(&self, stays: Stays) {
+        let inode = stays.0.clone();
+        drop(stays);
+        if inode.is_idle() {
+            self.cooled(&inode);
         }
     }
 

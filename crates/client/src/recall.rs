@@ -6,6 +6,7 @@
 //! - nothing here waits for an ordinary slot, a FUSE request or another recall, except
 //!   for the one that drains the same file;
 //! - every recall is answered, also of what is not held (any more);
+//! - an inode is known until the server has what was given back of it: answers from before may tell of that;
 //! - `OPEN` is kept for a second after the kernel found the inode by name, so that an open
 //!   that follows finds the file, as it does between processes of one machine.
 //!
@@ -26,7 +27,7 @@ use proto::mds::{Op, Push};
 use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
 use crate::core::Core;
-use crate::inode::Inode;
+use crate::inode::{Inode, Stays};
 use crate::rpc::Call;
 use crate::uses::Content;
 
@@ -66,12 +67,16 @@ impl Core {
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
         inode.give(kept_by_mistake(soft), self.session.order());
-        self.env.spawn(async move { core.recall(inode, seq, (take, part)).await });
+        let stays = Stays::known(&inode);
+        self.env.spawn(async move {
+            core.recall(&inode, seq, (take, part)).await;
+            core.inodes.stayed(stays);
+        });
     }
 
     async fn recall(
-        self: Rc<Self>,
-        inode: Rc<Inode>,
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
         seq: u64,
         (take, part): (Rights, Option<BlockRange>),
     ) {
@@ -87,10 +92,10 @@ impl Core {
         }
         let data = take & Rights::WHOLE;
         if !data.is_empty() && inode.kind() == FileKind::Regular {
-            self.drain(&inode, data).await;
+            self.drain(inode, data).await;
         }
         if take.contains(Rights::DATA_P) {
-            self.drain_part(&inode, part.unwrap_or(BlockRange::ALL)).await;
+            self.drain_part(inode, part.unwrap_or(BlockRange::ALL)).await;
             if part.is_none() {
                 inode.give(Rights::DATA_P, self.session.order());
             }
@@ -137,8 +142,10 @@ impl Core {
         self.drain(inode, Rights::WHOLE).await;
         let Some(core) = self.me.upgrade() else { return };
         let (ino, seq) = (inode.ino, inode.lease(|lease| lease.seq()));
+        let stays = Stays::known(inode);
         self.env.spawn(async move {
             core.give_back((ino, seq), Rights::WHOLE, false, None).await;
+            core.inodes.stayed(stays);
         });
     }
 

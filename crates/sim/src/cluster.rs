@@ -236,18 +236,28 @@ fn labelled(sizes: Sizes) -> SimDisk {
     disk
 }
 
+/// What a run takes at most, beside the time that it is asked to take: more is a hang.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// A world with fresh disks.
 pub fn world(seed: u64) -> (SimWorld, Disks) {
-    world_of(seed, false, (Sizes::default(), Format::default()))
+    world_of(seed, false, Duration::ZERO, (Sizes::default(), Format::default()))
 }
 
-/// A world with fresh disks of these sizes and this format, in which connections may be `uneven`.
-pub fn world_of(seed: u64, uneven: bool, (sizes, format): (Sizes, Format)) -> (SimWorld, Disks) {
+/// A world with fresh disks of these sizes and this format, in which connections may be `uneven`, and whose operations
+/// are spread over `time`.
+pub fn world_of(
+    seed: u64,
+    uneven: bool,
+    time: Duration,
+    (sizes, format): (Sizes, Format),
+) -> (SimWorld, Disks) {
     let options = SimOptions {
         net_detour: if uneven { DETOUR } else { Duration::ZERO },
         net_bandwidth: uneven.then_some(BANDWIDTH),
         shuffle_tasks: seed % 2 == 1,
-        time_limit: Duration::from_secs(24 * 3600),
+        // A process takes up to twice its share of the time for each operation, and faults hold it up.
+        time_limit: DAY + 3 * time,
         ..SimOptions::default()
     };
     let world = SimWorld::with_options(seed, options);

@@ -100,15 +100,19 @@ pub fn lines() -> Vec<String> {
     LOG.with(|log| log.borrow().iter().cloned().collect())
 }
 
-/// Something that must not be: which invariant it breaks, and how.
+/// Something that must not be: which invariant it breaks, and how. Said again it is no news: what led to it stays in the log.
 pub fn broken(invariant: &'static str, text: &str) {
-    line(&format!("violation of \"{invariant}\": {text}"));
-    VIOLATIONS.with(|found| {
+    let is_news = VIOLATIONS.with(|found| {
         let mut found = found.borrow_mut();
-        if found.len() < KEPT {
+        let is_news = found.len() < KEPT && found.iter().all(|(_, known)| known != text);
+        if is_news {
             found.push((invariant, text.to_owned()));
         }
+        is_news
     });
+    if is_news {
+        line(&format!("violation of \"{invariant}\": {text}"));
+    }
 }
 
 /// The first of them.

@@ -845,6 +845,9 @@ impl State {
         let Some(node) = node else {
             // What is removed is there until those who found it before have given it up.
             let lingers = match &call.op {
+                Op::SetXattr(_, None) => {
+                    matches!(outcome, Outcome::Done | Outcome::Failed(Fault::NoAttribute))
+                }
                 Op::SetMode(..) | Op::SetOwner { .. } | Op::SetXattr(..) | Op::Truncate(..) => {
                     *outcome == Outcome::Done
                 }

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn nearly_every_damaged_device_can_be_repaired() {
-        let (_, disks) = cluster::world_of(1, false, Default::default());
+        let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
         let older = disks.meta.fork();
         fill(&disks.meta);
         let (mut refused, mut left, mut lost) = (0, 0, 0);

@@ -288,7 +288,7 @@ mod tests {
 
     /// The metadata device of a fresh file system, and a change of it.
     fn changed(change: impl Fn(&SimDisk)) -> Result<Fate, String> {
-        let (_, disks) = cluster::world_of(1, false, Default::default());
+        let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
         let bad = disks.meta.fork();
         change(&bad);
         judge(&disks.meta, &bad, 1)

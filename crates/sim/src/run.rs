@@ -128,6 +128,11 @@ impl Plan {
         self.operations.div_ceil((self.clients * self.processes) as u64)
     }
 
+    /// An operation that is to be kept and that there is not, as text.
+    pub fn kept_beyond(&self) -> Option<String> {
+        self.keep.as_ref()?.beyond(self.clients, self.processes, self.operations_each())
+    }
+
     fn script(&self) -> Script {
         let each = u32::try_from(self.operations_each()).unwrap_or(u32::MAX);
         let spacing = self.time.map_or(Duration::ZERO, |time| time / each.max(1));
@@ -261,8 +266,8 @@ pub fn run_spoiled(plan: &Plan, count: u64) -> (Report, Verdicts) {
 fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     log::clear();
     let uneven = plan.has(Fault::Uneven, 3);
-    let (world, disks) =
-        cluster::world_of(plan.world_seed(), uneven, (plan.sizes(), plan.format()));
+    let (time, disks) = (plan.time.unwrap_or_default(), (plan.sizes(), plan.format()));
+    let (world, disks) = cluster::world_of(plan.world_seed(), uneven, time, disks);
     let begun = world.now();
     let (history, starts, made, numbered, damaged) = Default::default();
     let ended = Ended { history, starts, made, numbered, damaged };

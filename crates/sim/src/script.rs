@@ -70,6 +70,29 @@ impl Step {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keep(pub BTreeSet<Step>);
 
+impl Keep {
+    /// The first step of an application that no run has with so many clients, processes of each, and operations of each of these.
+    pub fn beyond(&self, clients: usize, processes: usize, operations: u64) -> Option<String> {
+        let is_beyond = |step: &&Step| match **step {
+            Step::Operation { client, process, index } => {
+                client as usize >= clients
+                    || process as usize >= processes
+                    || u64::from(index) >= operations
+            }
+            Step::Fault(_) => false,
+        };
+        self.0.iter().find(is_beyond).map(|step| Keep(BTreeSet::from([*step])).to_string())
+    }
+
+    /// The first fault from number `made` on.
+    pub fn fault_beyond(&self, made: u32) -> Option<u32> {
+        self.0.iter().find_map(|step| match *step {
+            Step::Fault(index) if index >= made => Some(index),
+            _ => None,
+        })
+    }
+}
+
 /// Steps that a text may name at most.
 const STEPS_MAX: u32 = 1 << 20;
 

@@ -56,10 +56,13 @@ fn one_seed_explains_itself_and_gives_the_same_again() {
 fn several_seeds_have_a_summary_and_json_has_every_run() {
     let (code, said) = run("--seed 5 --count 3 --operations 40 --jobs 2 --twice");
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("3 seeds: ") && said.contains("trace of all traces "), "{said}");
+    for part in ["3 seeds: ", "\nfaults: ", "\nnever made: ", "trace of all traces "] {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
     let told = json("--seed 5 --count 3 --operations 40");
     assert_eq!(told["version"], 2);
     assert_eq!(told["summary"]["seeds"], 3);
+    assert!(told["summary"]["made"].as_object().is_some_and(|made| !made.is_empty()));
     let runs = told["runs"].as_array().unwrap();
     let seeds: Vec<_> = runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect();
     assert_eq!(seeds, [5, 6, 7]);
@@ -69,15 +72,30 @@ fn several_seeds_have_a_summary_and_json_has_every_run() {
 }
 
 #[test]
+fn a_history_may_last_for_as_many_hours_as_may_be_asked_for() {
+    let (code, said) =
+        run("--seed 1 --hours 12 --operations 10 --clients 1 --processes 1 --faults cut");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(
+        json("--seed 1 --hours 6 --operations 20 --faults none")["summary"]["violations"],
+        0
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_with_what_to_do() {
     let refused = [
         ("--mds 2", "only one metadata server is simulated; leave --mds out, or say --mds 1"),
         ("--mds 0", "only one metadata server is simulated"),
         ("--faults rain", "no such fault: rain"),
         ("--faults cut,cut", "twice"),
+        ("--faults together", "name others beside it"),
         ("--workload idle", "idle"),
         ("--hours 0", "--hours is more than 0"),
         ("--keep c0p0:1 --count 2", "--keep is about one seed"),
+        ("--keep c9p9:1000", "--keep c9p9:1000: there is no such operation with"),
+        ("--keep c0p0:40 --clients 1 --processes 1 --operations 40", "there is no such operation"),
+        ("--keep c0p0:1/f:999 --operations 40", "--keep f:999: no fault of that number came"),
         ("--keep c0p0:1 --count 2 --campaign never.json", "--keep is about one seed"),
         ("--campaign never.json", "--core-hours or --count"),
         ("--core-hours 1", "--campaign"),

@@ -12,7 +12,7 @@ use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opene
 use crate::client::Client;
 use crate::core::Core;
 use crate::handles::OpenFile;
-use crate::inode::Inode;
+use crate::inode::{Inode, Stays};
 use crate::rpc::{Call, result};
 use crate::uses::Service;
 
@@ -338,7 +338,10 @@ impl Core {
             inode.set_pages(false);
         }
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false, part: None };
-        let reply = self.session.call(Call::reserved(vec![op])).await.ok()?;
+        let stays = Stays::known(inode);
+        let reply = self.session.call(Call::reserved(vec![op])).await;
+        self.inodes.stayed(stays);
+        let reply = reply.ok()?;
         match result(&reply, 0) {
             Ok(OpReply::Kept { seq }) => Some(*seq),
             _ => None,

@@ -32,6 +32,9 @@ struct Written {
     stable: bool,
     /// Block of which file it became since.
     mapped: Option<(Ino, u64)>,
+    /// The first write after that while no server counted whose the block was, and whether that or a later one is stable: the file
+    /// may have given it up by then, and the client have it anew.
+    uncounted: Option<(u64, bool)>,
     /// Block of which file it had become by a commit that was lost with its server, and whether it was stable then: that
     /// commit may be sent again, whatever was written since.
     lost: Option<((Ino, u64), bool)>,
@@ -81,7 +84,7 @@ impl Stable {
         for (&block, known) in &mut self.blocks {
             if known.mapped.is_some() && !is_mapped(block) {
                 known.lost = known.mapped.take().map(|at| (at, known.stable));
-                (known.first, known.stable) = (NOT_SINCE, false);
+                (known.first, known.stable) = known.uncounted.take().unwrap_or((NOT_SINCE, false));
             }
         }
     }
@@ -98,6 +101,9 @@ impl Stable {
             if known.first == NOT_SINCE {
                 known.first = id;
             }
+            if owner.is_none() && known.mapped.is_some() && known.uncounted.is_none() {
+                known.uncounted = Some((id, false));
+            }
         }
     }
 
@@ -107,9 +113,10 @@ impl Stable {
             let Some((node, blocks)) = self.writes.remove(id) else { continue };
             for block in blocks {
                 let known = self.blocks.get_mut(&block);
-                if let Some(known) = known.filter(|known| known.node == node && *id >= known.first)
-                {
-                    known.stable = true;
+                let Some(known) = known.filter(|known| known.node == node) else { continue };
+                known.stable |= *id >= known.first;
+                if let Some((first, stable)) = &mut known.uncounted {
+                    *stable |= id >= first;
                 }
             }
         }
@@ -139,7 +146,7 @@ impl Stable {
                     (.., true) => "was written before it became another file's",
                     _ => "",
                 };
-                known.mapped = Some(at);
+                (known.mapped, known.uncounted) = (Some(at), None);
                 if !why.is_empty() && !pointed.replay {
                     let (client, ino, at) = (pointed.client, at.0, at.1);
                     let text = format!(
@@ -221,6 +228,27 @@ mod tests {
             commit(stable, 21, false);
         });
         assert!(other.is_some_and(|text| text.contains("not yet stable")), "for another file");
+    }
+
+    #[test]
+    fn what_was_written_while_no_server_ran_may_be_of_a_later_life_of_the_block() {
+        let commits = |flushed: bool| {
+            found(|stable| {
+                write(stable, 1, "c0", POOL);
+                stable.stable(&[1]);
+                commit(stable, 20, false);
+                // Its file gave it up and the client had it anew; then the server dies.
+                stable.submitted(2, ("c0", 1), 7..8);
+                stable.completed(2, &[None]);
+                if flushed {
+                    stable.stable(&[2]);
+                }
+                stable.unmapped(|_| false);
+                commit(stable, 21, false);
+            })
+        };
+        assert_eq!(commits(true), None);
+        assert!(commits(false).is_some_and(|text| text.contains("not yet stable")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariant: what is reported follows from the plans alone, not from the number of threads.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -134,6 +135,9 @@ pub struct Totals {
     pub operations: u64,
     /// Faults made.
     pub faults: u64,
+    /// Of each kind that was made; campaigns of earlier releases did not count them.
+    #[serde(default)]
+    pub made: BTreeMap<String, u64>,
     /// Restarts of the server.
     pub restarts: u64,
     /// Moments that were not judged fully.
@@ -158,6 +162,9 @@ impl Totals {
         self.violations += u64::from(report.violation.is_some());
         self.operations += report.operations;
         self.faults += report.faults;
+        for (kind, count) in &report.made {
+            *self.made.entry(kind.name().to_owned()).or_default() += count;
+        }
         self.restarts += report.restarts;
         self.unjudged += report.unjudged;
         self.misled += u64::from(report.misled.is_some());

@@ -91,6 +91,13 @@ pub fn run(args: &SimArgs) -> Ended {
     if options.keep.is_some() && count > 1 {
         return Err(Failure::usage("--keep is about one seed, --count asks for several"));
     }
+    let plan = options.plan(args, args.seed);
+    if let Some(step) = plan.kept_beyond() {
+        return Err(Failure::usage(format!(
+            "--keep {step}: there is no such operation with {} clients of {} processes and {} operations in all",
+            plan.clients, plan.processes, plan.operations
+        )));
+    }
     let mut batch = Batch::new(args.jobs, args.twice);
     let mut reports = Vec::new();
     let mut totals = Totals::default();
@@ -111,9 +118,14 @@ pub fn run(args: &SimArgs) -> Ended {
         line.show(&format!("{} of {count} seeds, {}", totals.seeds, totals.brief()));
     }
     line.clear();
+    let sound = reports.first().filter(|report| report.violation.is_none());
+    let missing = sound.and_then(|report| options.keep.as_ref()?.fault_beyond(report.fault_steps));
+    if let Some(missing) = missing {
+        return Err(Failure::usage(format!("--keep f:{missing}: no fault of that number came")));
+    }
     let shrunk = reports.iter().find(|report| report.violation.is_some());
     let shrunk = shrunk.and_then(|report| shrink(report, Duration::from_secs(args.shrink)));
-    let text = report::text(&reports, shrunk.as_ref(), &totals);
+    let text = report::text(&reports, shrunk.as_ref(), &totals, &options.faults);
     let document = report::document(&reports, shrunk.as_ref(), &totals);
     output::print_report(args.output, &document, |_| text)?;
     Ok(ended(&totals))
@@ -173,7 +185,8 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
         line.show(&format!("{} seeds, {}", campaign.totals.seeds, campaign.totals.brief()));
     }
     line.clear();
-    output::print_report(args.output, &campaign, report::campaign_text)?;
+    let text = |campaign: &Campaign| report::campaign_text(campaign, &options.faults);
+    output::print_report(args.output, &campaign, text)?;
     Ok(ended(&campaign.totals))
 }
 
@@ -194,6 +207,11 @@ fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
             return Err(Failure::usage(format!("--faults names {fault} twice")));
         }
         faults.push(fault);
+    }
+    if faults == [Fault::Together] {
+        return Err(Failure::usage(
+            "--faults: \"together\" comes while another fault lasts; name others beside it",
+        ));
     }
     Ok(faults)
 }
@@ -269,9 +287,13 @@ mod tests {
     fn faults_are_named_once_each_or_none_alone() {
         assert_eq!(asked("cut,space").unwrap(), [Fault::Cut, Fault::Space]);
         assert_eq!(asked("none").unwrap(), []);
-        for (text, says) in
-            [("", "no fault"), ("cut,cut", "twice"), ("none,cut", "alone"), ("x", "no such")]
-        {
+        for (text, says) in [
+            ("", "no fault"),
+            ("cut,cut", "twice"),
+            ("none,cut", "alone"),
+            ("x", "no such"),
+            ("together", "beside"),
+        ] {
             let failure = asked(text).unwrap_err();
             assert!(failure.text.contains(says), "{text:?}: {failure}");
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use sim::Report;
+use sim::{Fault, Report};
 
 use super::batch::Totals;
 use super::campaign::Campaign;
@@ -107,7 +107,12 @@ fn run(report: &Report, shrunk: bool) -> Run {
 }
 
 /// For people.
-pub fn text(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) -> String {
+pub fn text(
+    reports: &[Report],
+    shrunk: Option<&Report>,
+    totals: &Totals,
+    asked: &[Fault],
+) -> String {
     let mut text = String::new();
     let violated: Vec<&Report> = reports.iter().filter(|r| r.violation.is_some()).collect();
     for (nth, report) in violated.iter().enumerate() {
@@ -128,17 +133,38 @@ pub fn text(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) -> Str
     text += &summary(totals);
     text + &match only {
         Some(report) => format!("trace {:016x}\n", report.trace),
-        None => trace_of_all(totals),
+        None => kinds(totals, asked) + &trace_of_all(totals),
     }
 }
 
 /// What a campaign came to, for people.
-pub fn campaign_text(campaign: &Campaign) -> String {
+pub fn campaign_text(campaign: &Campaign, asked: &[Fault]) -> String {
     let mut text = String::new();
     for found in &campaign.found {
         text += &format!("VIOLATION of \"{}\"\n  {}\n", found.invariant, found.command);
     }
-    text + &summary(&campaign.totals) + &trace_of_all(&campaign.totals)
+    text + &summary(&campaign.totals)
+        + &kinds(&campaign.totals, asked)
+        + &trace_of_all(&campaign.totals)
+}
+
+/// How often each kind of fault was made, and which was asked for and never was.
+fn kinds(totals: &Totals, asked: &[Fault]) -> String {
+    let made: Vec<String> =
+        totals.made.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let never: Vec<&str> = asked
+        .iter()
+        .map(|kind| kind.name())
+        .filter(|name| !totals.made.contains_key(*name))
+        .collect();
+    let mut text = String::new();
+    if !made.is_empty() {
+        text += &format!("faults: {}\n", made.join(", "));
+    }
+    if !never.is_empty() {
+        text += &format!("never made: {}\n", never.join(", "));
+    }
+    text
 }
 
 fn trace_of_all(totals: &Totals) -> String {
