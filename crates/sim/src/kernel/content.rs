@@ -51,7 +51,9 @@ impl Vfs {
         // Another process's question may have been asked before this read began, and be answered now.
         let told = pages.sizes_told.get();
         let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
+        // Nor need a size from before a change by this kernel be true, where it has forgotten the inode since.
         let sized = sized
+            && !self.cache(|cache| cache.is_older(ino))
             && pages.doubtful_size.get() != Some(self.size(ino))
             && pages.sizes_told.get() == told;
         let changed = before.0 > 0 || before != pages.changing.get();
