@@ -451,8 +451,8 @@ pub struct LoadArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The walk goes from the inode to the directory that holds it, and up. A file whose first
-name was removed while it had others is not found by this. Exit status: 0 all found, 1
-none, 3 some.")]
+name was removed while it had others is found with --all only. Exit status: 0 all found,
+1 none, 3 some.")]
 pub struct PathArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
