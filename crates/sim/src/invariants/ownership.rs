@@ -12,7 +12,7 @@
 //!
 //! Not looked at: writes while no server runs, or while one has not yet heard all clients of the one before it. What it counts then
 //! lacks what they will replay. A write may reach the device long after it was submitted (`stall`, `long-stall`): no
-//! exception is made for that, since no quarantine ends while a device stands still.
+//! exception is made for that, since no quarantine ends while a device stands still or did a moment ago.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -121,7 +121,9 @@ pub fn run(args: &SimArgs) -> Ended {
     let sound = reports.first().filter(|report| report.violation.is_none());
     let missing = sound.and_then(|report| options.keep.as_ref()?.fault_beyond(report.fault_steps));
     if let Some(missing) = missing {
-        return Err(Failure::usage(format!("--keep f:{missing}: no fault of that number came")));
+        return Err(Failure::usage(format!(
+            "--keep f:{missing}: no fault of that number came; what did was sound, and it is another history"
+        )));
     }
     let shrunk = reports.iter().find(|report| report.violation.is_some());
     let shrunk = shrunk.and_then(|report| shrink(report, Duration::from_secs(args.shrink)));
