@@ -42,6 +42,24 @@ impl Kernel for NoKernel {
     }
 }
 
+/// What changed of a file's content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Edited {
+    /// Bytes of this range.
+    Bytes {
+        /// First byte.
+        from: u64,
+        /// The byte behind the last.
+        to: u64,
+    },
+    /// The size, which is this now; what lies behind it is gone.
+    Size(u64),
+}
+
+/// Is told, for tests, that content changed, at the instant from which on the client's applications see it. It waits for nothing and
+/// changes nothing.
+pub type OnEdit = fn(Ino, Edited);
+
 /// How a client is set up.
 #[derive(Clone)]
 pub struct ClientConfig {
@@ -67,6 +85,8 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// Where lines for people go.
     pub log: fn(&str),
+    /// Who looks on as content changes, if anyone.
+    pub on_edit: Option<OnEdit>,
 }
 
 impl Default for ClientConfig {
@@ -83,6 +103,7 @@ impl Default for ClientConfig {
             read_only: false,
             connect_timeout: Duration::from_secs(10),
             log: |_| (),
+            on_edit: None,
         }
     }
 }

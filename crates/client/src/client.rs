@@ -44,6 +44,7 @@ impl Client {
             devices: config.devices.clone(),
             dirty_max: config.dirty_max,
             read_only: config.read_only,
+            on_edit: config.on_edit,
         };
         let (fs, pags) = session.volume();
         let rpc = Rc::new(ContentRpc(Rc::downgrade(&core)));

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use proto::mds::Op;
 use types::limits::LEASES_MAX;
-use types::{ClientId, Duration, Extent, Ino, PagId, Uuid};
+use types::{Duration, PagId, Uuid};
+
+use crate::onlooker::Onlooker;
 
 /// Bytes that a scrub reads in a second if nobody says: a disk hardly notices it.
 pub const SCRUB_RATE: u64 = 16 << 20;
@@ -22,25 +23,6 @@ pub struct PagPlace {
 
 /// Takes lines for the log.
 pub type Log = Rc<dyn Fn(&str)>;
-
-/// Is told of each operation of a client that took effect, at the instant it did. It waits for nothing.
-pub type Witness = Rc<dyn Fn(ClientId, &Op)>;
-
-/// What a commit lets the metadata point at.
-#[derive(Clone, Copy, Debug)]
-pub struct Pointed<'a> {
-    /// Whose commit.
-    pub client: ClientId,
-    /// Of which file.
-    pub ino: Ino,
-    /// Blocks that become the file's, or hold its data from now on.
-    pub extents: &'a [Extent],
-    /// It was done before, by a server that died.
-    pub replay: bool,
-}
-
-/// Is told of it within the transaction, which may begin anew: then it is told again.
-pub type OnCommit = Rc<dyn Fn(&Pointed<'_>)>;
 
 /// See the module.
 #[derive(Clone)]
@@ -61,10 +43,8 @@ pub struct Config {
     pub scrub_rate: u64,
     /// Where log lines go.
     pub log: Log,
-    /// Who is told what took effect, if anyone.
-    pub witness: Option<Witness>,
-    /// Who looks on as commits are executed, for tests.
-    pub on_commit: Option<OnCommit>,
+    /// Who looks on, if anyone.
+    pub onlooker: Option<Rc<dyn Onlooker>>,
 }
 
 impl Config {
@@ -79,8 +59,7 @@ impl Config {
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
             log: Rc::new(|_| {}),
-            witness: None,
-            on_commit: None,
+            onlooker: None,
         }
     }
 }

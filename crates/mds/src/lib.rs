@@ -25,6 +25,7 @@ mod glimpse;
 mod grace;
 mod hello;
 mod ledger;
+mod onlooker;
 mod ops;
 mod recall;
 mod recent;
@@ -39,8 +40,9 @@ pub mod status;
 mod turns;
 mod unheard;
 
-pub use config::{Config, Log, OnCommit, PagPlace, Pointed, SCRUB_RATE};
+pub use config::{Config, Log, PagPlace, SCRUB_RATE};
 pub use ledger::{Lease, Ledger, Standing};
+pub use onlooker::{Executed, Onlooker, Pointed};
 pub use server::ServeError;
 pub use start::{Mds, serve};
 pub use status::Status;

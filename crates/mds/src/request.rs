@@ -18,6 +18,7 @@ use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, p
 
 use crate::cx::{Cx, Effects, Waited};
 use crate::glimpse::{Glimpsed, glimpse};
+use crate::onlooker::Executed;
 use crate::ops::{self, READ, commit, repeat, space};
 use crate::recall::{asked_about_open, recall};
 use crate::recent::Unit;
@@ -283,12 +284,25 @@ impl Work {
         result
     }
 
-    /// Tells who wants to know, unless it took effect before the server restarted.
+    /// Tells who looks on, unless it took effect before the server restarted.
     fn took_effect(&self, index: usize, op: &Op) {
-        if let Some(witness) = &self.server.config.witness
+        if let Some(onlooker) = &self.server.config.onlooker
             && self.kept_outcome(index).is_none()
         {
-            witness(self.client(), op);
+            onlooker.took_effect(self.client(), op);
+        }
+    }
+
+    /// Tells who looks on what a transaction did of which operations.
+    fn executed(&self, outcomes: &Record, transno: Transno) {
+        let Some(onlooker) = &self.server.config.onlooker else { return };
+        for (index, outcome) in outcomes {
+            let edits = match outcome {
+                Outcome::Edits(done) => Some(*done),
+                _ => None,
+            };
+            let (client, request) = (self.client(), (self.request.slot, self.request.seq));
+            onlooker.executed(Executed { client, request, index: *index, edits, transno });
         }
     }
 
@@ -617,6 +631,7 @@ impl Work {
                 Ok((value, transno)) => {
                     if !effects.outcomes.is_empty() {
                         self.record = record;
+                        self.executed(&effects.outcomes, transno);
                     }
                     if replay.is_some() {
                         // What the client has was reclaimed; it takes nothing from this answer.
@@ -786,6 +801,9 @@ impl Work {
         let may_execute = !self.request.ops.iter().all(only_asks);
         self.session.answered(&reply, executed || may_execute);
         self.session.told.set(last_committed);
+        if let Some(onlooker) = &self.server.config.onlooker {
+            onlooker.answers(self.session.client, &reply, self.sync);
+        }
         self.server.requests.set(self.server.requests.get() + 1);
         self.session.push(Message::Reply { reply });
         self.session.unmark_granting(slot);

@@ -425,7 +425,7 @@ pub struct Call {
     pub outcome: Option<Outcome>,
     /// The answer was guessed: there was none.
     pub guessed: bool,
-    /// Position at which the server says that it took effect, of those that are told.
+    /// Position at which the server, of content the client, says that it took effect, if either does.
     pub applied: Option<u64>,
     /// Position of the beginning among all events.
     pub begun: u64,

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{DiskAction, SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
-use mds::Ledger;
+use mds::{Executed, Ledger, Onlooker, Pointed};
+use proto::mds::Reply;
 use store::fsck::FsckOptions;
 use store::{
     Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, OpenOptions, PagFormat,
@@ -24,7 +25,8 @@ use crate::invariants::Checks;
 use crate::log;
 
 const MIB: u64 = 1 << 20;
-const LOG_BYTES: u64 = 4 * MIB;
+/// Bytes of the metadata log.
+pub(crate) const LOG_BYTES: u64 = 4 * MIB;
 /// What is left of the log's first lap when a run begins.
 const LOG_LEFT: u64 = 256 << 10;
 /// A setting that means nothing.
@@ -115,6 +117,32 @@ pub type OnKill = Box<dyn Fn()>;
 
 /// Takes the number of a client and what the server applied for it.
 pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op)>;
+
+/// Who looks on at the server.
+struct Eyes {
+    applied: Rc<RefCell<Option<OnApplied>>>,
+    checks: Checks,
+}
+
+impl Onlooker for Eyes {
+    fn took_effect(&self, client: ClientId, op: &proto::mds::Op) {
+        if let Some(tell) = &*self.applied.borrow() {
+            tell(client.0, op);
+        }
+    }
+
+    fn executed(&self, executed: Executed) {
+        self.checks.executed(executed);
+    }
+
+    fn commits(&self, pointed: &Pointed<'_>) {
+        self.checks.commits(pointed);
+    }
+
+    fn answers(&self, _: ClientId, reply: &Reply, durable: bool) {
+        self.checks.answers(reply, durable);
+    }
+}
 
 /// What a server says of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -310,6 +338,7 @@ impl Cluster {
     pub fn replace(&self, meta: Option<SimDisk>, data: Option<SimDisk>) {
         let mut disks = self.disks.borrow_mut();
         if let Some(meta) = meta {
+            self.checks.meta_replaced();
             self.world.attach(META, &meta);
             disks.meta = meta;
         }
@@ -354,7 +383,7 @@ impl Cluster {
         }
         let env = self.world.node(SERVER);
         let (evictions, cluster) = (self.evictions.clone(), self.clone());
-        let applied = self.applied.clone();
+        let eyes = Eyes { applied: self.applied.clone(), checks: self.checks.clone() };
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
@@ -369,12 +398,7 @@ impl Cluster {
                 }
                 log::line(&format!("mds: {text}"));
             }),
-            witness: Some(Rc::new(move |client, op| {
-                if let Some(tell) = &*applied.borrow() {
-                    tell(client.0, op);
-                }
-            })),
-            on_commit: Some(self.checks.on_commit()),
+            onlooker: Some(Rc::new(eyes)),
             ..mds::Config::new(FS, ADDRESS)
         };
         self.checks.begins(SERVER);
@@ -524,6 +548,7 @@ impl Cluster {
             description: name.into(),
             connect_timeout: Duration::from_secs(120),
             log: log::client_line,
+            on_edit: Some(log::edited),
             ..ClientConfig::default()
         };
         let client = Client::connect(env, config, kernel).await;
@@ -565,7 +590,7 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
     *cluster.store.borrow_mut() = Some(mfs.clone());
     cluster.epoch.set(mfs.identity().epoch.0);
-    cluster.checks.opened(cluster, mfs.identity().epoch.0);
+    cluster.checks.opened(cluster, mfs.last_committed());
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
     *cluster.ledger.borrow_mut() = Some(server.ledger());
     // From here on reads do not fail: what a failing one tells applications is not judged.

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use client::ClientStatus;
+use client::{ClientStatus, Edited};
 use env::sim::DiskAction;
 use types::{Duration, Fault, Ino, Instant};
 
@@ -223,6 +223,8 @@ impl Fleet {
         }
         let this = self.clone();
         log::listen(Box::new(move |text| this.hear(text)));
+        let this = self.clone();
+        log::listen_to_edits(Box::new(move |ino, edited| this.edits(ino, edited)));
         // The fleet holds the cluster, which must not hold the fleet.
         let this = Rc::downgrade(&self.0);
         let tell = move |client, eviction| {
@@ -510,6 +512,16 @@ impl Fleet {
                 member.replayed_anew = Some(now);
             }
             None => member.replayed = now,
+        }
+    }
+
+    /// A client changes content, at this instant.
+    fn edits(&self, ino: Ino, edited: Edited) {
+        let Some(name) = self.0.cluster.world.running() else { return };
+        let members = self.0.members.borrow();
+        let member = members.iter().find(|member| member.name == name);
+        if let Some(mount) = member.and_then(|member| member.mount.as_ref()) {
+            self.0.history.edited(mount.index, ino, edited);
         }
     }
 

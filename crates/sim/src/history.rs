@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use client::Edited;
 use env::sim::SimRng;
 use types::{Fault, FileKind, Ino};
 
@@ -28,7 +29,7 @@ pub struct Waiting {
     pub little: Little,
     /// Its process was killed: others may see it done before it ends.
     pub killed: bool,
-    /// Position at which the server says that it was applied.
+    /// Position at which the server, or of content its client, says that it took effect.
     pub applied: Option<u64>,
 }
 
@@ -341,6 +342,21 @@ impl History {
         let now = inner.events;
         let waiting = inner.waiting.values_mut().chain(&mut inner.cut_short);
         let fitting = waiting.filter(|it| it.client == client && witness::asked_for(&it.op, asked));
+        if let Some(waiting) = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)) {
+            waiting.applied = Some(now);
+        }
+    }
+
+    /// A client says that it changes the content of a file. What is written in several pieces is written with the last.
+    pub fn edited(&self, client: usize, ino: Ino, edited: Edited) {
+        let mut guard = self.0.borrow_mut();
+        let inner = &mut *guard;
+        // Nobody looks at this moment: the client is in the middle of it.
+        inner.events += 1;
+        let now = inner.events;
+        let waiting = inner.waiting.values_mut();
+        let fitting =
+            waiting.filter(|it| it.client == client && witness::edits(&it.op, ino, edited));
         if let Some(waiting) = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)) {
             waiting.applied = Some(now);
         }

@@ -1,9 +1,12 @@
-//! Lines that clients and servers log, and violations that are seen while the cluster runs. Both belong
+//! What clients and servers log and clients tell, and violations that are seen while the cluster runs. All belong
 //! to the run of this thread: a client's log is a plain function. Each line begins with the position
 //! in the history at which it was written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+
+use client::Edited;
+use types::Ino;
 
 /// Lines kept.
 const LINES: usize = 1000;
@@ -13,6 +16,7 @@ thread_local! {
     static LOG: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+    static ON_EDIT: RefCell<Option<OnEdit>> = const { RefCell::new(None) };
     static ON_EVENT: RefCell<Option<OnEvent>> = const { RefCell::new(None) };
     static VIOLATIONS: RefCell<Vec<Broken>> = const { RefCell::new(Vec::new()) };
 }
@@ -29,9 +33,13 @@ const KEPT: usize = 100;
 /// Who is told the lines of clients.
 pub type Listener = Box<dyn Fn(&str)>;
 
+/// Who is told that the client that runs changes content.
+pub type OnEdit = Box<dyn Fn(Ino, Edited)>;
+
 /// The run has ended: nobody listens any more.
 pub fn end() {
     LISTENER.with(|listener| drop(listener.take()));
+    ON_EDIT.with(|listener| drop(listener.take()));
     ON_EVENT.with(|looks| drop(looks.take()));
 }
 
@@ -51,6 +59,20 @@ pub fn client_line(text: &str) {
     LISTENER.with(|listener| {
         if let Some(listener) = &*listener.borrow() {
             listener(text);
+        }
+    });
+}
+
+/// From here on until the run's end `listener` is told what clients do to content.
+pub fn listen_to_edits(listener: OnEdit) {
+    ON_EDIT.with(|place| *place.borrow_mut() = Some(listener));
+}
+
+/// The client that runs changes content.
+pub fn edited(ino: Ino, edited: Edited) {
+    ON_EDIT.with(|listener| {
+        if let Some(listener) = &*listener.borrow() {
+            listener(ino, edited);
         }
     });
 }

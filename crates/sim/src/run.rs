@@ -13,9 +13,9 @@ use crate::faults::{Fault, Injector, Made};
 use crate::fleet::{Fleet, HEARS, node_name};
 use crate::history::{History, NOBODY};
 use crate::invariants;
-use crate::judge::{Abandoned, Judge};
+use crate::invariants::views::{self, LINEARIZABLE, Unjudged};
+use crate::judge::Abandoned;
 use crate::log;
-use crate::model::State;
 use crate::mount::{Mount, OpenFile};
 use crate::rot::Damaged;
 use crate::script::{Keep, Script, Step, Workload};
@@ -30,8 +30,6 @@ pub(crate) const POWER_CUT: &str = "1, 2, 5: the metadata are whole after a powe
 
 /// The invariants of what is there when everybody has left.
 pub(crate) const WHOLE: &str = "1, 2, 5: the metadata are whole";
-/// The one that no order of the steps explains.
-pub(crate) const LINEARIZABLE: &str = "9: views are linearizable";
 /// Nobody waits for ever.
 pub(crate) const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
 /// Nobody is turned away for good.
@@ -282,12 +280,15 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     }));
     log::end();
     let calls = ended.history.take();
-    on_history(&calls, is_mortal(plan));
+    let mortal = is_mortal(plan);
+    on_history(&calls, mortal);
     let mut unjudged = Unjudged::default();
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
-        Ok(Ok(())) => judge(plan, &calls, &mut unjudged).err().map(|text| (LINEARIZABLE, text)),
+        Ok(Ok(())) => views::judge(&calls, (mortal, plan.all_orders), &mut unjudged)
+            .err()
+            .map(|text| (LINEARIZABLE, text)),
     };
     // What was seen while it ran came first: the rest may follow from it.
     let violation = log::first_violation().or(violation);
@@ -341,41 +342,9 @@ fn lost(calls: &[Call]) -> (u64, u64) {
     (lost(true), lost(false))
 }
 
-/// What the judge says nothing about.
-#[derive(Default)]
-struct Unjudged {
-    searches: u64,
-    abandoned: Option<Abandoned>,
-    /// What the order that the server told did not explain.
-    misled: Option<String>,
-}
-
 /// May clients lose what they did?
 fn is_mortal(plan: &Plan) -> bool {
     plan.faults.iter().any(|fault| fault.loses())
-}
-
-fn judge(plan: &Plan, calls: &[Call], unjudged: &mut Unjudged) -> Result<(), String> {
-    let mortal = is_mortal(plan);
-    let start = || State { mortal, ..State::default() };
-    let mut settled_as_told = 0;
-    if !plan.all_orders {
-        let mut guided = Judge::guided(start());
-        unjudged.misled = match guided.settle(calls) {
-            Ok(()) if guided.given_up == 0 => return Ok(()),
-            Ok(()) => Some(format!("{} searches were given up", guided.given_up)),
-            Err(unexplained) => Some(unexplained.text),
-        };
-        settled_as_told = guided.settled;
-    }
-    let mut judge = Judge::new(start());
-    let settled = judge.settle(calls);
-    unjudged.searches = judge.given_up;
-    unjudged.abandoned = judge.abandoned;
-    if let Some(abandoned) = &mut unjudged.abandoned {
-        abandoned.from = abandoned.from.max(settled_as_told);
-    }
-    settled.map_err(|unexplained| unexplained.text)
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

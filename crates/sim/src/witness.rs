@@ -1,4 +1,5 @@
-//! What the server tells of the order in which it applied changes.
+//! What server and clients tell of the order in which changes took effect: the server of names, attributes and locks, a client
+//! of content, which it changes under its lease. These instants are in the order of the leases' sequences, and finer.
 //!
 //! Invariants:
 //! - it is told at the instant at which a change took effect, so its position lies between the
@@ -6,13 +7,15 @@
 //! - it is no more than a hint: a step that was taken for another one, or of which nothing is
 //!   known, costs the judge time and never a verdict.
 
+use client::Edited;
 use proto::mds::{InoRef, Op as Asked};
+use types::limits::BLOCK_U64;
 use types::{Ino, Name};
 
 use crate::call::{At, Op, name_text};
 use crate::model::OWNERS;
 
-/// Is `op` tried in the order that the server tells? Content changes where its client is, and nobody tells when.
+/// Did `op` not take effect if nothing was told of it? Content may be changed in part, and a part be told.
 pub fn is_told(op: &Op) -> bool {
     op.changes_names() || matches!(op, Op::Lock { .. })
 }
@@ -54,6 +57,26 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         (Op::Lock { ino: its, owner, exclusive: None, range }, Asked::Unlock { ino, lock }) => {
             ino == its && lock.flock == range.is_none() && lock.owner.0 == owner % OWNERS
         }
+        _ => false,
+    }
+}
+
+/// May `op`, for which an application waits, have led to this change of a file's content?
+pub fn edits(op: &Op, of: Ino, edited: Edited) -> bool {
+    match (op, edited) {
+        (Op::Write { ino, offset: Some(at), len, .. }, Edited::Bytes { from, to }) => {
+            *ino == of && *at <= from && to <= at + u64::from(*len)
+        }
+        (Op::Write { ino, offset: None, len, .. }, Edited::Bytes { from, to }) => {
+            *ino == of && to - from <= u64::from(*len)
+        }
+        (Op::Allocate { ino, offset, len, .. }, Edited::Bytes { from, to }) => {
+            *ino == of && *offset <= from && to <= (offset + len).next_multiple_of(BLOCK_U64)
+        }
+        (Op::Allocate { ino, offset, len, .. }, Edited::Size(size)) => {
+            *ino == of && offset + len == size
+        }
+        (Op::Truncate(ino, to), Edited::Size(size)) => *ino == of && *to == size,
         _ => false,
     }
 }

@@ -19,6 +19,8 @@ use types::{Bug, Duration};
 
 const MODEL: &str = "9: views are linearizable";
 const FSCK: &str = "1, 2, 5: the metadata are whole after a power cut";
+const DURABLE: &str = "4: what was synced, or seen of another, survives";
+const ONCE: &str = "8: what was acknowledged once and replayed happens once";
 const RECOVERED: &str = "1, 2, 5: the metadata are whole after a recovery";
 const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
 const UNSTABLE: &str = "3: metadata never point at data not yet stable";
@@ -40,7 +42,7 @@ const PANIC: &str = "no part of the system panics";
 
 /// Bug, a seed that shows it, its checker.
 const TABLE: &[(Bug, u64, &str)] = &[
-    (Bug::LogNotFlushed, 1, FSCK),
+    (Bug::LogNotFlushed, 1, DURABLE),
     (Bug::EvictionUntold, 112, HEARS),
     (Bug::QuarantineRefused, 1, STAYS),
     (Bug::OldLapAccepted, 1, FSCK),
@@ -52,8 +54,8 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::RecallWithoutFlush, 3, PANIC),
     (Bug::ChecksumIgnored, 14, DAMAGE),
     (Bug::AddressIgnored, 338, DAMAGE),
-    (Bug::SlotAnswerLost, 5, MODEL),
-    (Bug::ResultNotKept, 40, MODEL),
+    (Bug::SlotAnswerLost, 123, ONCE),
+    (Bug::ResultNotKept, 36, ONCE),
     (Bug::InodeNumberReused, 1, FSCK),
     (Bug::DoubleAllocation, 1, OWNED),
     (Bug::ReplayOutOfOrder, 17, MODEL),
@@ -67,7 +69,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::QuarantineSkipped, 319, OWNED),
     (Bug::InPlaceNotFlushed, 53, MODEL),
     (Bug::ReplyGateSkipped, 1, MODEL),
-    (Bug::SyncNotDurable, 27, MODEL),
+    (Bug::SyncNotDurable, 27, DURABLE),
     (Bug::OrphanFreedOpen, 1, MODEL),
     (Bug::LocksIgnored, 20, MODEL),
     (Bug::UnlockLost, 15, MODEL),

@@ -31,6 +31,7 @@ use super::inline::{thin_contents, thin_sealed};
 use super::pool::Pool;
 use super::space::Space;
 use super::sync::{Devices, Syncs};
+use crate::api::{Edited, OnEdit};
 use crate::boundary::{Commit, Refusal, Rpc};
 
 /// From acceptance to the start of the commit, and from the end of a write in place to its flush.
@@ -84,6 +85,7 @@ pub struct DataContext {
     /// Sessions lost so far: what was launched in an earlier one is not submitted.
     pub(super) session: Cell<u64>,
     dirty_max: u64,
+    on_edit: Option<OnEdit>,
     queue: RefCell<VecDeque<Queued>>,
     active: RefCell<BTreeMap<Ino, Rc<File>>>,
     wake: Notify,
@@ -131,6 +133,7 @@ impl DataContext {
             flights: Cell::new(0),
             session: Cell::new(0),
             dirty_max: config.dirty_max as u64,
+            on_edit: config.on_edit,
             queue: RefCell::default(),
             active: RefCell::default(),
             wake: Notify::new(),
@@ -138,6 +141,13 @@ impl DataContext {
         });
         env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
         Ok(ctx)
+    }
+
+    /// Tells who looks on that the content of a file is changed.
+    pub(super) fn edited(&self, ino: Ino, edited: Edited) {
+        if let Some(on_edit) = self.on_edit {
+            on_edit(ino, edited);
+        }
     }
 
     /// The client is gone: files that were to be committed, which hold this, are not any more.

@@ -19,6 +19,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Duration, Fault, Instant, PagId, Uuid, planted};
 
 use super::commit::DataContext;
+use crate::api::OnEdit;
 
 /// Writes of one device in flight at most.
 const WRITES_MAX: usize = 128;
@@ -34,6 +35,8 @@ pub struct DataConfig {
     pub dirty_max: usize,
     /// Devices are opened for reading only.
     pub read_only: bool,
+    /// Who looks on as content changes, if anyone.
+    pub on_edit: Option<OnEdit>,
 }
 
 /// The flushes of one device.

@@ -18,6 +18,7 @@ use types::{Bug, Fault, FileBlock, planted};
 use super::extents::{Mapped, to_extent};
 use super::file::{File, State};
 use super::write::Lack;
+use crate::api::Edited;
 
 /// `FALLOC_FL_KEEP_SIZE`.
 const KEEP_SIZE: u32 = 1;
@@ -89,6 +90,7 @@ impl File {
                         self.put_zeros(&mut state, means, base, size, base + BLOCK_U64);
                     }
                     self.unmap(&mut state, from, u64::MAX);
+                    self.ctx.edited(self.ino, Edited::Size(size));
                     return Ok(true);
                 }
                 lack
@@ -112,6 +114,7 @@ impl File {
                     state.size = size;
                     state.disk_size = size;
                     state.tail_zero = true;
+                    self.ctx.edited(self.ino, Edited::Size(size));
                     return Ok(());
                 }
                 old
@@ -224,6 +227,8 @@ impl File {
             }
             if !state.is_writing(first, last) && !state.is_reading(first, last) {
                 self.unmap(&mut state, first, last);
+                let (from, to) = (first * BLOCK_U64, last * BLOCK_U64);
+                self.ctx.edited(self.ino, Edited::Bytes { from, to });
                 return Ok(true);
             }
         }

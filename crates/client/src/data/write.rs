@@ -22,6 +22,7 @@ use super::budget::Claim;
 use super::file::{Fetched, File, Run, State, blocks_of};
 use super::launch::RUN_BLOCKS;
 use super::pool::Reserved;
+use crate::api::Edited;
 
 /// A write of at least so many bytes goes to the device at once, without a copy.
 const DIRECT_MIN: usize = 128 << 10;
@@ -201,6 +202,7 @@ impl File {
                 if matches!(lack, Lack::Nothing) {
                     let at = (block * BLOCK_U64, from, to);
                     self.put_zeros(&mut state, means, at.0, at.1, at.2);
+                    self.ctx.edited(self.ino, Edited::Bytes { from, to });
                     break;
                 }
                 lack
@@ -289,6 +291,7 @@ impl File {
         len: usize,
     ) {
         let end = offset + len as u64;
+        self.ctx.edited(self.ino, Edited::Bytes { from: offset, to: end });
         if state.has_room_inline(end) {
             let held = self.held_at_rest(means.claim.split(BLOCK_U64));
             state.put_at_rest(offset as usize, &data[..len], held);

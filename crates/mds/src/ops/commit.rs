@@ -19,8 +19,8 @@ use types::{
     BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Part, Rights, Timestamp,
 };
 
-use crate::config::Pointed;
 use crate::cx::Cx;
+use crate::onlooker::Pointed;
 use crate::recent::Unit;
 use crate::record::Outcome;
 
@@ -126,7 +126,7 @@ pub fn step(
                 work = work.saturating_sub(EDITS / 4);
             }
             Edit::Written { from, len } => {
-                if cx.server.config.on_commit.is_some() {
+                if cx.server.config.onlooker.is_some() {
                     let to = from.0.saturating_add(*len);
                     let all = txn.layout(ino, *from, EDIT_MAX)?;
                     let part = all.iter().filter_map(|extent| extent.slice(from.0, to));
@@ -179,8 +179,8 @@ pub fn step(
 
 /// Tells who looks on what the metadata are to point at.
 fn tell(cx: &Cx<'_>, ino: Ino, extents: &[Extent]) {
-    if let Some(on_commit) = &cx.server.config.on_commit {
-        on_commit(&Pointed { client: cx.client, ino, extents, replay: cx.replay });
+    if let Some(onlooker) = &cx.server.config.onlooker {
+        onlooker.commits(&Pointed { client: cx.client, ino, extents, replay: cx.replay });
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct Epochs {
     last: BTreeMap<u32, u64>,
 }
 
-/// Epoch and position of a group.
-fn group(bytes: &[u8]) -> Option<(u32, u64)> {
+/// Epoch and position of a group of records, if what is written begins with one.
+pub(crate) fn group(bytes: &[u8]) -> Option<(u32, u64)> {
     let header = bytes.get(..HEADER).filter(|header| &header[4..8] == MAGIC)?;
     let lsn = u64::from_le_bytes(header[8..16].try_into().ok()?);
     let epoch = u32::from_le_bytes(header[20..24].try_into().ok()?);

@@ -1,24 +1,27 @@
-//! Checkers that look while the cluster runs: one module for each invariant that has one of its own.
+//! One module for each invariant. But for `views` and `recovery` they look while the cluster runs, at the moment at which what they
+//! look at could break.
 //!
 //! Invariants:
 //! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);
 //! - a violation carries the invariant's number and text, and comes before whatever follows from it.
-//!
-//! Which of the other invariants are checked by what (the model, losses, `fsck`) is told in SIMULATION.md.
 
+pub(crate) mod durable;
 pub(crate) mod epochs;
 pub(crate) mod leases;
+pub(crate) mod once;
 pub(crate) mod ownership;
 pub(crate) mod recovery;
 pub(crate) mod stable;
+pub(crate) mod views;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use env::sim::{DiskAction, DiskEvent, Watching, watch_disks};
-use mds::OnCommit;
-use types::ClientId;
+use mds::{Executed, Pointed};
+use proto::mds::Reply;
+use types::{ClientId, Transno};
 
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
@@ -28,7 +31,9 @@ use crate::{cluster, fleet, log, mount, rot, run, space};
 /// for each.
 pub const ALL: &[&str] = &[
     leases::CONFLICT,
+    durable::DURABLE,
     epochs::OLDER,
+    once::ONCE,
     ownership::OWNED,
     ownership::WRITER,
     recovery::WHOLE,
@@ -42,12 +47,22 @@ pub const ALL: &[&str] = &[
     rot::REPAIR,
     run::EVERYONE_MOUNTS,
     run::EVERYTHING_ENDS,
-    run::LINEARIZABLE,
     run::NO_PANICS,
     run::POWER_CUT,
     run::WHOLE,
     space::ROOM,
+    views::LINEARIZABLE,
 ];
+
+/// A node, and the number of its run.
+type Node = (String, u32);
+/// Where a client runs: its node, and in which run of it, if that is known.
+type Place = (String, Option<u32>);
+
+/// Is it that client who does something as this node?
+fn is_of(node: &Node, place: &Place) -> bool {
+    node.0 == place.0 && place.1.is_none_or(|run| run == node.1)
+}
 
 /// What checkers remember of a run. Clones are the same.
 #[derive(Clone, Default)]
@@ -58,25 +73,38 @@ struct Inner {
     owners: RefCell<ownership::Owners>,
     stable: RefCell<stable::Stable>,
     epochs: RefCell<epochs::Epochs>,
+    durable: RefCell<durable::Durable>,
+    once: RefCell<once::Once>,
     recovery: RefCell<recovery::Recovery>,
     /// What the data device has failed to each node since what runs there began.
     failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
 }
 
 impl Checks {
-    /// What the server tells of commits.
-    pub(crate) fn on_commit(&self) -> OnCommit {
-        let this = self.clone();
-        Rc::new(move |pointed| {
-            this.0.owners.borrow_mut().pointed(pointed);
-            let place = this.0.owners.borrow().place_of(pointed.client);
-            this.0.stable.borrow_mut().pointed(pointed, place.as_ref());
-        })
+    /// The server lets the metadata point at something.
+    pub(crate) fn commits(&self, pointed: &Pointed<'_>) {
+        self.0.owners.borrow_mut().pointed(pointed);
+        let place = self.0.owners.borrow().place_of(pointed.client);
+        self.0.stable.borrow_mut().pointed(pointed, place.as_ref());
     }
 
-    /// A server has opened the metadata, in this epoch.
-    pub(crate) fn opened(&self, cluster: &Cluster, epoch: u32) {
+    /// A transaction of the store did something for a client.
+    pub(crate) fn executed(&self, executed: Executed) {
+        self.0.once.borrow_mut().executed(executed);
+    }
+
+    /// The server answers; with `durable`, that its transaction is.
+    pub(crate) fn answers(&self, reply: &Reply, durable: bool) {
+        let its = durable.then_some(reply.transno);
+        self.0.durable.borrow_mut().answers(reply.last_committed, its);
+    }
+
+    /// A server has opened the metadata, whose log goes on from there.
+    pub(crate) fn opened(&self, cluster: &Cluster, from: Transno) {
+        let (epoch, end) = (from.epoch.0, from.lsn.0);
         self.0.epochs.borrow_mut().opened(epoch);
+        self.0.durable.borrow_mut().opened(epoch, end);
+        self.0.once.borrow_mut().opened(end);
         self.0.stable.borrow_mut().unmapped(|block| ownership::is_mapped(cluster, block));
         recovery::recovered(cluster, "the store's recovery");
     }
@@ -101,14 +129,21 @@ impl Checks {
     pub(crate) fn data_replaced(&self) {
         *self.0.stable.borrow_mut() = stable::Stable::default();
     }
+
+    /// The metadata device is another one: all that it holds is stable.
+    pub(crate) fn meta_replaced(&self) {
+        self.0.durable.borrow_mut().meta_replaced();
+    }
 }
 
 /// From here on, as long as the guard lives, everything is looked at.
 pub(crate) fn look_on(cluster: &Cluster) -> Watching {
     let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
+    checks.durable.borrow_mut().watch();
     watch_disks(move |disk, event| {
         if disk.is(&cluster.meta()) {
             checks.epochs.borrow_mut().happened(event);
+            checks.durable.borrow_mut().on_meta(event);
         } else if disk.is(&cluster.data()) {
             on_data(&cluster, &checks, event);
         }

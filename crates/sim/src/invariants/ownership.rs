@@ -21,6 +21,7 @@ use mds::{Ledger, Pointed, Standing};
 use store::{ALL_FILES, Owner, Stop, Txn};
 use types::{ClientId, FileBlock, Ino, PagBlock};
 
+use super::{Place, is_of};
 use crate::cluster::{Cluster, ZONE};
 use crate::log;
 
@@ -36,7 +37,7 @@ const MANY: usize = 1 << 16;
 #[derive(Default)]
 pub(crate) struct Owners {
     /// On which node each client runs or ran, and in which run of it: the one in which it was first seen.
-    nodes: BTreeMap<ClientId, (String, Option<u32>)>,
+    nodes: BTreeMap<ClientId, Place>,
     /// Of which file each block became last.
     files: BTreeMap<u64, Ino>,
 }
@@ -76,14 +77,13 @@ impl Owners {
 
     /// The clients of this run of a node, and those of which nobody knows in which they were.
     fn of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
-        let mine =
-            |(name, of): &(String, Option<u32>)| name == node && of.is_none_or(|of| of == run);
-        let clients = self.nodes.iter().filter(|(_, place)| mine(place));
+        let by = (node.to_owned(), run);
+        let clients = self.nodes.iter().filter(|(_, place)| is_of(&by, place));
         clients.map(|(client, _)| *client).collect()
     }
 
     /// Where a client runs or ran: the node, and in which run of it, if that is known.
-    pub(crate) fn place_of(&self, client: ClientId) -> Option<(String, Option<u32>)> {
+    pub(crate) fn place_of(&self, client: ClientId) -> Option<Place> {
         self.nodes.get(&client).cloned()
     }
 

@@ -18,6 +18,7 @@ use store::Owner;
 use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
 
+use super::{Node, Place, is_of};
 use crate::log;
 
 /// The invariant.
@@ -42,11 +43,6 @@ struct Written {
 
 /// Nothing was written since its commit was lost.
 const NOT_SINCE: u64 = u64::MAX;
-
-/// A node, and the number of its run.
-type Node = (String, u32);
-/// Where a client runs: its node, and in which run of it, if that is known.
-type Place = (String, Option<u32>);
 
 /// What is remembered of the data device.
 #[derive(Default)]
@@ -73,9 +69,8 @@ impl Stable {
     }
 
     /// What a node, in this run of it if that is known, has written that is not yet stable.
-    pub(crate) fn loose_of(&self, (node, run): &Place) -> BTreeSet<u64> {
-        let is_its = |by: &Node| by.0 == *node && run.is_none_or(|run| run == by.1);
-        let of_it = self.writes.iter().filter(|(_, (by, _))| is_its(by));
+    pub(crate) fn loose_of(&self, place: &Place) -> BTreeSet<u64> {
+        let of_it = self.writes.iter().filter(|(_, (by, _))| is_of(by, place));
         of_it.map(|(&id, _)| id).collect()
     }
 
@@ -135,9 +130,7 @@ impl Stable {
                     known.mapped = Some(at);
                     continue;
                 }
-                let mine = place.is_none_or(|(node, run)| {
-                    known.node.0 == *node && run.is_none_or(|run| run == known.node.1)
-                });
+                let mine = place.is_none_or(|place| is_of(&known.node, place));
                 known.stable |= known.lost == Some((at, true));
                 let again = known.mapped.is_some_and(|mapped| mapped != at);
                 let why = match (mine, known.stable, again) {

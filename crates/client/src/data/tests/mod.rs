@@ -442,8 +442,12 @@ impl Rig {
             log: RefCell::default(),
             voided: RefCell::default(),
         });
-        let config =
-            DataConfig { devices: Vec::new(), dirty_max: setup.dirty_max, read_only: false };
+        let config = DataConfig {
+            devices: Vec::new(),
+            dirty_max: setup.dirty_max,
+            read_only: false,
+            on_edit: None,
+        };
         let ctx = DataContext::open(env.clone(), config, ClientId(5), FS, &pags, server.clone())
             .await
             .expect("the devices are in order");

@@ -145,8 +145,12 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
     let rig = Rig::new(world, env.clone(), 1, Setup::default()).await;
     let disk = world.disk("other", 64 * BLOCK_U64);
     disk.poke(0, block);
-    let config =
-        DataConfig { devices: vec![(PagId(1), "other".into())], dirty_max: 1, read_only: false };
+    let config = DataConfig {
+        devices: vec![(PagId(1), "other".into())],
+        dirty_max: 1,
+        read_only: false,
+        on_edit: None,
+    };
     let opened =
         DataContext::open(env, config, ClientId(5), FS, &[info(1, blocks)], rig.server.clone())
             .await;

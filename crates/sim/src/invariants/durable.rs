@@ -1,0 +1,256 @@
+//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is.
+//!
+//! What the metadata device keeps of the log is followed write by write and flush by flush, whatever the server says of it. So
+//! - no answer of the server says of more of the log that it is durable than the device would keep if it lost its power at
+//!   that moment; nor does one to a request that is to be durable leave before its transaction is;
+//! - no server begins with less of the log than any before it has said to be durable, nor with what is not stable itself.
+//!
+//! What clients then read after a loss, what one has seen of another's work, and content, tell the model.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use env::sim::DiskEvent;
+use types::Transno;
+
+use super::epochs;
+use crate::cluster::LOG_BYTES;
+use crate::log;
+
+/// The invariant.
+pub(crate) const DURABLE: &str = "4: what was synced, or seen of another, survives";
+
+/// What of the log is on the metadata device.
+#[derive(Default)]
+struct LogOnDisk {
+    /// Where position 0 of a lap lies, once a group was written.
+    begin: Option<u64>,
+    /// Up to here all was written.
+    end: u64,
+    /// What was written beyond that: a group that goes on at the log's beginning is written in two pieces, in any order.
+    pieces: Vec<Range<u64>>,
+    /// Writes that are not stable, as positions of the log.
+    loose: BTreeMap<u64, Range<u64>>,
+}
+
+impl LogOnDisk {
+    fn happened(&mut self, event: DiskEvent<'_>) {
+        match event {
+            DiskEvent::Submitted { id, offset, bytes, .. } => {
+                if let Some(at) = self.position(offset, bytes) {
+                    self.submitted(id, at..at + bytes.len() as u64);
+                }
+            }
+            DiskEvent::Stable { ids } => ids.iter().for_each(|id| _ = self.loose.remove(id)),
+            DiskEvent::Completed { .. } | DiskEvent::Failed { .. } => {}
+        }
+    }
+
+    fn submitted(&mut self, id: u64, written: Range<u64>) {
+        if written.end <= self.durable() {
+            // A server that begins writes again what is there: the same bytes.
+            return;
+        }
+        for range in self.loose.values_mut() {
+            *range = behind(range, &written);
+        }
+        self.loose.retain(|_, range| !range.is_empty());
+        self.loose.insert(id, written.clone());
+        self.pieces.push(written);
+        while let Some(nth) = self.pieces.iter().position(|piece| piece.start <= self.end) {
+            self.end = self.end.max(self.pieces.swap_remove(nth).end);
+        }
+    }
+
+    /// Where in the log a write begins, if it is one of the log. A group tells; the other piece of one lies in the lap that is nearest.
+    fn position(&mut self, offset: u64, bytes: &[u8]) -> Option<u64> {
+        if let Some((_, lsn)) = epochs::group(bytes) {
+            self.begin = Some(offset - lsn % LOG_BYTES);
+            return Some(lsn);
+        }
+        let at = offset.checked_sub(self.begin?).filter(|at| *at < LOG_BYTES)?;
+        let lap = (self.end + LOG_BYTES / 2).saturating_sub(at) / LOG_BYTES;
+        Some(lap * LOG_BYTES + at)
+    }
+
+    /// A server goes on at `end`.
+    fn goes_on(&mut self, end: u64) {
+        self.end = end;
+        self.pieces.clear();
+    }
+
+    /// Up to where a power cut leaves all of it.
+    fn durable(&self) -> u64 {
+        self.loose.values().map(|range| range.start).fold(self.end, u64::min)
+    }
+}
+
+/// What is left of `range` where `written` took the place of its beginning, or of all of it.
+fn behind(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
+    match written.start <= range.start {
+        true => range.start.max(written.end.min(range.end))..range.end,
+        false => range.clone(),
+    }
+}
+
+/// What is remembered.
+#[derive(Default)]
+pub(crate) struct Durable {
+    /// The disks are watched: without that nothing is known of them.
+    watches: bool,
+    log: LogOnDisk,
+    /// Up to where a server has said that the log is durable.
+    told: u64,
+    /// The epoch of the server that opened the metadata last.
+    epoch: u32,
+}
+
+impl Durable {
+    /// From here on it is told what happens to the disks.
+    pub(crate) fn watch(&mut self) {
+        self.watches = true;
+    }
+
+    /// Something happens to the metadata device.
+    pub(crate) fn on_meta(&mut self, event: DiskEvent<'_>) {
+        self.log.happened(event);
+    }
+
+    /// The metadata device is another one, all of which is stable.
+    pub(crate) fn meta_replaced(&mut self) {
+        self.log.loose.clear();
+    }
+
+    /// A server has opened the metadata; its log goes on at `end`.
+    pub(crate) fn opened(&mut self, epoch: u32, end: u64) {
+        if !self.watches {
+            return;
+        }
+        if self.epoch > 0 && end < self.told {
+            let told = self.told;
+            broken(&format!(
+                "the log of epoch {epoch} begins at {end}; it was durable up to {told}, as was told"
+            ));
+        }
+        self.log.goes_on(end);
+        let durable = self.log.durable();
+        if durable < end {
+            broken(&format!(
+                "the log of epoch {epoch} begins at {end}; a power cut takes all behind {durable}"
+            ));
+        }
+        self.epoch = epoch;
+        self.told = end;
+    }
+
+    /// The server answers that all up to `told` is durable; with `its` also that this transaction is.
+    pub(crate) fn answers(&mut self, told: Transno, its: Option<Transno>) {
+        if !self.watches {
+            return;
+        }
+        let durable = self.log.durable();
+        for transno in [Some(told), its].into_iter().flatten() {
+            if transno.epoch.0 == self.epoch && transno.lsn.0 > durable {
+                broken(&format!(
+                    "the server answers that {transno} is durable; a power cut takes all behind {durable}"
+                ));
+            }
+        }
+        if told.epoch.0 == self.epoch {
+            self.told = self.told.max(told.lsn.0);
+        }
+    }
+}
+
+fn broken(text: &str) {
+    log::broken(DURABLE, text);
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{Epoch, Lsn};
+
+    use super::*;
+
+    fn found(work: impl FnOnce(&mut Durable)) -> Option<String> {
+        log::clear();
+        let mut durable = Durable::default();
+        durable.watch();
+        durable.opened(1, LOG_BYTES - 8192);
+        work(&mut durable);
+        log::first_violation().map(|(invariant, text)| {
+            assert_eq!(invariant, DURABLE);
+            text
+        })
+    }
+
+    const BEGIN: u64 = 65_536;
+
+    fn transno(lsn: u64) -> Transno {
+        Transno { epoch: Epoch(1), lsn: Lsn(lsn) }
+    }
+
+    fn submit(durable: &mut Durable, id: u64, offset: u64, bytes: &[u8]) {
+        durable.on_meta(DiskEvent::Submitted { id, node: ("mds", 1), offset, bytes });
+    }
+
+    /// A write of a group of this epoch at this position, up to the end of a block.
+    fn group(durable: &mut Durable, id: u64, epoch: u32, lsn: u64) {
+        let mut bytes = vec![0; 4096];
+        bytes[4..8].copy_from_slice(b"RBLG");
+        bytes[8..16].copy_from_slice(&lsn.to_le_bytes());
+        bytes[20..24].copy_from_slice(&epoch.to_le_bytes());
+        submit(durable, id, BEGIN + lsn % LOG_BYTES, &bytes);
+    }
+
+    fn flush(durable: &mut Durable, ids: &[u64]) {
+        durable.on_meta(DiskEvent::Stable { ids });
+    }
+
+    #[test]
+    fn what_is_told_durable_must_be_on_the_device_also_where_a_lap_ends() {
+        let lap = LOG_BYTES;
+        let told = |covered: &[u64], upto: u64| {
+            found(|durable| {
+                group(durable, 1, 1, lap - 8192);
+                flush(durable, &[1]);
+                // The rest of a group comes before its beginning.
+                submit(durable, 2, BEGIN, &[1; 4096]);
+                group(durable, 3, 1, lap - 4096);
+                flush(durable, covered);
+                durable.answers(transno(upto), None);
+            })
+        };
+        assert_eq!(told(&[2, 3], lap + 4096), None);
+        assert_eq!(told(&[], lap - 4096), None);
+        for (covered, upto) in [(vec![3], lap + 1), (vec![2], lap - 1), (vec![2, 3], lap + 4097)] {
+            assert!(told(&covered, upto).is_some_and(|text| text.contains("power cut")));
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_durable_is_and_what_was_told_to_be_is_there_for_the_next_server() {
+        let at = LOG_BYTES - 8192;
+        let next = |end: u64| {
+            found(|durable| {
+                group(durable, 1, 1, at);
+                flush(durable, &[1]);
+                durable.answers(transno(at + 4096), Some(transno(at + 4096)));
+                // Written, and not heard of.
+                group(durable, 2, 1, at + 4096);
+                durable.opened(2, end);
+                group(durable, 3, 2, at + 4096);
+                flush(durable, &[3]);
+                durable.opened(3, at + 8192);
+            })
+        };
+        assert_eq!(next(at + 4096), None);
+        assert!(next(at).is_some_and(|text| text.contains("as was told")));
+        assert!(next(at + 8192).is_some_and(|text| text.contains("of epoch 2 begins")));
+        let its = found(|durable| {
+            group(durable, 1, 1, at);
+            durable.answers(transno(at), Some(transno(at + 100)));
+        });
+        assert!(its.is_some());
+    }
+}

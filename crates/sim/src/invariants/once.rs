@@ -1,0 +1,116 @@
+//! Invariant 8: an operation that was acknowledged once and replayed happens once.
+//!
+//! Whatever a client asks for has a number, of its request's slot and sequence and of the operation in it, which it keeps when it is sent
+//! again or replayed. Looked at whenever a transaction of the store does what an operation asks for:
+//! - what such a number asks for is done once, unless the transaction that did it was lost with its server;
+//! - of a commit that is done in parts, each part is behind those before it, and nothing comes after the last.
+//!
+//! That what was acknowledged and lost with its server is done again, and in the order of then, is told by what applications see: the
+//! model knows it.
+
+use std::collections::BTreeMap;
+
+use mds::Executed;
+use types::{ClientId, Transno};
+
+use crate::log;
+
+/// The invariant.
+pub(crate) const ONCE: &str = "8: what was acknowledged once and replayed happens once";
+
+/// Requests of one slot that are remembered.
+const REQUESTS: usize = 256;
+
+/// How far an operation came, each time a transaction did something for it.
+type Done = Vec<(Option<u32>, Transno)>;
+
+/// What is remembered: of each client's slot the newest requests.
+#[derive(Default)]
+pub(crate) struct Once {
+    slots: BTreeMap<(ClientId, u16), BTreeMap<(u32, u8), Done>>,
+}
+
+impl Once {
+    /// A server has opened the metadata, whose log goes on at `end`: what was behind it was lost.
+    pub(crate) fn opened(&mut self, end: u64) {
+        for done in self.slots.values_mut().flat_map(BTreeMap::values_mut) {
+            done.retain(|(_, transno)| transno.lsn.0 <= end);
+        }
+    }
+
+    /// A transaction did something.
+    pub(crate) fn executed(&mut self, executed: Executed) {
+        let Executed { client, request: (slot, seq), index, edits, transno } = executed;
+        let operations = self.slots.entry((client, slot)).or_default();
+        let done = operations.entry((seq, index)).or_default();
+        if let Some((before, first)) = done.last()
+            && before.is_none_or(|before| edits.is_some_and(|edits| edits <= before))
+        {
+            let far =
+                |edits: Option<u32>| edits.map_or("whole".into(), |n| format!("up to edit {n}"));
+            log::broken(
+                ONCE,
+                &format!(
+                    "operation {index} of request {slot}/{seq} of client {client} is done {} by {transno}; it was done {} by {first}",
+                    far(edits),
+                    far(*before)
+                ),
+            );
+        }
+        done.push((edits, transno));
+        while operations.len() > REQUESTS {
+            operations.pop_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{Epoch, Lsn};
+
+    use super::*;
+
+    fn at(seq: u32, edits: Option<u32>, lsn: u64) -> Executed {
+        let transno = Transno { epoch: Epoch(1), lsn: Lsn(lsn) };
+        Executed { client: ClientId(3), request: (2, seq), index: 0, edits, transno }
+    }
+
+    fn found(work: impl FnOnce(&mut Once)) -> bool {
+        log::clear();
+        work(&mut Once::default());
+        log::first_violation().is_some_and(|(invariant, text)| {
+            assert_eq!(invariant, ONCE);
+            text.contains("request 2/7 of client 3")
+        })
+    }
+
+    #[test]
+    fn what_is_done_twice_is_told_unless_it_was_lost_meanwhile() {
+        let twice = |end: Option<u64>| {
+            found(|once| {
+                once.executed(at(6, None, 90));
+                once.executed(at(7, None, 100));
+                end.into_iter().for_each(|end| once.opened(end));
+                once.executed(at(7, None, 110));
+            })
+        };
+        assert!(twice(None));
+        assert!(twice(Some(100)));
+        assert!(!twice(Some(99)));
+    }
+
+    #[test]
+    fn the_parts_of_a_commit_come_one_behind_the_other() {
+        let parts = |parts: &[Option<u32>]| {
+            found(|once| {
+                for (nth, part) in parts.iter().enumerate() {
+                    once.executed(at(7, *part, nth as u64));
+                }
+            })
+        };
+        assert!(!parts(&[Some(4), Some(9), None]));
+        assert!(parts(&[Some(4), Some(4)]));
+        assert!(parts(&[Some(9), Some(4)]));
+        assert!(parts(&[None, Some(4)]));
+    }
+}
