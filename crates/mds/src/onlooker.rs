@@ -36,9 +36,9 @@ pub struct Executed {
 
 /// See the module. Each is told what it wants to know of.
 pub trait Onlooker {
-    /// An operation of a client took effect.
-    fn took_effect(&self, client: ClientId, op: &Op) {
-        let _ = (client, op);
+    /// An operation of a client took effect, by this transaction if it changed what is kept.
+    fn took_effect(&self, client: ClientId, op: &Op, transno: Option<Transno>) {
+        let _ = (client, op, transno);
     }
 
     /// A transaction of the store did what an operation asks for, or a part of it.

@@ -215,7 +215,7 @@ impl Work {
             match self.atomically().await {
                 Ok(mut replies) => {
                     for (index, reply) in replies.iter_mut().enumerate() {
-                        self.took_effect(index, &self.request.ops[index]);
+                        self.took_effect(index, &self.request.ops[index], Transno::ZERO);
                         self.note_leases(index, reply);
                     }
                     self.results.extend(replies.into_iter().map(Ok));
@@ -241,6 +241,12 @@ impl Work {
     fn note_leases(&self, index: usize, reply: &mut OpReply) {
         if self.request.replay.is_none() && self.kept_outcome(index).is_none() {
             note_leases(&self.server, &self.session, reply);
+            // The right may be there by another answer, which waits for what this one tells in passing and does not wait for.
+            each_leased(reply, &mut |leased| {
+                if !self.waits_for_attr(leased.attr.ino) {
+                    leased.rights -= Rights::ATTR;
+                }
+            });
         }
     }
 
@@ -266,6 +272,7 @@ impl Work {
             return Err(*fault);
         }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
+        let before = self.last;
         let result = match ops::cost(&op) {
             Some(cost) if self.client() != ClientId(0) => {
                 let mut run =
@@ -278,18 +285,20 @@ impl Work {
             _ => self.other(index, &op).await,
         };
         if result.is_ok() {
-            self.took_effect(index, &op);
+            self.took_effect(index, &op, before);
         }
         self.request.ops[index] = op;
         result
     }
 
-    /// Tells who looks on, unless it took effect before the server restarted.
-    fn took_effect(&self, index: usize, op: &Op) {
+    /// Tells who looks on, unless it took effect before the server restarted. The request's last transaction was
+    /// `before` until then.
+    fn took_effect(&self, index: usize, op: &Op, before: Transno) {
         if let Some(onlooker) = &self.server.config.onlooker
             && self.kept_outcome(index).is_none()
         {
-            onlooker.took_effect(self.client(), op);
+            let transno = (self.last > before).then_some(self.last);
+            onlooker.took_effect(self.client(), op, transno);
         }
     }
 

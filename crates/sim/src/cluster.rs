@@ -19,7 +19,7 @@ use store::{
 };
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Uuid};
+use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Transno, Uuid};
 
 use crate::invariants::Checks;
 use crate::log;
@@ -115,8 +115,8 @@ pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
 /// Is told that the server is about to be killed.
 pub type OnKill = Box<dyn Fn()>;
 
-/// Takes the number of a client and what the server applied for it.
-pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op)>;
+/// Takes the number of a client, what the server applied for it, and by which transaction, if it changed what is kept.
+pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op, Option<Transno>)>;
 
 /// Who looks on at the server.
 struct Eyes {
@@ -125,9 +125,9 @@ struct Eyes {
 }
 
 impl Onlooker for Eyes {
-    fn took_effect(&self, client: ClientId, op: &proto::mds::Op) {
+    fn took_effect(&self, client: ClientId, op: &proto::mds::Op, transno: Option<Transno>) {
         if let Some(tell) = &*self.applied.borrow() {
-            tell(client.0, op);
+            tell(client.0, op, transno);
         }
     }
 

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use client::{ClientStatus, Edited};
 use env::sim::DiskAction;
-use types::{Duration, Fault, Ino, Instant};
+use types::{Duration, Fault, Ino, Instant, Transno};
 
 use crate::cluster::{Cluster, Eviction, LEASE, SERVER};
 use crate::history::History;
@@ -234,9 +234,9 @@ impl Fleet {
         };
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
         let this = Rc::downgrade(&self.0);
-        let tell = move |client, op: &proto::mds::Op| {
+        let tell = move |client, op: &proto::mds::Op, transno| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).applied(client, op);
+                Fleet(inner).applied(client, op, transno);
             }
         };
         *self.0.cluster.applied.borrow_mut() = Some(Box::new(tell));
@@ -288,6 +288,7 @@ impl Fleet {
                 connected => break (connected?, begun),
             }
         };
+        inner.cluster.checks.runs(&inner.cluster, index, &name);
         let (history, tags) = (inner.history.clone(), inner.tags.clone());
         let mount = Mount::new((index, slot), (client, caches), env, history, tags);
         if inner.script.kills {
@@ -547,14 +548,15 @@ impl Fleet {
     }
 
     /// The server says that it applied this for a client.
-    fn applied(&self, client: u64, op: &proto::mds::Op) {
+    fn applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
         let members = self.0.members.borrow();
         let living = members.iter().filter(|member| member.session.client == client);
         let living = living.filter_map(|member| Some(member.mount.as_ref()?.index)).next();
         let dead = self.0.dead.borrow();
         let dead = dead.iter().find(|dead| dead.session.client == client).map(|dead| dead.index);
         if let Some(index) = living.or(dead) {
-            self.0.history.applied(index, op);
+            let applied = self.0.history.applied(index, op, transno);
+            self.0.cluster.checks.applied(index, op, &applied);
         }
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use client::Edited;
 use env::sim::SimRng;
-use types::{Fault, FileKind, Ino};
+use types::{Fault, FileKind, Ino, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::log;
@@ -77,6 +77,9 @@ impl Inner {
             for byte in format!("{call:?}").bytes() {
                 self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
+            if let Some(looks) = &self.looks {
+                looks(&call);
+            }
             self.calls.push(call);
         }
     }
@@ -100,6 +103,21 @@ struct Inner {
     failed_until: u64,
     /// Tells of what there is little.
     space: Option<LookForSpace>,
+    /// Is told of every step that ends.
+    looks: Option<LookAtEnds>,
+}
+
+/// Takes a step that has ended.
+pub type LookAtEnds = Box<dyn Fn(&Call)>;
+
+/// What the server applied for a client.
+pub struct Applied {
+    /// Position.
+    pub at: u64,
+    /// The step that asked for it, if one is known.
+    pub step: Option<Op>,
+    /// The transaction that did it, if it changed what is kept.
+    pub transno: Option<Transno>,
 }
 
 /// Tells of what there is little now.
@@ -323,6 +341,11 @@ impl History {
         self.happened(client, op);
     }
 
+    /// From here on it is told of every step that ends.
+    pub fn look_at_ends(&self, looks: LookAtEnds) {
+        self.0.borrow_mut().looks = Some(looks);
+    }
+
     /// From here on it is known when there is little space.
     pub fn look_for_space(&self, space: LookForSpace) {
         self.0.borrow_mut().space = Some(space);
@@ -335,16 +358,23 @@ impl History {
 
     /// The server says that it applied this for a client. Of several steps that may have asked for it, it is that of
     /// the one of which nothing was said yet, and of these of the one that began first.
-    pub fn applied(&self, client: usize, asked: &proto::mds::Op) {
+    pub fn applied(
+        &self,
+        client: usize,
+        asked: &proto::mds::Op,
+        transno: Option<Transno>,
+    ) -> Applied {
         let mut guard = self.0.borrow_mut();
         let inner = &mut *guard;
         inner.next();
         let now = inner.events;
         let waiting = inner.waiting.values_mut().chain(&mut inner.cut_short);
         let fitting = waiting.filter(|it| it.client == client && witness::asked_for(&it.op, asked));
-        if let Some(waiting) = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)) {
+        let step = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)).map(|waiting| {
             waiting.applied = Some(now);
-        }
+            waiting.op.clone()
+        });
+        Applied { at: now, step, transno }
     }
 
     /// A client says that it changes the content of a file. What is written in several pieces is written with the last.
@@ -370,8 +400,9 @@ impl History {
     /// Takes all that has ended, in the order of the ends, and what this client's end cut short.
     pub fn take(&self) -> Vec<Call> {
         let mut inner = self.0.borrow_mut();
-        // It holds the cluster.
+        // They hold the cluster.
         inner.space = None;
+        inner.looks = None;
         std::mem::take(&mut inner.calls)
     }
 

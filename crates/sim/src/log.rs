@@ -106,6 +106,11 @@ pub fn at(position: u64) {
     });
 }
 
+/// The position that the history has come to.
+pub fn position() -> u64 {
+    POSITION.get()
+}
+
 /// One line.
 pub fn line(text: &str) {
     LOG.with(|log| {

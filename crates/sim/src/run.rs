@@ -388,7 +388,7 @@ async fn safety_and_healing(
         plan.processes,
         plan.operations_each(),
     );
-    invariants::look_at_clients(&cluster, &fleet);
+    invariants::look_at_clients(&cluster, &fleet, &history);
     fleet.start().await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {

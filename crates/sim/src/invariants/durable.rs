@@ -1,19 +1,27 @@
-//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is.
+//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is, and so is what one client has
+//! seen of another's work.
 //!
 //! What the metadata device keeps of the log is followed write by write and flush by flush, whatever the server says of it. So
 //! - no answer of the server says of more of the log that it is durable than the device would keep if it lost its power at
 //!   that moment; nor does one to a request that is to be durable leave before its transaction is;
-//! - no server begins with less of the log than any before it has said to be durable, nor with what is not stable itself.
+//! - no server begins with less of the log than any before it has said to be durable, nor with what is not stable itself;
+//! - when an application is told of a name or of attributes, what other clients had changed of these before it asked is
+//!   durable, whoever of them, or the server, dies next;
+//! - when `fsync` or `syncfs` succeeds, what its client had written to blocks of the file (`syncfs`: of any) before it was asked is
+//!   stable on the data device. A newer write of the same block that is stable will do, and what the device has failed is
+//!   told in other ways.
 //!
-//! What clients then read after a loss, what one has seen of another's work, and content, tell the model.
+//! Not looked at here: whether `fsync` left something that was never written, and what of a name or of attributes was changed
+//! beside what an operation names (the link count of what is removed). What a client then reads after a loss tells the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use env::sim::DiskEvent;
-use types::Transno;
+use types::{Ino, Transno};
 
-use super::epochs;
+use super::{Node, Place, epochs, is_of};
+use crate::call::{At, Call, Op, Outcome};
 use crate::cluster::LOG_BYTES;
 use crate::log;
 
@@ -93,6 +101,47 @@ fn behind(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
     }
 }
 
+/// What may be changed by one client and seen by another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Unit {
+    Name(At),
+    Attr(Ino),
+}
+
+/// What an operation changes or tells of.
+fn units(op: &Op) -> Vec<Unit> {
+    match *op {
+        Op::Lookup(at)
+        | Op::Make(at, _)
+        | Op::Symlink(at, _)
+        | Op::Create { at, .. }
+        | Op::Unlink(at)
+        | Op::Rmdir(at) => vec![Unit::Name(at)],
+        Op::Rename { from, to, .. } => vec![Unit::Name(from), Unit::Name(to)],
+        Op::Link(ino, at) => vec![Unit::Attr(ino), Unit::Name(at)],
+        Op::GetAttr(ino)
+        | Op::GetXattr(ino)
+        | Op::SetMode(ino, _)
+        | Op::SetOwner { ino, .. }
+        | Op::SetXattr(ino, _) => vec![Unit::Attr(ino)],
+        _ => Vec::new(),
+    }
+}
+
+/// The newest change that a client made.
+struct Change {
+    /// Position in the history.
+    at: u64,
+    transno: Transno,
+}
+
+/// A write of the data device that is not stable.
+struct Loose {
+    node: Node,
+    /// Position in the history at which it was submitted.
+    at: u64,
+}
+
 /// What is remembered.
 #[derive(Default)]
 pub(crate) struct Durable {
@@ -103,6 +152,9 @@ pub(crate) struct Durable {
     told: u64,
     /// The epoch of the server that opened the metadata last.
     epoch: u32,
+    changes: BTreeMap<Unit, BTreeMap<usize, Change>>,
+    /// Writes of each data block, by their numbers.
+    loose: BTreeMap<u64, BTreeMap<u64, Loose>>,
 }
 
 impl Durable {
@@ -141,6 +193,7 @@ impl Durable {
         }
         self.epoch = epoch;
         self.told = end;
+        self.changes.clear();
     }
 
     /// The server answers that all up to `told` is durable; with `its` also that this transaction is.
@@ -160,6 +213,95 @@ impl Durable {
             self.told = self.told.max(told.lsn.0);
         }
     }
+
+    /// A client has changed what this step names.
+    pub(crate) fn changed(&mut self, client: usize, at: u64, op: &Op, transno: Transno) {
+        for unit in units(op) {
+            self.note(client, at, unit, transno);
+        }
+    }
+
+    /// A client has committed what it did to a file.
+    pub(crate) fn committed(&mut self, client: usize, at: u64, ino: Ino, transno: Transno) {
+        self.note(client, at, Unit::Attr(ino), transno);
+    }
+
+    fn note(&mut self, client: usize, at: u64, unit: Unit, transno: Transno) {
+        self.changes.entry(unit).or_default().insert(client, Change { at, transno });
+    }
+
+    /// An application was told this.
+    pub(crate) fn ended(&mut self, call: &Call) {
+        if matches!(call.outcome, None | Some(Outcome::Failed(_))) {
+            return;
+        }
+        let durable = self.log.durable();
+        for unit in units(&call.op) {
+            let Some(changes) = self.changes.get_mut(&unit) else { continue };
+            changes.retain(|_, change| change.transno.lsn.0 > durable);
+            let seen = |of: &(&usize, &Change)| *of.0 != call.client && of.1.at < call.begun;
+            if let Some((other, change)) = changes.iter().find(seen) {
+                broken(&format!(
+                    "{}: c{other} had changed {unit:?} by {} [{}]; a power cut takes all behind {durable}",
+                    call.line(),
+                    change.transno,
+                    change.at
+                ));
+            }
+            if changes.is_empty() {
+                self.changes.remove(&unit);
+            }
+        }
+    }
+
+    /// A write to the data device is under way.
+    pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
+        let at = log::position();
+        for block in blocks {
+            let loose = Loose { node: (node.to_owned(), run), at };
+            self.loose.entry(block).or_default().insert(id, loose);
+        }
+    }
+
+    /// A flush of the data device has made a write of these blocks stable.
+    pub(crate) fn stable(&mut self, id: u64, blocks: Range<u64>) {
+        for block in blocks {
+            if let Some(writes) = self.loose.get_mut(&block) {
+                *writes = writes.split_off(&(id + 1));
+                if writes.is_empty() {
+                    self.loose.remove(&block);
+                }
+            }
+        }
+    }
+
+    /// The data device is another one, all of which is stable.
+    pub(crate) fn data_replaced(&mut self) {
+        self.loose.clear();
+    }
+
+    /// The data device has failed a write or a flush of this node: what it had written is no longer to be stable, and it tells that.
+    pub(crate) fn failed(&mut self, (node, run): (&str, u32)) {
+        let its = |loose: &Loose| loose.node.0 == node && loose.node.1 == run;
+        for writes in self.loose.values_mut() {
+            writes.retain(|_, loose| !its(loose));
+        }
+        self.loose.retain(|_, writes| !writes.is_empty());
+    }
+
+    /// A client at this place is told that all is durable that it had written of a file, or of all, before `begun`; `is_its` tells whether a block
+    /// is one that is meant.
+    pub(crate) fn synced(&self, call: &Call, place: &Place, is_its: impl Fn(u64) -> bool) {
+        for (block, writes) in &self.loose {
+            let older = |of: &Loose| of.at < call.begun && is_of(&of.node, place);
+            if writes.values().any(older) && is_its(*block) {
+                broken(&format!(
+                    "{}: it had written block {block} of the data zone before that, and no flush has made this stable",
+                    call.line()
+                ));
+            }
+        }
+    }
 }
 
 fn broken(text: &str) {
@@ -168,7 +310,7 @@ fn broken(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use types::{Epoch, Lsn};
+    use types::{Epoch, FileKind, Lsn};
 
     use super::*;
 
@@ -252,5 +394,69 @@ mod tests {
             durable.answers(transno(at), Some(transno(at + 100)));
         });
         assert!(its.is_some());
+    }
+
+    const AT: At = At { dir: Ino::ROOT, name: 3 };
+
+    fn call(client: usize, op: Op, begun: u64) -> Call {
+        let outcome = Some(Outcome::Done);
+        Call { client, op, outcome, guessed: false, applied: None, begun, ended: begun + 1 }
+    }
+
+    #[test]
+    fn what_another_changed_before_one_asked_is_durable_before_one_is_told() {
+        let at = LOG_BYTES - 8192;
+        let told = |client: usize, op: Op, begun: u64, flushed: bool| {
+            found(|durable| {
+                group(durable, 1, 1, at);
+                durable.changed(1, 10, &Op::Make(AT, FileKind::Regular), transno(at + 90));
+                durable.committed(1, 10, Ino(7), transno(at + 100));
+                if flushed {
+                    flush(durable, &[1]);
+                }
+                durable.ended(&call(client, op, begun));
+            })
+            .is_some()
+        };
+        assert!(told(2, Op::Lookup(AT), 11, false));
+        assert!(told(2, Op::GetAttr(Ino(7)), 11, false));
+        assert!(!told(2, Op::Lookup(AT), 11, true));
+        assert!(!told(2, Op::Lookup(AT), 9, false), "it may have been told of before");
+        assert!(!told(1, Op::Lookup(AT), 11, false), "its own");
+        assert!(!told(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
+    }
+
+    #[test]
+    fn what_a_client_had_written_is_stable_when_it_is_told_so() {
+        let synced = |work: &dyn Fn(&mut Durable)| {
+            found(|durable| {
+                log::at(5);
+                durable.submitted(1, ("c0", 4), 7..8);
+                work(durable);
+                let place = ("c0".to_owned(), Some(4));
+                durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == 7);
+            })
+            .is_some()
+        };
+        assert!(synced(&|_| {}));
+        assert!(!synced(&|durable| durable.stable(1, 7..8)));
+        assert!(!synced(&|durable| {
+            durable.submitted(2, ("c0", 4), 7..8);
+            durable.stable(2, 7..8);
+        }));
+        let other = |node: (&str, u32), block: u64, at: u64| {
+            found(|durable| {
+                log::at(at);
+                durable.submitted(1, node, block..block + 1);
+                let place = ("c0".to_owned(), Some(4));
+                durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == 7);
+            })
+            .is_some()
+        };
+        assert!(other(("c0", 4), 7, 5));
+        assert!(!other(("c0", 3), 7, 5), "an earlier run");
+        assert!(!other(("c1", 4), 7, 5));
+        assert!(!other(("c0", 4), 8, 5), "of no file");
+        assert!(!other(("c0", 4), 7, 7), "later");
     }
 }

@@ -23,8 +23,10 @@ use mds::{Executed, Pointed};
 use proto::mds::Reply;
 use types::{ClientId, Transno};
 
+use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
+use crate::history::{Applied, History};
 use crate::{cluster, fleet, log, mount, rot, run, space};
 
 /// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs` has a bug
@@ -76,6 +78,8 @@ struct Inner {
     durable: RefCell<durable::Durable>,
     once: RefCell<once::Once>,
     recovery: RefCell<recovery::Recovery>,
+    /// Where each client of the history runs.
+    places: RefCell<BTreeMap<usize, Place>>,
     /// What the data device has failed to each node since what runs there began.
     failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
 }
@@ -99,6 +103,17 @@ impl Checks {
         self.0.durable.borrow_mut().answers(reply.last_committed, its);
     }
 
+    /// The server has applied what a client of the history asked for.
+    pub(crate) fn applied(&self, client: usize, asked: &proto::mds::Op, applied: &Applied) {
+        let Some(transno) = applied.transno else { return };
+        let mut durable = self.0.durable.borrow_mut();
+        if let proto::mds::Op::Commit { ino, .. } = asked {
+            durable.committed(client, applied.at, *ino, transno);
+        } else if let Some(op) = &applied.step {
+            durable.changed(client, applied.at, op, transno);
+        }
+    }
+
     /// A server has opened the metadata, whose log goes on from there.
     pub(crate) fn opened(&self, cluster: &Cluster, from: Transno) {
         let (epoch, end) = (from.epoch.0, from.lsn.0);
@@ -112,6 +127,12 @@ impl Checks {
     /// What runs on a node begins there.
     pub(crate) fn begins(&self, node: &str) {
         self.0.failed.borrow_mut().remove(node);
+    }
+
+    /// This client of the history runs at present on that node.
+    pub(crate) fn runs(&self, cluster: &Cluster, client: usize, node: &str) {
+        let place = (node.to_owned(), cluster.world.run_of(node));
+        self.0.places.borrow_mut().insert(client, place);
     }
 
     /// Has the data device failed a node such an action, since what runs there began?
@@ -128,11 +149,31 @@ impl Checks {
     /// The data device is another one: all that it holds is stable, and who wrote it is gone.
     pub(crate) fn data_replaced(&self) {
         *self.0.stable.borrow_mut() = stable::Stable::default();
+        self.0.durable.borrow_mut().data_replaced();
     }
 
     /// The metadata device is another one: all that it holds is stable.
     pub(crate) fn meta_replaced(&self) {
         self.0.durable.borrow_mut().meta_replaced();
+    }
+
+    /// An application was told something.
+    fn ended(&self, cluster: &Cluster, call: &Call) {
+        let durable = &self.0.durable;
+        durable.borrow_mut().ended(call);
+        let places = self.0.places.borrow();
+        let (Some(Outcome::Done), Some(place)) = (&call.outcome, places.get(&call.client)) else {
+            return;
+        };
+        let owners = self.0.owners.borrow();
+        let of = |block| owners.written_of(cluster, block);
+        match call.op {
+            Op::Fsync(ino, _) => {
+                durable.borrow().synced(call, place, |block| of(block) == Some(ino));
+            }
+            Op::SyncAll => durable.borrow().synced(call, place, |block| of(block).is_some()),
+            _ => {}
+        }
     }
 }
 
@@ -152,13 +193,17 @@ pub(crate) fn look_on(cluster: &Cluster) -> Watching {
 
 fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     match event {
-        DiskEvent::Failed { node: (node, _), action } => {
-            checks.failed.borrow_mut().entry(node.to_owned()).or_default().insert(action);
+        DiskEvent::Failed { node, action } => {
+            checks.failed.borrow_mut().entry(node.0.to_owned()).or_default().insert(action);
+            if matches!(action, DiskAction::Write | DiskAction::Flush) {
+                checks.durable.borrow_mut().failed(node);
+            }
         }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
         DiskEvent::Submitted { id, node, offset, bytes } => {
             let blocks = stable::blocks_of(offset, bytes.len() as u64);
             checks.owners.borrow_mut().submitted(cluster, node, blocks.clone());
+            checks.durable.borrow_mut().submitted(id, node, blocks.clone());
             checks.stable.borrow_mut().submitted(id, node, blocks);
         }
         DiskEvent::Completed { id } => {
@@ -166,7 +211,14 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
             let owners = checks.owners.borrow_mut().completed(cluster, (&node, run), blocks);
             checks.stable.borrow_mut().completed(id, &owners);
         }
-        DiskEvent::Stable { ids } => checks.stable.borrow_mut().stable(ids),
+        DiskEvent::Stable { ids } => {
+            let (mut durable, mut stable) =
+                (checks.durable.borrow_mut(), checks.stable.borrow_mut());
+            for id in ids {
+                stable.write(*id).into_iter().for_each(|(_, blocks)| durable.stable(*id, blocks));
+            }
+            stable.stable(ids);
+        }
     }
 }
 
@@ -174,8 +226,11 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
 /// of them each time would take most of its time.
 const LEASES_AN_EVENT: usize = 32;
 
-/// From here on clients, and what they rely on, are looked at whenever something happens that an application sees.
-pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet) {
+/// From here on clients, what they rely on, and what their applications are told, are looked at whenever something happens that an
+/// application sees.
+pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
+    let of = cluster.clone();
+    history.look_at_ends(Box::new(move |call| of.checks.ended(&of, call)));
     let (cluster, fleet) = (cluster.clone(), fleet.weak());
     let (events, leases) = (Cell::new(0), Cell::new(0));
     log::on_event(Box::new(move || {

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use mds::{Ledger, Pointed, Standing};
 use store::{ALL_FILES, Owner, Stop, Txn};
-use types::{ClientId, FileBlock, Ino, PagBlock};
+use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
 use super::{Place, is_of};
 use crate::cluster::{Cluster, ZONE};
@@ -131,6 +131,17 @@ impl Owners {
             .collect()
     }
 
+    /// Of which file is a block a written part? `None` also where that cannot be told.
+    pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
+        let ino = self.files.get(&block).copied()?;
+        let written = cluster.look(|txn| {
+            let there = txn.attr(ino)?.is_some();
+            let all = if there { txn.layout(ino, FileBlock(0), MANY)? } else { Vec::new() };
+            Ok(all.iter().any(|of| of.state == ExtentState::Written && holds(of, block)))
+        });
+        written?.then_some(ino)
+    }
+
     fn find(&self, cluster: &Cluster, block: u64) -> Option<Of> {
         let ino = self.files.get(&block).copied();
         cluster.look(|txn| {
@@ -156,8 +167,12 @@ fn place(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<(Ino, FileBlo
         return Ok(None);
     }
     let all = txn.layout(ino, FileBlock(0), MANY)?;
-    let has = all.iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block));
+    let has = all.iter().find(|of| holds(of, block));
     Ok(has.map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))))
+}
+
+fn holds(extent: &Extent, block: u64) -> bool {
+    (extent.addr.0..extent.addr.0 + extent.len).contains(&block)
 }
 
 /// What is wrong with a write by one of these clients to such a block.
