@@ -34,25 +34,17 @@ pub struct Executed {
     pub transno: Transno,
 }
 
-/// See the module. Each is told what it wants to know of.
+/// See the module.
 pub trait Onlooker {
     /// An operation of a client took effect, by this transaction if it changed what is kept.
-    fn took_effect(&self, client: ClientId, op: &Op, transno: Option<Transno>) {
-        let _ = (client, op, transno);
-    }
+    fn took_effect(&self, client: ClientId, op: &Op, transno: Option<Transno>);
 
     /// A transaction of the store did what an operation asks for, or a part of it.
-    fn executed(&self, executed: Executed) {
-        let _ = executed;
-    }
+    fn executed(&self, executed: Executed);
 
     /// A commit is executed. It is told within the transaction, which may begin anew: then it is told again.
-    fn commits(&self, pointed: &Pointed<'_>) {
-        let _ = pointed;
-    }
+    fn commits(&self, pointed: &Pointed<'_>);
 
     /// An answer leaves; with `durable` it says that all of the client's work up to its number is durable.
-    fn answers(&self, client: ClientId, reply: &Reply, durable: bool) {
-        let _ = (client, reply, durable);
-    }
+    fn answers(&self, client: ClientId, reply: &Reply, durable: bool);
 }

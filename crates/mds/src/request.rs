@@ -91,15 +91,6 @@ pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpR
     }
 }
 
-/// Notes what rights the client has on what was just read, and as of which grant or recall.
-fn note_leases(server: &Server, session: &Session, reply: &mut OpReply) {
-    let leases = server.leases.borrow();
-    each_leased(reply, &mut |leased| {
-        let held = leases.held(session.client, leased.attr.ino);
-        (leased.rights, leased.seq) = (held.rights, held.seq);
-    });
-}
-
 /// All attributes with leases that a reply tells.
 fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
     match reply {
@@ -237,17 +228,18 @@ impl Work {
         }
     }
 
-    /// What is told again was read at another time: no right goes with it.
+    /// Notes what rights the client has on what was just read, and as of which grant or recall. What is told again was
+    /// read at another time: no right goes with it.
     fn note_leases(&self, index: usize, reply: &mut OpReply) {
-        if self.request.replay.is_none() && self.kept_outcome(index).is_none() {
-            note_leases(&self.server, &self.session, reply);
-            // The right may be there by another answer, which waits for what this one tells in passing and does not wait for.
-            each_leased(reply, &mut |leased| {
-                if !self.waits_for_attr(leased.attr.ino) {
-                    leased.rights -= Rights::ATTR;
-                }
-            });
+        if self.request.replay.is_some() || self.kept_outcome(index).is_some() {
+            return;
         }
+        let leases = self.server.leases.borrow();
+        each_leased(reply, &mut |leased| {
+            let held = leases.held(self.client(), leased.attr.ino);
+            // The right may be there by another answer, which waits for what this one tells in passing.
+            (leased.rights, leased.seq) = (self.believable(leased.attr.ino, held.rights), held.seq);
+        });
     }
 
     /// All operations in one transaction.
@@ -695,6 +687,14 @@ impl Work {
         changed <= self.wait.max(self.server.mfs.last_committed())
     }
 
+    /// These rights, without the one to attributes if that is nothing to keep.
+    fn believable(&self, ino: Ino, rights: Rights) -> Rights {
+        match rights.contains(Rights::ATTR) && !self.waits_for_attr(ino) {
+            true => rights - Rights::ATTR,
+            false => rights,
+        }
+    }
+
     fn rest_on(&mut self, reads: &[Unit]) {
         let recent = self.server.recent.borrow();
         if recent.is_empty() || planted(Bug::ReplyGateSkipped) {
@@ -741,10 +741,7 @@ impl Work {
                 {
                     continue;
                 }
-                let mut rights = leases.grantable(client, ino, rights);
-                if rights.contains(Rights::ATTR) && !self.waits_for_attr(ino) {
-                    rights -= Rights::ATTR;
-                }
+                let rights = self.believable(ino, leases.grantable(client, ino, rights));
                 granted |= !leases.rights(client, ino).contains(rights);
                 leases.grant(client, ino, rights);
             }

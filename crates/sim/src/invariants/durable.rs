@@ -289,8 +289,8 @@ impl Durable {
         self.loose.retain(|_, writes| !writes.is_empty());
     }
 
-    /// A client at this place is told that all is durable that it had written of a file, or of all, before `begun`; `is_its` tells whether a block
-    /// is one that is meant.
+    /// A client at this place is told that what it had written before it asked is durable; `is_its` tells whether a block is
+    /// one that is meant.
     pub(crate) fn synced(&self, call: &Call, place: &Place, is_its: impl Fn(u64) -> bool) {
         for (block, writes) in &self.loose {
             let older = |of: &Loose| of.at < call.begun && is_of(&of.node, place);

@@ -1,5 +1,5 @@
-//! One module for each invariant. But for `views` and `recovery` they look while the cluster runs, at the moment at which what they
-//! look at could break.
+//! One module for each invariant, or for several that one look shows. But for `views` they look while the cluster runs, at the moment at
+//! which what they look at could break.
 //!
 //! Invariants:
 //! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);

@@ -134,12 +134,8 @@ impl Owners {
     /// Of which file is a block a written part? `None` also where that cannot be told.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
         let ino = self.files.get(&block).copied()?;
-        let written = cluster.look(|txn| {
-            let there = txn.attr(ino)?.is_some();
-            let all = if there { txn.layout(ino, FileBlock(0), MANY)? } else { Vec::new() };
-            Ok(all.iter().any(|of| of.state == ExtentState::Written && holds(of, block)))
-        });
-        written?.then_some(ino)
+        let extent = cluster.look(|txn| extent_of(txn, ino, block))??;
+        (extent.state == ExtentState::Written).then_some(ino)
     }
 
     fn find(&self, cluster: &Cluster, block: u64) -> Option<Of> {
@@ -147,7 +143,8 @@ impl Owners {
         cluster.look(|txn| {
             let owner = txn.owner(ZONE, PagBlock(block))?;
             let file = match (owner, ino) {
-                (Owner::Mapped, Some(ino)) => place(txn, ino, block)?,
+                (Owner::Mapped, Some(ino)) => extent_of(txn, ino, block)?
+                    .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
                 _ => None,
             };
             Ok(Of { owner, file })
@@ -161,18 +158,13 @@ pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
     owner.is_none_or(|owner| owner == Owner::Mapped)
 }
 
-/// Which block of the file this one is.
-fn place(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<(Ino, FileBlock)>, Stop> {
+/// The segment of the file that has this block.
+fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, Stop> {
     if txn.attr(ino)?.is_none() {
         return Ok(None);
     }
     let all = txn.layout(ino, FileBlock(0), MANY)?;
-    let has = all.iter().find(|of| holds(of, block));
-    Ok(has.map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))))
-}
-
-fn holds(extent: &Extent, block: u64) -> bool {
-    (extent.addr.0..extent.addr.0 + extent.len).contains(&block)
+    Ok(all.into_iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block)))
 }
 
 /// What is wrong with a write by one of these clients to such a block.
