@@ -486,7 +486,7 @@ SIGINT and SIGTERM end several seeds and campaigns with their summary. Kinds of 
 (SIMULATION.md says what each is): cut, partition, one-way, mute, uneven; server-kill,
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, space, damage; clock-jump, drift;
-together.
+together, pairs.
 
 A campaign is gone on with by the build of Redbud and with the options that began it, or
 with --changed.

@@ -5,7 +5,8 @@
 //! - an inode is freed only when nobody holds any right on it; it is hidden from
 //!   all operations from the moment that is decided;
 //! - who has such an inode open knows that this is wanted back: whoever got the right after the others were asked about
-//!   it, before the name was taken away, is asked then;
+//!   it, before the name was taken away, is asked then, and who gets it later, right after: the answer that tells of the
+//!   right may come to nobody, as that to a request that was sent again and had been answered;
 //! - after a restart nothing is freed before the grace has ended.
 
 use std::cell::{Cell, RefCell};
@@ -68,6 +69,15 @@ impl Freer {
             let recalls = server.leases.borrow_mut().recall_open(client, ino);
             recalls.into_iter().for_each(|recall| server.push_recall(recall));
         }
+    }
+
+    /// The client has just been given `OPEN` on the inode. If it has no name, that is wanted back.
+    pub fn opened(&self, server: &Server, client: ClientId, ino: Ino) {
+        if !self.allowed.get() || !self.open.borrow().contains(&ino) {
+            return;
+        }
+        let recall = server.leases.borrow_mut().recall_of(client, ino, Rights::OPEN);
+        recall.into_iter().for_each(|recall| server.push_recall(recall));
     }
 
     /// The inode has a name again.

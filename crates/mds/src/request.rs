@@ -710,6 +710,7 @@ impl Work {
         self.rest_on(&effects.reads);
         let (server, session, client) = (&self.server, &self.session, self.session.client);
         let mut granted = false;
+        let mut opened = Vec::new();
         {
             let mut leases = server.leases.borrow_mut();
             if !effects.drops.is_empty() {
@@ -721,6 +722,9 @@ impl Work {
             }
             for (ino, rights) in effects.grants {
                 let rights = leases.grantable(client, ino, rights);
+                if (rights - leases.rights(client, ino)).contains(Rights::OPEN) {
+                    opened.push(ino);
+                }
                 if rights.intersects(Rights::WHOLE) {
                     granted = true;
                     leases.grant_asked(client, ino, rights);
@@ -742,12 +746,18 @@ impl Work {
                     continue;
                 }
                 let rights = self.believable(ino, leases.grantable(client, ino, rights));
+                if (rights - leases.rights(client, ino)).contains(Rights::OPEN) {
+                    opened.push(ino);
+                }
                 granted |= !leases.rights(client, ino).contains(rights);
                 leases.grant(client, ino, rights);
             }
         }
         if granted {
             session.mark_granting(self.request.slot);
+        }
+        for ino in opened {
+            server.freer.opened(server, client, ino);
         }
         if transno != Transno::ZERO {
             let mut recent = server.recent.borrow_mut();

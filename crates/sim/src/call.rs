@@ -350,6 +350,8 @@ pub enum Outcome {
     Done,
     /// The name leads there, or is missing; the made or opened inode.
     Found(Option<Ino>),
+    /// A listing has the name, with this inode and this kind.
+    Listed(Ino, FileKind),
     /// Attributes.
     Attr(Seen),
     /// Bytes.
@@ -372,6 +374,7 @@ impl std::fmt::Debug for Outcome {
             Outcome::Done => f.write_str("done"),
             Outcome::Found(Some(ino)) => write!(f, "inode {ino}"),
             Outcome::Found(None) => f.write_str("no such name"),
+            Outcome::Listed(ino, kind) => write!(f, "inode {ino}, {kind:?}"),
             Outcome::Attr(seen) => write!(
                 f,
                 "{:?} mode {:o} owner {}:{} nlink {} size {}",

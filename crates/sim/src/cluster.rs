@@ -483,7 +483,9 @@ impl Cluster {
     pub(crate) fn look<T>(&self, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Option<T> {
         let store = self.store.borrow();
         let meta = self.meta();
-        store.as_ref()?.look(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body)
+        let seen = store.as_ref()?.look(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
+        log::looked(seen.is_some());
+        seen
     }
 
     /// What is free, if a server runs and has it at hand.
@@ -510,6 +512,7 @@ impl Cluster {
     pub fn space(&self) -> String {
         let store = self.store.borrow();
         let Some(store) = store.as_ref() else { return "\n  no server runs".to_owned() };
+        let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
         let mut looked = pin!(store.run(Cost::READ, |txn| {
             let mut text = String::new();
             for zone in txn.pags()? {
@@ -521,7 +524,11 @@ impl Cluster {
                 text += &format!("\n  the pool of client {client} has {blocks}");
             }
             text += &format!("\n  quarantines {:?}", txn.quarantines()?);
-            text += &format!("\n  without a name {:?}", txn.orphans(Ino(0), 100)?);
+            for ino in txn.orphans(Ino(0), 100)? {
+                let users = leases.iter().filter(|lease| lease.ino == ino);
+                let users: Vec<_> = users.map(|lease| (lease.client, lease.rights)).collect();
+                text += &format!("\n  inode {ino} has no name, and is used by {users:?}");
+            }
             Ok(text)
         }));
         match looked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -8,13 +8,10 @@
 use env::sim::{DiskAction, DiskFault, SimDisk, SimRng};
 use types::Duration;
 
-use crate::cluster::LEASE;
 use crate::faults::Injector;
 
 /// Within it everybody knows of what failed.
-const SETTLING: Duration = Duration::from_millis(20);
-/// A device may stand still for so long: for longer than sessions and quarantines last.
-const LONG_STALL: Duration = Duration::from_secs(60);
+pub(crate) const SETTLING: Duration = Duration::from_millis(20);
 
 /// The `nth` action of a kind fails, or several from it on, or all.
 fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
@@ -48,20 +45,6 @@ impl Injector {
         disk.mend();
         self.cluster.env.sleep(SETTLING).await;
         self.cluster.devices_fail(false);
-    }
-
-    /// A device stands still for longer than sessions last: who cannot write what is recalled is evicted.
-    pub(crate) async fn stall_long(&mut self) {
-        self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
-        let data = !self.rng.one_in(2);
-        let disk = if data { self.cluster.data() } else { self.cluster.meta() };
-        disk.stall(true);
-        self.pause(LONG_STALL.as_millis() as u64).await;
-        disk.stall(false);
-        if data {
-            self.cluster.env.sleep(SETTLING).await;
-            self.history.devices_settled();
-        }
     }
 
     /// The data device fails what it is asked for a while.

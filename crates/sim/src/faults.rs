@@ -10,7 +10,7 @@ use env::sim::{SimDisk, SimRng};
 use types::{Duration, Instant};
 
 use crate::call::Op;
-use crate::cluster::{Cluster, LEASE, SERVER};
+use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::log;
@@ -67,11 +67,13 @@ pub enum Fault {
     Damage,
     /// While a fault lasts another one comes.
     Together,
+    /// While a disk stands still or a client is held up, so does the other disk, or is another client.
+    Pairs,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 23] = [
+    pub const ALL: [Fault; 24] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -95,6 +97,7 @@ impl Fault {
         Fault::ProcessKill,
         Fault::Signal,
         Fault::Together,
+        Fault::Pairs,
     ];
 
     /// May clients lose what they did?
@@ -117,8 +120,18 @@ impl Fault {
     pub fn comes(self) -> bool {
         !matches!(
             self,
-            Fault::Drift | Fault::Uneven | Fault::Space | Fault::ClusterPower | Fault::Together
+            Fault::Drift
+                | Fault::Uneven
+                | Fault::Space
+                | Fault::ClusterPower
+                | Fault::Together
+                | Fault::Pairs
         )
+    }
+
+    /// May a second one of `pairs` come while it lasts?
+    pub fn has_pairs(self) -> bool {
+        matches!(self, Fault::Stall | Fault::LongStall | Fault::Partition | Fault::OneWay)
     }
 
     /// Its name on the command line.
@@ -147,6 +160,7 @@ impl Fault {
             Fault::Space => "space",
             Fault::ClusterPower => "cluster-power",
             Fault::Together => "together",
+            Fault::Pairs => "pairs",
         }
     }
 }
@@ -168,14 +182,10 @@ impl FromStr for Fault {
     }
 }
 
-/// For so many milliseconds at most nothing passes.
-const HELD_MS: u64 = 2000;
 /// How often it is looked for a process that waits.
 const KILL_TRIES: u32 = 20;
 /// Processes killed shortly after each other, at most.
 const KILLED_MAX: u64 = 4;
-/// A client that was not held up for so long is heard.
-const BREATH: Duration = Duration::from_secs(1);
 /// Within it a client finds out that nobody answers it, and connects again.
 const MUTE: Duration = Duration::from_secs(40);
 /// One fault comes in the time of so many operations of a process, where these are spread.
@@ -198,6 +208,8 @@ pub struct Injector {
     pub kinds: Vec<Fault>,
     /// While one lasts another one may come: the chances of that.
     pub company: Option<SimRng>,
+    /// Of disks that stand still and clients that are held up there may be two: the chances of that.
+    pub pairs: Option<SimRng>,
     /// The kind that lasts.
     pub lasting: Option<Fault>,
     /// Which faults are made.
@@ -252,6 +264,7 @@ impl Injector {
             *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
             self.company = self.company.is_some().then(|| self.script.company(step));
+            self.pairs = self.pairs.is_some().then(|| self.script.pairs(step));
             self.lasting = Some(kind);
             self.strike(kind).await;
         }
@@ -267,28 +280,6 @@ impl Injector {
         self.fleet.name(slot)
     }
 
-    /// What this client says or hears is held up from here on. One time is too short to lose a session by
-    /// it; several, one right after the other, may not be.
-    fn holds_up(&mut self, slot: usize) {
-        let now = self.cluster.env.now();
-        let most = Duration::from_millis(HELD_MS);
-        let since = match self.held.get(&slot) {
-            Some(&(since, until)) if now.since(until) < BREATH => since,
-            _ => now,
-        };
-        self.held.insert(slot, (since, now));
-        if now + most > since + LEASE / 2 {
-            self.fleet.may_lose(slot, most + LEASE * 4);
-        }
-    }
-
-    fn held_up(&mut self, slot: usize) {
-        let now = self.cluster.env.now();
-        if let Some((_, until)) = self.held.get_mut(&slot) {
-            *until = now;
-        }
-    }
-
     /// How long a dead client's host needs until it mounts again.
     fn absence(&mut self) -> Duration {
         let most = [50, 2_000, 12_000][self.rng.below(3) as usize];
@@ -296,16 +287,21 @@ impl Injector {
     }
 
     pub(crate) async fn pause(&mut self, most_ms: u64) {
-        let pause = self.rng.below(most_ms * 1000);
-        let mut before = pause;
+        let pause = Duration::from_micros(self.rng.below(most_ms * 1000));
+        self.lasts(pause).await;
+    }
+
+    /// The fault at hand lasts for so long.
+    pub(crate) async fn lasts(&mut self, time: Duration) {
+        let mut before = time;
         let other = self.other_fault();
         if let (Some(company), Some(_)) = (&mut self.company, other) {
-            before = company.below(pause + 1);
+            before = Duration::from_micros(company.below(time.as_micros() as u64 + 1));
         }
-        self.cluster.env.sleep(Duration::from_micros(before)).await;
+        self.cluster.env.sleep(before).await;
         if let Some(kind) = other {
             self.strike_beside(kind);
-            self.cluster.env.sleep(Duration::from_micros(pause - before)).await;
+            self.cluster.env.sleep(time - before).await;
         }
     }
 
@@ -362,24 +358,7 @@ impl Injector {
                 let client = self.client();
                 self.cluster.world.cut(&client, SERVER);
             }
-            Fault::Partition => {
-                let slot = self.slot();
-                let client = self.fleet.name(slot);
-                self.holds_up(slot);
-                self.cluster.world.partition(&client, SERVER);
-                self.pause(HELD_MS).await;
-                self.cluster.world.heal_between(&client, SERVER);
-                self.held_up(slot);
-            }
             Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
-            Fault::Stall => {
-                let disk =
-                    if self.rng.one_in(2) { self.cluster.meta() } else { self.cluster.data() };
-                disk.stall(true);
-                self.pause(1500).await;
-                disk.stall(false);
-            }
-            Fault::LongStall => self.stall_long().await,
             Fault::ClientKill => {
                 let (slot, absence) = (self.slot(), self.absence());
                 self.fleet.kill(slot, absence);
@@ -405,16 +384,8 @@ impl Injector {
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {
                 self.lose_answers().await;
             }
-            Fault::OneWay => {
-                let slot = self.slot();
-                let client = self.fleet.name(slot);
-                self.holds_up(slot);
-                let (from, to) =
-                    if self.rng.one_in(2) { (&*client, SERVER) } else { (SERVER, &*client) };
-                self.cluster.world.block(from, to);
-                self.pause(HELD_MS).await;
-                self.cluster.world.heal_between(from, to);
-                self.held_up(slot);
+            Fault::OneWay | Fault::Partition | Fault::Stall | Fault::LongStall => {
+                self.outage(kind).await;
             }
             Fault::Mute => {
                 let slot = self.slot();
@@ -437,7 +408,7 @@ impl Injector {
             }
             // Of the whole run, see `run`.
             Fault::Drift | Fault::Uneven | Fault::Space => {}
-            Fault::ClusterPower | Fault::Together => {}
+            Fault::ClusterPower | Fault::Together | Fault::Pairs => {}
         }
     }
 

@@ -110,10 +110,18 @@ impl Whole {
         };
         for call in calls {
             match (&call.op, &call.outcome) {
-                (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
+                (
+                    Op::Lookup(at),
+                    Some(found @ (Outcome::Found(Some(ino)) | Outcome::Listed(ino, _))),
+                ) => {
                     let last = looked_up.entry(*ino).or_insert(0);
                     *last = call.begun.max(*last);
-                    unmade.entry(*ino).or_insert((*at, call.ended, None));
+                    let (_, first, kind) = unmade.entry(*ino).or_insert((*at, call.ended, None));
+                    if let Outcome::Listed(_, listed) = found
+                        && is_same(*first, call)
+                    {
+                        kind.get_or_insert(*listed);
+                    }
                 }
                 (Op::GetAttr(ino), Some(Outcome::Attr(seen))) => {
                     if let Some((_, first, kind)) = unmade.get_mut(ino)
@@ -193,7 +201,7 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
     let losses: Vec<&Call> = losses(calls).collect();
     for call in calls {
         match (&call.op, &call.outcome) {
-            (Op::Lookup(at), Some(Outcome::Found(Some(ino)))) => {
+            (Op::Lookup(at), Some(Outcome::Found(Some(ino)) | Outcome::Listed(ino, _))) => {
                 let last = seen.entry(*ino).or_default().entry(*at).or_insert(0);
                 *last = call.ended.max(*last);
                 firsts.entry(*ino).or_insert(First { client: None, ended: call.ended });

@@ -19,6 +19,16 @@ thread_local! {
     static ON_EDIT: RefCell<Option<OnEdit>> = const { RefCell::new(None) };
     static ON_EVENT: RefCell<Option<OnEvent>> = const { RefCell::new(None) };
     static VIOLATIONS: RefCell<Vec<Broken>> = const { RefCell::new(Vec::new()) };
+    static LOOKS: Cell<Looks> = const { Cell::new(Looks { seen: 0, unseen: 0 }) };
+}
+
+/// How often a checker looked into the store of the server that runs.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Looks {
+    /// And saw what there is.
+    pub seen: u64,
+    /// And could not, as a block of it was not at hand, or damaged: then nobody is accused.
+    pub unseen: u64,
 }
 
 /// Which invariant is broken, and how.
@@ -84,6 +94,18 @@ pub fn clear() {
     LOG.with(|log| log.borrow_mut().clear());
     VIOLATIONS.with(|found| found.borrow_mut().clear());
     PANIC.set(None);
+    LOOKS.set(Looks::default());
+}
+
+/// A checker looked into the store of the server that runs; did it see what there is?
+pub(crate) fn looked(saw: bool) {
+    let Looks { seen, unseen } = LOOKS.get();
+    LOOKS.set(Looks { seen: seen + u64::from(saw), unseen: unseen + u64::from(!saw) });
+}
+
+/// How often they did.
+pub(crate) fn looks() -> Looks {
+    LOOKS.get()
 }
 
 /// What a panic hook knows of a panic on this thread: the run that it ends tells it.

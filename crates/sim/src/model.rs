@@ -474,6 +474,11 @@ impl State {
             return step;
         }
         let found = self.find(at);
+        if let (Some(ino), Outcome::Listed(..)) = (found, outcome) {
+            let kind = self.nodes.get(&ino).map(|node| node.kind());
+            let listed = kind.map_or(Outcome::Found(found), |kind| Outcome::Listed(ino, kind));
+            return same_if(*outcome == listed, || format!("{listed:?}"));
+        }
         same_if(*outcome == Outcome::Found(found), || format!("{:?}", Outcome::Found(found)))
     }
 

@@ -539,8 +539,8 @@ impl Mount {
         let steps = match &result {
             Ok(names) => crate::workload::NAMES
                 .map(|name| {
-                    let ino = names.get(&name).copied();
-                    (Op::Lookup(At { dir, name }), Outcome::Found(ino))
+                    let listed = names.get(&name).map(|&(ino, kind)| Outcome::Listed(ino, kind));
+                    (Op::Lookup(At { dir, name }), listed.unwrap_or(Outcome::Found(None)))
                 })
                 .collect(),
             Err(fault) => {
@@ -557,17 +557,17 @@ impl Mount {
         dir: Ino,
         plus: bool,
         bytes: usize,
-    ) -> Result<BTreeMap<NameNo, Ino>, Fault> {
+    ) -> Result<BTreeMap<NameNo, (Ino, FileKind)>, Fault> {
         let mut names = BTreeMap::new();
         let listed = self.vfs.list(dir, plus, bytes).await?;
         for strange in listed.strange {
             self.client_told(format!("directory {dir} lists {strange:?}, which nobody has made"));
         }
-        for (name, ino) in listed.known {
+        for (name, ino, kind) in listed.known {
             if !crate::workload::NAMES.contains(&name) {
                 self.client_told(format!("directory {dir} lists n{name}, which nobody has made"));
             }
-            if names.insert(name, ino).is_some() {
+            if names.insert(name, (ino, kind)).is_some() {
                 self.client_told(format!("directory {dir} lists n{name} twice"));
             }
         }

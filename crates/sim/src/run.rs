@@ -15,7 +15,7 @@ use crate::history::{History, NOBODY};
 use crate::invariants;
 use crate::invariants::views::{self, LINEARIZABLE, Unjudged};
 use crate::judge::Abandoned;
-use crate::log;
+use crate::log::{self, Looks};
 use crate::mount::{Mount, OpenFile};
 use crate::rot::Damaged;
 use crate::script::{Keep, Script, Step, Workload};
@@ -210,6 +210,8 @@ pub struct Report {
     pub operations: u64,
     /// Answers of kernels' caches that were not judged: what they told of was being changed.
     pub blurred: u64,
+    /// Looks of checkers into the store.
+    pub looks: Looks,
     /// Faults made.
     pub faults: u64,
     /// How many of each kind.
@@ -305,6 +307,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
         blurred: ended.history.times_blurred(),
+        looks: log::looks(),
         // What came beside another is counted as what it was.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
@@ -396,6 +399,7 @@ async fn safety_and_healing(
         fleet: fleet.clone(),
         kinds: plan.faults.iter().copied().filter(|fault| fault.comes()).collect(),
         company: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
+        pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
         lasting: None,
         rng: SimRng::new(0),
         script: script.clone(),

@@ -19,6 +19,8 @@ use crate::kernel::Linux;
 const KERNELS: u64 = 0x6b65_726e << 32;
 /// What comes beside a fault has chances of its own.
 const COMPANY: u64 = 0x636f_6d70_616e_7921;
+/// So has what comes in pairs.
+const PAIRS: u64 = 0x7061_6972_7300_0000;
 
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -253,6 +255,11 @@ impl Script {
     /// The chances of what comes while a fault lasts.
     pub fn company(&self, step: Step) -> SimRng {
         SimRng::new(self.rng(step).next_u64() ^ COMPANY)
+    }
+
+    /// The chances of a second disk that stands still, or a second client that is held up.
+    pub fn pairs(&self, step: Step) -> SimRng {
+        SimRng::new(self.rng(step).next_u64() ^ PAIRS)
     }
 
     /// The kernel of a client's host: half of them cache nothing.

@@ -66,7 +66,9 @@ fn spoil(calls: &[Call], rng: &mut SimRng) -> Option<Vec<Call>> {
             (1, _, _) if discriminant(&call.op) == discriminant(&other.op) => {
                 other.outcome.clone()?
             }
-            (_, Op::Lookup(_), Outcome::Found(Some(_))) => Outcome::Found(None),
+            (_, Op::Lookup(_), Outcome::Found(Some(_)) | Outcome::Listed(..)) => {
+                Outcome::Found(None)
+            }
             (_, Op::Unlink(_) | Op::Rmdir(_) | Op::Rename { .. }, Outcome::Done) => {
                 Outcome::Failed(Fault::NotFound)
             }

@@ -233,57 +233,78 @@ fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
     assert!(hopeless < made / 5, "of {made} {hopeless} cannot be repaired");
 }
 
+/// What all seeds came to.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    faults: u64,
+    restarts: u64,
+    unjudged: u64,
+    stores: u64,
+    lost: u64,
+    abandoned: u64,
+    misled: u64,
+    operations: u64,
+    blurred: u64,
+    looks: u64,
+    unseen: u64,
+}
+
+impl Sums {
+    fn add(&mut self, report: &Report) {
+        let (stores, lost) = report.stores;
+        self.faults += report.faults;
+        self.restarts += report.restarts;
+        self.unjudged += report.unjudged;
+        self.stores += stores;
+        self.lost += lost;
+        self.abandoned += u64::from(report.abandoned.is_some());
+        self.misled += u64::from(report.misled.is_some());
+        self.operations += report.operations;
+        self.blurred += report.blurred;
+        self.looks += report.looks.seen + report.looks.unseen;
+        self.unseen += report.looks.unseen;
+    }
+}
+
 #[test]
 fn clients_see_one_file_system_under_all_faults() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(1000), seeds(2000));
-    let (sums, made) = (Mutex::new([0; 9]), Mutex::new(BTreeMap::<Fault, u64>::new()));
+    let (sums, made) = (Mutex::new(Sums::default()), Mutex::new(BTreeMap::<Fault, u64>::new()));
     for_each(count, |nth| {
         let report = check(&plan(first + nth));
-        let mut sums = sums.lock().expect("no other seed failed");
-        let (stores, lost) = report.stores;
-        let abandoned = u64::from(report.abandoned.is_some());
-        let (faults, misled) = (report.faults, u64::from(report.misled.is_some()));
-        let (operations, blurred) = (report.operations, report.blurred);
-        let new = [
-            faults,
-            report.restarts,
-            report.unjudged,
-            stores,
-            lost,
-            abandoned,
-            misled,
-            operations,
-            blurred,
-        ];
         if let Some(abandoned) = &report.abandoned {
             println!("not judged from {} on: {}", abandoned.from, report.plan.command());
         }
-        sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
+        sums.lock().expect("no other seed failed").add(&report);
         let mut made = made.lock().expect("no other seed failed");
         report.made.iter().for_each(|(kind, count)| *made.entry(*kind).or_default() += count);
     });
     let made = made.into_inner().expect("all seeds held");
     println!("{made:?}");
-    let [faults, restarts, unjudged, stores, lost, abandoned, misled, operations, blurred] =
-        *sums.lock().expect("all seeds held");
-    println!("{faults} faults, {restarts} restarts, {unjudged} searches given up");
-    println!("{abandoned} histories not judged to their end, {misled} judged by all orders");
-    println!("{operations} operations judged, {blurred} answers of kernels not judged");
-    println!("{stores} stores into mappings, {lost} times not written back");
+    let sums = *sums.lock().expect("all seeds held");
+    println!(
+        "{} faults, {} restarts, {} searches given up",
+        sums.faults, sums.restarts, sums.unjudged
+    );
+    println!(
+        "{} histories not judged to their end, {} judged by all orders",
+        sums.abandoned, sums.misled
+    );
+    println!("{} operations judged, {} answers of kernels not", sums.operations, sums.blurred);
+    println!("{} stores into mappings, {} times not written back", sums.stores, sums.lost);
+    println!("{} looks into the store, of which {} saw nothing", sums.looks, sums.unseen);
     // A run that meets no faults, or whose answers nobody explains, shows nothing.
     let few = std::env::var("REDBUD_FAULTS").is_ok();
     let missing = Fault::ALL.iter().find(|kind| !made.contains_key(kind));
     assert!(few || count < 1000 || missing.is_none(), "no seed met {missing:?}");
-    assert!(
-        few || faults > count / 2 && restarts > count / 8,
-        "{faults} faults, {restarts} restarts"
-    );
+    assert!(few || sums.faults > count / 2 && sums.restarts > count / 8, "few faults or restarts");
     // Where there is little space nothing is stored into mappings.
-    assert!(few || stores > count / 4, "{stores} stores into mappings");
-    assert!(misled < count / 20 + 1, "{misled} histories were not explained as the server told");
-    assert!(unjudged < count / 20 + 1, "{unjudged} searches were given up");
-    assert!(blurred < operations / 500 + 1, "{blurred} answers were not judged");
-    assert!(abandoned < count / 1000 + 2, "{abandoned} histories were not judged to their end");
+    assert!(few || sums.stores > count / 4, "few stores into mappings");
+    assert!(sums.misled < count / 20 + 1, "too many were not explained as the server told");
+    assert!(sums.unjudged < count / 20 + 1, "too many searches were given up");
+    assert!(sums.blurred < sums.operations / 500 + 1, "too many answers were not judged");
+    assert!(sums.abandoned < count / 1000 + 2, "too many were not judged to their end");
+    assert!(sums.unseen < sums.looks / 100 + 1, "too many looks saw nothing");
 }
 
 /// What the order that the server tells explains is explained by the search that is told nothing, too: also where an answer is
@@ -356,7 +377,8 @@ fn what_campaigns_have_met_holds() {
     let asked = asked("REDBUD_SEED").map(|seed| vec![(seed, false)]);
     for (seed, usual_operations) in asked.unwrap_or(failed.collect()) {
         let mut plan = Plan { operations: 150, executors: 2, usual_operations, ..Plan::new(seed) };
-        // The others had no faults beside each other.
+        // They had no pairs, and the others no faults beside each other.
+        plan.faults.retain(|fault| *fault != Fault::Pairs);
         if !FAILED_TOGETHER.contains(&seed) {
             plan.faults.retain(|fault| *fault != Fault::Together);
         }

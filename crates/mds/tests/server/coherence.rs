@@ -134,6 +134,26 @@ fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
     });
 }
 
+/// The answer that tells of the right may come to nobody.
+#[test]
+fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
+        a.keep_open();
+        a.unlink(ROOT, "f").await.unwrap();
+        b.acquire(ino, O).await.unwrap();
+        let asked = b.push(|push| matches!(push, Push::Recall { .. })).await;
+        assert!(matches!(asked, Push::Recall { take, .. } if take == O), "{asked:?}");
+        let leased = a.attr(ino).await.unwrap();
+        a.call(Op::Return { ino, seq: leased.seq, give: O | A, still_open: false, part: None })
+            .await
+            .unwrap();
+        bed.sleep(Duration::from_millis(200)).await;
+        assert_eq!(a.attr(ino).await, Err(Fault::Stale), "nobody has it open");
+    });
+}
+
 #[test]
 fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
     run(|bed| async move {

@@ -60,8 +60,8 @@ pub struct Told {
 /// What a listing tells, without the dots.
 #[derive(Default)]
 pub struct Names {
-    /// Names as the workload gives them, and where they lead.
-    pub known: Vec<(NameNo, Ino)>,
+    /// Names as the workload gives them, where they lead, and to what.
+    pub known: Vec<(NameNo, Ino, FileKind)>,
     /// Other names.
     pub strange: Vec<String>,
 }
@@ -660,7 +660,7 @@ impl Vfs {
             let text = String::from_utf8_lossy(&listed.name).into_owned();
             let number = text.strip_prefix('n').and_then(|number| number.parse().ok());
             match number {
-                Some(number) => names.known.push((number, listed.ino)),
+                Some(number) => names.known.push((number, listed.ino, listed.kind)),
                 None if text == "." || text == ".." => {}
                 None => names.strange.push(text),
             }

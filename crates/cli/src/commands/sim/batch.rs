@@ -146,6 +146,12 @@ pub struct Totals {
     /// Runs that were not judged to their end; campaigns of earlier releases did not count them.
     #[serde(default)]
     pub abandoned: u64,
+    /// Looks of checkers into the store that runs, and those of them that saw nothing, so that nobody was accused;
+    /// campaigns of earlier releases did not count them.
+    #[serde(default)]
+    pub looks: u64,
+    #[serde(default)]
+    pub looks_unseen: u64,
     /// Virtual time.
     pub virtual_seconds: f64,
     /// Processor time.
@@ -169,6 +175,8 @@ impl Totals {
         self.unjudged += report.unjudged;
         self.misled += u64::from(report.misled.is_some());
         self.abandoned += u64::from(report.abandoned.is_some());
+        self.looks += report.looks.seen + report.looks.unseen;
+        self.looks_unseen += report.looks.unseen;
         self.virtual_seconds += report.time.as_secs_f64();
         self.trace ^= report.trace.rotate_left((report.plan.seed % 64) as u32);
     }

@@ -215,6 +215,11 @@ fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
             "--faults: \"together\" comes while another fault lasts; name others beside it",
         ));
     }
+    if faults.contains(&Fault::Pairs) && !faults.iter().any(|fault| fault.has_pairs()) {
+        return Err(Failure::usage(
+            "--faults: \"pairs\" are of stall, long-stall, partition and one-way; name one of them",
+        ));
+    }
     Ok(faults)
 }
 
@@ -295,6 +300,7 @@ mod tests {
             ("none,cut", "alone"),
             ("x", "no such"),
             ("together", "beside"),
+            ("pairs,cut", "name one of"),
         ] {
             let failure = asked(text).unwrap_err();
             assert!(failure.text.contains(says), "{text:?}: {failure}");

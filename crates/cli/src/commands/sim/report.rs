@@ -40,6 +40,9 @@ struct Run {
     steps: u64,
     virtual_milliseconds: u64,
     unjudged: u64,
+    /// Looks of checkers into the store that runs, and those of them that saw nothing.
+    looks: u64,
+    looks_unseen: u64,
     misled: Option<String>,
     abandoned: Option<Abandoned>,
     violation: Option<Violation>,
@@ -92,6 +95,8 @@ fn run(report: &Report, shrunk: bool) -> Run {
         steps: report.steps,
         virtual_milliseconds: u64::try_from(report.time.as_millis()).unwrap_or(u64::MAX),
         unjudged: report.unjudged,
+        looks: report.looks.seen + report.looks.unseen,
+        looks_unseen: report.looks.unseen,
         misled: report.misled.clone(),
         abandoned: report
             .abandoned
@@ -198,7 +203,8 @@ fn told(report: &Report) -> String {
     };
     text + " by one order of them on a POSIX file system; that everything ended; \
             the metadata by fsck after every recovery and at the end;\n\
-            and as it happened whose the blocks are that are written, what commits point at, leases and epochs\n\
+            and as it happened whose the blocks are that are written, what commits point at, leases and epochs, that\n\
+            what people are told is durable, and that nothing is done twice\n\
             the same seed with the same options gives the same trace\n"
 }
 
