@@ -105,6 +105,8 @@ pub(super) struct State {
     /// Device reads in flight, by number.
     pub reading: BTreeMap<u64, (u64, u64)>,
     pub next_read: u64,
+    /// Ranges of blocks that are being zeroed in several steps, which nobody reads meanwhile.
+    pub zeroing: Vec<(u64, u64)>,
     /// Fetched blocks in use by writes.
     pub fetched: Vec<(u64, Weak<Cell<bool>>)>,
     pub log: VecDeque<Logged>,
@@ -165,6 +167,11 @@ impl State {
     /// Is a read of a block of `[from, to)` in flight?
     pub fn is_reading(&self, from: u64, to: u64) -> bool {
         self.reading.values().any(|&(start, end)| start < to && from < end)
+    }
+
+    /// Is a block of `[from, to)` being zeroed?
+    pub fn is_zeroing(&self, from: u64, to: u64) -> bool {
+        self.zeroing.iter().any(|&(start, end)| start < to && from < end)
     }
 
     /// The dirty run that holds `block`.
@@ -347,6 +354,7 @@ impl File {
                 next_flight: 0,
                 reading: BTreeMap::new(),
                 next_read: 0,
+                zeroing: Vec::new(),
                 fetched: Vec::new(),
                 log: VecDeque::new(),
                 next_edit: 0,

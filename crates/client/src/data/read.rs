@@ -31,6 +31,22 @@ impl Drop for ReadGuard {
     }
 }
 
+/// Holds a range of blocks for as long as it is zeroed in several steps.
+pub(super) struct ZeroGuard {
+    file: Rc<File>,
+    range: (u64, u64),
+}
+
+impl Drop for ZeroGuard {
+    fn drop(&mut self) {
+        let mut state = self.file.state.borrow_mut();
+        let nth = state.zeroing.iter().position(|range| *range == self.range);
+        nth.map(|nth| state.zeroing.swap_remove(nth));
+        drop(state);
+        self.file.changed.notify_all();
+    }
+}
+
 /// A stretch of what was asked for, in blocks.
 enum Part {
     /// Copied out of memory, or zeros.
@@ -46,6 +62,12 @@ impl File {
         state.next_read += 1;
         state.reading.insert(number, (from, to));
         ReadGuard { file: self.clone(), number }
+    }
+
+    /// From here on nobody reads of blocks `[from, to)`, until what is returned is dropped.
+    pub(super) fn begin_zeroing(self: &Rc<Self>, from: u64, to: u64) -> ZeroGuard {
+        self.state.borrow_mut().zeroing.push((from, to));
+        ZeroGuard { file: self.clone(), range: (from, to) }
     }
 
     /// Up to `len` bytes from `offset`; fewer only at the end of the file.
@@ -65,7 +87,9 @@ impl File {
                     return Ok(ReadData::default());
                 }
                 let (_, last) = blocks_of(offset, end);
-                if let Some(parts) = self.plan(&state, first, last) {
+                if !state.is_zeroing(first, last)
+                    && let Some(parts) = self.plan(&state, first, last)
+                {
                     let guard = self.begin_read(&mut state, first, last);
                     break (parts, guard, end);
                 }

@@ -5,6 +5,8 @@
 //! - bytes behind the size in the last block are zero before the size passes them;
 //! - a file is cut off and zeroed behind its new end in one step, which no reader sees in part;
 //! - what is allocated ahead reads as zeros;
+//! - a range is zeroed, and the size that the file gets by it set, while nobody reads it: no process of this host sees the
+//!   one without the other;
 //! - no append comes between the zeroing of a range and the size that the file gets by it: the kernel keeps appends from it
 //!   only as long as the appending process lives;
 //! - what waited while its session was lost changes nothing in the next one.
@@ -167,6 +169,8 @@ impl File {
         // An append comes before the range is zeroed, or goes to the end that the file gets.
         let _turn = if keep { None } else { Some(self.append.lock().await) };
         let (first, behind) = (offset / BLOCK_U64, end.div_ceil(BLOCK_U64));
+        let zeroes = matches!(mode & !KEEP_SIZE, PUNCH_HOLE | ZERO_RANGE);
+        let _unread = zeroes.then(|| self.begin_zeroing(first, behind));
         let mut done = match mode & !KEEP_SIZE {
             0 => self.allocate(first, behind, generation).await,
             PUNCH_HOLE if keep => self.punch(offset, end, generation).await,

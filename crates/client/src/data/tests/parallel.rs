@@ -229,6 +229,32 @@ fn an_append_comes_before_a_range_is_zeroed_or_behind_it() {
 }
 
 #[test]
+fn a_range_is_zeroed_and_the_size_set_by_it_before_anybody_reads_of_it() {
+    const END: u64 = 4 << 20;
+    const OLD: u64 = 9_000;
+    let mut early = 0;
+    for (from, time) in [0, 100].into_iter().flat_map(|from| (0..40).map(move |n| (from, n))) {
+        let early = &mut early;
+        run(380, Setup::default(), move |rig| async move {
+            let file = rig.file(1);
+            rig.write(&file, 0, &[1; OLD as usize]).await.unwrap();
+            let other = file.clone();
+            // The blocks for it have to be asked for, between the one and the other.
+            let zeroing =
+                rig.env.spawn_join(async move { other.fallocate(16, from, END - from).await });
+            rig.env.sleep(Duration::from_micros(10 * time)).await;
+            let got = file.read(0, 2 * OLD as usize).await.expect("reads").to_vec();
+            zeroing.await.expect("zeroes");
+            let before = vec![1; OLD as usize];
+            let after: Vec<u8> = (0..2 * OLD).map(|at| u8::from(at < from)).collect();
+            assert!(got == before || got == after, "{from}, {time}: {} bytes", got.len());
+            *early += u64::from(got == before);
+        });
+    }
+    assert!((1..80).contains(&early), "{early} of 80 before it");
+}
+
+#[test]
 fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
     const SIZE: u64 = 5000;
     const DIRTY_MAX: usize = 64 << 10;
