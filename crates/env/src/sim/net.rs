@@ -423,6 +423,10 @@ impl State {
     }
 
     fn deliver_held(&mut self) {
+        let now = self.now;
+        let more_comes = |(_, socket): &(&u64, &Socket)| socket.last_arrival > now;
+        let busy: BTreeSet<u64> =
+            self.net.sockets.iter().filter(more_comes).map(|(object, _)| *object).collect();
         for event in std::mem::take(&mut self.net.held) {
             if !self.passes(&event) {
                 self.net.held.push_back(event);
@@ -433,6 +437,11 @@ impl State {
                 NetEvent::Connected { socket, .. } => Some(*socket),
                 NetEvent::Connect { .. } => None,
             };
+            // What was sent after it is under way and has not met the partition.
+            if to.is_some_and(|to| busy.contains(&to)) {
+                self.happen_on_net(event);
+                continue;
+            }
             let at = self.arrival(to, 0);
             self.schedule(at, Event::Net(event));
         }

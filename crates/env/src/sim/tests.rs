@@ -281,6 +281,32 @@ fn a_partition_of_one_direction_lets_the_other_pass() {
 }
 
 #[test]
+fn what_was_held_up_comes_before_what_is_under_way_when_the_partition_heals() {
+    for seed in 0..40 {
+        let world = SimWorld::new(seed);
+        let handle = world.clone();
+        world.run(|_| async move {
+            let (client, server) = (handle.node("client"), handle.node("server"));
+            let listener = server.listen("server:1").await.unwrap();
+            let near = client.connect("server:1").await.unwrap();
+            let far = listener.accept().await.unwrap();
+            handle.block("client", "server");
+            near.write_all(b"first".to_vec()).await.0.unwrap();
+            client.sleep(Duration::from_secs(1)).await;
+            near.write_all(b"second".to_vec()).await.0.unwrap();
+            handle.heal_between("client", "server");
+            let mut heard = Vec::new();
+            while heard.len() < 11 {
+                let (result, back) = far.read(heard, 11).await;
+                assert!(result.unwrap() > 0);
+                heard = back;
+            }
+            assert_eq!(heard, b"firstsecond", "{seed}");
+        });
+    }
+}
+
+#[test]
 fn a_mute_node_takes_connections_and_says_nothing() {
     let world = SimWorld::new(4);
     let handle = world.clone();
