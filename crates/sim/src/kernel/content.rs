@@ -15,7 +15,7 @@ use types::{Fault, Ino};
 use crate::kernel::cache::Asked;
 use crate::kernel::calls::{Given, ReadingAhead};
 use crate::kernel::pages::{Locked, Pages};
-use crate::kernel::vfs::Vfs;
+use crate::kernel::vfs::{Told, Vfs};
 
 /// Pages that one request fills at most.
 const AHEAD_MAX: u64 = 4;
@@ -47,8 +47,12 @@ impl Vfs {
         let losing = self.caches.is_losing(ino);
         let end = offset + len;
         // A size that Linux does not take in it does not use either: it reads to the end that it knew.
-        let sized = end <= self.size(ino) || self.getattr(ino).await?.kept;
-        // Another process's question may have been asked before this read began, and be answered now.
+        let sized = end <= self.size(ino) || {
+            let Told { attr, kept, .. } = self.getattr(ino).await?;
+            kept && attr.size == self.size(ino)
+        };
+        // Another process's question, or its change of attributes, may have been asked for before this read began, and
+        // be answered now.
         let told = pages.sizes_told.get();
         let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
         // Nor need a size from before a change by this kernel be true, where it has forgotten the inode since.
@@ -203,13 +207,15 @@ impl Vfs {
     }
 
     /// The size of a file changed as an answer told it, from `old`: Linux cuts its pages off and, as Redbud does not
-    /// ask for EXPLICIT_INVAL_DATA, drops the rest.
+    /// ask for EXPLICIT_INVAL_DATA, drops the rest. It does so after it has taken the size in: what was written since may be cut
+    /// off as well, and is shown so until the rest is dropped.
     pub async fn resized(&self, ino: Ino, old: u64) {
         let size = self.size(ino);
         if let Some(pages) = self.known_pages(ino)
             && size != old
         {
             pages.sizes_told.set(pages.sizes_told.get() + 1);
+            let _cutting = Pages::change(&pages);
             pages.truncate(size, u64::MAX).await;
             self.invalidate(ino, 0, u64::MAX).await;
         }

@@ -87,7 +87,7 @@ pub struct Pages {
     pub changing: Cell<(u32, u64)>,
     /// A size that an answer has told otherwise, which was not taken in.
     pub doubtful_size: Cell<Option<u64>>,
-    /// How often an answer to a question for attributes has changed the size.
+    /// How often an answer to a question for attributes, or to a change of them, has changed the size.
     pub sizes_told: Cell<u64>,
 }
 

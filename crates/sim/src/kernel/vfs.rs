@@ -714,6 +714,7 @@ impl Vfs {
         if let Some(pages) = self.known_pages(ino)
             && old != attr.size
         {
+            pages.sizes_told.set(pages.sizes_told.get() + 1);
             pages.truncate(attr.size, u64::MAX).await;
             self.caches.invalidate(ino, 0, u64::MAX).await;
         }
