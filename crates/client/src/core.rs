@@ -355,17 +355,19 @@ impl Core {
         (inode, keep)
     }
 
-    /// This client's own change of a directory: `change` applies if the names are held since before it.
-    fn changed_dir(&self, dir: &Leased, change: impl FnOnce(&mut crate::names::Names)) {
+    /// This client's own change of a directory: where a name leads since, if the names are held since before it.
+    fn changed_dir(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
         let inode = self.told_of(&dir.attr);
+        let newest = dir.attr.version >= inode.server_attr().version;
         inode.told(dir, self.absorbing.get());
-        if inode.holds(Rights::NAMES) {
-            inode.names(|names| {
-                if names.covers(dir.attr.version) {
-                    change(names);
-                }
-            });
-        }
+        let Some((name, leads)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
+        inode.names(|names| match leads {
+            _ if !names.covers(dir.attr.version) => {}
+            // A later change, of which the answer came before this one, may have been of the same name.
+            _ if !newest => names.forget(name),
+            Some(ino) => names.add(name, ino),
+            None => names.remove(name),
+        });
     }
 
     fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: LayoutPart) {
@@ -432,7 +434,7 @@ impl Core {
             (Op::Create { name, node, want, .. }, OpReply::Made { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
                 let ino = leased.attr.ino;
-                self.changed_dir(dir, |names| names.add(name, ino));
+                self.changed_dir(dir, Some((name, Some(ino))));
                 self.made(&inode, &leased.attr, news, *want, *inline_max);
                 if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
                     inode.names(|names| names.begin_empty());
@@ -443,19 +445,19 @@ impl Core {
             }
             (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
-                self.changed_dir(dir, |_| ());
+                self.changed_dir(dir, None);
                 self.made(&inode, &leased.attr, news, *want, *inline_max);
             }
             (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
                 self.told(leased);
                 let ino = leased.attr.ino;
-                self.changed_dir(dir, |names| names.add(name, ino));
+                self.changed_dir(dir, Some((name, Some(ino))));
             }
             (
                 Op::Unlink { name, .. } | Op::Rmdir { name, .. },
                 OpReply::Removed { attr, dir, kept, .. },
             ) => {
-                self.changed_dir(dir, |names| names.remove(name));
+                self.changed_dir(dir, Some((name, None)));
                 let unused = matches!(op, Op::Unlink { unused: Some(ino), .. } if *ino == attr.ino);
                 self.unnamed(attr, unused && !kept || attr.kind == FileKind::Directory);
             }
@@ -601,11 +603,8 @@ impl Core {
         // A rename between two names of one inode changes nothing.
         let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
         if !same || planted(Bug::SameFileRename) {
-            self.changed_dir(from, |names| match exchanged {
-                Some(ino) => names.add(name, ino),
-                None => names.remove(name),
-            });
-            self.changed_dir(to, |names| names.add(new_name, moved.attr.ino));
+            self.changed_dir(from, Some((name, exchanged)));
+            self.changed_dir(to, Some((new_name, Some(moved.attr.ino))));
         }
         if inode.kind() == FileKind::Directory {
             inode.names(|names| names.parent = Some(to.attr.ino));

@@ -4,8 +4,8 @@
 //! - nothing is kept without the right; whoever loses it clears the map;
 //! - a complete map has every name of the directory: what is not in it is missing;
 //! - what another reply told about an older version of the directory is not kept;
-//!   this client's own changes always are, in the order of their names' operations,
-//!   which the kernel never overlaps.
+//!   this client's own changes are, in the order in which they were made. The kernel never overlaps
+//!   them, unless a process is killed that waits for one: of what is told after a newer version nothing is known.
 
 use types::{HashMap, Ino, Name};
 
@@ -113,6 +113,16 @@ impl Names {
         }
     }
 
+    /// Where `name` leads is not known any more.
+    pub fn forget(&mut self, name: &Name) {
+        self.turns += 1;
+        if self.map.remove(name) == Some(Ino::NONE) {
+            self.missing -= 1;
+        }
+        self.complete = false;
+        self.listed_to = 0;
+    }
+
     /// A listing from `cookie` reached `next`; `end`: that was all.
     pub fn listed(&mut self, cookie: u64, next: u64, end: bool) {
         if cookie != self.listed_to || self.complete {
@@ -189,6 +199,27 @@ mod tests {
         assert_eq!(names.find(&name("a")), Known::Missing);
         names.clear();
         assert_eq!(names.find(&name("b")), Known::Nothing);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_neither_there_nor_missing_until_it_is_told_again() {
+        let mut names = Names::default();
+        names.begin(1);
+        names.add(&name("a"), Ino(5));
+        names.add(&name("b"), Ino(6));
+        names.remove(&name("c"));
+        names.forget(&name("c"));
+        assert_eq!(names.find(&name("c")), Known::Nothing);
+        names.listed(0, 7, true);
+        assert_eq!(names.find(&name("c")), Known::Missing);
+        let turns = names.turns();
+        names.forget(&name("a"));
+        assert!(names.turns() > turns, "who relied on it asks again");
+        assert_eq!(names.find(&name("a")), Known::Nothing);
+        assert_eq!(names.find(&name("c")), Known::Nothing);
+        assert_eq!(names.find(&name("b")), Known::Leads(Ino(6)));
+        assert_eq!(names.next_to_list(), Some(0));
+        assert_eq!(names.missing, 0);
     }
 
     #[test]
