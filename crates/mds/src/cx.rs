@@ -71,8 +71,8 @@ pub struct Effects {
     pub reads: Vec<Unit>,
     /// What was changed.
     pub changes: Vec<Unit>,
-    /// Inodes that have no name any more (or none yet).
-    pub nameless: Vec<Ino>,
+    /// Inodes that have no name any more (or none yet), and who gives them back unasked.
+    pub nameless: Vec<(Ino, ClientId)>,
     /// Inodes that have a name again.
     pub named: Vec<Ino>,
     /// Outcome of the operation at hand, if it changes something.

@@ -6,7 +6,8 @@
 //!   all operations from the moment that is decided;
 //! - who has such an inode open knows that this is wanted back: whoever got the right after the others were asked about
 //!   it, before the name was taken away, is asked then, and who gets it later, right after: the answer that tells of the
-//!   right may come to nobody, as that to a request that was sent again and had been answered;
+//!   right may come to nobody, as that to a request that was sent again and had been answered. So is who has removed a
+//!   directory, and found it before: it gives nothing back unasked;
 //! - after a restart nothing is freed before the grace has ended.
 
 use std::cell::{Cell, RefCell};
@@ -24,7 +25,7 @@ use crate::server::Server;
 /// Segments freed by one transaction.
 const SEGMENTS: usize = 64;
 /// No client.
-const NOBODY: ClientId = ClientId(0);
+pub const NOBODY: ClientId = ClientId(0);
 /// Orphans looked up at once after a restart.
 const BATCH: usize = 256;
 
@@ -61,7 +62,7 @@ impl Freer {
         (self.open.borrow().len(), self.doomed.borrow().len())
     }
 
-    /// The inode has lost its last name by this client, which knows it.
+    /// The inode has lost its last name, which this client knows; it gives the inode back unasked.
     pub fn nameless(&self, server: &Server, client: ClientId, ino: Ino) {
         self.open.borrow_mut().insert(ino);
         self.consider(server, ino);

@@ -778,8 +778,8 @@ impl Work {
         for ino in effects.named {
             server.freer.named(ino);
         }
-        for ino in effects.nameless {
-            server.freer.nameless(server, client, ino);
+        for (ino, returns) in effects.nameless {
+            server.freer.nameless(server, returns, ino);
         }
     }
 

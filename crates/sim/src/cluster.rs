@@ -19,7 +19,7 @@ use store::{
 };
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Transno, Uuid};
+use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::invariants::Checks;
 use crate::log;
@@ -41,6 +41,8 @@ const BANDWIDTH: u64 = 4 << 20;
 const DRIFT: u64 = 50_000;
 /// After which a server that ended by itself is started again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// Inodes without a name that are looked at.
+const ORPHANS: usize = 1000;
 /// The invariant that a server breaks which ends though nothing failed.
 pub(crate) const SERVER_STAYS: &str = "a server ends only because it is told to, or a device fails";
 /// The server's lease.
@@ -506,6 +508,19 @@ impl Cluster {
             }
             _ => None,
         }
+    }
+
+    /// Inodes without a name, but those that somebody else than `clients` may have open; none where the server cannot tell.
+    pub(crate) fn nameless(&self, clients: &[ClientId]) -> Vec<Ino> {
+        let found = self.look(|txn| txn.orphans(Ino::NONE, ORPHANS)).unwrap_or_default();
+        let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
+        let is_used = |ino: &Ino| {
+            let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
+            others
+                .filter(|lease| lease.rights.contains(Rights::OPEN))
+                .any(|lease| lease.ino == *ino)
+        };
+        found.into_iter().filter(|ino| !is_used(ino)).collect()
     }
 
     /// Who has the blocks of the data zone, as the server knows it, for people.

@@ -648,6 +648,7 @@ impl Fleet {
             }
             member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
+            self.0.cluster.checks.lost_session(mount.index);
             let evictions = status.evictions;
             member.session = Session { client: status.client, evictions, ..Session::default() };
         } else if member.trouble.is_some_and(|(_, until)| now > until) {

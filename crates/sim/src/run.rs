@@ -444,6 +444,7 @@ async fn safety_and_healing(
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
+    space::frees(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
     if plan.sizes() != Sizes::default() {
         space::heals(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
     }

@@ -7,13 +7,14 @@
 //! - once everybody is quiet, all blocks that no file holds can be had, by whoever asks, and again
 //!   when they are given back; a full metadata zone lets go of what is removed, and takes as much anew, however many
 //!   replies are kept for clients;
+//! - what has no name, and nobody has open, goes;
 //! - nobody is refused as a new client who has room for what is promised to him.
 
 use std::collections::BTreeSet;
 
 use env::sim::SimRng;
 use types::limits::SLOTS;
-use types::{Duration, Fault, FileKind, Ino, Instant};
+use types::{ClientId, Duration, Fault, FileKind, Ino, Instant};
 
 use crate::call::{At, NameNo, Op};
 use crate::cluster::{Cluster, Free, LEASE, Sizes};
@@ -136,9 +137,14 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
     if sizes.meta != Sizes::default().meta {
         // What trees take of it stays theirs. While it is full, everybody has as many replies kept as he can.
-        chain(first, &mounts).await?;
-        chain(last, &[]).await?;
-        let (made, again) = (chain(first, &[]).await?, chain(last, &[]).await?);
+        let mut made = [0; 4];
+        let all: [(&Mount, &[Mount]); 4] =
+            [(first, &mounts), (last, &[]), (first, &[]), (last, &[])];
+        for (made, (mount, crowd)) in made.iter_mut().zip(all) {
+            *made = chain(mount, crowd).await?;
+            frees(cluster, fleet).await?;
+        }
+        let [.., made, again] = made;
         return match again + KEPT < made {
             true => Err(format!("{made} directories could be made, then only {again}")),
             false => Ok(()),
@@ -160,6 +166,28 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Nobody has anything open: what has no name goes, but what dead clients had open. As long as it is there it keeps up to eight
+/// blocks of the attic.
+///
+/// # Errors
+/// What does not.
+pub async fn frees(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
+    let patience = cluster.env.now() + QUIET;
+    loop {
+        let mounts = fleet.mounts();
+        let clients: Vec<_> =
+            mounts.iter().map(|mount| ClientId(mount.client.status().client)).collect();
+        if cluster.nameless(&clients).is_empty() {
+            return Ok(());
+        }
+        if cluster.env.now() > patience {
+            let kept = kept(cluster, &mounts);
+            return Err(format!("what has no name, and nobody has open, is kept:{kept}"));
+        }
+        cluster.env.sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Who keeps blocks, for people.

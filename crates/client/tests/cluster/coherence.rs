@@ -750,6 +750,30 @@ fn an_orphan_is_freed_although_a_grant_crossed_the_return_of_its_last_user() {
 }
 
 #[test]
+fn a_directory_is_freed_when_one_who_has_found_it_removes_it() {
+    for (seed, by_rename) in [(7, false), (8, true)] {
+        check(seed, move |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let ino = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+            b.mkdir(Ino::ROOT, "e").await.unwrap();
+            assert_eq!(b.ino("d").await, ino);
+            let (from, to) = (name("e"), name("d"));
+            let to = Place { dir: Ino::ROOT, name: &to };
+            if by_rename {
+                let from = Place { dir: Ino::ROOT, name: &from };
+                b.client.rename(&ROOT, from, to, 0).await.unwrap();
+            } else {
+                b.client.rmdir(&ROOT, to).await.unwrap();
+            }
+            cluster.env.sleep(Duration::from_secs(5)).await;
+            // A client that never knew it asks the server.
+            let c = cluster.mount("c").await;
+            assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale));
+        });
+    }
+}
+
+#[test]
 fn a_file_opened_again_after_its_open_was_returned_outlives_its_name() {
     check(6, |cluster| async move {
         cluster.leases_max.set(Some(64));

@@ -54,7 +54,7 @@ pub fn unnamed(
     let ino = txn.create_unnamed(&plan.inode(cx, node), given(cx))?;
     plan.store_acls(txn, ino)?;
     cx.effects.reads.push(Unit::Attr(dir));
-    cx.effects.nameless.push(ino);
+    cx.effects.nameless.push((ino, cx.client));
     finish(cx, txn, ino, want | Rights::OPEN, dir_attr)
 }
 

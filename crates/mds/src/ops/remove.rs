@@ -5,6 +5,7 @@ use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use crate::cx::Cx;
+use crate::freer::NOBODY;
 use crate::recent::Unit;
 use crate::record::Outcome;
 
@@ -97,7 +98,9 @@ pub fn take_name(
     txn.remove_name(dir, name)?;
     txn.set_attr(&attr)?;
     if attr.nlink == 0 {
-        cx.effects.nameless.push(attr.ino);
+        // Who removes a directory returns nothing of it by itself.
+        let returns = if directory { NOBODY } else { cx.client };
+        cx.effects.nameless.push((attr.ino, returns));
         if unused == Some(attr.ino) && !cx.open_elsewhere(attr.ino) {
             cx.effects.drops.push((cx.client, attr.ino));
         }

@@ -5,20 +5,23 @@
 //! - no answer of the server says of more of the log that it is durable than the device would keep if it lost its power at
 //!   that moment; nor does one to a request that is to be durable leave before its transaction is;
 //! - no server begins with less of the log than any before it has said to be durable, nor with what is not stable itself;
-//! - when an application is told of a name or of attributes, what other clients had changed of these before it asked is
-//!   durable, whoever of them, or the server, dies next;
+//! - when an application is told of a name or of attributes, also by ENOENT or EEXIST, what other clients had changed of these
+//!   before it asked is durable, whoever of them, or the server, dies next;
+//! - when `fsync` of a directory or `syncfs` succeeds, what its client had been told before to be done to names and attributes
+//!   is durable; with `fsync` of a file, to its attributes;
 //! - when `fsync` or `syncfs` succeeds, what its client had written to blocks of the file (`syncfs`: of any) before it was asked is
 //!   stable on the data device. A newer write of the same block that is stable will do, and what the device has failed is
 //!   told in other ways.
 //!
-//! Not looked at here: whether `fsync` left something that was never written, and what of a name or of attributes was changed
-//! beside what an operation names (the link count of what is removed). What a client then reads after a loss tells the model.
+//! Not looked at here: whether `fsync` left something that was never written; what of a name or of attributes was changed
+//! beside what an operation names (the link count of what is removed); content that one client saw of another; and what is replayed
+//! after a restart, until it is changed again. What a client then reads after a loss tells the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use env::sim::DiskEvent;
-use types::{Ino, Transno};
+use types::{Fault, Ino, Transno};
 
 use super::{Node, Place, epochs, is_of};
 use crate::call::{At, Call, Op, Outcome};
@@ -128,11 +131,14 @@ fn units(op: &Op) -> Vec<Unit> {
     }
 }
 
-/// The newest change that a client made.
+/// A change that a client made, and that is not known to be durable.
 struct Change {
+    client: usize,
     /// Position in the history.
     at: u64,
     transno: Transno,
+    /// Position at which its application was told that it is done.
+    answered: Option<u64>,
 }
 
 /// A write of the data device that is not stable.
@@ -152,7 +158,7 @@ pub(crate) struct Durable {
     told: u64,
     /// The epoch of the server that opened the metadata last.
     epoch: u32,
-    changes: BTreeMap<Unit, BTreeMap<usize, Change>>,
+    changes: BTreeMap<Unit, Vec<Change>>,
     /// Writes of each data block, by their numbers.
     loose: BTreeMap<u64, BTreeMap<u64, Loose>>,
 }
@@ -227,30 +233,54 @@ impl Durable {
     }
 
     fn note(&mut self, client: usize, at: u64, unit: Unit, transno: Transno) {
-        self.changes.entry(unit).or_default().insert(client, Change { at, transno });
+        let durable = self.log.durable();
+        let changes = self.changes.entry(unit).or_default();
+        changes.retain(|change| change.transno.lsn.0 > durable);
+        changes.push(Change { client, at, transno, answered: None });
     }
 
     /// An application was told this.
     pub(crate) fn ended(&mut self, call: &Call) {
-        if matches!(call.outcome, None | Some(Outcome::Failed(_))) {
-            return;
-        }
         let durable = self.log.durable();
-        for unit in units(&call.op) {
+        for unit in told(call) {
             let Some(changes) = self.changes.get_mut(&unit) else { continue };
-            changes.retain(|_, change| change.transno.lsn.0 > durable);
-            let seen = |of: &(&usize, &Change)| *of.0 != call.client && of.1.at < call.begun;
-            if let Some((other, change)) = changes.iter().find(seen) {
-                broken(&format!(
-                    "{}: c{other} had changed {unit:?} by {} [{}]; a power cut takes all behind {durable}",
-                    call.line(),
-                    change.transno,
-                    change.at
-                ));
+            changes.retain(|change| change.transno.lsn.0 > durable);
+            let is_seen = |of: &&Change| of.client != call.client && of.at < call.begun;
+            changes.iter().filter(is_seen).for_each(|change| lacks(call, unit, change, durable));
+            let is_its = |of: &&mut Change| {
+                of.client == call.client && of.at > call.begun && of.answered.is_none()
+            };
+            if call.op.changes()
+                && let Some(change) = changes.iter_mut().find(is_its)
+            {
+                change.answered = Some(call.ended);
             }
             if changes.is_empty() {
                 self.changes.remove(&unit);
             }
+        }
+        if call.outcome == Some(Outcome::Done) {
+            self.names_synced(call, durable);
+        }
+    }
+
+    /// What of names and attributes a client was told to be done before it asked must be durable when it has synced that.
+    fn names_synced(&self, call: &Call, durable: u64) {
+        let is_meant = |unit: &Unit| match (&call.op, unit) {
+            (Op::Fsync(of, _), Unit::Attr(ino)) => of == ino,
+            (Op::SyncNames | Op::SyncAll, _) => true,
+            _ => false,
+        };
+        for (unit, changes) in self.changes.iter().filter(|(unit, _)| is_meant(unit)) {
+            let is_lacking = |change: &&Change| {
+                change.client == call.client
+                    && change.transno.lsn.0 > durable
+                    && change.answered.is_some_and(|answered| answered < call.begun)
+            };
+            changes
+                .iter()
+                .filter(is_lacking)
+                .for_each(|change| lacks(call, *unit, change, durable));
         }
     }
 
@@ -280,11 +310,11 @@ impl Durable {
         self.loose.clear();
     }
 
-    /// The data device has failed a write or a flush of this node: what it had written is no longer to be stable, and it tells that.
-    pub(crate) fn failed(&mut self, (node, run): (&str, u32)) {
-        let its = |loose: &Loose| loose.node.0 == node && loose.node.1 == run;
+    /// The data device has failed a write or a flush of whoever runs there, or he has lost his session: what he had written is no longer to
+    /// be stable, and he tells that.
+    pub(crate) fn given_up(&mut self, place: &Place) {
         for writes in self.loose.values_mut() {
-            writes.retain(|_, loose| !its(loose));
+            writes.retain(|_, loose| !is_of(&loose.node, place));
         }
         self.loose.retain(|_, writes| !writes.is_empty());
     }
@@ -302,6 +332,30 @@ impl Durable {
             }
         }
     }
+}
+
+/// What an application was told of, also by a failure.
+fn told(call: &Call) -> Vec<Unit> {
+    match (&call.op, &call.outcome) {
+        (_, None) => Vec::new(),
+        (Op::Unlink(at) | Op::Rmdir(at), Some(Outcome::Failed(Fault::NotFound)))
+        | (
+            Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. } | Op::Link(_, at),
+            Some(Outcome::Failed(Fault::Exists)),
+        ) => vec![Unit::Name(*at)],
+        (_, Some(Outcome::Failed(_))) => Vec::new(),
+        (op, _) => units(op),
+    }
+}
+
+fn lacks(call: &Call, unit: Unit, change: &Change, durable: u64) {
+    broken(&format!(
+        "{}: c{} had changed {unit:?} by {} [{}]; a power cut takes all behind {durable}",
+        call.line(),
+        change.client,
+        change.transno,
+        change.at
+    ));
 }
 
 fn broken(text: &str) {
@@ -424,6 +478,58 @@ mod tests {
         assert!(!told(2, Op::Lookup(AT), 9, false), "it may have been told of before");
         assert!(!told(1, Op::Lookup(AT), 11, false), "its own");
         assert!(!told(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
+    }
+
+    #[test]
+    fn what_is_missing_or_there_already_is_told_as_well() {
+        let at = LOG_BYTES - 8192;
+        let told = |op: Op, fault: Fault| {
+            found(|durable| {
+                group(durable, 1, 1, at);
+                durable.changed(1, 10, &Op::Unlink(AT), transno(at + 90));
+                let outcome = Some(Outcome::Failed(fault));
+                durable.ended(&Call { outcome, ..call(2, op, 11) });
+            })
+            .is_some()
+        };
+        assert!(told(Op::Unlink(AT), Fault::NotFound));
+        assert!(told(Op::Make(AT, FileKind::Regular), Fault::Exists));
+        assert!(!told(Op::Unlink(AT), Fault::Io));
+    }
+
+    #[test]
+    fn an_older_change_is_looked_at_though_its_client_changed_the_same_again() {
+        let at = LOG_BYTES - 8192;
+        let found = found(|durable| {
+            group(durable, 1, 1, at);
+            durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
+            durable.changed(1, 12, &Op::SetMode(Ino(7), 2), transno(at + 100));
+            durable.ended(&Call { ended: 14, ..call(2, Op::GetAttr(Ino(7)), 11) });
+        });
+        assert!(found.is_some_and(|text| text.contains("[10]")));
+    }
+
+    #[test]
+    fn what_was_answered_before_a_sync_is_durable_when_that_ends() {
+        let at = LOG_BYTES - 8192;
+        let lacks = |sync: Op, begun: u64, flushed: bool| {
+            found(|durable| {
+                group(durable, 1, 1, at);
+                durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
+                durable.ended(&Call { ended: 12, ..call(1, Op::SetMode(Ino(7), 1), 9) });
+                if flushed {
+                    flush(durable, &[1]);
+                }
+                durable.ended(&call(1, sync, begun));
+            })
+            .is_some()
+        };
+        for sync in [Op::SyncNames, Op::SyncAll, Op::Fsync(Ino(7), 1)] {
+            assert!(lacks(sync.clone(), 13, false), "{sync:?}");
+            assert!(!lacks(sync.clone(), 13, true), "{sync:?}");
+            assert!(!lacks(sync, 11, false), "it was not answered");
+        }
+        assert!(!lacks(Op::Fsync(Ino(8), 1), 13, false), "another file");
     }
 
     #[test]

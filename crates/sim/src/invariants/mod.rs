@@ -135,6 +135,13 @@ impl Checks {
         self.0.places.borrow_mut().insert(client, place);
     }
 
+    /// This client of the history has lost its session, and with it what it had not synced.
+    pub(crate) fn lost_session(&self, client: usize) {
+        if let Some(place) = self.0.places.borrow().get(&client) {
+            self.0.durable.borrow_mut().given_up(place);
+        }
+    }
+
     /// Has the data device failed a node such an action, since what runs there began?
     pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
         self.0.failed.borrow().get(node).is_some_and(|failed| failed.contains(&action))
@@ -196,7 +203,8 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
         DiskEvent::Failed { node, action } => {
             checks.failed.borrow_mut().entry(node.0.to_owned()).or_default().insert(action);
             if matches!(action, DiskAction::Write | DiskAction::Flush) {
-                checks.durable.borrow_mut().failed(node);
+                let place = (node.0.to_owned(), Some(node.1));
+                checks.durable.borrow_mut().given_up(&place);
             }
         }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
