@@ -132,8 +132,11 @@ impl State {
             let lost = node.dirty.iter().map(|dirty| dirty.lost());
             let all: Vec<Content> = lost.chain([shaky.content.clone(), content.clone()]).collect();
             let node = next.node(*ino);
-            node.body = Body::File(Content::any_of(all.iter().map(|all| (all, false))));
-            (node.shaky, node.dirty) = (None, Vec::new());
+            let content = Content::any_of(all.iter().map(|all| (all, false)));
+            node.body = Body::File(content.clone());
+            // Zeros behind its end may be gone as well, which nobody sees before it grows, and that fails.
+            node.shaky = Some(Shaky { content, flush: false, late: false });
+            node.dirty = Vec::new();
         }
         Step::Next(next)
     }
