@@ -537,8 +537,8 @@ pub struct SimArgs {
     /// Leave out the operations beside the usual ones, so that a seed does what it did before there were any
     #[arg(long)]
     pub usual_operations: bool,
-    /// Judge by all orders of the steps at once; else the one in which the server says that it applied changes comes
-    /// first, and others only where that does not explain all
+    /// Judge by all orders of the steps at once; else the one in which server and clients say that changes took effect
+    /// comes first, and others only where that does not explain all
     #[arg(long)]
     pub all_orders: bool,
     /// Metadata servers; only one is simulated

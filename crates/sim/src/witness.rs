@@ -4,8 +4,9 @@
 //! Invariants:
 //! - it is told at the instant at which a change took effect, so its position lies between the
 //!   beginning and the end of the step that asked for it;
-//! - it is no more than a hint: a step that was taken for another one, or of which nothing is
-//!   known, costs the judge time and never a verdict.
+//! - to the judge it is no more than a hint: a step that was taken for another one, or of which nothing is
+//!   known, costs it time and never a verdict. The checker of invariant 4 takes it as it is, which is right as long as clients
+//!   ask for changes by the numbers of directories.
 
 use client::Edited;
 use proto::mds::{InoRef, Op as Asked};

@@ -175,6 +175,41 @@ fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
     });
 }
 
+/// Of two requests of a client one waits for another's change of a directory and is granted the right to its attributes; the
+/// other one need not wait, and tells the directory in passing.
+#[test]
+fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
+    run(|bed| async move {
+        let (a, b) = (bed.client("a").await, bed.client("b").await);
+        let dir = a.dir(ROOT, "d").await;
+        assert_eq!(b.lookup(dir, "x").await, None);
+        bed.sleep(Duration::from_secs(2)).await;
+        let set = SetAttr { mode: Some(0o700), ..no_change() };
+        let changed = a.exchange(a.request(0, vec![Op::SetAttr { ino: at(dir), set }])).await;
+        let changed = changed.unwrap();
+        assert!(changed.transno > changed.last_committed);
+        let asked = b.request(0, vec![Op::GetAttr { ino: at(dir), want: A }]);
+        let (want, want_dir) = (Rights::empty(), Rights::empty());
+        let find = Op::Lookup { dir: at(dir), name: name("x"), want, want_dir };
+        let finds = b.request(1, vec![find]);
+        let asks = bed.env.spawn_join({
+            let b = b.clone();
+            async move { b.exchange(asked).await.unwrap() }
+        });
+        bed.env.yield_now().await;
+        let found = b.exchange(finds).await.unwrap();
+        assert!(found.last_committed < changed.transno, "it need not wait");
+        let [Ok(OpReply::Entry { dir: told, .. })] = &found.results[..] else {
+            panic!("{found:?}")
+        };
+        assert!(!told.rights.contains(A), "{told:?}");
+        let got = asks.await;
+        assert!(got.last_committed >= changed.transno);
+        let [Ok(OpReply::Attr { leased })] = &got.results[..] else { panic!("{got:?}") };
+        assert!(leased.rights.contains(A) && leased.attr.mode == 0o700, "{leased:?}");
+    });
+}
+
 #[test]
 fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
     run(|bed| async move {
