@@ -94,7 +94,7 @@ struct Problem {
     detail: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct Numbers {
     inodes: u64,
     directories: u64,
@@ -424,10 +424,11 @@ fn describe(report: &Report) -> String {
         let features = if format.features.is_empty() { "none" } else { &format.features };
         format!("; slots of {} bytes, features: {features}", format.slot_bytes)
     });
+    let held = held(counts);
     let verdict = if report.clean { "clean" } else { "DAMAGED" };
     text + &format!(
         "{}: {verdict}: {} inodes ({} directories, {} orphans), {} names, {} segments, \
-         {} metadata blocks, {} data blocks in files, {} free{shape}\n",
+         {} metadata blocks, {} data blocks in files{held}, {} free{shape}\n",
         report.name,
         counts.inodes,
         counts.directories,
@@ -438,4 +439,33 @@ fn describe(report: &Report) -> String {
         counts.data_blocks_in_files,
         counts.data_blocks_free
     )
+}
+
+/// Data blocks that are neither in files nor free.
+fn held(counts: &Numbers) -> String {
+    let all = [
+        (counts.data_blocks_in_pools, "in clients' pools"),
+        (counts.data_blocks_given_up, "to be free when a server starts"),
+    ];
+    let told = all.iter().filter(|(blocks, _)| *blocks > 0);
+    told.map(|(blocks, by)| format!(", {blocks} {by}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_are_neither_in_files_nor_free_are_told() {
+        let counts = |data_blocks_in_pools, data_blocks_given_up| Numbers {
+            data_blocks_in_pools,
+            data_blocks_given_up,
+            ..Numbers::default()
+        };
+        assert_eq!(held(&counts(0, 0)), "");
+        assert_eq!(
+            held(&counts(8192, 5)),
+            ", 8192 in clients' pools, 5 to be free when a server starts"
+        );
+    }
 }
