@@ -251,6 +251,7 @@ impl Durable {
                 of.client == call.client && of.at > call.begun && of.answered.is_none()
             };
             if call.op.changes()
+                && !matches!(call.outcome, Some(Outcome::Failed(_)))
                 && let Some(change) = changes.iter_mut().find(is_its)
             {
                 change.answered = Some(call.ended);
