@@ -236,7 +236,18 @@ impl Cache {
         self.version += 1;
         let until = if overtaken { Instant::default() } else { until };
         let older = asked.changes < node.changed;
-        *node = Node { attr: *attr, until, void: false, version: self.version, older, ..*node };
+        // An older answer may be taken in where the inode has been forgotten meanwhile.
+        self.changes += 1;
+        let changed = self.changes;
+        *node = Node {
+            attr: *attr,
+            until,
+            void: false,
+            version: self.version,
+            older,
+            changed,
+            ..*node
+        };
     }
 
     /// A change of the size begins (`by` 1) or ends (-1).
