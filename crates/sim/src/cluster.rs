@@ -510,17 +510,17 @@ impl Cluster {
         }
     }
 
-    /// Inodes without a name, but those that somebody else than `clients` may have open; none where the server cannot tell.
-    pub(crate) fn nameless(&self, clients: &[ClientId]) -> Vec<Ino> {
-        let found = self.look(|txn| txn.orphans(Ino::NONE, ORPHANS)).unwrap_or_default();
-        let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
+    /// Inodes without a name, but those that somebody else than `clients` may have open; `None` where no server can tell.
+    pub(crate) fn nameless(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
+        let found = self.look(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
+        let leases = self.ledger()?.leases();
         let is_used = |ino: &Ino| {
             let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
             others
                 .filter(|lease| lease.rights.contains(Rights::OPEN))
                 .any(|lease| lease.ino == *ino)
         };
-        found.into_iter().filter(|ino| !is_used(ino)).collect()
+        Some(found.into_iter().filter(|ino| !is_used(ino)).collect())
     }
 
     /// Who has the blocks of the data zone, as the server knows it, for people.

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use env::sim::SimRng;
 use types::limits::SLOTS;
-use types::{ClientId, Duration, Fault, FileKind, Ino, Instant};
+use types::{Duration, Fault, FileKind, Ino, Instant};
 
 use crate::call::{At, NameNo, Op};
 use crate::cluster::{Cluster, Free, LEASE, Sizes};
@@ -177,9 +177,9 @@ pub async fn frees(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
     let patience = cluster.env.now() + QUIET;
     loop {
         let mounts = fleet.mounts();
-        let clients: Vec<_> =
-            mounts.iter().map(|mount| ClientId(mount.client.status().client)).collect();
-        if cluster.nameless(&clients).is_empty() {
+        let clients: Vec<_> = mounts.iter().map(|mount| mount.client.number()).collect();
+        // Where no server can tell, one is waited for.
+        if cluster.nameless(&clients).is_some_and(|left| left.is_empty()) {
             return Ok(());
         }
         if cluster.env.now() > patience {

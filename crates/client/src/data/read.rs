@@ -40,8 +40,9 @@ pub(super) struct ZeroGuard {
 impl Drop for ZeroGuard {
     fn drop(&mut self) {
         let mut state = self.file.state.borrow_mut();
-        let nth = state.zeroing.iter().position(|range| *range == self.range);
-        nth.map(|nth| state.zeroing.swap_remove(nth));
+        if let Some(nth) = state.zeroing.iter().position(|range| *range == self.range) {
+            state.zeroing.swap_remove(nth);
+        }
         drop(state);
         self.file.changed.notify_all();
     }
