@@ -1,8 +1,8 @@
 //! Locks that this client's processes hold at the server.
 //!
 //! Invariants:
-//! - a lock is entered here when the server's grant is known, and taken out when its
-//!   release is sent: what is reclaimed after a restart was granted before it;
+//! - a lock is entered here when the server's grant is known, and taken out when the server has freed it, or
+//!   when nobody wants it any more: what is reclaimed after a restart was granted before it, and wanted;
 //! - one owner's ranges of one inode do not overlap;
 //! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
 //!   is held when it leaves is what it changes;
@@ -145,6 +145,19 @@ impl Locks {
         Undoing { free, restore }
     }
 
+    /// What `undoing` takes back is so here, before the server is asked: nobody counts on it, should the session end now.
+    pub fn undo(&self, ino: Ino, undoing: &Undoing) {
+        for lock in &undoing.free {
+            self.released(ino, lock);
+        }
+        for lock in &undoing.restore {
+            // Else it went with the session meanwhile.
+            if self.holds(ino, lock.flock, lock.owner) {
+                self.granted(ino, lock);
+            }
+        }
+    }
+
     /// Everything held, to be reclaimed.
     pub fn held(&self) -> Vec<(Ino, Lock)> {
         let held = self.held.borrow();
@@ -254,6 +267,29 @@ mod tests {
         let free = vec![lock(10, 19, true), lock(30, 89, true)];
         let restore = vec![lock(20, 29, false), lock(90, 99, false)];
         assert_eq!(locks.undoing(ino, &all), Undoing { free, restore });
+    }
+
+    #[test]
+    fn what_nobody_wants_is_not_lost_with_the_session_and_what_was_held_before_is() {
+        let locks = Locks::default();
+        let (ino, all) = (Ino(3), lock(0, 99, true));
+        let shared = lock(20, 29, false);
+        for before in [&[][..], &[shared]] {
+            before.iter().for_each(|lock| locks.granted(ino, lock));
+            let undoing = locks.undoing(ino, &all);
+            locks.granted(ino, &all);
+            locks.undo(ino, &undoing);
+            let held: Vec<Lock> = locks.held().into_iter().map(|(_, lock)| lock).collect();
+            assert_eq!(held, before);
+            locks.granted(ino, &all);
+            let lost = locks.lose();
+            assert_eq!(lost[&ino], [all.clone()], "it was wanted");
+            // Found out only now that nobody wants it.
+            locks.undo(ino, &undoing);
+            assert!(locks.held().is_empty());
+            let relied = !before.is_empty();
+            assert_eq!(locks.lost.borrow().contains_key(&key(ino, &all)), relied);
+        }
     }
 
     #[test]

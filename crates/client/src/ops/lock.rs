@@ -136,6 +136,7 @@ impl Core {
     }
 
     async fn take_back(&self, ino: Ino, undoing: Undoing) {
+        self.locks.undo(ino, &undoing);
         let free = undoing.free.into_iter().map(|lock| Op::Unlock { ino, lock });
         let restore = undoing.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
         let mut ops: Vec<Op> = free.chain(restore).collect();

@@ -119,6 +119,32 @@ fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
 }
 
 #[test]
+fn who_gave_a_lock_up_while_it_was_granted_does_not_rely_on_it_when_the_session_is_lost() {
+    check(7, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", b"").await;
+        let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
+        for micros in (0..400).step_by(20) {
+            let wanted = a.client.setlk(mine, lock(1, Some(true), 0, 99), true);
+            let given_up = cluster.env.timeout(Duration::from_micros(1), wanted).await;
+            assert!(given_up.is_none());
+            // At some of these moments the grant is known, and the release cannot be told.
+            cluster.env.sleep(Duration::from_micros(micros)).await;
+            cluster.world.isolate("a");
+            b.client.setlk(theirs, lock(2, Some(true), 0, 99), true).await.unwrap();
+            cluster.env.sleep(LEASE * 2).await;
+            cluster.world.heal();
+            a.client.getattr(ino).await.unwrap();
+            assert_eq!(a.try_write(mine, 0, b"free").await, Ok(4), "after {micros} us");
+            a.client.fsync(mine, false).await.unwrap();
+            b.client.setlk(theirs, lock(2, None, 0, 99), false).await.unwrap();
+        }
+        let told = logged();
+        assert!(!told.iter().any(|line| line.contains("locks of processes")), "{told:?}");
+    });
+}
+
+#[test]
 fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
     check(5, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
