@@ -34,13 +34,13 @@ impl Fragile {
         Fragile { small, device: device.trim().into() }
     }
 
-    /// Uses up the room but for `left` bytes; ends with the value.
+    /// Uses up the room but for `left` bytes, until it is removed.
     fn fill(&self, left: u64) -> Filler {
         let path = self.small.join("filler");
         let stat = rustix::fs::statvfs(&self.small).unwrap();
         let bytes = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
         success(Command::new("fallocate").arg("-l").arg(bytes.to_string()).arg(&path));
-        Filler(path)
+        Filler { path, bytes }
     }
 }
 
@@ -57,11 +57,21 @@ impl Drop for Fragile {
     }
 }
 
-struct Filler(PathBuf);
+struct Filler {
+    path: PathBuf,
+    bytes: u64,
+}
 
-impl Drop for Filler {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+impl Filler {
+    /// Gives the room back. It is free when nobody has the file any more: who drops the kernel's caches at that moment, as
+    /// benches do, holds every file for a while.
+    fn remove(self) {
+        fs::remove_file(&self.path).unwrap();
+        let small = self.path.parent().unwrap();
+        eventually("the room is free again", || {
+            let stat = rustix::fs::statvfs(small).unwrap();
+            stat.f_bavail * stat.f_frsize >= self.bytes
+        });
     }
 }
 
@@ -105,7 +115,7 @@ fn a_failing_data_device_is_told_to_the_application_and_named_in_the_log() {
     drop(victim);
 
     // The device has recovered: what is written from now on is kept.
-    drop(filler);
+    filler.remove();
     write_synced(&root.join("after"), 3, 8 << 20).unwrap();
     let again = fs::OpenOptions::new().write(true).open(root.join("renamed")).unwrap();
     again.write_all_at(&content[..1 << 20], 0).unwrap();
@@ -164,7 +174,7 @@ fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false()
 
     // Clients wait. With the device well again, another server goes on where it was.
     assert!(!maker.is_finished(), "no application sees an error");
-    drop(filler);
+    filler.remove();
     let more = Command::new("mount")
         .args(["-o", "remount,size=512m"])
         .arg(&device.small)
@@ -215,7 +225,7 @@ fn a_log_that_cannot_be_written_stops_the_server_before_it_acknowledges() {
         !maker.is_finished(),
         "300 files with their own fsync do not fit into a page of the log"
     );
-    drop(filler);
+    filler.remove();
     cluster.start_server();
     maker.join().unwrap().expect("no application sees an error");
     cluster.kill_client(0);
