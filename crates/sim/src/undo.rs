@@ -91,7 +91,8 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
             Op::Fsync(..) | Op::SyncNames | Op::SyncAll if call.outcome == Some(Outcome::Done) => {
                 floor = floor.max(call.begun);
             }
-            Op::Lost { .. } => break,
+            // What ran beside an earlier loss may be of the session after it.
+            Op::Lost { .. } => floor = floor.max(call.begun),
             op if op.changes_names() => {
                 if !is_change(link) || call.ended < floor {
                     continue;

@@ -247,9 +247,7 @@ impl Durable {
             changes.retain(|change| change.transno.lsn.0 > durable);
             let is_seen = |of: &&Change| of.client != call.client && of.at < call.begun;
             changes.iter().filter(is_seen).for_each(|change| lacks(call, unit, change, durable));
-            let is_its = |of: &&mut Change| {
-                of.client == call.client && of.at > call.begun && of.answered.is_none()
-            };
+            let is_its = |of: &&mut Change| of.client == call.client && Some(of.at) == call.applied;
             if call.op.changes()
                 && !matches!(call.outcome, Some(Outcome::Failed(_)))
                 && let Some(change) = changes.iter_mut().find(is_its)
@@ -517,10 +515,13 @@ mod tests {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
-                durable.ended(&Call { ended: 12, ..call(1, Op::SetMode(Ino(7), 1), 9) });
                 if flushed {
                     flush(durable, &[1]);
+                    // What is written behind meanwhile is nothing that the application was told.
+                    durable.committed(1, 11, Ino(7), transno(at + 4200));
                 }
+                let applied = Some(10);
+                durable.ended(&Call { applied, ended: 12, ..call(1, Op::SetMode(Ino(7), 1), 9) });
                 durable.ended(&call(1, sync, begun));
             })
             .is_some()
