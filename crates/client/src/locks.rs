@@ -283,7 +283,7 @@ mod tests {
             assert_eq!(held, before);
             locks.granted(ino, &all);
             let lost = locks.lose();
-            assert_eq!(lost[&ino], [all.clone()], "it was wanted");
+            assert_eq!(lost[&ino], vec![all.clone()], "it was wanted");
             // Found out only now that nobody wants it.
             locks.undo(ino, &undoing);
             assert!(locks.held().is_empty());

@@ -107,9 +107,13 @@ impl Running {
         let mut message = [0u8; 256];
         while socket.recv(&mut message).is_err() {
             let ended = running.child.try_wait().unwrap();
-            let said = || std::fs::read_to_string(log).unwrap_or_default();
-            assert!(ended.is_none(), "{command:?} ended ({ended:?}):\n{}", said());
-            assert!(Instant::now() < until, "{command:?} is not ready:\n{}", said());
+            // The last line first: who shortens this leaves that.
+            let said = || {
+                let all = std::fs::read_to_string(log).unwrap_or_default();
+                format!("{}\n…\n{all}", all.lines().last().unwrap_or("(it said nothing)"))
+            };
+            assert!(ended.is_none(), "{command:?} ended ({ended:?}): {}", said());
+            assert!(Instant::now() < until, "{command:?} is not ready: {}", said());
         }
         running
     }
