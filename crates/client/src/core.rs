@@ -484,7 +484,7 @@ impl Core {
             }
             (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
             (Op::Unlock { ino, lock }, OpReply::Done {}) => {
-                self.locks.released(*ino, lock);
+                self.locks.unlocked(*ino, lock);
             }
             (_, OpReply::Attr { leased }) => {
                 let (inode, _) = self.told(leased);

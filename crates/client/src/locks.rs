@@ -3,6 +3,7 @@
 //! Invariants:
 //! - a lock is entered here when the server's grant is known, and taken out when the server has freed it, or
 //!   when nobody wants it any more: what is reclaimed after a restart was granted before it, and wanted;
+//! - whoever closes what a lock was taken through waits until the server has freed it, also a lock that nobody wanted;
 //! - one owner's ranges of one inode do not overlap;
 //! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
 //!   is held when it leaves is what it changes;
@@ -10,8 +11,8 @@
 //!   was taken through: nothing is done meanwhile in the belief that it is held ([`Locks::stand`]). Not so a
 //!   lock of an inode whose making was lost: the number may be another one's.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify, Permit};
@@ -28,6 +29,10 @@ pub(crate) struct Locks {
     held: RefCell<BTreeMap<Key, Vec<Lock>>>,
     /// Those that went with a session.
     lost: RefCell<BTreeMap<Key, Vec<Lock>>>,
+    /// Sessions that were lost.
+    losses: Cell<u64>,
+    /// Owners of whom the server has what they do not want.
+    unwanted: RefCell<BTreeSet<Key>>,
     waiting: RefCell<BTreeMap<(Ino, LockOwner), Notify>>,
     /// Owners about whose locks requests are under way, and how many wait for that or do it.
     turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
@@ -60,10 +65,14 @@ impl Drop for Place {
 /// How a granted lock is taken back.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Undoing {
+    lock: Lock,
     /// Ranges to be freed: nothing was held there.
     pub free: Vec<Lock>,
     /// Locks to be taken again: a lock of the other kind was held there.
     pub restore: Vec<Lock>,
+    /// Ranges where nothing had been lost either.
+    unlost: Vec<Lock>,
+    losses: u64,
 }
 
 fn key(ino: Ino, lock: &Lock) -> Key {
@@ -107,10 +116,15 @@ impl Locks {
         ranges.push(lock.clone());
     }
 
-    /// The owner's range is released. True if it held anything there.
-    pub fn released(&self, ino: Ino, lock: &Lock) -> bool {
-        take(&mut self.lost.borrow_mut(), ino, lock);
+    /// The server has freed the range. True if the owner held anything there.
+    pub fn unlocked(&self, ino: Ino, lock: &Lock) -> bool {
         take(&mut self.held.borrow_mut(), ino, lock)
+    }
+
+    /// The owner has freed the range, and counts on nothing there.
+    pub fn released(&self, ino: Ino, lock: &Lock) {
+        take(&mut self.lost.borrow_mut(), ino, lock);
+        take(&mut self.held.borrow_mut(), ino, lock);
     }
 
     /// Waits until no other request about locks of this owner of `ino` is under way.
@@ -142,20 +156,37 @@ impl Locks {
                 restore.push(Lock { start, end, ..old.clone() });
             }
         }
-        Undoing { free, restore }
+        let mut unlost = free.clone();
+        for old in self.lost.borrow().get(&key(ino, lock)).into_iter().flatten() {
+            without(&mut unlost, old.start, old.end);
+        }
+        Undoing { lock: lock.clone(), free, restore, unlost, losses: self.losses.get() }
     }
 
-    /// What `undoing` takes back is so here, before the server is asked: nobody counts on it, should the session end now.
-    pub fn undo(&self, ino: Ino, undoing: &Undoing) {
+    /// Nobody wants a lock that was granted: what is held and lost is again what it was, before the server is asked for
+    /// that. Gives what it is to be asked for; ends with [`Locks::undone`].
+    pub fn undo(&self, ino: Ino, mut undoing: Undoing) -> Undoing {
+        for lock in &undoing.unlost {
+            take(&mut self.lost.borrow_mut(), ino, lock);
+        }
+        if undoing.losses != self.losses.get() {
+            // What was held before went with its session.
+            undoing.free = vec![undoing.lock.clone()];
+            undoing.restore.clear();
+        }
         for lock in &undoing.free {
-            self.released(ino, lock);
+            self.unlocked(ino, lock);
         }
         for lock in &undoing.restore {
-            // Else it went with the session meanwhile.
-            if self.holds(ino, lock.flock, lock.owner) {
-                self.granted(ino, lock);
-            }
+            self.granted(ino, lock);
         }
+        self.unwanted.borrow_mut().insert(key(ino, &undoing.lock));
+        undoing
+    }
+
+    /// The server was asked to take back what this owner of `ino` did not want.
+    pub fn undone(&self, ino: Ino, flock: bool, owner: LockOwner) {
+        self.unwanted.borrow_mut().remove(&(ino, flock, owner));
     }
 
     /// Everything held, to be reclaimed.
@@ -166,13 +197,15 @@ impl Locks {
             .collect()
     }
 
-    /// Does the owner hold anything on the inode?
+    /// Does the owner hold anything on the inode, wanted or not?
     pub fn holds(&self, ino: Ino, flock: bool, owner: LockOwner) -> bool {
-        self.held.borrow().contains_key(&(ino, flock, owner))
+        let key = (ino, flock, owner);
+        self.held.borrow().contains_key(&key) || self.unwanted.borrow().contains(&key)
     }
 
     /// The session is lost, and the locks with it; who waits asks again. Returns what was held.
     pub fn lose(&self) -> BTreeMap<Ino, Vec<Lock>> {
+        self.losses.update(|losses| losses + 1);
         let mut told: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
         let mut lost = self.lost.borrow_mut();
         for (key, locks) in std::mem::take(&mut *self.held.borrow_mut()) {
@@ -260,36 +293,78 @@ mod tests {
         let ino = Ino(3);
         let all = lock(0, 99, true);
         let undoing = locks.undoing(ino, &all);
-        assert_eq!(undoing, Undoing { free: vec![all.clone()], restore: vec![] });
+        assert_eq!((undoing.free, undoing.restore), (vec![all.clone()], vec![]));
         locks.granted(ino, &lock(0, 9, true));
         locks.granted(ino, &lock(20, 29, false));
         locks.granted(ino, &lock(90, 200, false));
         let free = vec![lock(10, 19, true), lock(30, 89, true)];
         let restore = vec![lock(20, 29, false), lock(90, 99, false)];
-        assert_eq!(locks.undoing(ino, &all), Undoing { free, restore });
+        let undoing = locks.undoing(ino, &all);
+        assert_eq!((undoing.free, undoing.restore), (free, restore));
+    }
+
+    fn held(locks: &Locks) -> Vec<Lock> {
+        locks.held().into_iter().map(|(_, lock)| lock).collect()
+    }
+
+    fn lost(locks: &Locks) -> Vec<Lock> {
+        locks.lost.borrow().values().flatten().cloned().collect()
     }
 
     #[test]
     fn what_nobody_wants_is_not_lost_with_the_session_and_what_was_held_before_is() {
-        let locks = Locks::default();
-        let (ino, all) = (Ino(3), lock(0, 99, true));
-        let shared = lock(20, 29, false);
+        let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
+            let locks = Locks::default();
             before.iter().for_each(|lock| locks.granted(ino, lock));
             let undoing = locks.undoing(ino, &all);
             locks.granted(ino, &all);
-            locks.undo(ino, &undoing);
-            let held: Vec<Lock> = locks.held().into_iter().map(|(_, lock)| lock).collect();
-            assert_eq!(held, before);
-            locks.granted(ino, &all);
-            let lost = locks.lose();
-            assert_eq!(lost[&ino], vec![all.clone()], "it was wanted");
-            // Found out only now that nobody wants it.
-            locks.undo(ino, &undoing);
-            assert!(locks.held().is_empty());
-            let relied = !before.is_empty();
-            assert_eq!(locks.lost.borrow().contains_key(&key(ino, &all)), relied);
+            let asked = locks.undo(ino, undoing);
+            assert_eq!((held(&locks), asked.restore), (before.to_vec(), before.to_vec()));
+            locks.lose();
+            assert_eq!(lost(&locks), before);
         }
+    }
+
+    #[test]
+    fn what_nobody_wanted_when_the_session_was_lost_is_not_lost_whenever_that_is_found_out() {
+        let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
+        for before in [&[][..], &[shared]] {
+            let locks = Locks::default();
+            before.iter().for_each(|lock| locks.granted(ino, lock));
+            let undoing = locks.undoing(ino, &all);
+            locks.granted(ino, &all);
+            assert_eq!(locks.lose()[&ino], vec![all.clone()], "it was wanted");
+            let asked = locks.undo(ino, undoing);
+            assert_eq!((asked.free, asked.restore), (vec![all.clone()], vec![]));
+            assert_eq!((held(&locks), lost(&locks).is_empty()), (vec![], before.is_empty()));
+        }
+        // The session was lost before the grant, which is of the next one.
+        let locks = Locks::default();
+        locks.granted(ino, &lock(20, 29, false));
+        let undoing = locks.undoing(ino, &all);
+        locks.lose();
+        locks.granted(ino, &all);
+        let asked = locks.undo(ino, undoing);
+        assert_eq!((asked.free, asked.restore), (vec![all], vec![]));
+        assert_eq!((held(&locks), lost(&locks)), (vec![], vec![lock(20, 29, false)]));
+    }
+
+    #[test]
+    fn a_lock_that_was_lost_stays_so_when_one_that_nobody_wants_is_taken_back() {
+        let (locks, ino, all) = (Locks::default(), Ino(3), lock(0, 99, true));
+        locks.granted(ino, &lock(10, 19, true));
+        locks.lose();
+        let undoing = locks.undoing(ino, &all);
+        locks.granted(ino, &all);
+        let asked = locks.undo(ino, undoing);
+        assert_eq!(asked.free, vec![all.clone()]);
+        assert!(!locks.unlocked(ino, &all) && locks.holds(ino, false, LockOwner(7)));
+        locks.undone(ino, false, LockOwner(7));
+        assert!(!locks.holds(ino, false, LockOwner(7)));
+        assert_eq!(lost(&locks), vec![lock(10, 19, true)]);
+        locks.released(ino, &lock(0, 99, false));
+        assert_eq!(lost(&locks), vec![]);
     }
 
     #[test]
@@ -302,10 +377,10 @@ mod tests {
             locks.held().iter().map(|(_, l)| (l.start, l.end, l.exclusive)).collect();
         ranges.sort_unstable();
         assert_eq!(ranges, [(0, 9, true), (10, 19, false), (20, u64::MAX, true)]);
-        assert!(locks.released(ino, &lock(5, 30, false)));
-        assert!(!locks.released(ino, &lock(5, 30, false)), "nothing is left there");
+        assert!(locks.unlocked(ino, &lock(5, 30, false)));
+        assert!(!locks.unlocked(ino, &lock(5, 30, false)), "nothing is left there");
         assert!(locks.holds(ino, false, LockOwner(7)));
-        assert!(locks.released(ino, &lock(0, u64::MAX, false)));
+        assert!(locks.unlocked(ino, &lock(0, u64::MAX, false)));
         assert!(!locks.holds(ino, false, LockOwner(7)));
         assert!(locks.held().is_empty());
     }

@@ -125,7 +125,7 @@ impl Core {
             }
             match result {
                 Ok(()) if planted(Bug::LockKeptByNobody) => {}
-                Ok(()) => core.take_back(ino, undoing).await,
+                Ok(()) => core.take_back(ino, &lock, undoing).await,
                 Err(Fault::WouldBlock) if wait => {
                     let _ = core.ask_about_locks(vec![Op::CancelLock { ino, lock }]).await;
                 }
@@ -135,8 +135,8 @@ impl Core {
         receiver.await.unwrap_or(Err(Fault::Interrupted))
     }
 
-    async fn take_back(&self, ino: Ino, undoing: Undoing) {
-        self.locks.undo(ino, &undoing);
+    async fn take_back(&self, ino: Ino, lock: &Lock, undoing: Undoing) {
+        let undoing = self.locks.undo(ino, undoing);
         let free = undoing.free.into_iter().map(|lock| Op::Unlock { ino, lock });
         let restore = undoing.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
         let mut ops: Vec<Op> = free.chain(restore).collect();
@@ -144,6 +144,7 @@ impl Core {
             let rest = ops.split_off(ops.len().min(COMPOUND_OPS_MAX));
             let _ = self.ask_about_locks(std::mem::replace(&mut ops, rest)).await;
         }
+        self.locks.undone(ino, lock.flock, lock.owner);
     }
 
     /// Frees a range of an owner.
@@ -151,8 +152,8 @@ impl Core {
         let _turn = self.locks.turn(ino, lock.flock, lock.owner).await;
         let lock = wire(lock);
         match self.ask_about_locks(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
-            Err(Fault::Evicted) => {
-                // It went with the session that the request was made in.
+            // It is free, or went with the session that the request was made in.
+            Ok(()) | Err(Fault::Evicted) => {
                 self.locks.released(ino, &lock);
                 Ok(())
             }

@@ -124,7 +124,7 @@ fn who_gave_a_lock_up_while_it_was_granted_does_not_rely_on_it_when_the_session_
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"").await;
         let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
-        for micros in (0..400).step_by(20) {
+        for micros in (0..1200).step_by(20) {
             let wanted = a.client.setlk(mine, lock(1, Some(true), 0, 99), true);
             let given_up = cluster.env.timeout(Duration::from_micros(1), wanted).await;
             assert!(given_up.is_none());
