@@ -198,6 +198,8 @@ pub enum Op {
         edits: Rc<Vec<Op>>,
         /// A data device stood still, and may have writes of it that it carries out later.
         late: bool,
+        /// Position at which the client first began something in its next session, if that was before the loss was noted.
+        next: Option<u64>,
     },
     /// No application's: the data devices have carried out what they had when they stood still.
     Settled,

@@ -94,6 +94,8 @@ struct Inner {
     cut_short: Vec<Waiting>,
     hash: u64,
     count: u64,
+    /// Where clients first began something in their newest sessions.
+    renewed: BTreeMap<usize, u64>,
     /// Signals that processes got that waited for locks.
     disturbed: u64,
     /// Answers from a kernel's caches that nothing can be said of.
@@ -279,7 +281,8 @@ impl History {
             inner.settle(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
-        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late };
+        let next = inner.renewed.remove(&client).filter(|next| *next > begun);
+        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late, next };
         inner.settle(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
     }
 
@@ -292,6 +295,11 @@ impl History {
                 return;
             }
         }
+    }
+
+    /// A client began something at this position, for the first time in a new session.
+    pub fn renewed(&self, client: usize, begun: u64) {
+        self.0.borrow_mut().renewed.insert(client, begun);
     }
 
     /// A client surely knows of the last loss of its session.

@@ -192,6 +192,7 @@ impl Mount {
         let evictions = self.client.status().evictions;
         if evictions > self.evicted.get().0 {
             self.evicted.set((evictions, begun));
+            self.history.renewed(self.index, begun);
         }
         begun
     }

@@ -77,11 +77,11 @@ fn links(past: Option<&Rc<Link>>) -> impl Iterator<Item = &Rc<Link>> {
 /// synced, the newest first: of those that ran at the same time each may have been made last.
 pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&Rc<Link>> {
     let most = most as usize;
-    let (mut floor, mut earlier) = (0, 0);
+    let (mut floor, mut earlier, mut since) = (0, 0, 0);
     let mut found: Vec<&Rc<Link>> = Vec::new();
     for link in links(past) {
         let call = &link.call;
-        if earlier > BESIDE || call.ended + BACK < floor {
+        if earlier > BESIDE || call.ended + BACK < floor || call.ended < since {
             break;
         }
         if call.client != client {
@@ -91,10 +91,10 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
             Op::Fsync(..) | Op::SyncNames | Op::SyncAll if call.outcome == Some(Outcome::Done) => {
                 floor = floor.max(call.begun);
             }
-            // What ran beside an earlier loss may be of the session after it.
-            Op::Lost { .. } => floor = floor.max(call.begun),
+            // What its next session did may come before an earlier loss, which is noted late.
+            Op::Lost { next, .. } => since = since.max(next.unwrap_or(call.ended)),
             op if op.changes_names() => {
-                if !is_change(link) || call.ended < floor {
+                if !is_change(link) || call.ended < floor || call.begun < since {
                     continue;
                 }
                 let later = found.iter().filter(|link| link.call.begun > call.ended).count();

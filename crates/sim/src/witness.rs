@@ -6,7 +6,7 @@
 //!   beginning and the end of the step that asked for it;
 //! - to the judge it is no more than a hint: a step that was taken for another one, or of which nothing is
 //!   known, costs it time and never a verdict. The checker of invariant 4 takes it as it is, which is right as long as clients
-//!   ask for changes by the numbers of directories.
+//!   ask for changes by the numbers of directories, and no two processes of a client for the same change at once.
 
 use client::Edited;
 use proto::mds::{InoRef, Op as Asked};

@@ -39,13 +39,19 @@ impl Story {
 
     fn lost(self, dead: bool, kept: u32) -> Story {
         let learned = 2 * self.0.len() as u64 + 3;
-        let lost = Op::Lost { dead, kept, learned, edits: Rc::default(), late: false };
+        let lost = Op::Lost { dead, kept, learned, edits: Rc::default(), late: false, next: None };
         self.then(0, lost, Outcome::Done)
     }
 
     fn then_lost(self, client: usize) -> Story {
-        let lost =
-            Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late: false };
+        let lost = Op::Lost {
+            dead: true,
+            kept: 0,
+            learned: u64::MAX,
+            edits: Rc::default(),
+            late: false,
+            next: None,
+        };
         self.then(client, lost, Outcome::Done)
     }
 
@@ -198,7 +204,14 @@ fn a_write_that_fails_because_of_an_earlier_loss_may_be_done_after_it() {
 fn who_looks_while_what_it_could_see_is_lost_may_have_looked_later() {
     let look = |found| (Op::Lookup(AT), Outcome::Found(found));
     let make = (Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)));
-    let lost = Op::Lost { dead: false, kept: 9, learned: 20, edits: Rc::default(), late: false };
+    let lost = Op::Lost {
+        dead: false,
+        kept: 9,
+        learned: 20,
+        edits: Rc::default(),
+        late: false,
+        next: None,
+    };
     let holds = |seen, ended| {
         let mut calls = Vec::new();
         let mut step = |client, (op, outcome), begun, ended| {
@@ -307,7 +320,8 @@ fn a_client_that_lives_is_told_once_of_what_it_lost() {
 #[test]
 fn a_client_that_lost_nothing_says_so_also_after_an_append_to_one_of_several_ends() {
     let longer = Op::Write { ino: FILE, offset: Some(8), len: 20, tag: 6, file: 2, sync: false };
-    let lost = |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false };
+    let lost =
+        |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false, next: None };
     let append = Op::Write { ino: FILE, offset: None, len: 10, tag: 7, file: 3, sync: false };
     // The second client was killed while it wrote: the file may have ended at 10 or at 28.
     let story = || {
@@ -543,7 +557,8 @@ fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_
 /// device may stand still with its write.
 fn overwritten_and_lost(late: bool) -> Story {
     let made = Outcome::Found(Some(FILE));
-    let lost = Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late };
+    let lost =
+        Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late, next: None };
     Story::default()
         .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
         .then(0, write(4), Outcome::Done)
@@ -625,7 +640,8 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
     };
     let lost = |client| {
         let edits = Rc::default();
-        let lost = Op::Lost { dead: true, kept: 1, learned: u64::MAX, edits, late: false };
+        let lost =
+            Op::Lost { dead: true, kept: 1, learned: u64::MAX, edits, late: false, next: None };
         (client, lost, Outcome::Done)
     };
     let story = |last| {
@@ -647,7 +663,7 @@ fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
     let other = Ino(8);
     let lost = |client, kept| {
         let edits = Rc::default();
-        let lost = Op::Lost { dead: true, kept, learned: u64::MAX, edits, late: false };
+        let lost = Op::Lost { dead: true, kept, learned: u64::MAX, edits, late: false, next: None };
         (client, lost, Some(Outcome::Done))
     };
     let story = |seen| {
@@ -824,6 +840,33 @@ fn no_order_that_the_server_tells_explains_what_cannot_be() {
     assert!(Judge::guided(State::default()).settle(&calls).is_err());
 }
 
+/// A client lost a session, which is noted late, and makes a file without syncing it; it dies. Is the file there, and may it be?
+#[test]
+fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session() {
+    let lost = |dead, kept, next| {
+        let edits = Rc::default();
+        Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next }
+    };
+    let holds = |made: (u64, u64), next: Option<u64>, seen: Option<Ino>| {
+        let make = Op::Make(AT, FileKind::Regular);
+        let calls = [
+            call(make, Outcome::Found(Some(FILE)), made),
+            call(lost(false, 0, next), Outcome::Done, (1, 10)),
+            call(lost(true, 1, None), Outcome::Done, (12, 14)),
+            Call { client: 1, ..call(Op::Lookup(AT), Outcome::Found(seen), (20, 21)) },
+        ];
+        let mut judge = Judge::new(State { mortal: true, ..State::default() });
+        judge.settle(&calls).is_ok()
+    };
+    for seen in [None, Some(FILE)] {
+        assert!(holds((5, 7), Some(4), seen), "it is of the next session");
+    }
+    for next in [Some(4), None] {
+        assert!(holds((2, 3), next, Some(FILE)));
+        assert!(!holds((2, 3), next, None), "it outlived the session that it was made in");
+    }
+}
+
 /// Client 0 changes something, client 1 is told of it while client 2 does something else or nothing, and client 0 dies with its
 /// last change; then client 1 is told that it never was. Do the order that the server tells, and the search, say that this cannot be?
 fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
@@ -838,6 +881,7 @@ fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
                 learned: u64::MAX,
                 edits: Rc::default(),
                 late: false,
+                next: None,
             };
             calls.push((0, lost, Outcome::Done, None, (at, at + 1)));
             at += 2;
@@ -969,8 +1013,14 @@ fn what_a_client_changed_over_what_it_lost_counts_as_lost_too() {
     let story = |kept, found: Option<Ino>| {
         let make = call(Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)), (1, 4));
         let rename = call(Op::Rename { from: AT, to, flags: 0 }, Outcome::Done, (2, 3));
-        let lost =
-            Op::Lost { dead: true, kept, learned: u64::MAX, edits: Rc::default(), late: false };
+        let lost = Op::Lost {
+            dead: true,
+            kept,
+            learned: u64::MAX,
+            edits: Rc::default(),
+            late: false,
+            next: None,
+        };
         let lost = call(lost, Outcome::Done, (5, 6));
         let look = |at, found, when| Call {
             client: 1,

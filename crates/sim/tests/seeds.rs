@@ -381,13 +381,18 @@ fn what_campaigns_have_met_holds() {
         all.iter().copied().filter(|fault| !left_out.contains(fault)).collect()
     };
     let (alone, single) = (without(&[Fault::Together, Fault::Pairs]), without(&[Fault::Pairs]));
-    let failed = (FAILED.iter().map(|seed| (seed, true, &alone)))
-        .chain(FAILED_OF_ALL.iter().map(|seed| (seed, false, &alone)))
-        .chain(FAILED_TOGETHER.iter().map(|seed| (seed, false, &single)))
-        .chain(FAILED_IN_PAIRS.iter().map(|seed| (seed, false, &all)));
-    let asked = asked("REDBUD_SEED");
-    let asked = asked.as_ref().map(|seed| vec![(seed, false, &all)]);
-    for (&seed, usual_operations, faults) in asked.unwrap_or_else(|| failed.collect()) {
+    let failed = (FAILED.iter().map(|&seed| (seed, true, &alone)))
+        .chain(FAILED_OF_ALL.iter().map(|&seed| (seed, false, &alone)))
+        .chain(FAILED_TOGETHER.iter().map(|&seed| (seed, false, &single)))
+        .chain(FAILED_IN_PAIRS.iter().map(|&seed| (seed, false, &all)));
+    let mut failed: Vec<(u64, bool, &Vec<Fault>)> = failed.collect();
+    if let Some(asked) = asked("REDBUD_SEED") {
+        failed.retain(|(seed, ..)| *seed == asked);
+        if failed.is_empty() {
+            failed.push((asked, false, &all));
+        }
+    }
+    for (seed, usual_operations, faults) in failed {
         let faults = faults.clone();
         let usual = Plan::new(seed);
         let plan = Plan { operations: 150, executors: 2, usual_operations, faults, ..usual };
