@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a lock is entered here when the server's grant is known, and taken out when the server has freed it, or
 //!   when nobody wants it any more: what is reclaimed after a restart was granted before it, and wanted;
-//! - whoever closes what a lock was taken through waits until the server has freed it, also a lock that nobody wanted;
+//! - whoever closes what a lock was taken through waits until the server has freed it, also one that nobody wants, once its grant is known;
 //! - one owner's ranges of one inode do not overlap;
 //! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
 //!   is held when it leaves is what it changes;
@@ -311,14 +311,20 @@ mod tests {
         locks.lost.borrow().values().flatten().cloned().collect()
     }
 
+    /// A lock was granted over what was held `before`.
+    fn granted_over(before: &[Lock], all: &Lock) -> (Locks, Undoing) {
+        let locks = Locks::default();
+        before.iter().for_each(|lock| locks.granted(Ino(3), lock));
+        let undoing = locks.undoing(Ino(3), all);
+        locks.granted(Ino(3), all);
+        (locks, undoing)
+    }
+
     #[test]
     fn what_nobody_wants_is_not_lost_with_the_session_and_what_was_held_before_is() {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
-            let locks = Locks::default();
-            before.iter().for_each(|lock| locks.granted(ino, lock));
-            let undoing = locks.undoing(ino, &all);
-            locks.granted(ino, &all);
+            let (locks, undoing) = granted_over(before, &all);
             let asked = locks.undo(ino, undoing);
             assert_eq!((held(&locks), asked.restore), (before.to_vec(), before.to_vec()));
             locks.lose();
@@ -330,10 +336,7 @@ mod tests {
     fn what_nobody_wanted_when_the_session_was_lost_is_not_lost_whenever_that_is_found_out() {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
-            let locks = Locks::default();
-            before.iter().for_each(|lock| locks.granted(ino, lock));
-            let undoing = locks.undoing(ino, &all);
-            locks.granted(ino, &all);
+            let (locks, undoing) = granted_over(before, &all);
             assert_eq!(locks.lose()[&ino], vec![all.clone()], "it was wanted");
             let asked = locks.undo(ino, undoing);
             assert_eq!((asked.free, asked.restore), (vec![all.clone()], vec![]));

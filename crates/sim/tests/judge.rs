@@ -17,6 +17,12 @@ fn call(op: Op, outcome: Outcome, (begun, ended): (u64, u64)) -> Call {
     Call { client: 0, op, outcome, guessed: false, applied: None, begun, ended }
 }
 
+/// The loss of a session, with up to `kept` changes.
+fn loss(dead: bool, kept: u32) -> Op {
+    let edits = Rc::default();
+    Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next: None }
+}
+
 /// A history of steps that follow each other.
 #[derive(Default)]
 struct Story(Vec<Call>);
@@ -44,15 +50,7 @@ impl Story {
     }
 
     fn then_lost(self, client: usize) -> Story {
-        let lost = Op::Lost {
-            dead: true,
-            kept: 0,
-            learned: u64::MAX,
-            edits: Rc::default(),
-            late: false,
-            next: None,
-        };
-        self.then(client, lost, Outcome::Done)
+        self.then(client, loss(true, 0), Outcome::Done)
     }
 
     fn read(self, client: usize, tag: Option<u32>) -> Story {
@@ -638,12 +636,7 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
             Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 }),
         )
     };
-    let lost = |client| {
-        let edits = Rc::default();
-        let lost =
-            Op::Lost { dead: true, kept: 1, learned: u64::MAX, edits, late: false, next: None };
-        (client, lost, Outcome::Done)
-    };
+    let lost = |client| (client, loss(true, 1), Outcome::Done);
     let story = |last| {
         let made = Outcome::Found(Some(FILE));
         let create = Op::Create { at: AT, exclusive: true, file: 1 };
@@ -661,11 +654,7 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
 fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
     let to = At { name: 2, ..AT };
     let other = Ino(8);
-    let lost = |client, kept| {
-        let edits = Rc::default();
-        let lost = Op::Lost { dead: true, kept, learned: u64::MAX, edits, late: false, next: None };
-        (client, lost, Some(Outcome::Done))
-    };
+    let lost = |client, kept| (client, loss(true, kept), Some(Outcome::Done));
     let story = |seen| {
         let create = |at, file| Op::Create { at, exclusive: true, file };
         let found = |ino| Some(Outcome::Found(Some(ino)));
@@ -840,7 +829,7 @@ fn no_order_that_the_server_tells_explains_what_cannot_be() {
     assert!(Judge::guided(State::default()).settle(&calls).is_err());
 }
 
-/// A client lost a session, which is noted late, and makes a file without syncing it; it dies. Is the file there, and may it be?
+/// A client loses a session, which is noted late, makes a file without syncing it, and dies: may the file be there, or be gone?
 #[test]
 fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session() {
     let lost = |dead, kept, next| {
@@ -875,15 +864,7 @@ fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
     let last = steps.len() - 1;
     for (nth, (client, op, outcome)) in steps.into_iter().enumerate() {
         if nth == last {
-            let lost = Op::Lost {
-                dead: true,
-                kept: 1,
-                learned: u64::MAX,
-                edits: Rc::default(),
-                late: false,
-                next: None,
-            };
-            calls.push((0, lost, Outcome::Done, None, (at, at + 1)));
+            calls.push((0, loss(true, 1), Outcome::Done, None, (at, at + 1)));
             at += 2;
         }
         let applied = (client == 0).then_some(at);
@@ -1013,15 +994,7 @@ fn what_a_client_changed_over_what_it_lost_counts_as_lost_too() {
     let story = |kept, found: Option<Ino>| {
         let make = call(Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)), (1, 4));
         let rename = call(Op::Rename { from: AT, to, flags: 0 }, Outcome::Done, (2, 3));
-        let lost = Op::Lost {
-            dead: true,
-            kept,
-            learned: u64::MAX,
-            edits: Rc::default(),
-            late: false,
-            next: None,
-        };
-        let lost = call(lost, Outcome::Done, (5, 6));
+        let lost = call(loss(true, kept), Outcome::Done, (5, 6));
         let look = |at, found, when| Call {
             client: 1,
             ..call(Op::Lookup(at), Outcome::Found(found), when)

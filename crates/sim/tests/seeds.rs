@@ -372,7 +372,8 @@ const FAILED_TOGETHER: [u64; 17] = [
 ];
 
 /// The same, of campaigns with pairs of faults.
-const FAILED_IN_PAIRS: [u64; 6] = [49101770, 51025321, 51039288, 55001786, 56007764, 56014789];
+const FAILED_IN_PAIRS: [u64; 7] =
+    [49101770, 51025321, 51039288, 55001786, 55043517, 56007764, 56014789];
 
 #[test]
 fn what_campaigns_have_met_holds() {
