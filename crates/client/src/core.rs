@@ -46,6 +46,8 @@ pub(crate) struct Lifetimes {
     covered: Duration,
     /// Names of the directory in question.
     name: Duration,
+    /// The moment.
+    now: Instant,
 }
 
 impl Lifetimes {
@@ -53,9 +55,11 @@ impl Lifetimes {
     pub fn entry(self, inode: &Inode) -> Entry {
         inode.looked_up();
         inode.tell_owner();
+        let attr = inode.attr();
+        inode.tell_size(attr.size, self.now);
         let attr_ttl = if inode.attr_stays() { self.covered } else { Duration::ZERO };
         let generation = inode.generation;
-        Entry { attr: inode.attr(), attr_ttl, entry_ttl: self.name, generation }
+        Entry { attr, attr_ttl, entry_ttl: self.name, generation }
     }
 }
 
@@ -160,9 +164,10 @@ impl Core {
         self.session.lease_left().min(TTL_MAX)
     }
 
-    /// The kernel is told the inode's attributes; for how long it may believe them.
-    pub fn tell_attr(&self, inode: &Inode) -> Duration {
+    /// The kernel is told `attr` of the inode; for how long it may believe that.
+    pub fn tell_attr(&self, inode: &Inode, attr: &Attr) -> Duration {
         inode.tell_owner();
+        inode.tell_size(attr.size, self.env.now());
         if inode.attr_stays() { self.ttl() } else { Duration::ZERO }
     }
 
@@ -176,7 +181,8 @@ impl Core {
 
     /// What a lookup of the inode under `dir` answers; counts as one.
     pub fn entry(&self, inode: &Inode, dir: Ino) -> Entry {
-        let times = Lifetimes { covered: self.ttl(), name: self.name_ttl(dir) };
+        let now = self.env.now();
+        let times = Lifetimes { covered: self.ttl(), name: self.name_ttl(dir), now };
         times.entry(inode)
     }
 
@@ -192,19 +198,21 @@ impl Core {
     /// As [`Core::entry`], for what a reply found or made under `name`.
     pub fn told_entry(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
         let name = self.told_name_ttl(dir, name, Known::Leads(inode.ino));
-        Lifetimes { covered: self.ttl(), name }.entry(inode)
+        Lifetimes { covered: self.ttl(), name, now: self.env.now() }.entry(inode)
     }
 
     /// Lifetimes of what is told under `dir` in this moment.
     pub fn lifetimes(&self, dir: &Inode) -> Lifetimes {
         let covered = self.ttl();
         let name = if dir.holds(Rights::NAMES) { covered } else { Duration::ZERO };
-        Lifetimes { covered, name }
+        Lifetimes { covered, name, now: self.env.now() }
     }
 
     /// As [`Core::told_entry`], with attributes as this reply told them.
     pub fn entry_as_told(&self, inode: &Inode, dir: Ino, name: &Name, told: &Attr) -> Entry {
-        Entry { attr: inode.attr_as_told(told), ..self.told_entry(inode, dir, name) }
+        let attr = inode.attr_as_told(told);
+        inode.tell_size(attr.size, self.env.now());
+        Entry { attr, ..self.told_entry(inode, dir, name) }
     }
 
     /// Fails if the kernel means by this number an inode whose making was lost.
@@ -281,10 +289,16 @@ impl Core {
     pub async fn void(&self, inode: &Inode, range: (u64, u64)) {
         let content = inode.content().filter(|_| inode.has_pages());
         let ranges = content.map_or_else(Vec::new, |content| content.unlocked(&[range]));
-        for (start, end) in ranges {
-            let len = if end == u64::MAX { 0 } else { end - start };
-            self.kernel.void_pages(inode.ino, start, len).await;
+        for range in ranges {
+            self.void_pages(inode, range).await;
         }
+    }
+
+    /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have one locked.
+    pub async fn void_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
+        let _dropping = inode.content().map(|content| content.pages.dropping());
+        let len = if to == u64::MAX { 0 } else { to - from };
+        self.kernel.void_pages(inode.ino, from, len).await;
     }
 
     /// Fails if nothing may be changed.
@@ -383,7 +397,7 @@ impl Core {
         }
         content.parts.borrow_mut().clear();
         content.file.acquired(data, &inode.server_attr(), layout);
-        content.set_loaded(true);
+        content.came(self.env.now());
         content.changed.notify_all();
     }
 
@@ -807,7 +821,9 @@ impl Core {
     ) {
         self.kernel.inc_epoch().await;
         for (ino, content) in outdated {
+            let dropping = content.pages.dropping();
             self.kernel.void_pages(ino, 0, 0).await;
+            drop(dropping);
             content.pages_dropped();
         }
         for inode in inodes {

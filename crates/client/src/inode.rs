@@ -423,6 +423,13 @@ impl Inode {
         state.owner_told = state.attr.uid;
     }
 
+    /// The kernel is told a size: if it has another one it drops its pages.
+    pub fn tell_size(&self, size: u64, now: Instant) {
+        if let Special::Content(content) = &self.state.borrow().special {
+            content.pages.size_told(size, now);
+        }
+    }
+
     /// The owner by whom the kernel judges who may change attributes.
     pub fn owner_told(&self) -> u32 {
         self.state.borrow().owner_told

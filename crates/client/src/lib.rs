@@ -22,6 +22,8 @@ mod locks;
 mod names;
 mod ops;
 mod origins;
+mod pages;
+mod ranges;
 mod recall;
 mod rpc;
 mod unanswered;

@@ -10,14 +10,19 @@
 //! - `OPEN` is kept for a second after the kernel found the inode by name, so that an open
 //!   that follows finds the file, as it does between processes of one machine.
 //!
-//! The rounds by which data drain:
+//! A right on content that has just come is used for a moment before it drains (`LEAST_USE`). The rounds by which
+//! data drain:
 //!
 //! | round | READ and WRITE through pages | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
-//! | first | served, noted | served | served | invalidate everything that no waiting request keeps locked |
-//! | next, while something is noted | parked | parked | served | invalidate what was noted, parked ranges left out |
-//! | … if that takes over 10 ms | served, noted | served | served | (one more round follows) |
+//! | first | served, noted | served | served | invalidate all pages but those of waiting READs |
+//! | next, while something is noted | parked | parked | served | invalidate what was noted, but pages of waiting READs |
+//! | … if that takes over 2 ms | on its range served, noted | parked | served | (a waiting request has a page locked) |
 //! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
+//!
+//! Noted is what may be up to date behind the invalidation: pages that a READ fills or a WRITE covers. A WRITE of
+//! a part leaves a page as it is, up to date or not. Each round invalidates only what was noted in the one before,
+//! and in that only requests were served that had locked pages of its range: so the rounds end.
 //!
 //! Parts drain without the kernel, which has no pages of them: what has a block of the part is parked,
 //! and the part goes when nothing of it is in service or dirty. The rest of the file is served on.
@@ -31,8 +36,8 @@ use crate::inode::{Inode, Stays};
 use crate::rpc::Call;
 use crate::uses::Content;
 
-/// How long an invalidation may wait for parked requests' folios.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// How long an invalidation may wait for pages that waiting requests may have locked.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// What of `soft` is given up: all of it, unless a bug is planted.
 fn kept_by_mistake(soft: Rights) -> Rights {
@@ -87,11 +92,14 @@ impl Core {
         if known && take.contains(Rights::NAMES) {
             self.kernel.inc_epoch().await;
         }
+        let content = inode.content();
+        let recalling = content.map(|content| content.pages.recall(self.env.now()));
         if known && take.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
         }
         let data = take & Rights::WHOLE;
         if !data.is_empty() && inode.kind() == FileKind::Regular {
+            self.let_use(inode, data).await;
             self.drain(inode, data).await;
         }
         if take.contains(Rights::DATA_P) {
@@ -100,6 +108,7 @@ impl Core {
                 inode.give(Rights::DATA_P, self.session.order());
             }
         }
+        drop(recalling);
         let awaited = inode.awaited_until();
         let expected = known && self.env.now() < awaited && inode.holds(Rights::OPEN);
         let still_open = take.contains(Rights::OPEN) && (inode.opens() > 0 || expected);
@@ -147,6 +156,17 @@ impl Core {
             core.give_back((ino, seq), Rights::WHOLE, false, None).await;
             core.inodes.stayed(stays);
         });
+    }
+
+    /// Lets processes use `data` rights for a while that have just come: each client gets on, however fast
+    /// they are asked back.
+    async fn let_use(&self, inode: &Inode, data: Rights) {
+        while let Some(content) = inode.content()
+            && inode.lease(|lease| lease.rights().closed()).intersects(data)
+            && let Some(until) = content.used_until(self.env.now())
+        {
+            self.env.sleep_until(until).await;
+        }
     }
 
     /// Takes `data` rights from the requests that use them, and gives them up locally.
@@ -206,7 +226,7 @@ impl Core {
             return;
         }
         content.begin_drain(range);
-        content.park(true);
+        content.park();
         loop {
             let changed = content.changed.notified();
             if content.is_used_in(range) {
@@ -257,25 +277,29 @@ impl Core {
         data: Rights,
         ranges: Vec<(u64, u64)>,
     ) {
-        let (kernel, ino) = (self.kernel.clone(), inode.ino);
+        let (kernel, ino, dropping) = (self.kernel.clone(), inode.ino, content.pages.dropping());
+        let passing = ranges.clone();
         let mut dropped = self.env.spawn_join(async move {
             for (start, end) in ranges {
                 let len = if end == u64::MAX { 0 } else { end - start };
                 kernel.inval_pages(ino, start, len).await;
             }
+            drop(dropping);
         });
+
         while self.env.timeout(PATIENCE, &mut dropped).await.is_none() {
-            content.park(false);
+            content.let_pass(&passing);
             if inode.lease(|lease| lease.rights().closed() & data).is_empty() {
                 return;
             }
         }
+        content.let_pass(&[]);
     }
 
     /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
     async fn rounds(&self, inode: &Rc<Inode>, content: &Rc<Content>, data: Rights) {
         loop {
-            content.park(true);
+            content.park();
             if let Some(ranges) = content.take_noted() {
                 self.drop_pages(inode, content, data, ranges).await;
                 continue;

@@ -9,11 +9,12 @@
 //!   while parts are held the kernel has no pages of the file, so giving one up tells it nothing;
 //! - a request that changes the size is never parked while `DATA_X` is held, nor is the
 //!   kernel's write-back: the kernel may hold locks that an invalidation waits for;
-//! - while the right drains, the range of every READ and WRITE through pages that is served is noted and
-//!   invalidated before the right goes: its pages may have come after an invalidation passed there, or
-//!   have been left out of it; the range of a request that waits and keeps its folios locked is left out
-//!   of every invalidation: they hold nothing that became stale, and it may wait for the right that the
-//!   invalidation is to set free;
+//! - while the right drains, all pages that may be up to date are invalidated before the right goes. An
+//!   invalidation leaves out the pages of waiting READs: these are locked and not up to date. Pages that a
+//!   READ that is served fills, and those that a WRITE covers, are noted: they may have come after an
+//!   invalidation passed there. A WRITE into a part of a page never makes it up to date, so it is not noted;
+//! - an invalidation that waits for a locked page has the waiting requests on its range served, and no others:
+//!   so the rounds of a drain end, however busy the file is;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
 //!   page-filling READs need is held as long as there is something to invalidate;
 //! - what the kernel writes back of pages from before a loss is refused; a page that it has had filled since was
@@ -29,16 +30,24 @@ use proto::mds::{InoRef, Op, OpReply};
 use proto::parts::Parts;
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_AHEAD_MAX, PARTS_MAX};
-use types::{Ahead, BlockRange, Bug, Duration, Fault, FileBlock, Part, Rights, planted};
+use types::{Ahead, BlockRange, Bug, Duration, Fault, FileBlock, Instant, Part, Rights, planted};
 
 use crate::api::Caller;
 use crate::core::Core;
 use crate::data::File;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
+use crate::pages::KernelPages;
+use crate::ranges::{append, overlap, pages_covered, pages_touched, subtract};
 use crate::rpc::{Call, result};
 
 /// Between two requests for a right while the server asks for what it had granted.
 const AGAIN: Duration = Duration::from_millis(2);
+
+/// A client whose processes use a file without a pause keeps its right on the content for so long, although another
+/// client waits for it.
+const LEAST_USE: Duration = Duration::from_millis(5);
+/// A longer time without a request is a pause.
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// What kind of request wants to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +95,9 @@ struct Drain {
     /// What goes.
     range: BlockRange,
     parking: bool,
+    /// Requests that touch pages of these ranges are served all the same.
+    passing: Vec<(u64, u64)>,
+    /// Pages that may have become up to date after an invalidation passed there.
     noted: Vec<(u64, u64)>,
 }
 
@@ -109,10 +121,13 @@ pub(crate) struct Content {
     /// Number of the first request made under the right to write.
     writes_from: Cell<u64>,
     uses: Cell<u32>,
+    /// When a right on the whole content came, and when a request was served under it last.
+    granted: Cell<Instant>,
+    served: Cell<Instant>,
     /// Uses of parts, by number.
     part_uses: RefCell<BTreeMap<u64, BlockRange>>,
     drain: RefCell<Option<Drain>>,
-    /// Waiting requests, by number, and the bytes whose folios the kernel keeps locked for each.
+    /// Waiting requests, by number, and the pages of each that are locked and not up to date for certain.
     parked: RefCell<BTreeMap<u64, (u64, u64)>>,
     parked_next: Cell<u64>,
     acquiring: Cell<bool>,
@@ -122,6 +137,8 @@ pub(crate) struct Content {
     outdated_untold: Cell<bool>,
     /// Bytes whose pages the kernel has had filled since the last loss, until it has dropped those from before.
     refilled: RefCell<Vec<(u64, u64)>>,
+    /// What the kernel's pages may hold while WRITEs are on their way.
+    pub pages: Rc<KernelPages>,
     /// Uses, drain or rights changed.
     pub changed: Notify,
     /// Held by the recall that drains.
@@ -131,10 +148,11 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Content that holds nothing yet.
-    pub fn new(file: Rc<File>) -> Content {
+    /// Content that holds nothing yet, of a file whose size the kernel was told last.
+    pub fn new(file: Rc<File>, size_told: u64) -> Content {
         Content {
             file,
+            pages: Rc::new(KernelPages::new(size_told)),
             loaded: Cell::new(false),
             shared: Cell::new(true),
             parts: RefCell::default(),
@@ -143,6 +161,8 @@ impl Content {
             plain: Cell::new(false),
             writes_from: Cell::new(0),
             uses: Cell::new(0),
+            granted: Cell::default(),
+            served: Cell::default(),
             part_uses: RefCell::default(),
             drain: RefCell::new(None),
             parked: RefCell::new(BTreeMap::new()),
@@ -155,6 +175,21 @@ impl Content {
             draining: AsyncMutex::new(),
             queued: Cell::new(false),
         }
+    }
+
+    /// A right on the whole content came.
+    pub fn came(&self, now: Instant) {
+        self.granted.set(now);
+        self.set_loaded(true);
+    }
+
+    /// Until when a recall lets requests be served before it drains: [`LEAST_USE`] after the right came, as long as
+    /// they follow each other within [`PAUSE`]. `None`: no longer.
+    pub fn used_until(&self, now: Instant) -> Option<Instant> {
+        let busy = self.uses.get() > 0 || !self.parked.borrow().is_empty();
+        let pause = if busy { now + PAUSE } else { self.served.get() + PAUSE };
+        let until = pause.min(self.granted.get() + LEAST_USE);
+        (now < until).then_some(until)
     }
 
     /// Does the file know its layout?
@@ -211,9 +246,9 @@ impl Content {
     }
 
     /// The kernel has pages of bytes `range` filled, which it did not have.
-    fn refill(&self, (start, end): (u64, u64)) {
+    fn refill(&self, range: (u64, u64)) {
         if self.outdated.get() > 0 {
-            append(&mut self.refilled.borrow_mut(), start, end);
+            append(&mut self.refilled.borrow_mut(), range);
         }
     }
 
@@ -264,7 +299,8 @@ impl Content {
 
     /// A recall of `range` begins to drain.
     pub fn begin_drain(&self, range: BlockRange) {
-        *self.drain.borrow_mut() = Some(Drain { range, parking: false, noted: Vec::new() });
+        *self.drain.borrow_mut() =
+            Some(Drain { range, parking: false, passing: Vec::new(), noted: Vec::new() });
     }
 
     /// A part is asked for. What will be asked for next, if it goes on as before?
@@ -286,7 +322,15 @@ impl Content {
         drain.as_ref().is_some_and(|drain| drain.parking && drain.range.overlaps(range))
     }
 
-    fn use_whole(self: &Rc<Self>) -> Use {
+    /// Does an invalidation wait, perhaps, for this request to be answered?
+    fn is_passing(&self, service: Service, range: (u64, u64)) -> bool {
+        let drain = self.drain.borrow();
+        let Some(drain) = drain.as_ref().filter(|_| service.fills_pages()) else { return false };
+        drain.passing.iter().any(|&passing| overlap(passing, pages_touched(range)))
+    }
+
+    fn use_whole(self: &Rc<Self>, now: Instant) -> Use {
+        self.served.set(now);
         self.uses.set(self.uses.get() + 1);
         Use { content: self.clone(), part: None }
     }
@@ -304,18 +348,23 @@ impl Content {
         self.changed.notify_all();
     }
 
-    /// From now on new requests are parked, or served again.
-    pub fn park(&self, parking: bool) {
+    /// From now on new requests are parked.
+    pub fn park(&self) {
         if let Some(drain) = self.drain.borrow_mut().as_mut() {
-            drain.parking = parking;
-        }
-        if !parking {
-            self.changed.notify_all();
+            drain.parking = true;
         }
     }
 
-    /// Takes the noted ranges, without those that waiting requests hold locked.
-    /// `None`: nothing was noted.
+    /// Requests that touch pages of `ranges` are served while others are parked.
+    pub fn let_pass(&self, ranges: &[(u64, u64)]) {
+        if let Some(drain) = self.drain.borrow_mut().as_mut() {
+            drain.passing = ranges.to_vec();
+            drain.parking &= !planted(Bug::DrainServesAll);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Takes the pages that were noted, without those of waiting READs. `None`: nothing was noted.
     pub fn take_noted(&self) -> Option<Vec<(u64, u64)>> {
         let mut drain = self.drain.borrow_mut();
         let noted = std::mem::take(&mut drain.as_mut()?.noted);
@@ -325,46 +374,32 @@ impl Content {
         Some(self.unlocked(&noted))
     }
 
-    /// Everything that waiting requests do not hold locked.
+    /// Everything but the pages of waiting READs.
     pub fn all_unlocked(&self) -> Vec<(u64, u64)> {
         self.unlocked(&[(0, u64::MAX)])
     }
 
-    /// What of `ranges` waiting requests do not hold locked. To the byte, though the kernel invalidates whole
-    /// pages: the page that a WRITE changes in part may be up to date, with other bytes that become stale. If it
-    /// is not, the kernel keeps it locked; but a WRITE waits only where there is nothing to invalidate, or until
-    /// the rounds let it pass.
+    /// `ranges` without the pages of waiting READs, which are locked and not up to date. The page that a waiting WRITE
+    /// changes in part may be up to date, with other bytes that become stale, so it is not left out.
     pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let parked: Vec<_> = self.parked.borrow().values().copied().collect();
         subtract(ranges, &parked)
     }
 
-    fn note(&self, start: u64, end: u64) {
-        if let Some(drain) = self.drain.borrow_mut().as_mut() {
-            append(&mut drain.noted, start, end);
+    /// Notes what pages a request makes up to date that is being served.
+    fn note(&self, service: Service, range: (u64, u64)) {
+        let filled = match service {
+            Service::PageRead => Some(pages_touched(range)),
+            Service::PageWrite if planted(Bug::DrainServesAll) => Some(pages_touched(range)),
+            Service::PageWrite => pages_covered(range),
+            Service::Plain | Service::Always | Service::WriteBack => None,
+        };
+        if let Some(filled) = filled
+            && let Some(drain) = self.drain.borrow_mut().as_mut()
+        {
+            append(&mut drain.noted, filled);
         }
     }
-}
-
-/// Adds a range, to the last one if it follows that.
-fn append(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
-    match ranges.last_mut() {
-        Some(last) if last.1 == start => last.1 = end,
-        _ => ranges.push((start, end)),
-    }
-}
-
-/// `ranges` without what `holes` cover; empty ranges are left out.
-fn subtract(ranges: &[(u64, u64)], holes: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut rest = ranges.to_vec();
-    for &(from, to) in holes {
-        rest = rest
-            .into_iter()
-            .flat_map(|(start, end)| [(start, end.min(from)), (start.max(to), end)])
-            .filter(|(start, end)| start < end)
-            .collect();
-    }
-    rest
 }
 
 /// A request in service.
@@ -378,6 +413,11 @@ impl Use {
     /// The file.
     pub fn file(&self) -> &Rc<File> {
         &self.content.file
+    }
+
+    /// What the kernel's pages of the file may hold.
+    pub fn pages(&self) -> &Rc<KernelPages> {
+        &self.content.pages
     }
 }
 
@@ -430,7 +470,7 @@ impl Core {
             return content;
         }
         let file = File::new(self.data(), inode.ino, &inode.server_attr());
-        let content = Rc::new(Content::new(file));
+        let content = Rc::new(Content::new(file, inode.server_attr().size));
         inode.set_content(Some(content.clone()));
         content
     }
@@ -503,7 +543,7 @@ impl Core {
         let content = self.content(inode);
         let writes = need.contains(Rights::DATA_X);
         let part = Part { range: blocks_of(range), exclusive: writes };
-        let locked = if service.fills_pages() { range } else { (0, 0) };
+        let locked = if service == Service::PageRead { pages_touched(range) } else { (0, 0) };
         let mut parked = None;
         loop {
             self.live().await?;
@@ -518,15 +558,17 @@ impl Core {
                 return Err(Fault::Io);
             }
             if content.is_ready(need) && inode.holds(need) {
-                if !content.is_parking(BlockRange::ALL) || service.overtakes_recalls() {
-                    if service.fills_pages() {
-                        content.note(range.0, range.1);
-                    }
+                let served = !content.is_parking(BlockRange::ALL)
+                    || service.overtakes_recalls()
+                    || content.is_passing(service, range);
+                if served {
+                    content.note(service, range);
                     if service == Service::PageRead {
                         inode.set_pages(true);
                         content.refill(range);
+                        content.pages.read(range, self.env.now());
                     }
-                    let in_use = content.use_whole();
+                    let in_use = content.use_whole(self.env.now());
                     drop(parked);
                     if writes && content.untold_tail.take() {
                         in_use.file().zero_tail().await?;
@@ -625,17 +667,5 @@ impl Core {
             }
             _ => Err(Fault::Protocol),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_lose_what_parked_requests_hold() {
-        assert_eq!(subtract(&[(0, 100)], &[(20, 30), (90, 200)]), [(0, 20), (30, 90)]);
-        assert_eq!(subtract(&[(0, 10), (50, 60)], &[(0, 60)]), []);
-        assert_eq!(subtract(&[(5, 10)], &[]), [(5, 10)]);
     }
 }

@@ -247,6 +247,8 @@ abi! {
     NotifyInvalInodeOut[24] { ino: u64, off: i64, len: i64, }
     /// `fuse_notify_inval_entry_out` without its name.
     NotifyInvalEntryOut[16] { parent: u64, namelen: u32, flags: u32, }
+    /// `fuse_notify_store_out`.
+    NotifyStoreOut[24] { nodeid: u64, offset: u64, size: u32, padding: u32, }
 }
 
 macro_rules! opcodes {
@@ -477,6 +479,8 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Notification: a cached name is void.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Notification: bytes of a file, which raise the size that the kernel has if they lie behind it.
+pub const NOTIFY_STORE: i32 = 4;
 /// Notification: all cached names are void (from minor version 44).
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 /// First minor version with [`NOTIFY_INC_EPOCH`].

@@ -34,6 +34,9 @@ impl Filesystem for Client {
     async fn getattr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
         Client::getattr(self, ino).await
     }
+    async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<(Attr, Duration), Fault> {
+        Client::getattr_to_read(self, ino, handle).await
+    }
     async fn setattr(
         &self,
         caller: &Caller,

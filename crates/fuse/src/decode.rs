@@ -54,7 +54,10 @@ pub enum Operation {
     BatchForget {
         inodes: Vec<(Ino, u64)>,
     },
-    Getattr,
+    Getattr {
+        /// Of an open file, by whom reading is about to end.
+        handle: Option<Handle>,
+    },
     Statx,
     Setattr {
         set: SetAttrRequest,
@@ -204,7 +207,12 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
         Opcode::Lookup => Operation::Lookup { name: name(r)? },
         Opcode::Forget => Operation::Forget { count: take::<abi::ForgetIn>(r)?.nlookup },
         Opcode::BatchForget => batch_forget(r)?,
-        Opcode::Getattr => Operation::Getattr,
+        Opcode::Getattr => {
+            let abi::GetattrIn { getattr_flags, fh, .. } = take(r)?;
+            Operation::Getattr {
+                handle: (getattr_flags & abi::GETATTR_FH != 0).then_some(Handle(fh)),
+            }
+        }
         Opcode::Statx => Operation::Statx,
         Opcode::Setattr => Operation::Setattr { set: set_attr(&take(r)?) },
         Opcode::Readlink => Operation::Readlink,

@@ -116,7 +116,12 @@ fn examples() -> Vec<(Opcode, Vec<u8>, Operation)> {
             forgets,
             Operation::BatchForget { inodes: vec![(Ino(11), 1), (Ino(12), 2)] },
         ),
-        (Opcode::Getattr, bytes(&abi::GetattrIn::default()), Operation::Getattr),
+        (Opcode::Getattr, bytes(&abi::GetattrIn::default()), Operation::Getattr { handle: None }),
+        (
+            Opcode::Getattr,
+            bytes(&abi::GetattrIn { getattr_flags: abi::GETATTR_FH, dummy: 0, fh: 9 }),
+            Operation::Getattr { handle: Some(Handle(9)) },
+        ),
         (Opcode::Statx, bytes(&abi::StatxIn::default()), Operation::Statx),
         (Opcode::Setattr, bytes(&setattr), Operation::Setattr { set }),
         (Opcode::Readlink, vec![], Operation::Readlink),

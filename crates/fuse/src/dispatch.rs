@@ -55,8 +55,11 @@ async fn serve<F: Filesystem>(
             Err(ttl) if names && !ttl.is_zero() => Answer::fixed(&reply::missing_out(ttl)),
             Err(_) => return Err(Fault::NotFound),
         },
-        Operation::Getattr => {
-            let (attr, ttl) = fs.getattr(ino).await?;
+        Operation::Getattr { handle } => {
+            let (attr, ttl) = match handle {
+                Some(handle) => fs.getattr_to_read(ino, handle).await?,
+                None => fs.getattr(ino).await?,
+            };
             Answer::fixed(&reply::attr_out(&attr, ttl))
         }
         Operation::Statx => {

@@ -23,8 +23,8 @@ use env::{Env, FuseChannel, NotifyLane};
 use types::{Bug, Duration, HashMap, HashSet, Ino, Instant, Name, planted};
 
 use crate::abi::{
-    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut,
-    NotifyInvalInodeOut, OutHeader, Sink,
+    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_STORE,
+    NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyStoreOut, OutHeader, Sink,
 };
 
 /// Inodes kept that the kernel did not know when their attributes were voided.
@@ -302,6 +302,15 @@ impl Kernel for Notifier {
     fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.drop_pages(NotifyLane::Voids, ino, (offset, len))
     }
+
+    fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        self.drop_pages(NotifyLane::Lacking, ino, (offset, len))
+    }
+
+    fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
+        let message = store_message(self.node(ino), offset, bytes);
+        Box::pin(self.clone().void(NotifyLane::Lacking, message))
+    }
 }
 
 impl Notifier {
@@ -334,6 +343,14 @@ fn inval_inode_message(ino: Ino, off: i64, len: i64) -> Vec<u8> {
     let mut body = Vec::new();
     NotifyInvalInodeOut { ino: ino.0, off, len }.write(&mut body);
     message(NOTIFY_INVAL_INODE, &body)
+}
+
+fn store_message(ino: Ino, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    let size = bytes.len() as u32;
+    NotifyStoreOut { nodeid: ino.0, offset, size, padding: 0 }.write(&mut body);
+    body.put(bytes);
+    message(NOTIFY_STORE, &body)
 }
 
 fn inval_entry_message(dir: Ino, name: &Name) -> Vec<u8> {

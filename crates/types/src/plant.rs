@@ -157,6 +157,10 @@ bugs! {
     EvictionUntold,
     /// A directory that a rename replaces leaves its link with its parent.
     ReplacedLinkKept,
+    /// A page that was filled before a WRITE that it should carry is not dropped.
+    LackingPageKept,
+    /// Everything is served while a drain waits for a page, and noted.
+    DrainServesAll,
 }
 
 #[cfg(debug_assertions)]

@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::harness::{Cluster, Spec, as_user, pattern};
 
-fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
+pub fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
     let mut cluster = Cluster::start(&Spec::default());
     cluster.mount();
     cluster.mount();

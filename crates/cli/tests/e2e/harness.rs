@@ -380,6 +380,38 @@ pub fn as_user<R>(uid: u32, f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Threads that keep processors busy: twice as many as there are, so that others wait for their turn.
+pub struct Busy {
+    ended: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Busy {
+    /// From now on, until it is dropped.
+    pub fn processors() -> Busy {
+        use std::sync::atomic::Ordering;
+        let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let count = 2 * std::thread::available_parallelism().map_or(2, usize::from);
+        let turns = |_| {
+            let ended = ended.clone();
+            std::thread::spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        let threads = (0..count).map(turns).collect();
+        Busy { ended, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
 /// Bytes that differ from seed to seed, and look like nothing else.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -4,17 +4,21 @@ use std::rc::Rc;
 
 use env::IoBuf;
 use types::limits::{FILE_SIZE_MAX, IO_MAX};
-use types::{Fault, Rights};
+use types::{Attr, Bug, Duration, Fault, Ino, Rights, planted};
 
 use crate::api::{Caller, Handle, LockOwner, LockRequest, OpenFlags, ReadData, Whence, WriteFlags};
 use crate::client::Client;
 use crate::core::Core;
 use crate::handles::OpenFile;
 use crate::inode::Inode;
-use crate::uses::Service;
+use crate::pages::Overwrite;
+use crate::uses::{Service, Use};
 
 /// Bytes that one `copy_range` copies at most: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
+/// So long the answer to a WRITE waits until the kernel has dropped pages that lack it. What takes longer waits for a
+/// page that the WRITE itself keeps locked: such a page is not up to date.
+const DROP_WITHIN: Duration = Duration::from_millis(100);
 
 impl OpenFile {
     /// `Stale` if the file's making was lost.
@@ -55,6 +59,26 @@ impl Client {
         let data = in_use.file().read(offset, len as usize).await?;
         core.locks.stand(&file)?;
         Ok(data)
+    }
+
+    /// As [`Client::getattr`], for a process that reads by an open file beyond the size that the kernel has.
+    ///
+    /// A kernel does not take in the size that an answer tells if anything else told it of the file since it asked:
+    /// an invalidation, or an answer to another thread. It would then end the read below a size that it has shown. So
+    /// where the file has just changed elsewhere its last byte is stored into the kernel's pages before the answer.
+    pub async fn getattr_to_read(
+        &self,
+        ino: Ino,
+        handle: Handle,
+    ) -> Result<(Attr, Duration), Fault> {
+        if let Ok(file) = self.core.handles.file(handle)
+            && file.inode.ino == ino
+            && !file.direct
+        {
+            // Without the right the answer tells what the server has, or why it is not to be had.
+            let _ = self.core.raise_size(&file.inode).await;
+        }
+        self.getattr(ino).await
     }
 
     /// Writes the first `len` bytes of `data`; answers when the client owns them.
@@ -110,6 +134,7 @@ impl Client {
         let append = (flags.append || file.flags.has(OpenFlags::APPEND)) && !flags.write_back_cache;
         let service = if flags.write_back_cache { Service::WriteBack } else { Service::PageWrite };
         let range = (offset, offset + len as u64);
+        let mut overwrite = None;
         let (at, written) = {
             let in_use = if file.direct && !flags.write_back_cache {
                 core.use_direct(inode, append, range).await?
@@ -123,10 +148,16 @@ impl Client {
             if !file.direct {
                 inode.set_pages(true);
             }
-            in_use.file().write((!append).then_some(offset), data, len).await?
+            if flags.write_back_cache {
+                (offset, in_use.write_back(offset, data, len).await?)
+            } else {
+                let place = (!append).then_some(offset);
+                overwrite = in_use.overwrite(inode, place, len).await;
+                in_use.file().write(place, data, len).await?
+            }
         };
-        if file.direct && !flags.write_back_cache && inode.has_pages() {
-            core.kernel.void_pages(inode.ino, at, u64::from(written)).await;
+        if !flags.write_back_cache {
+            core.drop_lacking(inode, file.direct, (at, at + u64::from(written)), overwrite).await;
         }
         core.content_changed(inode).await;
         let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
@@ -214,7 +245,7 @@ impl Client {
         let file = core.handles.file(handle)?;
         if file.inode.has_buffered_writer() && file.inode.has_pages() {
             // What was stored into a mapping is data, too: the kernel does not say so of itself.
-            core.kernel.void_pages(file.inode.ino, offset, 0).await;
+            core.void_pages(&file.inode, (offset, u64::MAX)).await;
         }
         let in_use = core.use_data(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         in_use.file().seek(offset, whence).await
@@ -265,7 +296,103 @@ impl Client {
     }
 }
 
+impl Use {
+    /// A WRITE of `len` bytes at `offset`, or at the end, is to be put in: what mappings have stored into old pages is
+    /// not to lie over it. `None`: no page of the file can be mapped writable.
+    async fn overwrite(&self, inode: &Inode, offset: Option<u64>, len: usize) -> Option<Overwrite> {
+        if !inode.has_buffered_writer() {
+            return None;
+        }
+        let range = match offset {
+            Some(offset) => (offset, offset + len as u64),
+            None => (self.file().size(), u64::MAX),
+        };
+        let overwrite = self.pages().overwrite(range);
+        self.pages().written_back(range).await;
+        Some(overwrite)
+    }
+
+    /// Puts in what the kernel writes back of its pages, except for bytes of WRITEs that these pages may lack.
+    async fn write_back(&self, offset: u64, data: IoBuf, len: usize) -> Result<u32, Fault> {
+        let range = (offset, offset + len as u64);
+        let (_writing, parts) = self.pages().write_back(range);
+        if parts == [range] {
+            return Ok(self.file().write(Some(offset), data, len).await?.1);
+        }
+        for (from, to) in parts {
+            let part = IoBuf::copy_of(&data[(from - offset) as usize..(to - offset) as usize]);
+            let len = part.len();
+            self.file().write(Some(from), part, len).await?;
+        }
+        Ok(len as u32)
+    }
+}
+
 impl Core {
+    /// Has the kernel know at least the size that the file has now, if it may not.
+    ///
+    /// Not where a process of this host may write through the kernel's pages: the kernel may have copied a WRITE
+    /// into the last page and not yet sent it, and the stored byte would take the place of one of that WRITE.
+    async fn raise_size(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
+        let content = self.content(inode);
+        if !content.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
+            return Ok(());
+        }
+        drop(self.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?);
+        let Some(last) = content.file.size().checked_sub(1) else { return Ok(()) };
+        // The page counts as filled from here on. The size stays as long as the right is in use.
+        let in_use =
+            self.use_data(inode, Rights::DATA_S, Service::PageRead, (last, last + 1)).await?;
+        let data = in_use.file().read(last, 1).await?.to_vec();
+        let Some(storing) = content.pages.store().filter(|_| !inode.has_buffered_writer()) else {
+            return Ok(());
+        };
+        let (kernel, ino, size) = (self.kernel.clone(), inode.ino, in_use.file().size());
+        if data.len() != 1 || size != last + 1 {
+            return Ok(());
+        }
+        let mut stored = self.env.spawn_join(async move {
+            kernel.store(ino, last, &data).await;
+            drop((storing, in_use));
+        });
+        self.env.timeout(DROP_WITHIN, &mut stored).await;
+        Ok(())
+    }
+
+    /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before that is answered.
+    async fn drop_lacking(
+        &self,
+        inode: &Rc<Inode>,
+        direct: bool,
+        range: (u64, u64),
+        overwrite: Option<Overwrite>,
+    ) {
+        let Some(content) = inode.content() else { return };
+        if direct {
+            if inode.has_pages() {
+                self.void_pages(inode, range).await;
+            }
+            return;
+        }
+        content.pages.grew(range.1);
+        let lacking = content.unlocked(&content.pages.lacking(range));
+        if !lacking.is_empty() && !planted(Bug::LackingPageKept) {
+            let (kernel, ino, dropping) =
+                (self.kernel.clone(), inode.ino, content.pages.dropping());
+            let mut dropped = self.env.spawn_join(async move {
+                for (from, to) in lacking {
+                    kernel.drop_lacking(ino, from, to - from).await;
+                }
+                drop((dropping, overwrite));
+            });
+            self.env.timeout(DROP_WITHIN, &mut dropped).await;
+        }
+        // The kernel goes on without the answer where nobody waits for it.
+        if !self.session.caller_is_gone() {
+            content.pages.answered();
+        }
+    }
+
     /// Data, commit and names of a file are durable when it ends.
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
         if let Some(content) = inode.content()

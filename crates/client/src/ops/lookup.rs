@@ -18,6 +18,9 @@ pub(super) const WANT: Rights = Rights::ATTR.union(Rights::OPEN);
 /// Rights wanted on a directory that is looked into.
 pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
 
+/// So long an answer with attributes waits at most until a recall has told the kernel of the inode.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
 impl Client {
     /// Finds a name; a found inode counts one lookup.
     pub async fn lookup(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
@@ -117,7 +120,15 @@ impl Client {
                     fetched => fetched?,
                 },
             };
-        Ok((attr, core.tell_attr(&inode)))
+        let ttl = core.tell_attr(&inode, &attr);
+        // The kernel takes in no size that it asked for before an invalidation. What reads up to this one asks again,
+        // and finds the invalidations done.
+        if ttl.is_zero()
+            && let Some(content) = inode.content()
+        {
+            core.env.timeout(TOLD_WITHIN, content.pages.told()).await;
+        }
+        Ok((attr, ttl))
     }
 
     /// Target of a symbolic link.

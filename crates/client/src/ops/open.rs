@@ -222,6 +222,11 @@ impl Core {
             removing.await;
         }
         let mut counted = Counted::new(self, inode);
+        let _opening = if flags.read_write() && inode.kind() == FileKind::Regular {
+            Some(self.content(inode).pages.open_to_write().await)
+        } else {
+            None
+        };
         let got = self.rights_to_open(inode, flags).await;
         counted.kept = got.is_ok();
         drop(counted);
@@ -269,11 +274,11 @@ impl Core {
         let reported = inode.content().map_or(0, |content| content.file.error_seq());
         let (reported, lockers) = (Cell::new(reported), RefCell::default());
         let file = OpenFile { inode: inode.clone(), flags, direct, reported, lockers };
-        Opened {
-            handle: self.handles.add_file(file),
-            keep_cache: inode.keep_pages(),
-            direct_io: direct,
+        let keep_cache = inode.keep_pages();
+        if let Some(content) = inode.content().filter(|_| !keep_cache) {
+            content.pages.drops_by_answer(self.env.now());
         }
+        Opened { handle: self.handles.add_file(file), keep_cache, direct_io: direct }
     }
 
     /// Gives back an `OPEN` that is owed, unless the file is open.

@@ -79,7 +79,7 @@ impl Client {
                 Err(fault) => return Err(fault),
             }
         };
-        core.tell_attr(&inode);
+        core.tell_attr(&inode, &attr);
         Ok((attr, TAKEN_IN_WITHOUT_QUESTION))
     }
 }
@@ -105,6 +105,8 @@ impl Core {
             self.use_data(inode, Rights::DATA_X, Service::Always, (size, u64::MAX)).await?;
         by.map_or(Ok(()), |file| self.locks.stand(file))?;
         in_use.file().set_size(size).await?;
+        // The kernel that asks for this changes the size that it has, and its pages, by itself.
+        in_use.pages().resized(size);
         drop(in_use);
         self.content_changed(inode).await;
         Ok(())

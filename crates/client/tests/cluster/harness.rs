@@ -192,6 +192,8 @@ pub enum Told {
     Epoch,
     Attr(Ino),
     Pages(Ino, u64, u64),
+    /// Bytes that end there.
+    Stored(Ino, u64),
 }
 
 /// A kernel that notes what it is told and may hold up invalidations of pages.
@@ -203,7 +205,7 @@ pub struct TestKernel {
     /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
     pub locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
     /// Invalidations of pages are carried out one after the other: those for recalls, and others.
-    lanes: Rc<[AsyncMutex; 2]>,
+    lanes: Rc<[AsyncMutex; 3]>,
 }
 
 impl TestKernel {
@@ -246,6 +248,12 @@ impl Kernel for TestKernel {
     }
     fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.tell_on(1, Told::Pages(ino, offset, len))
+    }
+    fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+        self.tell_on(2, Told::Pages(ino, offset, len))
+    }
+    fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
+        self.tell(Told::Stored(ino, offset + bytes.len() as u64))
     }
 }
 

@@ -14,6 +14,7 @@ mod listing;
 mod locks;
 mod model;
 mod namespace;
+mod pages;
 mod parts;
 mod recovery;
 mod space;

@@ -80,6 +80,8 @@ pub enum NotifyLane {
     Attrs,
     /// Page ranges that no recall waits for; may block behind requests that wait for recalls.
     Voids,
+    /// Page ranges that lack a WRITE which is about to be answered, and bytes that raise the size for a read.
+    Lacking,
 }
 
 /// One request of the kernel.

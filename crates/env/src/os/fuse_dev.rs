@@ -94,7 +94,7 @@ type Queue = Lane<Vec<u8>, io::Result<bool>>;
 /// One thread per lane, made at its first notification; it ends with the channel.
 pub(crate) struct Lanes {
     fd: Arc<OwnedFd>,
-    queues: [OnceLock<Arc<Queue>>; 4],
+    queues: [OnceLock<Arc<Queue>>; 5],
 }
 
 impl Lanes {
@@ -108,6 +108,7 @@ impl Lanes {
             NotifyLane::Pages => (1, "redbud-pages"),
             NotifyLane::Attrs => (2, "redbud-attrs"),
             NotifyLane::Voids => (3, "redbud-voids"),
+            NotifyLane::Lacking => (4, "redbud-lacking"),
         };
         if let Some(queue) = self.queues[index].get() {
             return Ok(queue);

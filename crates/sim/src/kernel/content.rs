@@ -12,6 +12,7 @@ use client::{Handle, ReadData, WriteFlags};
 use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
+use crate::kernel::Caches;
 use crate::kernel::cache::Asked;
 use crate::kernel::calls::{Given, ReadingAhead};
 use crate::kernel::pages::{Locked, Pages};
@@ -48,7 +49,7 @@ impl Vfs {
         let end = offset + len;
         // A size that Linux does not take in it does not use either: it reads to the end that it knew.
         let sized = end <= self.size(ino) || {
-            let Told { attr, kept, .. } = self.getattr(ino).await?;
+            let Told { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
             kept && attr.size == self.size(ino)
         };
         // Another process's question, or its change of attributes, may have been asked for before this read began, and
@@ -219,6 +220,32 @@ impl Vfs {
             pages.truncate(size, u64::MAX).await;
             self.invalidate(ino, 0, u64::MAX).await;
         }
+    }
+}
+
+impl Caches {
+    /// FUSE_NOTIFY_STORE of bytes within one page: the size grows with them at once. A page that they begin, and the
+    /// file ends with, is up to date. `false`: the kernel does not know the inode.
+    pub(super) async fn store_told(&self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
+        if self.0.cache.borrow().kind(ino).is_none() {
+            return false;
+        }
+        let end = offset + bytes.len() as u64;
+        let ends = end >= self.0.cache.borrow().size(ino);
+        if end > self.0.cache.borrow().size(ino) {
+            self.0.cache.borrow_mut().set_size(ino, end);
+        }
+        let Some(pages) = self.known_pages(ino) else { return true };
+        if pages.doubtful_size.get().is_some_and(|size| size < end) {
+            pages.doubtful_size.set(None);
+        }
+        let (index, at) = (offset / BLOCK_U64, (offset % BLOCK_U64) as usize);
+        let locked = pages.lock(index).await;
+        locked.page.put(at, bytes);
+        if at == 0 && ends && !locked.page.is_up_to_date() {
+            locked.page.set_up_to_date(true);
+        }
+        true
     }
 }
 

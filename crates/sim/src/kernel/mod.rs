@@ -26,7 +26,10 @@ use std::rc::{Rc, Weak};
 use client::{Client, LocalFuture};
 use env::sync::{AsyncMutex, Permit, Semaphore};
 use env::{Env, NotifyLane};
-use fuse::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader, Reader};
+use fuse::abi::{
+    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_STORE, NotifyInvalInodeOut, NotifyStoreOut,
+    OutHeader, Reader,
+};
 use fuse::{Notified, Notifier};
 use types::{Duration, Ino, Instant};
 
@@ -60,7 +63,7 @@ pub(crate) struct Inner {
     pub env: Env,
     pub linux: Linux,
     pub notifier: Notifier,
-    lanes: [AsyncMutex; 4],
+    lanes: [AsyncMutex; 5],
     locks: RefCell<BTreeMap<Ino, Semaphore>>,
     pub cache: RefCell<Cache>,
     pub pages: RefCell<BTreeMap<Ino, Rc<Pages>>>,
@@ -195,6 +198,9 @@ impl Caches {
             self.0.cache.borrow_mut().begin_epoch();
             return Some(true);
         }
+        if let Some((store, bytes)) = stored(message) {
+            return Some(self.store_told(Ino(store.nodeid), store.offset, bytes).await);
+        }
         let inval = inval_inode(message)?;
         let ino = Ino(inval.ino);
         if !self.0.cache.borrow_mut().void(ino) {
@@ -287,6 +293,14 @@ fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
     let mut reader = Reader::new(message);
     let header: OutHeader = reader.take()?;
     (header.error == NOTIFY_INVAL_INODE).then(|| reader.take())?
+}
+
+/// What a notification stores, if it is one of these.
+fn stored(message: &[u8]) -> Option<(NotifyStoreOut, &[u8])> {
+    let mut reader = Reader::new(message);
+    let header: OutHeader = reader.take()?;
+    let store: NotifyStoreOut = (header.error == NOTIFY_STORE).then(|| reader.take())??;
+    message.len().checked_sub(store.size as usize).map(|from| (store, &message[from..]))
 }
 
 /// What the notifier writes to, as long as there is a kernel.

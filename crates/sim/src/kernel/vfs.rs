@@ -359,13 +359,29 @@ impl Vfs {
     /// # Errors
     /// Those of the client.
     pub async fn getattr(&self, ino: Ino) -> Result<Told, Fault> {
+        let client = self.client.clone();
+        self.getattr_by(ino, async move { client.getattr(ino).await }).await
+    }
+
+    /// Attributes, for reading by an open file beyond the size that is known.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<Told, Fault> {
+        let client = self.client.clone();
+        self.getattr_by(ino, async move { client.getattr_to_read(ino, handle).await }).await
+    }
+
+    async fn getattr_by(
+        &self,
+        ino: Ino,
+        work: impl Future<Output = Result<(Attr, Duration), Fault>> + 'static,
+    ) -> Result<Told, Fault> {
         if let Some(attr) = self.cache(|cache| cache.attr(ino, self.now())) {
             let older = self.cache(|cache| cache.is_older(ino));
             return Ok(Told { attr, blurred: older || self.caches.is_changing(ino), kept: true });
         }
         let asked = self.ask();
-        let client = self.client.clone();
-        let work = async move { client.getattr(ino).await };
         let answer = self.call(work, |_| Given::Nothing, &Rc::new(())).await;
         let asked = self.woken(asked).await;
         let (attr, ttl) = answer?;

@@ -1,0 +1,174 @@
+//! Processes of two clients that use one page of a file, or its end, at the same time.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::coherence::two_mounts;
+use crate::harness::Busy;
+
+/// How long each test keeps its processes busy.
+const WHILE: Duration = Duration::from_secs(4);
+/// Nobody waits longer for the other client.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Tells the other threads of a test to end, also where it fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn open(root: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(root.join("f")).unwrap()
+}
+
+fn number(file: &File, offset: u64) -> u64 {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+/// SEMANTICS 1.1. Client 1 has a process that writes its field and one that reads another field, client 2 one
+/// that writes a third: all in one page.
+#[test]
+fn process_reads_what_it_wrote_into_a_page_that_another_client_writes() {
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), [0; 4096]).unwrap();
+    let _busy = Busy::processors();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = open(&a);
+            while !ended.load(Ordering::Relaxed) {
+                number(&file, 64);
+            }
+        });
+        scope.spawn(|| {
+            let file = open(&b);
+            for round in 1.. {
+                file.write_all_at(&u64::to_le_bytes(round), 128).unwrap();
+                assert_eq!(number(&file, 128), round);
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let _end = End(&ended);
+        let (file, begun) = (open(&a), Instant::now());
+        let mut lost = 0;
+        for round in 1.. {
+            file.write_all_at(&u64::to_le_bytes(round), 0).unwrap();
+            lost += u64::from(number(&file, 0) != round);
+            if begun.elapsed() > 2 * WHILE {
+                break;
+            }
+        }
+        assert_eq!(lost, 0, "reads that did not find what was written before");
+    });
+    cluster.finish();
+}
+
+/// SEMANTICS 1.1 and 3.3: a hand-over between clients ends, whatever they do.
+#[test]
+fn writers_of_one_page_on_two_clients_both_get_on() {
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), [0; 4096]).unwrap();
+    let turns = |root: &Path, offset: u64, reads: bool| {
+        let (file, begun) = (open(root), Instant::now());
+        let (mut count, mut longest, mut last) = (0u64, Duration::ZERO, begun);
+        while begun.elapsed() < WHILE {
+            count += 1;
+            file.write_all_at(&count.to_le_bytes(), offset).unwrap();
+            if reads {
+                number(&file, offset);
+            }
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        (count, longest)
+    };
+    for reads in [false, true] {
+        let (one, other) = thread::scope(|scope| {
+            let other = scope.spawn(|| turns(&b, 128, reads));
+            (turns(&a, 0, true), other.join().unwrap())
+        });
+        assert!(one.1.max(other.1) < LONGEST, "waits of {:?} and {:?}", one.1, other.1);
+        let (most, least) = (one.0.max(other.0), one.0.min(other.0));
+        assert!(most < 20 * least, "{} and {} turns", one.0, other.0);
+    }
+    cluster.finish();
+}
+
+/// SEMANTICS 1.1 and 3.3.
+#[test]
+fn process_that_writes_a_few_bytes_without_a_pause_keeps_nobody_waiting() {
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), vec![0; 1 << 20]).unwrap();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = open(&a);
+            while !ended.load(Ordering::Relaxed) {
+                file.write_all_at(b"a few bytes", 0).unwrap();
+            }
+        });
+        let _end = End(&ended);
+        let file = open(&b);
+        for round in 0..40 {
+            let begun = Instant::now();
+            if round % 2 == 0 {
+                number(&file, 5000);
+            } else {
+                file.write_all_at(b"y", 5000).unwrap();
+            }
+            let waited = begun.elapsed();
+            assert!(waited < LONGEST, "round {round} waited for {waited:?}");
+        }
+    });
+    cluster.finish();
+}
+
+/// SEMANTICS 1.1: no read ends below the size that `fstat` has shown.
+#[test]
+fn read_reaches_as_far_as_fstat_has_shown_of_a_file_that_another_client_appends_to() {
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), b"").unwrap();
+    let _busy = Busy::processors();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = OpenOptions::new().append(true).open(a.join("f")).unwrap();
+            for round in 0..u64::MAX {
+                let bytes = vec![b'x'; 10 + (round % 100) as usize];
+                std::io::Write::write_all(&mut &file, &bytes).unwrap();
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                if round % 50 == 0 {
+                    thread::sleep(Duration::from_millis(3));
+                }
+            }
+        });
+        let _end = End(&ended);
+        let (file, begun) = (File::open(b.join("f")).unwrap(), Instant::now());
+        let (mut got, mut short) = (0, 0);
+        while begun.elapsed() < 2 * WHILE {
+            let size = file.metadata().unwrap().len();
+            let mut bytes = vec![0; (size - got) as usize];
+            let read = file.read_at(&mut bytes, got).unwrap();
+            short += u64::from(read < bytes.len());
+            assert!(bytes[..read].iter().all(|byte| *byte == b'x'), "zeros at {got}");
+            got += read as u64;
+        }
+        assert!(got > 0);
+        assert_eq!(short, 0, "reads that ended below the size");
+    });
+    cluster.finish();
+}

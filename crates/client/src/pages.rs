@@ -1,0 +1,340 @@
+//! What the kernel's pages of one file may hold while a WRITE is on its way.
+//!
+//! The kernel copies a WRITE into a page that is up to date, unlocks the page, and only then sends
+//! the request. A page can be dropped and filled anew in between, by a READ that the client serves
+//! before the WRITE. The new page then lacks the bytes of the WRITE, and nothing drops it later.
+//! So the client has the kernel drop such a page before it answers the WRITE.
+//!
+//! Invariants:
+//! - a kernel sends one WRITE through the pages of an inode at a time: it copies the next one in
+//!   only after it has taken the answer to the last one;
+//! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages, and
+//!   between the answers to the WRITE before and to this one;
+//! - what a mapping stored into a page that lacks a WRITE is written back without the bytes of
+//!   that WRITE, which are newer;
+//! - a WRITE is put in only when no write-back of the same bytes is in service that began before.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use env::sync::Notify;
+use types::{Duration, Instant};
+
+use crate::ranges::{Bytes, append, intersect, overlap, pages_touched, subtract};
+
+/// So long after an answer that makes the kernel drop pages it may still be about to drop them.
+const TAKEN_IN: Duration = Duration::from_secs(2);
+/// Ranges of refilled pages that are told apart.
+const REFILLED_MAX: usize = 256;
+
+/// See the module.
+pub(crate) struct KernelPages {
+    /// Invalidations under way.
+    dropping: Cell<u32>,
+    /// Pages were dropped since the last WRITE through pages was answered.
+    dropped: Cell<bool>,
+    /// Until when the kernel may drop pages because of an answer that it was given.
+    drops_until: Cell<Instant>,
+    /// The size that the kernel has, as far as is known.
+    size: Cell<u64>,
+    /// Pages that READs have filled since pages were dropped.
+    refilled: RefCell<Vec<Bytes>>,
+    /// When an invalidation of the inode, or another size than it had, reached the kernel last.
+    disturbed: Cell<Instant>,
+    /// Recalls that are telling the kernel of the inode.
+    recalls: Cell<u32>,
+    /// Bytes that are being stored into its pages, and openings by which pages may be written that are under way.
+    storing: Cell<u32>,
+    opening: Cell<u32>,
+    next: Cell<u64>,
+    /// What WRITEs put in whose pages are not yet known to hold it.
+    overwrites: RefCell<BTreeMap<u64, Bytes>>,
+    /// What the kernel is writing back.
+    write_backs: RefCell<BTreeMap<u64, Bytes>>,
+    /// A write-back, a store or a recall ended.
+    ended: Notify,
+}
+
+impl KernelPages {
+    /// Those of a file whose size the kernel was told last.
+    pub fn new(size: u64) -> KernelPages {
+        KernelPages {
+            dropping: Cell::new(0),
+            dropped: Cell::new(false),
+            drops_until: Cell::default(),
+            size: Cell::new(size),
+            refilled: RefCell::default(),
+            disturbed: Cell::default(),
+            recalls: Cell::new(0),
+            storing: Cell::new(0),
+            opening: Cell::new(0),
+            next: Cell::new(0),
+            overwrites: RefCell::default(),
+            write_backs: RefCell::default(),
+            ended: Notify::new(),
+        }
+    }
+
+    /// The kernel is being told to drop pages, until what is returned is dropped.
+    pub fn dropping(self: &Rc<Self>) -> Dropping {
+        self.dropping.set(self.dropping.get() + 1);
+        self.dropped.set(true);
+        Dropping(self.clone())
+    }
+
+    /// An answer that leaves now makes the kernel drop pages.
+    pub fn drops_by_answer(&self, now: Instant) {
+        self.drops_until.set(now + TAKEN_IN);
+    }
+
+    /// An answer that leaves now tells the kernel the size: another one than it has makes it drop
+    /// all pages.
+    pub fn size_told(&self, size: u64, now: Instant) {
+        if self.size.replace(size) != size {
+            self.drops_by_answer(now);
+        }
+    }
+
+    /// The kernel itself sets the size, while no WRITE is on its way.
+    pub fn resized(&self, size: u64) {
+        self.size.set(size);
+    }
+
+    /// The kernel itself moved the end of the file: by a WRITE that ends at `end`.
+    pub fn grew(&self, end: u64) {
+        self.size.set(self.size.get().max(end));
+    }
+
+    /// A recall has the kernel drop attributes or pages of the inode, until the guard is dropped.
+    pub fn recall(self: &Rc<Self>, now: Instant) -> Recalling {
+        self.disturbed.set(now + TAKEN_IN);
+        self.recalls.set(self.recalls.get() + 1);
+        Recalling(self.clone())
+    }
+
+    /// Ends when no recall is telling the kernel of the inode.
+    pub async fn told(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.recalls.get() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// May the kernel not have taken in a size that it was told?
+    pub fn may_lack_size(&self, now: Instant) -> bool {
+        now < self.disturbed.get().max(self.drops_until.get())
+    }
+
+    /// Bytes are stored into the kernel's pages until the guard is dropped. `None`: the file is being opened so that
+    /// processes may write into its pages.
+    pub fn store(self: &Rc<Self>) -> Option<Storing> {
+        (self.opening.get() == 0).then(|| {
+            self.storing.set(self.storing.get() + 1);
+            Storing(self.clone())
+        })
+    }
+
+    /// The file is being opened so that processes may write into its pages, until the guard is dropped. Ends when
+    /// nothing is being stored into them.
+    pub async fn open_to_write(self: &Rc<Self>) -> Opening {
+        self.opening.set(self.opening.get() + 1);
+        let opening = Opening(self.clone());
+        loop {
+            let ended = self.ended.notified();
+            if self.storing.get() == 0 {
+                return opening;
+            }
+            ended.await;
+        }
+    }
+
+    /// A READ that fills pages is served.
+    pub fn read(&self, range: Bytes, now: Instant) {
+        if !self.dropped.get() && self.dropping.get() == 0 && now >= self.drops_until.get() {
+            return;
+        }
+        let mut refilled = self.refilled.borrow_mut();
+        append(&mut refilled, pages_touched(range));
+        if refilled.len() > REFILLED_MAX {
+            *refilled = vec![(0, u64::MAX)];
+        }
+    }
+
+    /// Pages that may lack a WRITE of `range` which has been put in.
+    pub fn lacking(&self, range: Bytes) -> Vec<Bytes> {
+        intersect(&self.refilled.borrow(), pages_touched(range))
+    }
+
+    /// A WRITE through pages is about to be answered: the kernel copies the next one in after that.
+    pub fn answered(&self) {
+        self.dropped.set(false);
+        self.refilled.borrow_mut().clear();
+    }
+
+    fn number(&self) -> u64 {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        number
+    }
+
+    /// A WRITE of `range` will be put in. What the kernel writes back until the guard is dropped
+    /// leaves these bytes as they are.
+    pub fn overwrite(self: &Rc<Self>, range: Bytes) -> Overwrite {
+        let number = self.number();
+        self.overwrites.borrow_mut().insert(number, range);
+        Overwrite { pages: self.clone(), number }
+    }
+
+    /// Ends when nothing of `range` is being written back that was in service before.
+    pub async fn written_back(&self, range: Bytes) {
+        let before = self.number();
+        loop {
+            let ended = self.ended.notified();
+            let busy = self.write_backs.borrow().range(..before).any(|(_, &r)| overlap(r, range));
+            if !busy {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// The kernel writes back `range`, until the guard is dropped; what of it is to be put in.
+    pub fn write_back(self: &Rc<Self>, range: Bytes) -> (WriteBack, Vec<Bytes>) {
+        let newer: Vec<Bytes> = self.overwrites.borrow().values().copied().collect();
+        let number = self.number();
+        self.write_backs.borrow_mut().insert(number, range);
+        (WriteBack { pages: self.clone(), number }, subtract(&[range], &newer))
+    }
+}
+
+/// See [`KernelPages::dropping`].
+pub(crate) struct Dropping(Rc<KernelPages>);
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        self.0.dropping.set(self.0.dropping.get() - 1);
+        self.0.dropped.set(true);
+    }
+}
+
+/// See [`KernelPages::recall`].
+pub(crate) struct Recalling(Rc<KernelPages>);
+
+impl Drop for Recalling {
+    fn drop(&mut self) {
+        self.0.recalls.set(self.0.recalls.get() - 1);
+        self.0.ended.notify_all();
+    }
+}
+
+/// See [`KernelPages::store`].
+pub(crate) struct Storing(Rc<KernelPages>);
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        self.0.storing.set(self.0.storing.get() - 1);
+        self.0.ended.notify_all();
+    }
+}
+
+/// See [`KernelPages::open_to_write`].
+pub(crate) struct Opening(Rc<KernelPages>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.opening.set(self.0.opening.get() - 1);
+    }
+}
+
+/// See [`KernelPages::overwrite`].
+pub(crate) struct Overwrite {
+    pages: Rc<KernelPages>,
+    number: u64,
+}
+
+impl Drop for Overwrite {
+    fn drop(&mut self) {
+        self.pages.overwrites.borrow_mut().remove(&self.number);
+    }
+}
+
+/// See [`KernelPages::write_back`].
+pub(crate) struct WriteBack {
+    pages: Rc<KernelPages>,
+    number: u64,
+}
+
+impl Drop for WriteBack {
+    fn drop(&mut self) {
+        self.pages.write_backs.borrow_mut().remove(&self.number);
+        self.pages.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant(5_000_000_000);
+
+    fn pages() -> Rc<KernelPages> {
+        Rc::new(KernelPages::new(0))
+    }
+
+    #[test]
+    fn page_filled_after_a_drop_may_lack_a_write() {
+        let pages = pages();
+        pages.read((0, 4096), NOW);
+        assert_eq!(pages.lacking((0, 8)), [], "nothing was dropped");
+        let dropping = pages.dropping();
+        pages.read((4096, 8192), NOW);
+        drop(dropping);
+        pages.read((0, 4096), NOW);
+        assert_eq!(pages.lacking((8, 16)), [(0, 4096)]);
+        assert_eq!(pages.lacking((8192, 8200)), []);
+        pages.answered();
+        pages.read((0, 4096), NOW);
+        assert_eq!(pages.lacking((8, 16)), [], "filled after the last WRITE was answered");
+    }
+
+    #[test]
+    fn drop_under_way_counts_beyond_the_answer_to_a_write() {
+        let pages = pages();
+        let dropping = pages.dropping();
+        pages.answered();
+        pages.read((0, 4096), NOW);
+        assert_eq!(pages.lacking((0, 1)), [(0, 4096)]);
+        pages.answered();
+        drop(dropping);
+        pages.read((0, 4096), NOW);
+        assert_eq!(pages.lacking((0, 1)), [(0, 4096)], "it ended after the answer");
+    }
+
+    #[test]
+    fn answer_with_another_size_drops_pages_for_a_while() {
+        let pages = pages();
+        pages.size_told(100, NOW);
+        pages.answered();
+        pages.read((0, 100), NOW + Duration::from_secs(1));
+        assert_eq!(pages.lacking((0, 1)), [(0, 4096)]);
+        pages.answered();
+        pages.grew(200);
+        pages.size_told(200, NOW + Duration::from_secs(3));
+        pages.read((0, 100), NOW + Duration::from_secs(3));
+        assert_eq!(pages.lacking((0, 1)), [], "the kernel had that size");
+    }
+
+    #[test]
+    fn write_back_leaves_newer_bytes_alone() {
+        let pages = pages();
+        let write = pages.overwrite((8, 16));
+        let (_back, parts) = pages.write_back((0, 4096));
+        assert_eq!(parts, [(0, 8), (16, 4096)]);
+        drop(write);
+        assert_eq!(pages.write_back((0, 4096)).1, [(0, 4096)]);
+    }
+}
