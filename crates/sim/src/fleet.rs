@@ -18,7 +18,7 @@ use crate::history::History;
 use crate::kernel::Caches;
 use crate::log;
 use crate::mount::Mount;
-use crate::script::Script;
+use crate::script::{Script, Workload};
 use crate::space;
 use crate::workload::Process;
 
@@ -291,7 +291,7 @@ impl Fleet {
         inner.cluster.checks.runs(&inner.cluster, index, &name);
         let (history, tags) = (inner.history.clone(), inner.tags.clone());
         let mount = Mount::new((index, slot), (client, caches), env, history, tags);
-        if inner.script.kills {
+        if inner.script.kills || inner.script.workload == Workload::Fields {
             mount.may_kill();
         }
         Ok((mount, begun))

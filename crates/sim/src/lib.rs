@@ -14,6 +14,7 @@ pub mod content;
 mod damage;
 mod devices;
 pub mod faults;
+mod fields;
 mod fleet;
 pub mod footprint;
 mod history;

@@ -729,23 +729,61 @@ impl Mount {
         let (mut at, end) = (offset, offset + u64::from(len));
         let sync = file.flags.has(OpenFlags::DSYNC);
         while at < end {
-            let tag = self.number();
-            let op = |to: u64| Op::Write {
-                ino: file.ino,
-                offset: Some(at),
-                len: (to - at) as u32,
-                tag,
-                file: file.number,
-                sync,
-            };
-            let (begun, evictions) = (self.begin(&op(end)), self.client.status().evictions);
-            let data = pattern(tag, 0, (end - at) as usize);
-            let (to, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
-            self.write_ended((begun, evictions), op(to), written);
-            written?;
-            at = to;
+            at = self.write_request(file, (at, end), sync, self.number()).await?;
         }
         Ok(())
+    }
+
+    /// One request of a write through pages, from `at` on; how far it went.
+    async fn write_request(
+        &self,
+        file: OpenFile,
+        (at, end): (u64, u64),
+        sync: bool,
+        tag: u32,
+    ) -> Result<u64, Fault> {
+        let op = |to: u64| Op::Write {
+            ino: file.ino,
+            offset: Some(at),
+            len: (to - at) as u32,
+            tag,
+            file: file.number,
+            sync,
+        };
+        let (begun, evictions) = (self.begin(&op(end)), self.client.status().evictions);
+        let data = pattern(tag, 0, (end - at) as usize);
+        let (to, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
+        self.write_ended((begun, evictions), op(to), written);
+        written.map(|()| to)
+    }
+
+    /// pwrite(2) within one page; what was written. As [`Mount::write`] where the file bypasses pages.
+    ///
+    /// # Errors
+    /// As [`Mount::write`].
+    pub async fn write_known(
+        &self,
+        file: OpenFile,
+        offset: u64,
+        len: u32,
+    ) -> Result<Option<Vec<u8>>, Fault> {
+        if file.direct || self.is_bad(&file) {
+            self.write(file, Some(offset), len).await?;
+            return Ok(None);
+        }
+        let _locked = self.lock(&[file.ino]).await;
+        let tag = self.number();
+        self.write_request(file, (offset, offset + u64::from(len)), false, tag).await?;
+        Ok(Some(pattern(tag, 0, len as usize)))
+    }
+
+    /// What pread(2) shows, also of what another process of this kernel changes meanwhile: no step of the history.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn peek(&self, file: OpenFile, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
+        let read = self.vfs.read_pages((file.ino, file.handle), offset, u64::from(len)).await?;
+        Ok(read.bytes)
     }
 
     /// truncate(2).

@@ -139,7 +139,8 @@ impl Plan {
         let kills = self.faults.contains(&Fault::ProcessKill);
         let (keep, workload) = (self.keep.clone(), self.workload);
         let beside = !self.usual_operations;
-        Script { seed: self.seed, keep, workload, beside, spacing, maps, kills }
+        let fails = !self.faults.is_empty();
+        Script { seed: self.seed, keep, workload, beside, spacing, maps, kills, fails }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.

@@ -171,6 +171,8 @@ pub struct Script {
     pub maps: bool,
     /// Processes are killed.
     pub kills: bool,
+    /// There are faults.
+    pub fails: bool,
 }
 
 #[cfg(test)]
@@ -185,6 +187,7 @@ impl Script {
             spacing: Duration::ZERO,
             maps: false,
             kills: false,
+            fails: false,
         }
     }
 }
@@ -199,11 +202,14 @@ pub enum Workload {
     Names,
     /// Contents of files.
     Content,
+    /// Fields of one page, by all processes.
+    Fields,
 }
 
 impl Workload {
     /// Every kind.
-    pub const ALL: [Workload; 3] = [Workload::Mixed, Workload::Names, Workload::Content];
+    pub const ALL: [Workload; 4] =
+        [Workload::Mixed, Workload::Names, Workload::Content, Workload::Fields];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -211,6 +217,7 @@ impl Workload {
             Workload::Mixed => "mixed",
             Workload::Names => "names",
             Workload::Content => "content",
+            Workload::Fields => "fields",
         }
     }
 
@@ -225,6 +232,8 @@ impl Workload {
                 1 => rng.between(56, 61),
                 _ => 99,
             },
+            // It has a table of its own.
+            Workload::Fields => 99,
         }
     }
 }
@@ -262,8 +271,11 @@ impl Script {
         SimRng::new(self.rng(step).next_u64() ^ PAIRS)
     }
 
-    /// The kernel of a client's host: half of them cache nothing.
+    /// The kernel of a client's host: half of them cache nothing, unless all depends on that.
     pub fn kernel(&self, client: u64) -> Linux {
+        if self.workload == Workload::Fields {
+            return Linux::New;
+        }
         match SimRng::new(self.seed ^ SimRng::new(client ^ KERNELS).next_u64()).below(4) {
             0 => Linux::Old,
             1 => Linux::New,
@@ -310,8 +322,8 @@ mod tests {
     #[test]
     fn a_step_draws_the_same_whatever_is_left_out() {
         let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
-        let (beside, maps, kills) = (true, true, false);
-        let all = Script { seed: 7, keep: None, workload, beside, spacing, maps, kills };
+        let (beside, maps, kills, fails) = (true, true, false, false);
+        let all = Script { seed: 7, keep: None, workload, beside, spacing, maps, kills, fails };
         let some = Script { keep: Some(Keep([Step::Fault(2)].into())), ..all.clone() };
         assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
         assert!(all.uses(0));

@@ -24,12 +24,12 @@ const BESIDE: u64 = 10;
 
 /// A process: it does one thing after another.
 pub struct Process {
-    mount: Mount,
-    number: u64,
-    script: Rc<Script>,
+    pub(crate) mount: Mount,
+    pub(crate) number: u64,
+    pub(crate) script: Rc<Script>,
     /// The chances of the operation at hand.
-    rng: SimRng,
-    files: Vec<OpenFile>,
+    pub(crate) rng: SimRng,
+    pub(crate) files: Vec<OpenFile>,
     /// How often it was killed, and another one went on.
     deaths: u64,
 }
@@ -126,6 +126,9 @@ impl Process {
     }
 
     async fn operation(&mut self) -> Result<(), Fault> {
+        if self.script.workload == Workload::Fields {
+            return self.use_fields().await;
+        }
         if self.script.beside && self.one_in(BESIDE) {
             return self.beside().await;
         }

@@ -36,6 +36,8 @@ const HEARD: &str = "nobody is evicted who was heard";
 const HEARS: &str = "who was evicted hears of it";
 const LOST: &str = "nothing is lost that no device failed";
 const ROOM: &str = "no ENOSPC while there is room";
+const FAIR: &str = "no call on a shared page takes over a second while nothing fails";
+const OWN: &str = "a process reads what it has written";
 const ENDS: &str = "everything ends once faults have stopped";
 const MOUNTS: &str = "every client can mount";
 const PANIC: &str = "no part of the system panics";
@@ -98,6 +100,8 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::RepairOnce, 14, REPAIR),
     (Bug::NewcomerRefused, 1, MOUNTS),
     (Bug::ReplacedLinkKept, 28, WHOLE),
+    (Bug::LackingPageKept, 3, OWN),
+    (Bug::DrainServesAll, 2, FAIR),
 ];
 
 /// The run of a seed, with the faults and the format that the table was made with.
@@ -119,6 +123,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     let faults = match bug {
         Bug::ChecksumIgnored | Bug::AddressIgnored | Bug::RepairOnce => vec![Fault::Damage],
         Bug::ContentNotCut | Bug::RequestNotHeard | Bug::ReplacedLinkKept => vec![],
+        Bug::LackingPageKept | Bug::DrainServesAll => vec![],
         Bug::RecallNotRepeated => vec![Fault::Cut, Fault::OneWay],
         Bug::HoarderKept => vec![Fault::Space, Fault::ClientKill],
         Bug::FreezeSkipped => vec![Fault::LongStall, Fault::Silence, Fault::Power],
@@ -134,6 +139,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::StaleWriteBack | Bug::ContentNotCut => Workload::Content,
         Bug::LockKeptByNobody | Bug::LocksNotReclaimed => Workload::Content,
         Bug::FreezeSkipped | Bug::SlowFlushFailed => Workload::Content,
+        Bug::LackingPageKept | Bug::DrainServesAll => Workload::Fields,
         _ => Workload::Mixed,
     };
     // Half of the seeds have content beside inodes.
@@ -141,7 +147,12 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     let usual_operations = bug != Bug::GroupKept;
     // A lease is as long as a run whose operations do not wait.
     let time = (bug == Bug::RequestNotHeard).then_some(Duration::from_secs(60));
-    Plan { faults, workload, time, usual_format, usual_operations, ..Plan::new(seed) }
+    let mut plan =
+        Plan { faults, workload, time, usual_format, usual_operations, ..Plan::new(seed) };
+    if workload == Workload::Fields {
+        (plan.clients, plan.processes) = (2, 2);
+    }
+    plan
 }
 
 /// What no seed has shown so far: a test of its own does (`a_durable_request_whose_answer_was_lost…` in

@@ -27,7 +27,7 @@ use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{Applied, History};
-use crate::{cluster, fleet, log, mount, rot, run, space};
+use crate::{cluster, fields, fleet, log, mount, rot, run, space};
 
 /// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs` has a bug
 /// for each.
@@ -41,6 +41,8 @@ pub const ALL: &[&str] = &[
     recovery::WHOLE,
     stable::UNSTABLE,
     cluster::SERVER_STAYS,
+    fields::FAIR,
+    fields::OWN,
     fleet::HEARD,
     fleet::HEARS,
     fleet::LOST,

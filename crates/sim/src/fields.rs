@@ -1,0 +1,104 @@
+//! Processes of several clients that share one page: each has a field of its own in it.
+//!
+//! Invariants:
+//! - who writes a field reads it, at once and later, whatever others do to the page: see [`OWN`];
+//! - where nothing fails no call takes longer than [`WITHIN`], and everybody gets on: see [`FAIR`].
+//!
+//! The judge of histories says nothing of what a kernel tells while another process of it changes
+//! the file. Here that is so all the time, so these two are checked as the calls return.
+
+use client::OpenFlags;
+use types::limits::BLOCK_U64;
+use types::{Duration, Fault, Ino};
+
+use crate::call::At;
+use crate::log;
+use crate::mount::OpenFile;
+use crate::workload::{NAMES, Process};
+
+/// What a process wrote itself it reads.
+pub(crate) const OWN: &str = "a process reads what it has written";
+/// Nobody keeps others waiting.
+pub(crate) const FAIR: &str = "no call on a shared page takes over a second while nothing fails";
+
+/// See [`FAIR`].
+const WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of a field.
+const FIELD: u64 = 64;
+/// Writes that follow each other without a pause, at most.
+const BURST: u64 = 300;
+
+impl Process {
+    /// Does something with its field, or others'.
+    pub(crate) async fn use_fields(&mut self) -> Result<(), Fault> {
+        let file = self.shared_file().await?;
+        let (page, field, len) = (BLOCK_U64 as u32, self.field(), FIELD as u32);
+        match self.rng.below(16) {
+            0 => self.write_on(file).await,
+            1..8 => self.write_field(file).await,
+            8..12 => self.in_time(self.mount.read(file, 0, page)).await,
+            // Its second field lies in the same page.
+            12..14 if self.script.maps => {
+                let store = self.mount.store(file, field + BLOCK_U64 / 2, len);
+                self.in_time(store).await;
+                Ok(())
+            }
+            _ => self.in_time(self.mount.read(file, field, len)).await,
+        }
+    }
+
+    /// A call, which is to end soon where nothing fails.
+    async fn in_time<T>(&self, call: impl Future<Output = T>) -> T {
+        let begun = self.mount.env.now();
+        let answer = call.await;
+        let waited = self.mount.env.now().since(begun);
+        if !self.script.fails && waited > WITHIN {
+            log::broken(FAIR, &format!("{} waited for {waited:?}", self.name_of()));
+        }
+        answer
+    }
+
+    fn name_of(&self) -> String {
+        format!("process {} of client {}", self.number, self.mount.slot)
+    }
+
+    /// Where its field begins.
+    fn field(&self) -> u64 {
+        (self.mount.slot as u64 * 4 + self.number % 4) * FIELD
+    }
+
+    async fn shared_file(&mut self) -> Result<OpenFile, Fault> {
+        if let Some(file) = self.files.first() {
+            return Ok(*file);
+        }
+        let at = At { dir: Ino::ROOT, name: *NAMES.start() };
+        let file = self.mount.create(at, false, OpenFlags::READ_WRITE).await?;
+        self.files.push(file);
+        // There is a whole page from the beginning.
+        self.mount.write(file, Some(BLOCK_U64 - 1), 1).await?;
+        Ok(file)
+    }
+
+    /// Writes its field, and reads it back.
+    async fn write_field(&mut self, file: OpenFile) -> Result<(), Fault> {
+        let at = self.field();
+        let evictions = self.mount.client.status().evictions;
+        let wrote = self.in_time(self.mount.write_known(file, at, FIELD as u32)).await?;
+        let Some(wrote) = wrote else { return Ok(()) };
+        let read = self.in_time(self.mount.peek(file, at, FIELD as u32)).await?;
+        let sure = !self.script.fails && self.mount.client.status().evictions == evictions;
+        if sure && read != wrote {
+            log::broken(OWN, &format!("{} does not find what it wrote at {at}", self.name_of()));
+        }
+        Ok(())
+    }
+
+    /// Writes a few bytes again and again.
+    async fn write_on(&mut self, file: OpenFile) -> Result<(), Fault> {
+        let at = self.field();
+        for _ in 0..self.rng.below(BURST) {
+            self.in_time(self.mount.write(file, Some(at), 8)).await?;
+        }
+        Ok(())
+    }
+}
