@@ -15,6 +15,10 @@ pub const LOCAL_CONFIG: &str = "cluster.toml";
 /// Finds the file system that `text` means.
 pub fn source(text: &str) -> Result<Source, Failure> {
     let path = Path::new(text);
+    // What is mounted there says it all; its server may be away.
+    if let Ok(Some(mount)) = umount::resolve(path).and_then(|whole| mountinfo::mount_at(&whole)) {
+        return mount_source(path, &mount.source);
+    }
     // A mount whose client died is there, though nothing can be asked about it.
     let missing = path.symlink_metadata().is_err_and(|error| {
         matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
@@ -89,5 +93,10 @@ fn mounted(path: &Path) -> Result<Source, Failure> {
                 .into(),
         )
     })?;
-    Source::parse(&mount.source).map(Source::whole).map_err(wrong)
+    mount_source(path, &mount.source)
+}
+
+fn mount_source(path: &Path, source: &str) -> Result<Source, Failure> {
+    let wrong = |text: String| Failure::usage(format!("{}: {text}", path.display()));
+    Source::parse(source).map(Source::whole).map_err(wrong)
 }

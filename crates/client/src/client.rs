@@ -64,6 +64,7 @@ impl Client {
             session.close().await;
             return Err(ConnectError { text });
         }
+        client.look_at_root().await;
         let weak = Rc::downgrade(&core);
         env.clone().spawn(async move {
             loop {
@@ -251,7 +252,10 @@ impl Client {
 }
 
 /// What `future` gives, unless `end` comes first.
-async fn first<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+pub(crate) async fn first<T>(
+    future: impl Future<Output = T>,
+    end: impl Future<Output = ()>,
+) -> Option<T> {
     let (mut future, mut end) = (pin!(future), pin!(end));
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(value) => Poll::Ready(Some(value)),

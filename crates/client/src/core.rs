@@ -83,6 +83,8 @@ pub(crate) struct Core {
     absorbing: Cell<u64>,
     /// Space as told last, and until when it is good enough.
     pub statfs: Cell<Option<(Instant, Statfs)>>,
+    /// Names of the extended attributes of the mounted directory, as told last.
+    pub root_xattrs: RefCell<Option<Vec<u8>>>,
     closed_contents: RefCell<VecDeque<Rc<Inode>>>,
     /// Inodes whose return is under way, with the lease sequence given back: replies made
     /// before it bring nothing.
@@ -115,6 +117,7 @@ impl Core {
             recalls: Cell::new(0),
             absorbing: Cell::new(0),
             statfs: Cell::new(None),
+            root_xattrs: RefCell::default(),
             closed_contents: RefCell::default(),
             returning: RefCell::default(),
             removing: RefCell::default(),
@@ -513,6 +516,9 @@ impl Core {
             }
             (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
                 let (inode, news) = self.told(leased);
+                if inode.ino == self.root.get() && matches!(op, Op::ListXattr { .. }) {
+                    *self.root_xattrs.borrow_mut() = Some(bytes.0.clone());
+                }
                 if news && matches!(op, Op::ListXattr { .. }) {
                     inode.told_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
                 }

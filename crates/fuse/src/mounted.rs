@@ -220,7 +220,10 @@ async fn stop(stops: &Stops, target: PathBuf, gone: LocalFuture<'static, ()>, lo
                 if busy { unmount(&target, true) } else { Err(error) }
             })
         });
-        if let Err(error) = left.await {
+        // EINVAL: it was detached before, and who uses it still is served on.
+        if let Err(error) = left.await
+            && error.kind() != io::ErrorKind::InvalidInput
+        {
             log(&error.to_string());
         }
     });

@@ -50,23 +50,14 @@ fn failed(text: impl Into<String>) -> Failure {
 fn check_mount_point(path: &Path) -> Result<PathBuf, Failure> {
     let wrong = |text: String| failed(format!("{}: {text}", path.display()));
     let whole = umount::resolve(path).map_err(|error| wrong(error.to_string()))?;
+    // The table first: of what is mounted there nothing is asked, its server may be away.
+    if let Ok(Some(mount)) = mountinfo::mount_at(&whole) {
+        return Err(wrong(format!("{} is mounted there: redbud umount it first", mount.source)));
+    }
     match std::fs::metadata(&whole) {
-        Ok(metadata) if metadata.is_dir() => match mountinfo::mount_at(&whole) {
-            Ok(Some(mount)) => {
-                Err(wrong(format!("{} is mounted there: redbud umount it first", mount.source)))
-            }
-            _ => Ok(whole),
-        },
+        Ok(metadata) if metadata.is_dir() => Ok(whole),
         Ok(_) => Err(wrong("not a directory".into())),
-        Err(error) => {
-            let dead = mountinfo::mount_at(&whole).is_ok_and(|mounted| mounted.is_some());
-            let hint = if dead {
-                "; a mount whose client died is in the way: redbud umount it"
-            } else {
-                ""
-            };
-            Err(wrong(format!("{error}{hint}")))
-        }
+        Err(error) => Err(wrong(error.to_string())),
     }
 }
 

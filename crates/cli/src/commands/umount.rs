@@ -47,14 +47,18 @@ pub fn run(args: &UmountArgs) -> Ended {
     }
 }
 
-/// The whole path; the mount itself may be dead, so its parent is resolved.
+/// The whole path. Nothing is asked of a mount that lies there, which may be dead, or its server away.
 pub fn resolve(path: &Path) -> std::io::Result<PathBuf> {
-    let whole = std::path::absolute(path)?;
+    // Without a slash at its end, which would have a link followed.
+    let whole: PathBuf = std::path::absolute(path)?.components().collect();
+    // The table has resolved paths: what is in it needs no look at what lies above.
+    if mountinfo::mount_at(&whole)?.is_some() {
+        return Ok(whole);
+    }
     match (whole.parent(), whole.file_name()) {
-        (Some(parent), Some(name)) => match whole.symlink_metadata() {
-            Ok(metadata) if metadata.is_symlink() => whole.canonicalize(),
-            _ => Ok(parent.canonicalize()?.join(name)),
-        },
+        // Reading a link that is none asks its file system nothing, other than `lstat`.
+        (Some(_), Some(_)) if whole.read_link().is_ok() => whole.canonicalize(),
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
         _ => Ok(whole),
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Cluster, Spec, eventually, pattern, redbud, signal};
+use crate::harness::{Cluster, Spec, describe, eventually, pattern, redbud, signal};
 
 /// A killed process is gone by then. It takes a tenth of a second, on an idle machine.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -211,6 +212,76 @@ fn a_mount_whose_server_is_dead_ends_in_bounded_time_and_says_what_is_lost() {
         stuck.wait().unwrap();
         cluster.start_server();
     }
+    cluster.finish();
+}
+
+/// Runs a program to its end.
+fn ended(program: &str, arguments: &[&str], mount: &Path) -> (bool, Duration, String) {
+    let begin = Instant::now();
+    let mut command = Command::new("timeout");
+    let output = command.args(["-s", "KILL", "30", program]).args(arguments).arg(mount).output();
+    let output = output.unwrap();
+    (output.status.success(), begin.elapsed(), describe(&output))
+}
+
+#[test]
+fn an_idle_mount_whose_server_is_away_stops_no_df_and_ends_when_asked() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let mut cluster = Cluster::start(&Spec { lease: LEASE, ..Spec::default() });
+    for _ in 0..5 {
+        cluster.mount();
+    }
+    let root = cluster.root();
+    fs::write(root.join("file"), b"content").unwrap();
+    // Nobody has asked the others for anything.
+    cluster.kill_server();
+    // Until no lease is good.
+    std::thread::sleep(LEASE * 2);
+    for index in 0..2 {
+        let path = cluster.path(index);
+        for (program, arguments) in [
+            ("df", &[][..]),
+            ("df", &["-i"]),
+            ("stat", &["-f"]),
+            ("stat", &[]),
+            ("mountpoint", &[]),
+            ("ls", &["-ld"]),
+        ] {
+            let (done, took, said) = ended(program, arguments, &path);
+            assert!(done && took < PROMPT * 2, "{program} {arguments:?}: {took:?}, {said}");
+        }
+    }
+    let above = root.parent().unwrap();
+    let (done, took, said) = ended("ls", &["-l"], above);
+    assert!(done && took < PROMPT * 5, "ls -l of the directory above: {took:?}, {said}");
+    let client = redbud().get_program().to_str().unwrap().to_owned();
+    let (done, took, said) = ended(&client, &["umount"], &root);
+    assert!(done && took < PATIENCE + PATIENCE / 2, "{took:?}, {said}");
+    assert!(cluster.wait_client(0).success());
+    let (done, took, said) = ended("umount", &[], &cluster.path(1));
+    assert!(done && took < PATIENCE * 2, "{took:?}, {said}");
+    assert!(cluster.wait_client(1).success());
+    // A mount that was detached in use, and is told to end then, waits once.
+    let stays = fs::File::open(cluster.path(2)).unwrap();
+    let (done, took, said) = ended(&client, &["umount", "--lazy"], &cluster.path(2));
+    assert!(done && took < PROMPT, "{took:?}, {said}");
+    let begin = Instant::now();
+    signal(cluster.client_pid(2), Signal::TERM);
+    cluster.wait_client(2);
+    let took = begin.elapsed();
+    assert!(took < PATIENCE + PATIENCE / 2, "{took:?}");
+    assert!(!cluster.client_log(2).contains("Invalid argument"), "{}", cluster.client_log(2));
+    drop(stays);
+    signal(cluster.client_pid(3), Signal::TERM);
+    cluster.wait_client(3);
+    for index in 0..4 {
+        assert!(!is_mounted(&cluster.path(index)));
+    }
+    // What is told is current again when the server is back.
+    cluster.start_server();
+    let path = cluster.path(4);
+    fs::create_dir(path.join("made")).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().nlink(), 3);
     cluster.finish();
 }
 

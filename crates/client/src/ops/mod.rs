@@ -6,6 +6,7 @@ mod lock;
 mod lookup;
 mod modify;
 pub(crate) mod open;
+mod root;
 mod setattr;
 mod space;
 mod xattr;

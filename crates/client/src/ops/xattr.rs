@@ -22,6 +22,15 @@ const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_
 impl Client {
     /// An extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.or_as_last_known(ino, self.ask_xattr(ino, name), |_| {
+            let names = self.core.root_xattrs.borrow();
+            let known = Xattrs::Names(names.as_deref()?.into());
+            is_absent(&known, name).then_some(Err(Fault::NoAttribute))
+        })
+        .await
+    }
+
+    async fn ask_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
         core.live().await?;
         let inode = core.inode(ino).await?;
@@ -85,6 +94,13 @@ impl Client {
 
     /// Names of all, each ended by NUL.
     pub async fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
+        self.or_as_last_known(ino, self.ask_xattrs(ino), |_| {
+            self.core.root_xattrs.borrow().clone().map(Ok)
+        })
+        .await
+    }
+
+    async fn ask_xattrs(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
         core.live().await?;
         let inode = core.inode(ino).await?;

@@ -198,6 +198,7 @@ impl Session {
             state.last_committed = Transno::ZERO;
         }
         state.phase = if welcome.state == mds::RECOVERED { Phase::Recovering } else { Phase::Up };
+        state.lost = None;
         state.extend_lease(connection.hello_sent);
     }
 
@@ -225,7 +226,7 @@ impl Session {
                 self.end();
                 return;
             }
-            state.phase = Phase::Down;
+            state.disconnected(self.env.now());
             state.recovery = None;
             if let Some(stream) = state.stream.take() {
                 stream.shutdown();
@@ -249,7 +250,7 @@ impl Session {
         loop {
             match receive(&stream, &mut connection.decoder).await {
                 Ok(Received::Message(message)) => {
-                    self.state.borrow_mut().heard = self.env.now();
+                    self.state.borrow_mut().hears(self.env.now());
                     match message {
                         Message::Reply { reply } => self.answered(reply),
                         Message::Push { push } => self.pushed(push),
@@ -273,6 +274,7 @@ impl Session {
         let now = self.env.now();
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Up;
+        state.quiet = None;
         let mut requests: Vec<_> = state
             .pending
             .values_mut()

@@ -15,6 +15,7 @@ mod connection;
 mod content;
 mod kept;
 mod recovery;
+mod silence;
 mod writers;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -167,6 +168,11 @@ struct State {
     lease: Duration,
     lease_ends: Instant,
     heard: Instant,
+    /// Since when the server has not answered what it would answer at once, or there is no connection on which
+    /// requests go out.
+    quiet: Option<Instant>,
+    /// When the connection was lost that no other has replaced.
+    lost: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
     last_time: Timestamp,
@@ -192,6 +198,8 @@ pub(crate) struct Session {
     sync_forced: Cell<bool>,
     /// A goodbye was said: a connection that ends now is the last.
     leaving: Cell<bool>,
+    /// When it was first asked whether what is left waits in vain.
+    ending: Cell<Option<Instant>>,
     callers: callers::Callers,
 }
 
@@ -575,21 +583,6 @@ impl Session {
         matches!(self.state.borrow().phase, Phase::Up | Phase::Recovering)
     }
 
-    /// Ends when the server has been away for `patience` from now on, without a break.
-    pub async fn away(&self, patience: Duration) {
-        const LOOK: Duration = Duration::from_millis(250);
-        let mut since = None;
-        loop {
-            let now = self.env.now();
-            if self.is_connected() {
-                since = None;
-            } else if now.since(*since.get_or_insert(now)) >= patience {
-                return;
-            }
-            self.env.sleep(LOOK).await;
-        }
-    }
-
     /// Requests of which nobody knows that they outlive a crash of the server.
     pub fn unconfirmed(&self) -> usize {
         let state = self.state.borrow();
@@ -653,6 +646,8 @@ impl Session {
                 lease: Duration::from_secs(30),
                 lease_ends: Instant(0),
                 heard: now,
+                quiet: None,
+                lost: None,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
                 deaf: false,
@@ -664,6 +659,7 @@ impl Session {
             events: OnceCell::new(),
             sync_forced: Cell::new(false),
             leaving: Cell::new(false),
+            ending: Cell::new(None),
             callers: callers::Callers::default(),
             env,
         }

@@ -6,6 +6,7 @@
 
 extern crate redbud_client as client;
 
+mod away;
 mod coherence;
 mod eviction;
 mod harness;

@@ -1,0 +1,107 @@
+//! The mounted directory while the server is away.
+
+use std::future::Future;
+
+use types::{Attr, Duration, Fault, Ino, Instant};
+
+use crate::harness::{Cluster, LEASE, Mount, ROOT, check, name};
+
+/// How long the server says nothing before the mounted directory is told of without it, and a bit.
+const SILENCE: Duration = Duration::from_millis(1200);
+/// More than any answer from the server takes here.
+const PROMPT: Duration = Duration::from_millis(200);
+
+async fn root_attr(mount: &Mount) -> Attr {
+    let told = mount.client.getattr(Ino::ROOT).await.expect("the root has attributes");
+    // A restarted server counts versions anew.
+    Attr { version: 0, ..told.0 }
+}
+
+/// Runs `ask`; gives how long it took, too.
+async fn timed<T>(cluster: &Cluster, ask: impl Future<Output = T>) -> (T, Duration) {
+    let begin: Instant = cluster.env.now();
+    let answer = cluster.env.timeout(LEASE * 2, ask).await;
+    (answer.expect("it is answered"), cluster.env.now().since(begin))
+}
+
+#[test]
+fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
+    for killed in [false, true] {
+        check(2, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let (attr, space) = (root_attr(&a).await, a.client.statfs().await.unwrap());
+            if killed {
+                cluster.world.kill("mds");
+            } else {
+                cluster.world.isolate("a");
+            }
+            // Nothing that is held is good any more.
+            cluster.env.sleep(LEASE * 2).await;
+            for _ in 0..300 {
+                let (told, took) = timed(&cluster, a.client.getattr(Ino::ROOT)).await;
+                let (told, ttl) = told.unwrap();
+                assert_eq!((Attr { version: 0, ..told }, ttl), (attr, Duration::ZERO));
+                assert!(took <= SILENCE, "{took:?}");
+                let (told, took) = timed(&cluster, a.client.statfs()).await;
+                assert_eq!(told, Ok(space));
+                assert!(took <= SILENCE, "{took:?}");
+                let (names, _) = timed(&cluster, a.client.listxattr(Ino::ROOT)).await;
+                assert_eq!(names, Ok(Vec::new()));
+                let acl = a.client.getxattr(Ino::ROOT, b"system.posix_acl_access");
+                assert_eq!(timed(&cluster, acl).await.0, Err(Fault::NoAttribute));
+            }
+            // All else waits.
+            let text = name("other");
+            let other = a.client.lookup(&ROOT, Ino::ROOT, &text);
+            assert!(cluster.env.timeout(LEASE, other).await.is_none());
+            if killed {
+                cluster.start_server().await;
+            } else {
+                b.mkdir(Ino::ROOT, "made").await.unwrap();
+                cluster.world.heal();
+            }
+            // Whoever has an answer from the server is told what is.
+            let looked = timed(&cluster, a.client.lookup(&ROOT, Ino::ROOT, &name("made"))).await.0;
+            assert_eq!(looked.unwrap().is_ok(), !killed);
+            let current = root_attr(&b).await;
+            let (told, took) = timed(&cluster, root_attr(&a)).await;
+            assert_eq!(told, current);
+            assert!(took < PROMPT, "{took:?}");
+        });
+    }
+}
+
+#[test]
+fn who_waits_already_when_the_server_falls_silent_is_answered_too() {
+    check(4, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let attr = root_attr(&a).await;
+        // It holds no attributes of the root.
+        b.mkdir(Ino::ROOT, "made").await.unwrap();
+        cluster.world.isolate("a");
+        let (told, took) = timed(&cluster, root_attr(&a)).await;
+        assert_eq!(told, attr);
+        assert!(took > Duration::from_millis(900) && took <= SILENCE, "{took:?}");
+    });
+}
+
+#[test]
+fn a_server_that_is_only_slow_to_answer_one_request_is_waited_for() {
+    check(6, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let before = root_attr(&a).await;
+        // What b makes is not durable, and a is not told of it before it is.
+        b.mkdir(Ino::ROOT, "made").await.unwrap();
+        cluster.meta.stall(true);
+        let asking = cluster.env.spawn_join({
+            let (a, cluster) = (a.clone(), cluster.clone());
+            async move { timed(&cluster, root_attr(&a)).await }
+        });
+        cluster.env.sleep(LEASE).await;
+        cluster.meta.stall(false);
+        let (told, took) = asking.await;
+        assert!(took >= LEASE, "it had to wait: {took:?}");
+        assert_eq!(told, root_attr(&b).await);
+        assert_eq!((before.nlink, told.nlink), (2, 3));
+    });
+}
