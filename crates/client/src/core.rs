@@ -16,11 +16,11 @@ use proto::mds::{
 };
 use proto::wire::Bytes;
 use types::{
-    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, Ino, Instant,
-    Name, Part, Rights, planted,
+    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, Ino, Name,
+    Part, Rights, planted,
 };
 
-use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
+use crate::api::{Caller, ClientConfig, Entry, Kernel};
 use crate::data::DataContext;
 use crate::early::Early;
 use crate::handles::Handles;
@@ -28,6 +28,7 @@ use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
 use crate::locks::Locks;
 use crate::names::Known;
 use crate::ops::open::WANT_NEW;
+use crate::ops::space::KnownSpace;
 use crate::origins::Origins;
 use crate::rpc::{Call, Events, Session, Undone, result};
 use crate::uses::Content;
@@ -81,8 +82,8 @@ pub(crate) struct Core {
     pub recalls: Cell<u64>,
     /// Number of the request whose reply is being absorbed.
     absorbing: Cell<u64>,
-    /// Space as told last, and until when it is good enough.
-    pub statfs: Cell<Option<(Instant, Statfs)>>,
+    /// Space as told last.
+    pub statfs: Cell<Option<KnownSpace>>,
     /// Names of the extended attributes of the mounted directory, as told last.
     pub root_xattrs: RefCell<Option<Vec<u8>>>,
     closed_contents: RefCell<VecDeque<Rc<Inode>>>,

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use proto::mds::{HeldLease, Leased, Message, Op, OpReply, Reply, Request};
 use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
-use types::{BlockRange, Bug, ClientId, Fault, Ino, Rights, Timestamp, Transno, planted};
+use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::cx::{Cx, Effects, Waited};
 use crate::glimpse::{Glimpsed, glimpse};
@@ -29,6 +29,8 @@ use crate::{evict, scrub, spare, status, unheard};
 
 /// How often space is looked for before there is none.
 const SPACE_ROUNDS: usize = 3;
+/// How long who asks for space waits for what is being freed.
+const FREEING: Duration = Duration::from_secs(1);
 
 /// Executes a request and sends its answer.
 pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, fresh: bool) {
@@ -399,7 +401,12 @@ impl Work {
         }
     }
 
+    /// What was removed before counts as free, also where it is freed in steps; those may wait for another client.
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
+        let freer = &self.server.freer;
+        if freer.counts().1 > 0 {
+            self.server.env.timeout(FREEING, freer.drained()).await;
+        }
         let statfs = self.server.mfs.run(READ, space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
     }

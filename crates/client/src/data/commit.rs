@@ -88,6 +88,8 @@ pub struct DataContext {
     on_edit: Option<OnEdit>,
     queue: RefCell<VecDeque<Queued>>,
     active: RefCell<BTreeMap<Ino, Rc<File>>>,
+    /// Files of which blocks were given up are being committed for who asks for space.
+    unmapping: Cell<bool>,
     wake: Notify,
     /// Batches in the background, by the devices that they wait for.
     batches: RefCell<BTreeMap<Devices, usize>>,
@@ -136,6 +138,7 @@ impl DataContext {
             on_edit: config.on_edit,
             queue: RefCell::default(),
             active: RefCell::default(),
+            unmapping: Cell::new(false),
             wake: Notify::new(),
             batches: RefCell::default(),
         });
@@ -195,6 +198,24 @@ impl DataContext {
             }
         }
         result
+    }
+
+    /// Commits the files of which blocks were given up that the server does not know of; waits no longer than `patience`
+    /// for that. A file that fails is left to its own commit.
+    pub async fn commit_unmapped(self: &Rc<Self>, patience: Duration) {
+        let unmaps = |file: &&Rc<File>| file.state.borrow().unmaps();
+        let files: Vec<Rc<File>> = self.active.borrow().values().filter(unmaps).cloned().collect();
+        if files.is_empty() || self.unmapping.replace(true) {
+            return;
+        }
+        let this = self.clone();
+        let commits = self.env.spawn_join(async move {
+            for file in files {
+                let _ = file.commit_alone().await;
+            }
+            this.unmapping.set(false);
+        });
+        self.env.timeout(patience, commits).await;
     }
 
     /// Bytes accepted and not yet written.

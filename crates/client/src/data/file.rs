@@ -225,6 +225,11 @@ impl State {
         }
     }
 
+    /// Were blocks given up that the server still counts?
+    pub fn unmaps(&self) -> bool {
+        self.log.iter().any(|logged| matches!(logged.edit, Edit::Unmap { .. }))
+    }
+
     /// Nothing dirty, in flight or uncommitted?
     pub fn is_clean(&self) -> bool {
         !self.committing && !self.has_changes()

@@ -39,6 +39,29 @@ pub(super) struct Space {
     quiet_until: Cell<Instant>,
     /// Reservations since the last look.
     used: Cell<bool>,
+    /// How often blocks are on their way between the server and the pool now, and how often that has begun or ended.
+    moving: Cell<usize>,
+    moves: Cell<u64>,
+    at_rest: Notify,
+}
+
+/// Blocks are on their way between the server and the pool.
+struct Moving<'a>(&'a Space);
+
+impl Moving<'_> {
+    fn begin(space: &Space) -> Moving<'_> {
+        space.moving.set(space.moving.get() + 1);
+        space.moves.set(space.moves.get() + 1);
+        Moving(space)
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.moving.set(self.0.moving.get() - 1);
+        self.0.moves.set(self.0.moves.get() + 1);
+        self.0.at_rest.notify_all();
+    }
 }
 
 impl Default for Space {
@@ -52,6 +75,9 @@ impl Default for Space {
             scarce_until: Cell::new(Instant::default()),
             quiet_until: Cell::new(Instant::default()),
             used: Cell::new(false),
+            moving: Cell::new(0),
+            moves: Cell::new(0),
+            at_rest: Notify::new(),
         }
     }
 }
@@ -136,6 +162,7 @@ impl DataContext {
 
     async fn refill(self: &Rc<Self>, blocks: u64) -> Result<(), Fault> {
         self.space.refilling.set(true);
+        let moving = Moving::begin(&self.space);
         let result = self.rpc.space(None, blocks).await;
         self.space.refilling.set(false);
         let result = result.and_then(|runs| {
@@ -147,6 +174,7 @@ impl DataContext {
             }
             if granted == 0 { Err(Fault::NoSpace) } else { Ok(()) }
         });
+        drop(moving);
         self.space.granted.notify_all();
         result
     }
@@ -169,6 +197,7 @@ impl DataContext {
     }
 
     async fn return_runs(&self, runs: Vec<Run>) {
+        let _moving = (!runs.is_empty()).then(|| Moving::begin(&self.space));
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
@@ -176,8 +205,35 @@ impl DataContext {
         }
     }
 
+    /// Blocks that the server has given to this client, and that it keeps neither in a file nor for accepted bytes.
+    pub fn unused_blocks(&self) -> u64 {
+        self.pool.available() + self.pool.tainted()
+    }
+
+    /// Is no block on its way between the server and the pool?
+    pub fn is_pool_at_rest(&self) -> bool {
+        self.space.moving.get() == 0
+    }
+
+    /// Rises whenever blocks begin or end their way between the server and the pool.
+    pub fn pool_moves(&self) -> u64 {
+        self.space.moves.get()
+    }
+
+    /// Ends when no block is on its way between the server and the pool.
+    pub async fn pool_at_rest(&self) {
+        loop {
+            let notified = self.space.at_rest.notified();
+            if self.is_pool_at_rest() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
     /// The session is lost: what was granted is gone.
     pub(super) fn forget_space(&self) {
+        self.space.moves.set(self.space.moves.get() + 1);
         self.pool.forget();
         self.space.ask.set(GRANT_BLOCKS);
         self.space.scarce_until.set(Instant::default());
@@ -195,6 +251,7 @@ impl DataContext {
             }
             granted.await;
         }
+        let _moving = Moving::begin(&self.space);
         let runs = self.pool.drain(0);
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
@@ -211,6 +268,7 @@ impl DataContext {
         if self.space.waiting.get() == 0 {
             runs.extend(self.pool.drain_unused());
         }
+        let _moving = Moving::begin(&self.space);
         if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
             self.rpc.log(&format!("space that others need could not be given back: {fault}"));
         }

@@ -8,5 +8,5 @@ mod modify;
 pub(crate) mod open;
 mod root;
 mod setattr;
-mod space;
+pub(crate) mod space;
 mod xattr;

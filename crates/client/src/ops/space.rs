@@ -1,7 +1,7 @@
 //! Space, and making everything durable.
 
 use proto::mds::{Op, OpReply, Reply};
-use types::{Duration, Fault};
+use types::{Duration, Fault, Instant};
 
 use crate::api::{Caller, Statfs};
 use crate::client::Client;
@@ -10,24 +10,59 @@ use crate::rpc::{Call, result};
 
 /// How long an answer about space is good enough.
 const FRESH: Duration = Duration::from_millis(500);
+/// How long is waited for what is under way and changes the numbers.
+const PENDING: Duration = Duration::from_millis(500);
+/// How often is asked while blocks come from the server or go back to it.
+const TRIES: u32 = 4;
+
+/// Space as the server told it.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownSpace {
+    /// Until when it is good enough.
+    until: Instant,
+    /// This client's changes before that.
+    changes: u64,
+    statfs: Statfs,
+}
 
 impl Client {
-    /// Space.
+    /// Space. This client's own changes count at once, those of others after [`FRESH`] at the latest; what other
+    /// clients keep for what they will write counts as taken.
     pub async fn statfs(&self) -> Result<Statfs, Fault> {
         let core = &self.core;
-        let now = core.env.now();
-        if let Some((until, statfs)) = core.statfs.get()
-            && now < until
+        let data = core.data();
+        data.commit_unmapped(PENDING).await;
+        let mut tries = TRIES;
+        loop {
+            core.env.timeout(PENDING, data.pool_at_rest()).await;
+            let moves = data.pool_moves();
+            let statfs = self.statfs_of_server().await?;
+            tries -= 1;
+            // What the server gives to the pool is free no more there, and not yet free here.
+            if data.pool_moves() == moves && data.is_pool_at_rest() || tries == 0 {
+                let free = statfs.blocks_free.saturating_add(data.unused_blocks());
+                return Ok(Statfs { blocks_free: free.min(statfs.blocks), ..statfs });
+            }
+        }
+    }
+
+    /// Space as the server has it: what is in pools is not free.
+    async fn statfs_of_server(&self) -> Result<Statfs, Fault> {
+        let core = &self.core;
+        let (now, changes) = (core.env.now(), core.session.changes());
+        if let Some(known) = core.statfs.get()
+            && now < known.until
+            && changes == known.changes
         {
-            return Ok(statfs);
+            return Ok(known.statfs);
         }
         let asked = Call::one(&Caller::default(), Op::Statfs {});
         match core.session.unless_silent(core.session.call(asked.clone())).await {
-            Some(reply) => core.keep_statfs(&*reply?),
+            Some(reply) => core.keep_statfs(&*reply?, changes),
             // The server is away: as it was last known.
             None => match core.statfs.get() {
-                Some((_, statfs)) => Ok(statfs),
-                None => core.keep_statfs(&*core.session.call(asked).await?),
+                Some(known) => Ok(known.statfs),
+                None => core.keep_statfs(&*core.session.call(asked).await?, changes),
             },
         }
     }
@@ -41,8 +76,9 @@ impl Client {
 }
 
 impl Core {
-    /// Keeps what the first operation of a request, which asked for space, was told.
-    pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<Statfs, Fault> {
+    /// Keeps what the first operation of a request, which asked for space, was told. `changes`: the session's
+    /// count before that.
+    pub(super) fn keep_statfs(&self, reply: &Reply, changes: u64) -> Result<Statfs, Fault> {
         let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
         let statfs = Statfs {
             blocks: statfs.blocks,
@@ -50,7 +86,7 @@ impl Core {
             inodes: statfs.inodes.saturating_add(statfs.inodes_free),
             inodes_free: statfs.inodes_free,
         };
-        self.statfs.set(Some((self.env.now() + FRESH, statfs)));
+        self.statfs.set(Some(KnownSpace { until: self.env.now() + FRESH, changes, statfs }));
         Ok(statfs)
     }
 }

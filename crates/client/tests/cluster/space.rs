@@ -6,6 +6,66 @@ use crate::harness::{LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
 
 const MIB: u64 = 1 << 20;
 
+/// Used blocks and inodes, as `df` shows them.
+async fn used(mount: &Mount) -> (u64, u64) {
+    let space = mount.client.statfs().await.unwrap();
+    (space.blocks - space.blocks_free, space.inodes - space.inodes_free)
+}
+
+#[test]
+fn what_a_client_did_itself_counts_at_once_and_exactly() {
+    for seed in [2, 3, 4] {
+        check(seed, |cluster| async move {
+            let a = cluster.mount("a").await;
+            let (blocks, inodes) = used(&a).await;
+            let (made, opened) = a.create(Ino::ROOT, "big", RDWR).await;
+            assert_eq!(used(&a).await, (blocks, inodes + 1), "made");
+            for at in 0..100 {
+                a.write(opened.handle, at * MIB, &vec![7; MIB as usize]).await;
+            }
+            assert_eq!(used(&a).await, (blocks + 100 * MIB / 4096, inodes + 1), "written");
+            a.client.fsync(opened.handle, false).await.unwrap();
+            assert_eq!(used(&a).await, (blocks + 100 * MIB / 4096, inodes + 1), "synced");
+            let cut = client::SetAttrRequest { size: Some(60 * MIB), ..Default::default() };
+            a.client.setattr(&ROOT, made.attr.ino, cut).await.unwrap();
+            assert_eq!(used(&a).await, (blocks + 60 * MIB / 4096, inodes + 1), "cut");
+            let (punch, keep_size) = (2, 1);
+            let punch = a.client.fallocate(&ROOT, opened.handle, punch | keep_size, 0, 10 * MIB);
+            punch.await.unwrap();
+            assert_eq!(used(&a).await, (blocks + 50 * MIB / 4096, inodes + 1), "punched");
+            a.client.fallocate(&ROOT, opened.handle, keep_size, 60 * MIB, MIB).await.unwrap();
+            assert_eq!(used(&a).await, (blocks + 51 * MIB / 4096, inodes + 1), "allocated");
+            a.close(opened.handle).await;
+            a.unlink(Ino::ROOT, "big").await.unwrap();
+            assert_eq!(used(&a).await, (blocks, inodes), "removed");
+            // When nothing is under way any more an answer is good for a while.
+            cluster.env.sleep(types::Duration::from_secs(2)).await;
+            assert_eq!(used(&a).await, (blocks, inodes));
+            let before = a.requests();
+            assert_eq!(used(&a).await, (blocks, inodes));
+            assert_eq!(used(&a).await, (blocks, inodes));
+            assert_eq!(a.requests(), before, "it was asked for again");
+        });
+    }
+}
+
+#[test]
+fn a_file_of_many_pieces_that_was_removed_counts_as_free_at_once() {
+    check(8, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let before = used(&a).await;
+        let (_, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
+        for at in 0..2000 {
+            a.write(opened.handle, at * 8192, &[1; 4096]).await;
+        }
+        a.client.fsync(opened.handle, false).await.unwrap();
+        a.close(opened.handle).await;
+        assert_eq!(used(&a).await, (before.0 + 2000, before.1 + 1));
+        a.unlink(Ino::ROOT, "f").await.unwrap();
+        assert_eq!(used(&a).await, before);
+    });
+}
+
 /// Allocates in steps of a MiB until there is no room; gives how many MiB there were.
 async fn fill(mount: &Mount, text: &str) -> u64 {
     let (_, opened) = mount.create(Ino::ROOT, text, WRONLY).await;
