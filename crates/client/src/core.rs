@@ -481,9 +481,13 @@ impl Core {
             }
             (
                 Op::Rename { name, new_name, flags, unused, .. },
-                OpReply::Renamed { moved, replaced, from, to, kept },
+                OpReply::Renamed { moved, replaced, from, to, kept, whiteout },
             ) => {
                 self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
+                if let Some(whiteout) = &whiteout.0 {
+                    self.told(whiteout);
+                    self.changed_dir(from, Some((name, Some(whiteout.attr.ino))));
+                }
                 if let Some(attr) = replaced {
                     self.unnamed(attr, *unused == Some(attr.ino) && !kept);
                 }

@@ -17,6 +17,8 @@ pub enum Outcome {
     Inode(Ino),
     /// It moved an inode, perhaps over another.
     Moved(Ino, Ino),
+    /// It moved an inode, perhaps over another, and left a whiteout, the third.
+    MovedLeaving(Ino, Ino, Ino),
     /// It granted these blocks.
     Space(Vec<PagRun>),
     /// The first so many edits of a commit are done.
@@ -46,6 +48,12 @@ pub fn encode(record: &Record) -> Vec<u8> {
                 out.push(3);
                 runs.put(&mut out);
             }
+            Outcome::MovedLeaving(moved, replaced, whiteout) => {
+                out.push(5);
+                moved.put(&mut out);
+                replaced.put(&mut out);
+                whiteout.put(&mut out);
+            }
             Outcome::Edits(done) => {
                 out.push(4);
                 done.put(&mut out);
@@ -70,6 +78,10 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
             2 => Outcome::Moved(Ino::get(&mut reader)?, Ino::get(&mut reader)?),
             3 => Outcome::Space(Wire::get(&mut reader)?),
             4 => Outcome::Edits(u32::get(&mut reader)?),
+            5 => {
+                let (moved, replaced) = (Ino::get(&mut reader)?, Ino::get(&mut reader)?);
+                Outcome::MovedLeaving(moved, replaced, Ino::get(&mut reader)?)
+            }
             _ => return Err(Malformed("unknown outcome in a kept reply")),
         };
         out.push((index, outcome));
@@ -90,6 +102,7 @@ mod tests {
             (3, Outcome::Inode(Ino(77))),
             (4, Outcome::Moved(Ino(7), Ino::NONE)),
             (5, Outcome::Space(vec![run])),
+            (6, Outcome::MovedLeaving(Ino(7), Ino(8), Ino(9))),
             (63, Outcome::Edits(12)),
         ];
         let bytes = encode(&record);

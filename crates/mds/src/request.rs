@@ -110,10 +110,11 @@ fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
             f(dir);
         }
         OpReply::Removed { dir, .. } => f(dir),
-        OpReply::Renamed { moved, from, to, .. } => {
+        OpReply::Renamed { moved, from, to, whiteout, .. } => {
             f(moved);
             f(from);
             f(to);
+            whiteout.0.iter_mut().for_each(f);
         }
         OpReply::Bytes { leased, .. } => leased.iter_mut().for_each(f),
         OpReply::Done {}

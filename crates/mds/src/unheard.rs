@@ -78,7 +78,7 @@ fn told_by(txn: &mut Txn<'_>, client: ClientId, slot: u32) -> Result<Vec<Ino>, S
     let Some((_, bytes)) = txn.reply(client, slot)? else { return Ok(Vec::new()) };
     let outcomes = record::decode(&bytes).unwrap_or_default();
     let inos = outcomes.into_iter().filter_map(|(_, outcome)| match outcome {
-        Outcome::Inode(ino) | Outcome::Moved(ino, _) => Some(ino),
+        Outcome::Inode(ino) | Outcome::Moved(ino, _) | Outcome::MovedLeaving(ino, ..) => Some(ino),
         _ => None,
     });
     Ok(inos.collect())

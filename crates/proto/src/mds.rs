@@ -13,7 +13,7 @@ use types::{
     Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
 };
 
-use crate::wire::Bytes;
+use crate::wire::{Appended, Bytes};
 use crate::{wire_enum, wire_struct};
 
 /// Version of the protocol that this code speaks.
@@ -285,6 +285,11 @@ wire_struct! {
     }
 }
 
+/// A flag of [`Op::Rename`]: the old name becomes a character device 0:0 of mode 0, the whiteout of overlayfs, in the same
+/// transaction. It has not the number of RENAME_WHITEOUT (4): clients that know no whiteouts passed that on, and servers
+/// refuse it.
+pub const LEAVE_WHITEOUT: u32 = 8;
+
 /// [`Welcome::state`]: a new session, nothing is held.
 pub const NEW: u8 = 0;
 /// [`Welcome::state`]: the same incarnation of the server still has the session; unanswered requests are resent, recalls come again.
@@ -352,7 +357,8 @@ wire_enum! {
         Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
         /// Removes an empty directory. Reply `Removed`.
         Rmdir = 8 { dir: InoRef, name: Name, },
-        /// Renames. Flags as renameat2: 1 no replace, 2 exchange. `unused` as for `Unlink`, for a replaced file. Reply `Renamed`; `replaced` is `moved` itself if both names lead to it, and nothing has changed then.
+        /// Renames. Flags as renameat2: 1 no replace, 2 exchange; and [`LEAVE_WHITEOUT`]. `unused` as for `Unlink`, for a replaced
+        /// file. Reply `Renamed`; `replaced` is `moved` itself if both names lead to it, and nothing has changed then.
         Rename = 9 { from: InoRef, name: Name, to: InoRef, new_name: Name, flags: u32, unused: Option<Ino>, },
         /// Changes attributes. Reply `Attr`.
         SetAttr = 10 { ino: InoRef, set: SetAttr, },
@@ -435,8 +441,9 @@ wire_enum! {
         /// The inode that lost the name: its attributes (nlink 0: its last name went), the directory.
         /// `kept`: another client has it open, so that no rights were given up.
         Removed = 7 { ino: Ino, attr: Attr, dir: Leased, kept: bool, },
-        /// The moved inode, a replaced one (attributes after), both directories. `kept` as in `Removed`.
-        Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, },
+        /// The moved inode, a replaced one (attributes after), both directories. `kept` as in `Removed`. `whiteout`:
+        /// what was left under the old name.
+        Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, whiteout: Appended<Leased>, },
         /// Rights are held; layout if a `DATA` right was given. `parts`: what of the content is held, if not the whole, the part asked for first.
         /// `calm`: no part was given, because no other client has used the file of late: the whole right is to be asked for.
         /// `untold_tail`: no part was given, because what lies behind the size in the last block is not known to be zero.

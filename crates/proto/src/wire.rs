@@ -124,6 +124,21 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
+/// A last field that messages of before lack: it is written only if it is there, and then without more.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Appended<T>(pub Option<T>);
+
+impl<T: Wire> Wire for Appended<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        if let Some(value) = &self.0 {
+            value.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Appended(if reader.remaining() > 0 { Some(T::get(reader)?) } else { None }))
+    }
+}
+
 /// A count, then the elements. Every element takes at least one byte, so a count
 /// beyond the remaining bytes is refused before anything is allocated.
 impl<T: Wire> Wire for Vec<T> {
@@ -420,5 +435,43 @@ impl<T: Wire> Wire for Result<T, Fault> {
     }
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(if bool::get(reader)? { Ok(T::get(reader)?) } else { Err(Fault::get(reader)?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::wire_enum! {
+        /// As it was first.
+        pub enum Old {
+            /// With one field.
+            It = 1 { first: u32, },
+        }
+    }
+
+    crate::wire_enum! {
+        /// The same, with a field appended.
+        pub enum New {
+            /// With two fields.
+            It = 1 { first: u32, second: Appended<u64>, },
+        }
+    }
+
+    #[test]
+    fn an_appended_field_is_read_and_written_by_old_and_new() {
+        let bytes = |value: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            value(&mut out);
+            out
+        };
+        let (with, without) = (Appended(Some(9)), Appended(None));
+        let old = bytes(&|out| Old::It { first: 7 }.put(out));
+        assert_eq!(bytes(&|out| New::It { first: 7, second: without.clone() }.put(out)), old);
+        let new = |bytes: &[u8]| New::get(&mut Reader::new(bytes));
+        assert_eq!(new(&old), Ok(New::It { first: 7, second: without }));
+        let long = bytes(&|out| New::It { first: 7, second: with.clone() }.put(out));
+        assert_eq!(new(&long), Ok(New::It { first: 7, second: with }));
+        assert_eq!(Old::get(&mut Reader::new(&long)), Ok(Old::It { first: 7 }));
     }
 }

@@ -416,6 +416,72 @@ def renames_with_flags():
 
 # Reading and writing.
 
+def whiteout(path):
+    info = os.lstat(path)
+    device = stat.S_ISCHR(info.st_mode), info.st_rdev, info.st_nlink
+    return device + (oct(stat.S_IMODE(info.st_mode)), info.st_uid, info.st_gid)
+
+
+@case
+def renames_that_leave_a_whiteout():
+    for name in "abce":
+        touch(name, name.encode())
+    os.mkdir("d")
+    os.mkdir("handing-down")
+    os.chown("handing-down", 0, 77)
+    os.chmod("handing-down", 0o2777)
+    touch("handing-down/f")
+    links_before = links("."), links("d")
+    renameat2("a", "d/a", 4)
+    yield whiteout("a"), read("d/a"), (links("."), links("d")) == links_before
+    renameat2("b", "c", 4)
+    yield whiteout("b"), read("c"), sorted(os.listdir("."))
+    yield attempt(renameat2, "d", "e", 4), attempt(renameat2, "c", "e", 5)
+    yield attempt(renameat2, "c", "e", 6), attempt(renameat2, "missing", "x", 4)
+    renameat2("c", "f", 5)
+    renameat2("f", "c", 4)
+    yield whiteout("f"), read("c")
+    os.link("c", "second")
+    renameat2("c", "second", 4)
+    yield read("c"), links("c")
+    renameat2("d", "g", 4)
+    yield whiteout("d"), os.listdir("g")
+    renameat2("handing-down/f", "h", 4)
+    yield whiteout("handing-down/f")
+
+    def by_another():
+        os.chdir("handing-down")
+        touch("mine")
+        renameat2("mine", "yours", 4)
+        return whiteout("mine")
+
+    yield as_user(1000, 1001, by_another)
+    os.unlink("a")
+    yield attempt(os.lstat, "a")
+
+
+@case
+def an_overlay_has_its_upper_layer_here():
+    merged = "/tmp/redbud-merged-%d" % os.getpid()
+    for name in ("lower", "upper", "work", merged):
+        os.mkdir(name)
+    for name in "abc":
+        touch("lower/" + name, b"lower " + name.encode())
+    options = b"lowerdir=lower,upperdir=upper,workdir=work"
+    yield attempt(lambda: checked(libc.mount(b"overlay", merged.encode(), b"overlay", 0, options)))
+    try:
+        touch(merged + "/a", b"changed")
+        os.unlink(merged + "/b")
+        os.rename(merged + "/c", merged + "/renamed")
+        yield sorted(os.listdir(merged)), read(merged + "/a"), read(merged + "/renamed")
+        yield attempt(read, merged + "/b"), attempt(read, merged + "/c")
+    finally:
+        libc.umount2(merged.encode(), 2)
+        os.rmdir(merged)
+    yield sorted(os.listdir("upper")), whiteout("upper/b")[:2], whiteout("upper/c")
+    yield read("upper/renamed"), sorted(os.listdir("lower"))
+
+
 @case
 def sparse_files():
     fd = os.open("f", os.O_CREAT | os.O_RDWR)

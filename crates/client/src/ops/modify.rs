@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use env::sync::Notify;
-use proto::mds::{InoRef, NewNode, Op, OpReply};
+use proto::mds::{InoRef, LEAVE_WHITEOUT, NewNode, Op, OpReply};
 use proto::wire::Bytes;
 use types::limits::SYMLINK_MAX;
 use types::{Attr, Fault, FileKind, Ino, Rights};
@@ -17,7 +17,9 @@ use crate::inode::Inode;
 use crate::names::Known;
 use crate::rpc::result;
 
+const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
 
 impl Client {
     /// Makes any node that is no symbolic link and is not opened.
@@ -125,7 +127,7 @@ impl Client {
         result(&reply, 0).map(|_| ())
     }
 
-    /// Renames; flags as renameat2: 1 no replace, 2 exchange.
+    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout.
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -134,9 +136,14 @@ impl Client {
         flags: u32,
     ) -> Result<(), Fault> {
         self.core.writable()?;
+        if flags & !(NO_REPLACE | EXCHANGE | WHITEOUT) != 0 {
+            return Err(Fault::Invalid);
+        }
         let exchanged = flags & EXCHANGE != 0;
+        let leaves = if flags & WHITEOUT != 0 { LEAVE_WHITEOUT } else { 0 };
+        let flags = flags & !WHITEOUT | leaves;
         let meant = self.core.meant(to);
-        let removal = if flags == 0 && !self.core.is_same(from, to) {
+        let removal = if flags & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to) {
             self.core.prepare_removal(to).await
         } else {
             None
@@ -150,10 +157,15 @@ impl Client {
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
         let reply = self.core.change(caller, op).await?;
-        let &OpReply::Renamed { ref moved, ref replaced, kept, .. } = result(&reply, 0)? else {
+        let &OpReply::Renamed { ref moved, ref replaced, kept, ref whiteout, .. } =
+            result(&reply, 0)?
+        else {
             return Err(Fault::Protocol);
         };
         self.core.origins.note(moved.attr.ino, to.dir, to.name);
+        if let Some(whiteout) = &whiteout.0 {
+            self.core.origins.note(whiteout.attr.ino, from.dir, from.name);
+        }
         if let Some(attr) = replaced
             && !exchanged
         {

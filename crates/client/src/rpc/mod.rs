@@ -69,6 +69,9 @@ impl Undone {
             match (op, result) {
                 (Op::Commit { ino, .. }, _) => self.committed.push(*ino),
                 (_, Ok(OpReply::Made { leased, .. })) => self.made.push(leased.attr.ino),
+                (_, Ok(OpReply::Renamed { whiteout, .. })) => {
+                    self.made.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
+                }
                 _ => {}
             }
         }

@@ -45,6 +45,42 @@ fn what_was_not_durable_is_replayed_after_a_restart() {
 }
 
 #[test]
+fn a_whiteout_that_was_not_durable_comes_back_under_its_number() {
+    const WHITEOUT: u32 = 4;
+    for seed in [8, 9] {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let (from, to) = (
+                a.mkdir(Ino::ROOT, "from").await.unwrap().attr.ino,
+                a.mkdir(Ino::ROOT, "to").await.unwrap().attr.ino,
+            );
+            let mut left = Vec::new();
+            let requests = a.requests();
+            for index in 0..20 {
+                let text = name(&format!("f{index}"));
+                a.create(from, &format!("f{index}"), WRONLY).await;
+                let (old, new) = (Place { dir: from, name: &text }, Place { dir: to, name: &text });
+                a.client.rename(&ROOT, old, new, WHITEOUT).await.unwrap();
+                // What the old name leads to is known without asking.
+                left.push(a.find(from, &format!("f{index}")).await.unwrap().attr);
+            }
+            assert_eq!(a.requests() - requests, 40, "one request for each change");
+            assert!(a.client.status().replay > 0, "the server has not written everything yet");
+            cluster.restart_server().await;
+            for mount in [&a, &b] {
+                for (index, left) in left.iter().enumerate() {
+                    let found = mount.find(from, &format!("f{index}")).await.unwrap().attr;
+                    assert_eq!((found.ino, found.kind), (left.ino, FileKind::CharDevice));
+                    assert_eq!((found.rdev, found.mode), (0, 0));
+                    assert!(mount.find(to, &format!("f{index}")).await.is_some());
+                }
+            }
+            assert_eq!(b.list(from, true).await.len(), 20);
+        });
+    }
+}
+
+#[test]
 fn requests_under_way_are_executed_once_through_cuts_and_restarts() {
     for seed in [2, 3, 4, 5] {
         check(seed, |cluster| async move {

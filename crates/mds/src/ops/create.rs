@@ -1,6 +1,7 @@
 //! Making inodes, with a name or without.
 
 use proto::mds::{InoRef, NewNode, OpReply};
+use proto::wire::Bytes;
 use store::{NewInode, Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
@@ -56,6 +57,34 @@ pub fn unnamed(
     cx.effects.reads.push(Unit::Attr(dir));
     cx.effects.nameless.push((ino, cx.client));
     finish(cx, txn, ino, want | Rights::OPEN, dir_attr)
+}
+
+/// Leaves a whiteout under a name that has just been free, with `given` what a replay was answered. As ext4 makes it:
+/// the caller's, and as the directory hands down. The caller sees to the directory's times.
+pub fn whiteout(
+    cx: &mut Cx<'_>,
+    txn: &mut Txn<'_>,
+    (dir, name): (Ino, &Name),
+    given: Option<&Attr>,
+) -> Result<Attr, Stop> {
+    let node = NewNode {
+        kind: FileKind::CharDevice,
+        mode: 0,
+        umask: 0,
+        rdev: 0,
+        symlink: Bytes::default(),
+    };
+    let dir_attr = cx.dir(txn, dir)?;
+    let mut plan = Plan::new(cx, txn, &dir_attr, &node)?;
+    if let Some(given) = given {
+        plan = Plan { mode: given.mode, gid: given.gid, ..plan };
+    }
+    let ino = txn.create(dir, name, &plan.inode(cx, &node), given.map(|attr| attr.ino))?;
+    plan.store_acls(txn, ino)?;
+    let attr = cx.attr(txn, ino)?;
+    cx.want(&attr, Rights::ATTR);
+    cx.effects.changes.push(Unit::Attr(ino));
+    Ok(attr)
 }
 
 /// Of a replay: the number that the inode had.

@@ -18,7 +18,7 @@ pub mod repeat;
 pub mod space;
 mod xattr;
 
-use proto::mds::{Op, OpReply};
+use proto::mds::{LEAVE_WHITEOUT, Op, OpReply};
 use store::{Cost, Stop, Txn};
 use types::Fault;
 
@@ -40,6 +40,10 @@ pub fn cost(op: &Op) -> Option<Cost> {
         | Op::Layout { .. } => READ,
         Op::Create { .. } | Op::CreateUnnamed { .. } | Op::Link { .. } | Op::SetXattr { .. } => {
             Cost::SMALL
+        }
+        // Two operations in one, of which one takes room.
+        Op::Rename { flags, .. } if flags & LEAVE_WHITEOUT != 0 => {
+            Cost { journal: 2 * Cost::SMALL.journal, dirty: 2 * Cost::SMALL.dirty, ..Cost::SMALL }
         }
         Op::SetAttr { .. }
         | Op::Unlink { .. }

@@ -1,11 +1,12 @@
-//! Rename, also over a name, also as an exchange.
+//! Rename, also over a name, also as an exchange, also leaving a whiteout.
 //!
 //! Invariants:
 //! - the tree has no cycle: a directory moves to another directory only under the
 //!   rename gate, and not into its own subtree;
 //! - the order of the checks is the kernel's and ext4's.
 
-use proto::mds::{InoRef, OpReply};
+use proto::mds::{InoRef, LEAVE_WHITEOUT, OpReply};
+use proto::wire::Appended;
 use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
@@ -28,7 +29,9 @@ pub fn rename(
 ) -> Result<OpReply, Stop> {
     let (from, to) = ((cx.resolve(from.0)?, from.1), (cx.resolve(to.0)?, to.1));
     let (no_replace, exchange) = (flags & NO_REPLACE != 0, flags & EXCHANGE != 0);
-    if flags & !(NO_REPLACE | EXCHANGE) != 0 || (no_replace && exchange) {
+    let whiteout = flags & LEAVE_WHITEOUT != 0;
+    let known = NO_REPLACE | EXCHANGE | LEAVE_WHITEOUT;
+    if flags & !known != 0 || (exchange && (no_replace || whiteout)) {
         return Err(Fault::Invalid.into());
     }
     let from_attr = cx.dir(txn, from.0)?;
@@ -63,7 +66,9 @@ pub fn rename(
             let source = cx.seen(source);
             cx.ready()?;
             let moved = cx.leased(source);
-            return Ok(OpReply::Renamed { moved, replaced: Some(source), from, to, kept: true });
+            let replaced = Some(source);
+            let whiteout = Appended(None);
+            return Ok(OpReply::Renamed { moved, replaced, from, to, kept: true, whiteout });
         }
         if !exchange {
             check_replace(cx, txn, &source, target)?;
@@ -82,6 +87,10 @@ pub fn rename(
     cx.ready()?;
     let work = Work { from, to, source, target, exchange };
     let (moved, replaced) = work.apply(cx, txn, unused)?;
+    let left = match whiteout {
+        true => Some(super::create::whiteout(cx, txn, from, given(cx).as_ref())?),
+        false => None,
+    };
     let (from_attr, to_attr) = work.touch_dirs(cx, txn)?;
     cx.effects.reads.extend([Unit::Attr(source.ino), Unit::Attr(to.0)]);
     cx.effects.changes.extend(units);
@@ -95,11 +104,23 @@ pub fn rename(
         cx.effects.changes.push(Unit::Attr(target.ino));
     }
     let over = replaced.map_or(Ino::NONE, |attr| attr.ino);
-    cx.effects.outcome = Some(Outcome::Moved(source.ino, over));
+    cx.effects.outcome = Some(match &left {
+        Some(left) => Outcome::MovedLeaving(source.ino, over, left.ino),
+        None => Outcome::Moved(source.ino, over),
+    });
+    let whiteout = Appended(left.map(|left| cx.leased(left)));
     let moved = Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..moved };
     let (moved, from, to) = (cx.leased(moved), cx.leased(from_attr), cx.leased(to_attr));
     let kept = cx.open_elsewhere(over);
-    Ok(OpReply::Renamed { moved, replaced, from, to, kept })
+    Ok(OpReply::Renamed { moved, replaced, from, to, kept, whiteout })
+}
+
+/// Of a replay: the whiteout as it was answered.
+fn given(cx: &Cx<'_>) -> Option<Attr> {
+    match cx.given {
+        Some(OpReply::Renamed { whiteout, .. }) => whiteout.0.as_ref().map(|leased| leased.attr),
+        _ => None,
+    }
 }
 
 /// A directory must not come to lie inside itself, nor be replaced by what lies in it.

@@ -2,6 +2,7 @@
 //! anew from its kept outcome and from what is there now.
 
 use proto::mds::{Op, OpReply};
+use proto::wire::Appended;
 use store::{Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Timestamp};
 
@@ -40,7 +41,15 @@ pub fn reply(
             OpReply::Removed { ino, attr, dir, kept: true }
         }
         Op::Rename { from, to, .. } => {
-            let Outcome::Moved(moved, over) = outcome else { return Err(protocol) };
+            let (moved, over, whiteout) = match outcome {
+                Outcome::Moved(moved, over) => (moved, over, None),
+                Outcome::MovedLeaving(moved, over, whiteout) => (moved, over, Some(*whiteout)),
+                _ => return Err(protocol),
+            };
+            let whiteout = match whiteout {
+                Some(ino) => Some(cx.leased(find(txn, ino)?)),
+                None => None,
+            };
             let (from, to) = (cx.resolve(from)?, cx.resolve(to)?);
             let replaced = if *over == Ino::NONE { None } else { Some(find(txn, *over)?) };
             OpReply::Renamed {
@@ -49,6 +58,7 @@ pub fn reply(
                 from: cx.leased(find(txn, from)?),
                 to: cx.leased(find(txn, to)?),
                 kept: true,
+                whiteout: Appended(whiteout),
             }
         }
         Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {

@@ -172,6 +172,49 @@ fn renames_keep_the_tree_and_the_kernels_order_of_errors() {
 }
 
 #[test]
+fn a_rename_leaves_a_whiteout_if_it_is_asked_to() {
+    const WHITEOUT: u32 = LEAVE_WHITEOUT;
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let (a, b) = (c.dir(ROOT, "a").await, c.dir(ROOT, "b").await);
+        let (f, sub) = (c.file(a, "f").await, c.dir(a, "sub").await);
+        c.file(b, "g").await;
+        assert_eq!(c.rename((a, "f"), (b, "g"), 2 | WHITEOUT).await, Err(Fault::Invalid));
+        assert_eq!(c.rename((a, "f"), (b, "g"), 1 | WHITEOUT).await, Err(Fault::Exists));
+        // What clients pass on that know no whiteouts.
+        assert_eq!(c.rename((a, "f"), (b, "g"), 4).await, Err(Fault::Invalid));
+        let is_whiteout = |attr: &Attr| {
+            assert_eq!((attr.kind, attr.rdev), (FileKind::CharDevice, 0));
+            assert_eq!((attr.mode, attr.nlink, attr.uid), (0, 1, 1000));
+        };
+        for (from, to, moved, flags) in [
+            ((a, "f"), (b, "g"), f, WHITEOUT),
+            ((b, "g"), (b, "h"), f, 1 | WHITEOUT),
+            ((a, "sub"), (b, "sub"), sub, WHITEOUT),
+            // Over the whiteout that the first one left.
+            ((b, "h"), (a, "f"), f, WHITEOUT),
+        ] {
+            let answer = c.rename(from, to, flags).await.unwrap();
+            let OpReply::Renamed { whiteout, .. } = answer else { panic!() };
+            let left = c.lookup(from.0, from.1).await.unwrap();
+            assert_eq!(whiteout.0.unwrap().attr.ino, left.ino);
+            is_whiteout(&left);
+            assert_eq!(c.lookup(to.0, to.1).await.unwrap().ino, moved);
+        }
+        assert_eq!(c.names(a).await, ["f", "sub"]);
+        assert_eq!(c.names(b).await, ["g", "h", "sub"]);
+        let links = async |ino| c.attr(ino).await.unwrap().attr.nlink;
+        assert_eq!((links(a).await, links(b).await), (2, 3));
+        // Two names of one inode: nothing happens.
+        let link = Op::Link { ino: at(f), dir: at(b), name: name("second"), unnamed: false };
+        c.call(link).await.unwrap();
+        c.rename((a, "f"), (b, "second"), WHITEOUT).await.unwrap();
+        assert_eq!(c.lookup(a, "f").await.unwrap().ino, f);
+        bed.check().await;
+    });
+}
+
+#[test]
 fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
     run(|bed| async move {
         let c = bed.client("c").await;
