@@ -145,6 +145,16 @@ pub struct Caller {
     pub pid: u32,
 }
 
+impl Caller {
+    /// Stands for a user or group that was not told. It owns nothing and has no right.
+    pub const UNKNOWN: u32 = u32::MAX;
+
+    /// Are user and group told?
+    pub fn is_known(&self) -> bool {
+        self.uid != Caller::UNKNOWN && self.gid != Caller::UNKNOWN
+    }
+}
+
 /// A found or made inode, and how long the kernel may believe it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {

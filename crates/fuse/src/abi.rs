@@ -424,6 +424,10 @@ pub const SETXATTR_EXT: u64 = 1 << 29;
 pub const INIT_EXT: u64 = 1 << 30;
 /// Shared mappings of files that are open with [`FOPEN_DIRECT_IO`].
 pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+/// Mounts may map ids: requests that make nothing name no caller ([`INVALID_ID`]), on all mounts.
+pub const ALLOW_IDMAP: u64 = 1 << 40;
+/// The user or group of a caller that the request does not name.
+pub const INVALID_ID: u32 = u32::MAX;
 /// Requests may travel over io_uring.
 pub const OVER_IO_URING: u64 = 1 << 41;
 

@@ -203,7 +203,7 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
     };
     let mut reader = Reader::new(args);
     let r = &mut reader;
-    Ok(match opcode {
+    let operation = match opcode {
         Opcode::Lookup => Operation::Lookup { name: name(r)? },
         Opcode::Forget => Operation::Forget { count: take::<abi::ForgetIn>(r)?.nlookup },
         Opcode::BatchForget => batch_forget(r)?,
@@ -383,7 +383,23 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
         | Opcode::NotifyReply
         | Opcode::Setupmapping
         | Opcode::Removemapping => return Err(Errno(libc::ENOSYS)),
-    })
+    };
+    if makes_something(&operation) && !header.caller.is_known() {
+        // What is made needs an owner.
+        return Err(Errno(libc::EOVERFLOW));
+    }
+    Ok(operation)
+}
+
+/// Becomes the caller the owner of something?
+fn makes_something(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Mknod { .. }
+            | Operation::Symlink { .. }
+            | Operation::Create { .. }
+            | Operation::Tmpfile { .. }
+    ) || matches!(operation, Operation::Rename { flags, .. } if flags & libc::RENAME_WHITEOUT != 0)
 }
 
 fn take<T: Abi>(reader: &mut Reader<'_>) -> Result<T, Errno> {

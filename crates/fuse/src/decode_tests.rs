@@ -363,3 +363,22 @@ fn the_short_form_of_setxattr_is_understood_where_it_was_agreed() {
     };
     assert_eq!(long, Ok(expected));
 }
+
+#[test]
+fn what_is_made_needs_an_owner_and_all_else_none() {
+    let unknown = Caller { uid: Caller::UNKNOWN, gid: Caller::UNKNOWN, pid: 4242 };
+    assert_eq!(Caller::UNKNOWN, abi::INVALID_ID);
+    let makes = [Opcode::Mknod, Opcode::Mkdir, Opcode::Symlink, Opcode::Create, Opcode::Tmpfile];
+    for caller in [unknown, Caller { gid: 100, ..unknown }, Caller { uid: 1000, ..unknown }] {
+        for (opcode, args, expected) in examples() {
+            let found = decode(&Header { caller, ..header(opcode as u32) }, &args, true);
+            let makes = makes.contains(&opcode);
+            let expected = if makes { Err(Errno(libc::EOVERFLOW)) } else { Ok(expected) };
+            assert_eq!(found, expected, "{opcode:?}");
+        }
+        let rename = abi::Rename2In { newdir: 5, flags: libc::RENAME_WHITEOUT, padding: 0 };
+        let args = [bytes(&rename), b"a\0b\0".to_vec()].concat();
+        let found = decode(&Header { caller, ..header(Opcode::Rename2 as u32) }, &args, true);
+        assert_eq!(found, Err(Errno(libc::EOVERFLOW)));
+    }
+}

@@ -35,7 +35,8 @@ const WANTED: u64 = abi::ASYNC_READ
     | abi::HANDLE_KILLPRIV_V2
     | abi::SETXATTR_EXT
     | abi::INIT_EXT
-    | abi::DIRECT_IO_ALLOW_MMAP;
+    | abi::DIRECT_IO_ALLOW_MMAP
+    | abi::ALLOW_IDMAP;
 
 /// What a mount may choose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -21,6 +21,7 @@ mod locks;
 pub mod mount;
 mod mounted;
 pub mod notify;
+mod privileges;
 mod reply;
 mod session;
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import sys
 import time
 
@@ -480,6 +481,133 @@ def an_overlay_has_its_upper_layer_here():
         os.rmdir(merged)
     yield sorted(os.listdir("upper")), whiteout("upper/b")[:2], whiteout("upper/c")
     yield read("upper/renamed"), sorted(os.listdir("lower"))
+
+
+class Mapped:
+    """A bind mount of the working directory at another place: what is 0 here is 100000 there."""
+
+    def __enter__(self):
+        self.place = "/tmp/redbud-mapped-%d" % os.getpid()
+        os.mkdir(self.place)
+        reader, writer = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            libc.unshare(0x10000000)
+            os.write(writer, b"x")
+            time.sleep(600)
+            os._exit(0)
+        os.read(reader, 1)
+        os.close(reader), os.close(writer)
+        for kind in ("uid_map", "gid_map"):
+            with open(f"/proc/{self.child}/{kind}", "w") as file:
+                file.write("0 100000 1000\n")
+        users = os.open(f"/proc/{self.child}/ns/user", os.O_RDONLY)
+        tree = checked(libc.syscall(428, -100, b".", 1 | os.O_CLOEXEC))
+        try:
+            attributes = struct.pack("QQQQ", 0x00100000, 0, 0, users)
+            checked(libc.syscall(442, tree, b"", 0x1000, attributes, len(attributes)))
+            checked(libc.syscall(429, tree, b"", -100, self.place.encode(), 4))
+        except BaseException:
+            self.__exit__()
+            raise
+        finally:
+            os.close(users), os.close(tree)
+        return self.place
+
+    def __exit__(self, *_):
+        libc.umount2(self.place.encode(), 2)
+        os.rmdir(self.place)
+        os.kill(self.child, signal.SIGKILL)
+        os.waitpid(self.child, 0)
+
+
+def owner(path):
+    info = os.lstat(path)
+    return info.st_uid, info.st_gid
+
+
+@case
+def a_mount_that_maps_ids():
+    os.chmod(".", 0o777)
+    touch("f", b"x")
+    touch("secret", b"s", mode=0o600)
+    os.chown("secret", 7, 8)
+    touch("unmapped")
+    os.chown("unmapped", 5000, 5000)
+    here = os.getcwd()
+    with Mapped() as there:
+        at = lambda name: os.path.join(there, name)
+        yield owner(at("f")), owner(at("secret")), owner(at("unmapped"))
+        os.chown(at("f"), 100007, 100008)
+        yield owner("f"), owner(at("f"))
+        yield attempt(os.chown, at("f"), 7, 8), attempt(os.chown, at("f"), 0, -1)
+
+        def by_one_who_is_mapped():
+            touch(at("made"), b"made")
+            os.mkdir(at("dir"))
+            os.symlink("x", at("link"))
+            os.mkfifo(at("fifo"))
+            os.close(os.open(there, os.O_TMPFILE | os.O_RDWR))
+            os.rename(at("made"), at("moved"))
+            os.link(at("moved"), at("second"))
+            os.chmod(at("moved"), 0o640)
+            os.utime(at("moved"), (1, 2))
+            os.setxattr(at("moved"), "user.a", b"1")
+            names = os.listxattr(at("moved"))
+            renameat2(at("second"), at("third"), 4)
+            return [owner(at(n)) for n in ("moved", "dir", "link", "fifo", "second")], names
+
+        yield as_user(100005, 100006, by_one_who_is_mapped)
+        yield [owner(n) for n in ("moved", "dir", "link", "fifo", "second")]
+
+        def by_another():
+            # Who is 100000 has number 0 on the disk, and the rights of nobody else.
+            return (attempt(read, at("secret")), attempt(touch, at("secret"), b"no"),
+                    attempt(os.chmod, at("moved"), 0o777), attempt(os.chown, at("moved"), 100000, -1),
+                    attempt(os.setxattr, at("secret"), "user.a", b"1"),
+                    attempt(os.open, at("secret"), os.O_CREAT | os.O_RDWR, 0o600))
+
+        yield as_user(100000, 100000, by_another)
+        yield as_user(100005, 100006, lambda: attempt(touch, at("secret"), b"no"))
+        yield as_user(4000, 4000, lambda: attempt(touch, at("who"), b"no"))
+        yield as_user(0, 0, lambda: attempt(touch, at("root"), b"no"))
+
+        os.chmod(here, 0o1777)
+        yield as_user(100009, 100009, lambda: attempt(os.unlink, at("moved")))
+        yield as_user(100005, 100006, lambda: attempt(os.unlink, at("moved")))
+        # Set-id bits go when a stranger writes.
+        touch("set-id", b"1234", mode=0o777)
+        os.chmod("set-id", 0o6777)
+
+        def writes():
+            fd = os.open(at("set-id"), os.O_RDWR)
+            fallocate(fd, 0, 0, 100)
+            os.close(fd)
+
+        yield as_user(100005, 100006, writes), mode("set-id")
+    yield sorted(os.listdir("."))
+
+
+@case
+def privileges_without_a_mapping():
+    touch("f", b"1234", mode=0o777)
+    os.chmod("f", 0o6777)
+    os.setxattr("f", "trusted.a", b"1")
+    os.setxattr("f", "user.b", b"2")
+    os.setxattr("f", "trusted.c", b"3")
+    fd = os.open("f", os.O_RDWR)
+    fallocate(fd, 0, 0, 100)
+    yield mode("f"), sorted(os.listxattr("f"))
+    yield as_user(1000, 1000, lambda: sorted(os.listxattr("f")))
+    path = os.path.abspath("f")
+
+    def writes():
+        own = os.open(path, os.O_RDWR)
+        fallocate(own, 0, 0, 100)
+        os.close(own)
+
+    yield as_user(1000, 1000, writes), mode("f")
+    os.close(fd)
 
 
 @case
