@@ -120,7 +120,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Vec<Point>> {
             let create = store.stage(&aging, Stage::Create(percent))?;
             let delete = store.stage(&aging, Stage::Delete(percent))?;
             progress(&format!(
-                "{}, {percent} % full: create {:.0}/s {:?}, delete {:.0}/s {:?}",
+                "{}, {percent} % full: create {:.0}/s ({}), delete {:.0}/s ({})",
                 contender.text(),
                 create.rate(),
                 create.counts,

@@ -12,6 +12,7 @@ use types::{ClientId, Duration, Ino, Rights};
 
 use crate::cx::Need;
 use crate::evict;
+use crate::freer::NOBODY;
 use crate::gate::Held;
 use crate::server::Server;
 use crate::session::Session;
@@ -54,14 +55,37 @@ pub async fn recall(
         }
         if !told && server.env.now().since(begun) > server.config.lease {
             told = true;
-            let inos: Vec<Ino> = needs.iter().map(|need| need.ino).collect();
-            server.log(&format!(
-                "client {client} has waited for more than a lease until {awaited:?} give up rights on {inos:?}"
-            ));
+            let inos = needs.iter().map(|need| need.ino).collect();
+            server.log(&late_line(client, &awaited, inos));
         }
         end_the_late(server, &awaited).await;
         server.env.timeout(LOOK.min(server.config.lease / 4), notified).await;
     }
+}
+
+/// Who waits for whose rights on what, each named once.
+fn late_line(client: ClientId, awaited: &[ClientId], mut inos: Vec<Ino>) -> String {
+    const NAMED: usize = 10;
+    let mut holders = awaited.to_vec();
+    holders.sort_unstable();
+    holders.dedup();
+    inos.sort_unstable();
+    inos.dedup();
+    let listed = |one: &str, several: &str, mut all: Vec<String>| {
+        let word = if all.len() == 1 { one } else { several };
+        if all.len() > NAMED {
+            let more = all.split_off(NAMED).len();
+            all.push(format!("{more} more"));
+        }
+        format!("{word} {}", all.join(", "))
+    };
+    let waits = if client == NOBODY { "the server".into() } else { format!("client {client}") };
+    let verb = if holders.len() == 1 { "gives" } else { "give" };
+    format!(
+        "{waits} has waited for more than a lease until {} {verb} up rights on {}",
+        listed("client", "clients", holders.iter().map(ClientId::to_string).collect()),
+        listed("inode", "inodes", inos.iter().map(Ino::to_string).collect()),
+    )
 }
 
 /// Asks for `OPEN` of others is part of `needs`: which inodes have been asked about.
@@ -89,4 +113,24 @@ pub async fn end_the_late(server: &Rc<Server>, clients: &[ClientId]) -> bool {
         }
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_long_is_told_each_client_and_inode_once() {
+        let line = late_line(ClientId(2), &[ClientId(1), ClientId(1)], vec![Ino(77), Ino(77)]);
+        assert_eq!(
+            line,
+            "client 2 has waited for more than a lease until client 1 gives up rights on inode 77"
+        );
+        let line = late_line(NOBODY, &[ClientId(3), ClientId(1)], (5..17).map(Ino).collect());
+        assert_eq!(
+            line,
+            "the server has waited for more than a lease until clients 1, 3 give up rights on \
+             inodes 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 2 more"
+        );
+    }
 }

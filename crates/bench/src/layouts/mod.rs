@@ -185,6 +185,13 @@ pub struct Counts {
     pub merged: u64,
 }
 
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Counts { reads, home, log, flushes, .. } = self;
+        write!(f, "{reads} reads, {home} writes home, {log} of the log, {flushes} flushes")
+    }
+}
+
 impl Counts {
     /// What was done since `before`.
     pub fn since(&self, before: &Counts) -> Counts {

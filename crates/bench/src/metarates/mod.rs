@@ -185,7 +185,7 @@ fn crash(store: &Store<'_>) -> Res<Redo> {
 /// A line for people who wait.
 fn told(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> String {
     format!(
-        "{}, {} files, {}: {} {:.0}/s, {:?}",
+        "{}, {} files, {}: {} {:.0}/s, {}",
         place.text(),
         shape.files,
         contender.text(),

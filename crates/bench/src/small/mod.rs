@@ -136,7 +136,7 @@ fn all(
         for &work in works {
             let took = turn(&new, shape, work, &mut source)?;
             progress(&format!(
-                "{}, {}: {} {:.1} s, {:?}",
+                "{}, {}: {} {:.1} s, {}",
                 place.text(),
                 contender.text(),
                 work.text(),

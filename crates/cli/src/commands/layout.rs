@@ -17,7 +17,16 @@ const ATTRIBUTE: &str = "user.redbud.layout";
 struct FileLayout {
     path: String,
     size: u64,
+    /// So many bytes of it, from the beginning, lie with the inode.
+    inline: u64,
     segments: Vec<Segment>,
+}
+
+impl FileLayout {
+    fn new(path: String, size: u64, segments: Vec<Segment>) -> FileLayout {
+        let inline = segments.iter().filter(|segment| segment.address.is_none());
+        FileLayout { path, size, inline: inline.map(|segment| segment.length).sum(), segments }
+    }
 }
 
 /// A contiguous run, as the mount tells it. Everything is in bytes. What lies with the inode (`inline`) has no place
@@ -77,7 +86,7 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     })?;
     let segments: Vec<Segment> = serde_json::from_slice(&bytes)
         .map_err(|error| failed(format!("the mount told nonsense: {error}")))?;
-    Ok(FileLayout { path: path.display().to_string(), size: metadata.len(), segments })
+    Ok(FileLayout::new(path.display().to_string(), metadata.len(), segments))
 }
 
 /// The value may grow between asking for its length and reading it.
@@ -97,12 +106,9 @@ fn attribute(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
 
 fn describe(file: &FileLayout) -> String {
     let mut table = Columns::new(&["offset", "length", "pag", "address", "state"]);
-    let (mut count, mut inline) = (0, String::new());
+    let mut count = 0;
     for segment in &file.segments {
-        let (Some(pag), Some(address)) = (segment.pag, segment.address) else {
-            inline = format!(", inline {} bytes", segment.length);
-            continue;
-        };
+        let (Some(pag), Some(address)) = (segment.pag, segment.address) else { continue };
         count += 1;
         table.row(vec![
             segment.offset.to_string(),
@@ -112,6 +118,37 @@ fn describe(file: &FileLayout) -> String {
             segment.state.clone(),
         ]);
     }
-    let head = format!("{}: {} bytes{inline}, {count} segments\n", file.path, file.size);
+    let segments = if count == 1 { "1 segment".into() } else { format!("{count} segments") };
+    let lies = match (file.inline, count) {
+        (0, _) => segments,
+        (_, 0) => "inline: the content lies with the inode".into(),
+        (inline, _) => format!("inline {inline} bytes, which lie with the inode, and {segments}"),
+    };
+    let head = format!("{}: {} bytes, {lies}\n", file.path, file.size);
     if count == 0 { head } else { head + &table.text() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_lies_with_the_inode_is_no_segment() {
+        let inline =
+            Segment { offset: 0, length: 700, pag: None, address: None, state: "inline".into() };
+        let mapped = Segment {
+            offset: 4096,
+            length: 8192,
+            pag: Some(1),
+            address: Some(65536),
+            state: "written".into(),
+        };
+        let line = |segments: Vec<Segment>| {
+            let file = FileLayout::new("f".into(), 9000, segments);
+            describe(&file).lines().next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(line(Vec::new()), "f: 9000 bytes, 0 segments");
+        assert_eq!(line(vec![inline]), "f: 9000 bytes, inline: the content lies with the inode");
+        assert_eq!(line(vec![mapped]), "f: 9000 bytes, 1 segment");
+    }
 }

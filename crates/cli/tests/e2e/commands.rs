@@ -270,6 +270,18 @@ fn a_bench_whose_progress_nobody_reads_goes_on_to_its_end() {
 }
 
 #[test]
+fn the_progress_of_a_figure_is_for_people() {
+    let scratch = Scratch::new();
+    let mut command = redbud();
+    command.args(["reproduce", "F4", "--files", "10", "--out"]).arg(scratch.path());
+    let output = command.output().unwrap();
+    let said = describe(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("create") && said.contains(" writes home, "), "{said}");
+    assert!(!said.contains(['{', '}']) && !said.contains("Counts"), "{said}");
+}
+
+#[test]
 fn what_fails_on_a_metadata_device_is_told_with_its_path_once() {
     let cluster = Cluster::formatted(&Spec::default());
     let metadata = cluster.dir.join("metadata.img");
