@@ -535,23 +535,30 @@ impl Core {
     /// What a reply tells of `security.capability` to who may write the file.
     fn absorb_plain(&self, request: &Request, reply: &Reply, order: u64) {
         let is_it = |name: &Bytes| name.0 == CAPABILITY;
-        let (at, plain, order) = match (&request.ops[..], &reply.results[..]) {
+        let content = |at: &InoRef| match at {
+            InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.content()),
+            InoRef::Of { .. } => None,
+        };
+        match (&request.ops[..], &reply.results[..]) {
             (
                 [Op::Acquire { ino, .. }, Op::ListXattr { .. }],
                 [Ok(_), Ok(OpReply::Bytes { bytes, .. })],
             ) => {
-                // Read under what was acquired along with it.
-                (ino, !has_name(&bytes.0, CAPABILITY), u64::MAX)
+                if let Some(content) = content(ino) {
+                    content.told_plain(!has_name(&bytes.0, CAPABILITY), order, true);
+                }
             }
             ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)]) if is_it(name) => {
-                (ino, true, order)
+                if let Some(content) = content(ino) {
+                    content.told_plain(true, order, false);
+                }
             }
-            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_it(name) => (ino, false, order),
-            _ => return,
-        };
-        let InoRef::Is { ino } = at else { return };
-        if let Some(content) = self.inodes.get(*ino).and_then(|inode| inode.content()) {
-            content.told_plain(plain, order);
+            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_it(name) => {
+                if let Some(content) = content(ino) {
+                    content.set_capability(self.session.order());
+                }
+            }
+            _ => {}
         }
     }
 

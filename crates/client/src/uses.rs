@@ -19,7 +19,9 @@
 //!   page-filling READs need is held as long as there is something to invalidate;
 //! - what the kernel writes back of pages from before a loss is refused; a page that it has had filled since was
 //!   not there before, so what is stored into that is written back;
-//! - a request never waits for a second right while it holds a use.
+//! - a request never waits for a second right while it holds a use;
+//! - content changes only while the file has no `security.capability`: whoever sets one takes the right
+//!   to write first, and whoever then changes content removes it before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -120,6 +122,8 @@ pub(crate) struct Content {
     plain: Cell<bool>,
     /// Number of the first request made under the right to write.
     writes_from: Cell<u64>,
+    /// Number of the first request made since this client was told that it set the attribute.
+    capability_set: Cell<u64>,
     uses: Cell<u32>,
     /// When a right on the whole content came, and when a request was served under it last.
     granted: Cell<Instant>,
@@ -160,6 +164,7 @@ impl Content {
             untold_tail: Cell::new(false),
             plain: Cell::new(false),
             writes_from: Cell::new(0),
+            capability_set: Cell::new(0),
             uses: Cell::new(0),
             granted: Cell::default(),
             served: Cell::default(),
@@ -219,10 +224,22 @@ impl Content {
     }
 
     /// The answer to request number `order` tells whether there is no `security.capability`.
-    pub fn told_plain(&self, plain: bool, order: u64) {
-        let since = order >= self.writes_from.get();
-        let writes = self.file.holds(Rights::DATA_X) || self.holds_parts();
-        self.plain.set(plain && since && writes);
+    /// `acquired`: the request was executed under the right to write that it acquired.
+    pub fn told_plain(&self, plain: bool, order: u64, acquired: bool) {
+        let since =
+            (acquired || order >= self.writes_from.get()) && order >= self.capability_set.get();
+        self.plain.set(plain && since && self.writes());
+    }
+
+    /// This client set `security.capability`. `order`: the number of the next request.
+    pub fn set_capability(&self, order: u64) {
+        self.plain.set(false);
+        self.capability_set.set(order);
+    }
+
+    /// Is a right to write held?
+    fn writes(&self) -> bool {
+        self.file.holds(Rights::DATA_X) || self.holds_parts()
     }
 
     /// Nothing is held any more.
@@ -498,34 +515,44 @@ impl Core {
         self.serve(inode, need, Service::Plain, range, large).await
     }
 
-    /// As [`Core::use_data`] if `whole`, else as [`Core::use_part`], for a write past the kernel's pages. A
-    /// write takes `security.capability` away; of those into its pages the kernel sees to it.
-    pub async fn use_direct(
+    /// As [`Core::use_data`] under `DATA_X` if `whole`, else as [`Core::use_part`], for whoever
+    /// changes content: `security.capability` is gone when this ends. The kernel removes it only
+    /// where it knows of it, and of one that another client set it may not.
+    ///
+    /// The removal happens while the right is in use. The server executes it at once for a client
+    /// that holds the right, so neither a recall nor a folio that the kernel has locked can block it.
+    pub async fn use_to_change(
         &self,
         inode: &Rc<Inode>,
+        service: Service,
         whole: bool,
         range: (u64, u64),
     ) -> Result<Use, Fault> {
-        loop {
-            let in_use = if whole {
-                self.use_data(inode, Rights::DATA_X, Service::Plain, range).await?
-            } else {
-                self.use_part(inode, Rights::DATA_X, range).await?
-            };
-            if in_use.content.plain.get() || inode.xattrs().lack(CAPABILITY) {
-                in_use.content.plain.set(true);
-                return Ok(in_use);
+        let in_use = if whole {
+            self.use_data(inode, Rights::DATA_X, service, range).await?
+        } else {
+            self.use_part(inode, Rights::DATA_X, range).await?
+        };
+        let content = &in_use.content;
+        while !content.plain.get() {
+            if inode.xattrs().lack(CAPABILITY) {
+                content.plain.set(true);
+                break;
             }
-            // Who sets it may wait for the right that is in use.
-            drop(in_use);
             self.remove_capability(inode).await?;
+            if !content.writes() {
+                // The session was lost, and the right with it.
+                return Err(Fault::Evicted);
+            }
         }
+        Ok(in_use)
     }
 
+    /// Removes `security.capability` under a right to write that is in use.
     async fn remove_capability(&self, inode: &Inode) -> Result<(), Fault> {
         let name = Bytes(CAPABILITY.to_vec());
         let op = Op::RemoveXattr { ino: InoRef::Is { ino: inode.ino }, name };
-        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        let reply = self.session.call(Call::reserved(vec![op])).await?;
         match result(&reply, 0) {
             Ok(_) | Err(Fault::NoAttribute) => Ok(()),
             Err(fault) => Err(fault),

@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use rustix::fs::{FallocateFlags, fallocate};
+
 use crate::harness::{Cluster, Spec, as_user, pattern};
 
 pub fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
@@ -198,5 +200,83 @@ fn the_former_owner_of_an_open_file_may_not_change_its_mode() {
     assert_eq!(std::fs::metadata(a.join("file")).unwrap().uid(), 1001);
     as_user(1001, || rustix::fs::chmod(a.join("file"), mode(0o600))).unwrap();
     drop(file);
+    cluster.finish();
+}
+
+/// The ways in which a stranger changes the content of a file that it has open.
+const CHANGES: [(&str, Change); 10] = [
+    ("write", |file, _| file.write_all_at(b"evil", 0).unwrap()),
+    ("append", |mut file, _| {
+        file.seek(SeekFrom::End(0)).unwrap();
+        file.write_all(b"evil").unwrap();
+    }),
+    ("O_APPEND", |_, path| {
+        OpenOptions::new().append(true).open(path).unwrap().write_all(b"evil").unwrap();
+    }),
+    ("O_WRONLY", |_, path| {
+        OpenOptions::new().write(true).open(path).unwrap().write_all(b"evil").unwrap();
+    }),
+    ("ftruncate", |file, _| file.set_len(3).unwrap()),
+    ("O_TRUNC", |_, path| drop(File::create(path).unwrap())),
+    ("fallocate", |file, _| fallocate(file, FallocateFlags::empty(), 0, 100_000).unwrap()),
+    ("punch", |file, _| {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, flags, 0, 4).unwrap();
+    }),
+    ("sendfile", |file, _| {
+        let from = File::open("/proc/self/exe").unwrap();
+        rustix::fs::sendfile(file, &from, None, 10).unwrap();
+    }),
+    ("copy_file_range", |file, path| {
+        let from = File::open(path).unwrap();
+        rustix::fs::copy_file_range(&from, None, file, Some(&mut 20), 10).unwrap();
+    }),
+];
+
+type Change = fn(&File, &Path);
+
+/// Mode, and is there a capability?
+fn privileges(path: &Path) -> (u32, bool) {
+    let mut names = [0; 1024];
+    let len = rustix::fs::listxattr(path, &mut names).unwrap();
+    let capability =
+        names[..len].split(|byte| *byte == 0).any(|name| name == b"security.capability");
+    (fs::metadata(path).unwrap().mode() & 0o7777, capability)
+}
+
+fn add_privileges(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o6777)).unwrap();
+    let capability: Vec<u8> =
+        [0x0200_0001u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, "security.capability", &capability, flags).unwrap();
+    assert_eq!(privileges(path), (0o6777, true));
+}
+
+/// Also where that client's kernel remembers that it had nothing to take away.
+#[test]
+fn a_strangers_change_of_content_takes_privileges_away_whichever_client_gave_them() {
+    let (cluster, a, b) = two_mounts();
+    for (setter, who) in [(&a, "own"), (&b, "other")] {
+        for first in [true, false] {
+            for (how, change) in CHANGES {
+                let name = format!("{how}-{who}-{first}");
+                fs::write(a.join(&name), b"#!/bin/sh\n".repeat(10)).unwrap();
+                fs::set_permissions(a.join(&name), fs::Permissions::from_mode(0o777)).unwrap();
+                let file = as_user(4321, || {
+                    let file = File::options().read(true).write(true).open(a.join(&name)).unwrap();
+                    if !first {
+                        file.write_all_at(b"nice", 0).unwrap();
+                    }
+                    file
+                });
+                add_privileges(&setter.join(&name));
+                as_user(4321, || change(&file, &a.join(&name)));
+                for root in [&a, &b] {
+                    assert_eq!(privileges(&root.join(&name)), (0o777, false), "{name}");
+                }
+            }
+        }
+    }
     cluster.finish();
 }

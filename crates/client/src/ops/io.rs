@@ -136,11 +136,10 @@ impl Client {
         let range = (offset, offset + len as u64);
         let mut overwrite = None;
         let (at, written) = {
-            let in_use = if file.direct && !flags.write_back_cache {
-                core.use_direct(inode, append, range).await?
-            } else {
-                core.use_data(inode, Rights::DATA_X, service, range).await?
-            };
+            let past_pages = file.direct && !flags.write_back_cache;
+            let (service, whole) =
+                if past_pages { (Service::Plain, append) } else { (service, true) };
+            let in_use = core.use_to_change(inode, service, whole, range).await?;
             // Pages that the kernel launders may be another descriptor's.
             if !flags.write_back_cache {
                 core.locks.stand(file)?;
@@ -225,8 +224,7 @@ impl Client {
             // The kernel looks at the mode that it has, which may be old.
             core.kill_setid(caller, &file.inode).await?;
         }
-        let in_use =
-            core.use_data(&file.inode, Rights::DATA_X, Service::Plain, (offset, end)).await?;
+        let in_use = core.use_to_change(&file.inode, Service::Plain, true, (offset, end)).await?;
         core.locks.stand(&file)?;
         let done = in_use.file().fallocate(mode, offset, len).await;
         drop(in_use);
@@ -282,7 +280,8 @@ impl Client {
                 at += bytes.len();
             }
             drop(data);
-            let flags = WriteFlags::default();
+            // The kernel looks at the mode that it has, which may be old.
+            let flags = WriteFlags { kill_suidgid: caller.uid != 0, ..WriteFlags::default() };
             match self.write(caller, to, to_offset + copied, buffer, at, flags).await {
                 Ok(written) => copied += u64::from(written),
                 Err(_) if copied > 0 => break,

@@ -123,7 +123,11 @@ impl Client {
                 let opened = opened?;
                 if flags.has(OpenFlags::TRUNCATE) {
                     let inode = core.handles.file(opened.handle)?.inode.clone();
-                    if let Err(fault) = core.truncate(&inode, 0, None).await {
+                    let mut done = core.truncate(&inode, 0, None).await;
+                    if done.is_ok() && caller.uid != 0 {
+                        done = core.kill_setid(caller, &inode).await;
+                    }
+                    if let Err(fault) = done {
                         self.release(opened.handle, None).await;
                         self.forget(entry.attr.ino, 1);
                         return Err(fault);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use proto::mds::{InoRef, Op, SetAttr, SetTime};
 use types::limits::FILE_SIZE_MAX;
-use types::{Attr, Duration, Fault, FileKind, Ino, Rights};
+use types::{Attr, Duration, Fault, FileKind, Ino};
 
 use crate::api::{Caller, SetAttrRequest, TimeSpec};
 use crate::client::Client;
@@ -101,8 +101,7 @@ impl Core {
             return Err(Fault::FileTooBig);
         }
         // An unlinked, closed file is no longer there; the kernel may still ask.
-        let in_use =
-            self.use_data(inode, Rights::DATA_X, Service::Always, (size, u64::MAX)).await?;
+        let in_use = self.use_to_change(inode, Service::Always, true, (size, u64::MAX)).await?;
         by.map_or(Ok(()), |file| self.locks.stand(file))?;
         in_use.file().set_size(size).await?;
         // The kernel that asks for this changes the size that it has, and its pages, by itself.

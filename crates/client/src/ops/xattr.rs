@@ -10,7 +10,7 @@ use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
 
 use crate::api::Caller;
 use crate::client::Client;
-use crate::inode::{Inode, Xattrs};
+use crate::inode::{CAPABILITY, Inode, Xattrs};
 use crate::rpc::{Call, result};
 use crate::uses::Service;
 
@@ -79,6 +79,14 @@ impl Client {
         }
         if value.len() > XATTR_VALUE_MAX {
             return Err(Fault::TooBig);
+        }
+        if name == CAPABILITY
+            && let Some(inode) = self.core.inodes.get(ino)
+            && inode.has_buffered_writer()
+            && inode.has_pages()
+        {
+            // What was stored into a mapping before comes first: its write-back takes the attribute away.
+            self.core.void_pages(&inode, (0, u64::MAX)).await;
         }
         let op = Op::SetXattr {
             ino: InoRef::Is { ino },

@@ -971,6 +971,100 @@ fn a_write_takes_the_capability_away_and_costs_nothing_where_there_is_none() {
     });
 }
 
+/// The ways in which content is changed, but for writes past the kernel's pages.
+const CHANGES: [&str; 8] =
+    ["pages", "write-back", "ftruncate", "truncate", "grow", "allocate", "punch", "copy"];
+
+/// Changes the content of `ino`, of which `handle` is a buffered handle, in one of [`CHANGES`].
+async fn change(mount: &Mount, ino: Ino, handle: client::Handle, how: &str) {
+    let resize = |size, handle| SetAttrRequest { size: Some(size), handle, ..Default::default() };
+    let client = &mount.client;
+    match how {
+        "pages" => mount.write(handle, 100, &[2; 50]).await,
+        "write-back" => assert_eq!(mount.write_back(handle, 0, &[3; 4096]).await, Ok(4096)),
+        "ftruncate" => drop(client.setattr(&ROOT, ino, resize(8000, Some(handle))).await.unwrap()),
+        "truncate" => drop(client.setattr(&ROOT, ino, resize(9000, None)).await.unwrap()),
+        "grow" => drop(client.setattr(&ROOT, ino, resize(70_000, Some(handle))).await.unwrap()),
+        "allocate" => client.fallocate(&ROOT, handle, 0, 0, 100_000).await.unwrap(),
+        "punch" => client.fallocate(&ROOT, handle, 3, 0, 4096).await.unwrap(),
+        "copy" => {
+            assert_eq!(client.copy_range(&ROOT, handle, 0, handle, 5000, 10).await, Ok(10));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn every_change_of_content_takes_the_capability_away_whoever_set_it() {
+    check(66, |cluster| async move {
+        const CAPABILITY: &[u8] = b"security.capability";
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let ino = a.put("f", &[1; 20_000]).await;
+        for (setter, writer) in [(&a, &a), (&b, &a), (&b, &b), (&a, &b)] {
+            let handle = writer.open(ino, RDWR).await;
+            for how in CHANGES {
+                // Whoever has written before knew that there was none.
+                for before in [false, true] {
+                    if before {
+                        writer.write(handle, 0, &[1; 100]).await;
+                    }
+                    let set = setter.client.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false);
+                    set.await.unwrap();
+                    // To read and to open for writing changes nothing.
+                    let other = writer.open(ino, RDWR).await;
+                    writer.client.read(other, 0, 4096, true).await.unwrap();
+                    writer.close(other).await;
+                    assert!(b.client.getxattr(ino, CAPABILITY).await.is_ok(), "{how}");
+                    change(writer, ino, handle, how).await;
+                    for mount in [&a, &b] {
+                        let left = mount.client.getxattr(ino, CAPABILITY).await;
+                        assert_eq!(left, Err(Fault::NoAttribute), "{how}, {before}");
+                    }
+                    let requests = writer.requests();
+                    change(writer, ino, handle, how).await;
+                    assert!(writer.requests() - requests <= 1, "space, and no more: {how}");
+                }
+            }
+            writer.close(handle).await;
+        }
+    });
+}
+
+/// The kernel has the folio locked that the write changes, and the recall waits for it.
+#[test]
+fn a_write_that_takes_the_capability_away_is_not_waited_for_by_the_recall_that_it_waits_for() {
+    for seed in 240..264 {
+        check(seed, |cluster| async move {
+            const CAPABILITY: &[u8] = b"security.capability";
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let ino = a.put("f", &[1; 20_000]).await;
+            let (ours, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDONLY).await);
+            for round in 0..40u64 {
+                let set = a.client.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false);
+                set.await.unwrap();
+                a.client.read(ours, 0, 4096, true).await.unwrap();
+                let (c, env) = (b.clone(), cluster.env.clone());
+                let reading = cluster.env.spawn_join(async move {
+                    env.sleep(Duration::from_micros(round * 20)).await;
+                    c.read(theirs, 0, 100).await
+                });
+                let folio = (ino, 0, 4096);
+                cluster.env.sleep(Duration::from_micros(seed % 8 * 60)).await;
+                a.kernel.locked.borrow_mut().push(folio);
+                let bytes = [round as u8; 10];
+                let written = a.write(ours, 0, &bytes);
+                let written = cluster.env.timeout(Duration::from_secs(2), written).await;
+                assert!(written.is_some(), "the write and the recall wait for each other");
+                a.kernel.locked.borrow_mut().retain(|other| *other != folio);
+                reading.await;
+                let left = b.client.getxattr(ino, CAPABILITY).await;
+                assert_eq!(left, Err(Fault::NoAttribute), "{round}");
+                assert_eq!(b.read(theirs, 0, 10).await, [round as u8; 10]);
+            }
+        });
+    }
+}
+
 #[test]
 fn the_capability_goes_with_a_write_into_a_part() {
     check(63, |cluster| async move {

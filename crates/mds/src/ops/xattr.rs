@@ -13,6 +13,8 @@ use crate::recent::Unit;
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
+/// What a change of content takes away.
+const CAPABILITY: &[u8] = b"security.capability";
 const S_ISGID: u16 = 0o2000;
 
 /// A change of an attribute.
@@ -129,7 +131,12 @@ pub fn remove(
     if txn.xattr(ino, name)?.is_none() {
         return Err(Fault::NoAttribute.into());
     }
-    need_attributes(cx, &attr);
+    // Nobody else holds a right on attributes beside one who writes the file, and a recall may wait
+    // for this writer: its removal waits for nobody.
+    let writes = cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::WRITES);
+    if name != CAPABILITY || !writes {
+        need_attributes(cx, &attr);
+    }
     cx.ready()?;
     txn.remove_xattr(ino, name)?;
     changed(cx, txn, attr)
