@@ -10,6 +10,7 @@
 //!     .sync_all() -> Result<(), Fault>     (async) every dirty file's data is stable and its commits are answered
 //!     .return_pool()              (async) gives the pool back (unmount, idle)
 //!     .dirty_bytes() -> u64
+//!     .is_settled() -> bool       every file is clean, and what was written in place is stable
 //! File::new(ctx, ino, &Attr) -> Rc<File>           knows no layout, holds nothing
 //!     .acquired(rights, &Attr, Option<LayoutPart>)  a DATA right came; `None`: what is known of the layout still holds
 //!     .acquired_part(&Attr, range, Option<&LayoutPart>)   a part came under DATA_P, with its layout; `.lost_part(range)`: it went (clean by then)
@@ -25,6 +26,7 @@
 //!     .write(offset: Option<u64> /*None: at the end*/, data: IoBuf, len) -> Result<(u64 offset, u32), Fault>
 //!     .set_size(size), .fallocate(mode, offset, len), .seek(offset, Whence) -> u64
 //!     .flush()                    data stable, all committed and answered (recall, forget); loop until is_clean
+//!     .commit_accepted()          what was accepted is stable and committed; nothing is given up (before a rename over a name)
 //!     .fsync(datasync) -> Result<bool, Fault>    as flush, commit durable; true: a synchronous compound was answered during the call
 //!     .is_clean() -> bool         nothing dirty, in flight or uncommitted
 //!     .pause()/.resume()          before an unlink: nothing new goes to the devices or the server; pause ends when nothing is in flight

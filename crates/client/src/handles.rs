@@ -182,6 +182,14 @@ impl Handles {
         self.map.borrow_mut().remove(&handle.0);
     }
 
+    /// May there be a mapping that something is stored into?
+    pub fn map_writable(&self) -> bool {
+        self.map.borrow().values().any(|open| match open {
+            Open::File(file) => file.flags.read_write() && file.inode.has_pages(),
+            Open::Dir(_) => false,
+        })
+    }
+
     /// How many are open.
     pub fn len(&self) -> usize {
         self.map.borrow().len()

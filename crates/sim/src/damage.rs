@@ -157,6 +157,13 @@ impl State {
 
     /// A device failed while this was done by it.
     pub(crate) fn device_failed(&self, call: &Call) -> Step {
+        // A rename over a name that could not commit the content changes no name.
+        if let Op::Rename { to, .. } = call.op {
+            return match self.find(to) {
+                Some(_) => Step::Same,
+                None => impossible("nothing is replaced"),
+            };
+        }
         let asks = matches!(
             call.op,
             Op::Read { .. } | Op::Fsync(..) | Op::SyncAll | Op::Close(..) | Op::Write { .. }

@@ -5,6 +5,8 @@
 //!   and what that client did in the file is stable. Clients that write different blocks of a file may each
 //!   hold its part, and lose it (SEMANTICS 1.3);
 //! - a size that an application elsewhere only asked for makes nothing stable;
+//! - a file that takes the name of something else is committed before: nothing that was done to it before the
+//!   rename began is lost with a session;
 //! - an open file through which data were lost fails once with EIO before it succeeds.
 
 use std::rc::Rc;
@@ -257,6 +259,21 @@ impl State {
             next.node(ino).synced(call.client, call.begun);
         }
         Step::Next(next)
+    }
+
+    /// These got names of something else by a rename that began then: what was done before is committed,
+    /// whoever did it (SEMANTICS 2.4).
+    pub(crate) fn replaced(&mut self, inos: impl Iterator<Item = Ino>, begun: u64) {
+        for ino in inos {
+            if self.nodes.get(&ino).is_none_or(|node| node.dirty.is_empty()) {
+                continue;
+            }
+            let node = self.node(ino);
+            for dirty in &mut node.dirty {
+                Rc::make_mut(dirty).synced(begun);
+            }
+            node.dirty.retain(|dirty| !dirty.is_stable());
+        }
     }
 
     /// Did it begin before its client knew that its session is lost?

@@ -432,7 +432,9 @@ impl State {
             Op::Link(ino, at) => self.link(*ino, *at, outcome),
             Op::Unlink(at) => self.unlink(*at, outcome),
             Op::Rmdir(at) => self.rmdir(*at, outcome),
-            Op::Rename { from, to, flags } => self.rename(*from, *to, *flags, outcome),
+            Op::Rename { from, to, flags } => {
+                self.rename(call.begun, (*from, *to), *flags, outcome)
+            }
             Op::Open(ino, file) => self.step_open((call.client, *file), *ino, outcome),
             Op::Close(ino, file) => self.close((call.client, *file), *ino, outcome),
             Op::Fsync(ino, _) => self.synced(call, Some(*ino), outcome),
@@ -696,7 +698,7 @@ impl State {
         errors
     }
 
-    fn rename(&self, from: At, to: At, flags: u32, outcome: &Outcome) -> Step {
+    fn rename(&self, begun: u64, (from, to): (At, At), flags: u32, outcome: &Outcome) -> Step {
         let errors = self.rename_errors(from, to, flags);
         let (moved, over) = (self.find(from), self.find(to));
         // A directory that moves onto itself stays where it is.
@@ -718,6 +720,10 @@ impl State {
                     next.bind(to, None);
                 }
                 next.bind(to, moved);
+                if over.is_some() {
+                    let other = over.filter(|_| flags & EXCHANGE != 0);
+                    next.replaced(moved.into_iter().chain(other), begun);
+                }
                 if let Some(over) = over.filter(|_| flags & EXCHANGE == 0) {
                     if next.is_dir(over) {
                         next.nodes.remove(&over);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::harness::{Cluster, Spec, eventually, pattern};
+use crate::harness::{Cluster, Mapping, Spec, eventually, pattern};
 
 /// What was acknowledged as durable.
 #[derive(Default)]
@@ -271,5 +271,70 @@ fn everything_is_killed_forty_times_and_what_was_synced_is_there() {
         verify(&cluster.root(), &promised);
         forget(&cluster.root(), &mut promised);
     }
+    cluster.finish();
+}
+
+/// As many programs save a file: written beside it, and renamed over it without fsync.
+#[test]
+fn a_file_that_was_replaced_and_not_synced_is_the_old_or_the_new_one_when_its_client_is_killed() {
+    const NAMES: usize = 20;
+    let mut cluster = Cluster::start(&spec());
+    cluster.mount();
+    let witness = cluster.mount();
+    for round in 0..6usize {
+        let name = |root: &Path, index: usize| root.join(format!("{round}.{index}"));
+        // Beside the inode, a few blocks, many.
+        let length = |index: usize| [900, 20_000, 400_000][index % 3];
+        let old = |index: usize| pattern(index as u64, length(index));
+        let new = |index: usize| pattern(1000 + index as u64, length(index) + index);
+        let root = cluster.root();
+        for index in 0..NAMES {
+            let mut file = File::create(name(&root, index)).unwrap();
+            file.write_all(&old(index)).unwrap();
+            file.sync_all().unwrap();
+        }
+        for index in 0..NAMES {
+            let beside = root.join("new");
+            fs::write(&beside, new(index)).unwrap();
+            if index % 4 == 3 {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                let at = rustix::fs::CWD;
+                rustix::fs::renameat_with(at, &beside, at, name(&root, index), flags).unwrap();
+            } else {
+                // The last ones by another client.
+                let by = if index > 15 { cluster.path(witness) } else { root.clone() };
+                fs::rename(by.join("new"), name(&by, index)).unwrap();
+            }
+        }
+        cluster.kill_client(0);
+        for index in 0..NAMES {
+            // Nothing but that the client lost the name could bring the old one back: it was answered.
+            let found = fs::read(name(&cluster.path(witness), index)).unwrap();
+            assert!(found == new(index), "round {round}, {index}: {} bytes", found.len());
+        }
+        cluster.remount(0, &[]);
+    }
+    cluster.finish();
+}
+
+#[test]
+fn what_was_stored_into_a_mapping_is_committed_before_its_file_replaces_a_name() {
+    let mut cluster = Cluster::start(&spec());
+    cluster.mount();
+    let witness = cluster.mount();
+    let (old, new) = (cluster.root().join("f"), cluster.root().join("new"));
+    fs::write(&old, [1; 10]).unwrap();
+    let file = File::options().read(true).write(true).create_new(true).open(&new).unwrap();
+    (&file).write_all(&[2; Mapping::LEN]).unwrap();
+    // From here on the client itself has nothing to commit.
+    file.sync_all().unwrap();
+    let mapping = Mapping::of(&file);
+    mapping.store(500, 3);
+    fs::rename(&new, &old).unwrap();
+    cluster.kill_client(0);
+    let found = fs::read(cluster.path(witness).join("f")).unwrap();
+    assert_eq!((found.len(), found[499], found[500]), (Mapping::LEN, 2, 3));
+    drop((mapping, file));
+    cluster.remount(0, &[]);
     cluster.finish();
 }

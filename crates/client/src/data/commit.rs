@@ -228,6 +228,11 @@ impl DataContext {
         (self.pool.blocks(), self.pool.tainted())
     }
 
+    /// Is nothing dirty, in flight, uncommitted or not yet stable?
+    pub fn is_settled(&self) -> bool {
+        self.active.borrow().values().all(|file| file.is_settled())
+    }
+
     /// Files of which something is dirty, in flight or uncommitted.
     pub fn unsaved(&self) -> Vec<Ino> {
         let active = self.active.borrow();
@@ -719,6 +724,26 @@ impl File {
             }
         }
         result
+    }
+
+    /// What was accepted before the call is stable, and the server has size and layout. Unlike
+    /// [`File::flush`] this gives nothing up: what the server does not take now stays dirty.
+    ///
+    /// # Errors
+    /// Some of it is lost, or the server has had no room for it for a while.
+    pub async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
+        for tries in 0.. {
+            if self.is_settled() {
+                break;
+            }
+            match self.commit_alone().await {
+                Err(fault) if passing(fault) && tries < FLUSH_TRIES => {
+                    self.ctx.env.sleep(RETRY).await;
+                }
+                outcome => return outcome,
+            }
+        }
+        Ok(())
     }
 
     /// How often a recall tries a commit that fails so.

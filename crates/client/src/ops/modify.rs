@@ -8,14 +8,14 @@ use proto::wire::Bytes;
 use types::limits::SYMLINK_MAX;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
-use super::lookup::WANT;
+use super::lookup::{WANT, WANT_DIR};
 use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
 use crate::api::{Caller, Entry, NodeSpec, Place};
 use crate::client::Client;
 use crate::core::Core;
 use crate::inode::Inode;
 use crate::names::Known;
-use crate::rpc::result;
+use crate::rpc::{Call, result};
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
@@ -127,7 +127,8 @@ impl Client {
         result(&reply, 0).map(|_| ())
     }
 
-    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout.
+    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A name that is replaced
+    /// leads to the old content or the new, also if this client dies at once: the new one is committed before.
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -142,21 +143,31 @@ impl Client {
         let exchanged = flags & EXCHANGE != 0;
         let leaves = if flags & WHITEOUT != 0 { LEAVE_WHITEOUT } else { 0 };
         let flags = flags & !WHITEOUT | leaves;
-        let meant = self.core.meant(to);
-        let removal = if flags & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to) {
-            self.core.prepare_removal(to).await
-        } else {
-            None
+        let (mut sent, committed) = self.core.prepare_replacement(from, to, flags).await?;
+        let (reply, meant, removal) = loop {
+            let meant = self.core.meant(to);
+            let removal = if sent & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to) {
+                self.core.prepare_removal(to).await
+            } else {
+                None
+            };
+            let op = Op::Rename {
+                from: InoRef::Is { ino: from.dir },
+                name: from.name.clone(),
+                to: InoRef::Is { ino: to.dir },
+                new_name: to.name.clone(),
+                flags: sent,
+                unused: removal.as_ref().map(|removal| removal.inode.ino),
+            };
+            let reply = self.core.change(caller, op).await?;
+            if sent == flags || result(&reply, 0).err() != Some(Fault::Exists) {
+                break (reply, meant, removal);
+            }
+            // The name is there.
+            committed?;
+            self.core.commit_named(from).await?;
+            sent = flags;
         };
-        let op = Op::Rename {
-            from: InoRef::Is { ino: from.dir },
-            name: from.name.clone(),
-            to: InoRef::Is { ino: to.dir },
-            new_name: to.name.clone(),
-            flags,
-            unused: removal.as_ref().map(|removal| removal.inode.ino),
-        };
-        let reply = self.core.change(caller, op).await?;
         let &OpReply::Renamed { ref moved, ref replaced, kept, ref whiteout, .. } =
             result(&reply, 0)?
         else {
@@ -220,6 +231,12 @@ impl Drop for Removal {
     }
 }
 
+/// Is nothing of its content dirty, nor stored into a mapping?
+fn is_settled(inode: &Inode) -> bool {
+    let mapped = inode.has_buffered_writer() && inode.has_pages();
+    !mapped && inode.content().is_none_or(|content| content.file.is_settled())
+}
+
 impl Core {
     async fn make(
         &self,
@@ -274,6 +291,93 @@ impl Core {
         match dir.names(|names| names.find(place.name)) {
             Known::Leads(ino) => self.inodes.get(ino),
             _ => None,
+        }
+    }
+
+    /// Commits what this client has dirty of the files that a rename gives names which others had before.
+    /// What other clients have dirty the server recalls. Nothing is asked of the server here that others
+    /// could wait for: the commits wait for no gate.
+    ///
+    /// Gives the flags to ask the server with. Is the name not known to be there, and the file not
+    /// committed, then the server is asked to replace nothing, and with it goes what to answer if the
+    /// name is there: that the file cannot be committed, if it was tried.
+    ///
+    /// # Errors
+    /// The content is lost, or cannot be committed now: then the old name must stay.
+    async fn prepare_replacement(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: u32,
+    ) -> Result<(u32, Result<(), Fault>), Fault> {
+        if flags & NO_REPLACE != 0 || self.is_all_settled() || self.is_same(from, to) {
+            return Ok((flags, Ok(())));
+        }
+        if flags & EXCHANGE != 0 {
+            let both = match self.commit_named(to).await {
+                Ok(()) => self.commit_named(from).await,
+                failed => failed,
+            };
+            // If a name is missing nothing is exchanged, as the server will say.
+            if both.is_err() && self.find(to).await?.is_some() && self.find(from).await?.is_some() {
+                both?;
+            }
+            return Ok((flags, Ok(())));
+        }
+        if self.known(to).is_some() {
+            self.commit_named(from).await?;
+            return Ok((flags, Ok(())));
+        }
+        match self.known(from) {
+            Some(inode) if is_settled(&inode) => Ok((flags, Ok(()))),
+            Some(_) => Ok((flags | NO_REPLACE, Ok(()))),
+            None => match self.commit_named(from).await {
+                Ok(()) => Ok((flags, Ok(()))),
+                failed => Ok((flags | NO_REPLACE, failed)),
+            },
+        }
+    }
+
+    /// Is there nothing that a commit could tell, of no file, and nothing that a mapping may hold?
+    fn is_all_settled(&self) -> bool {
+        self.data().is_settled() && !self.handles.map_writable()
+    }
+
+    /// What this client has accepted of the content of the file at `place` is stable and committed.
+    async fn commit_named(&self, place: Place<'_>) -> Result<(), Fault> {
+        if self.is_all_settled() {
+            return Ok(());
+        }
+        let found = self.find(place).await?;
+        let Some(inode) = found.and_then(|ino| self.inodes.get(ino)) else { return Ok(()) };
+        if inode.has_buffered_writer() && inode.has_pages() {
+            // What was stored into a mapping is content, too.
+            self.void_pages(&inode, (0, u64::MAX)).await;
+        }
+        let Some(content) = inode.content() else { return Ok(()) };
+        match content.file.commit_accepted().await {
+            // It is gone, as the server will say.
+            Err(Fault::Stale) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// The inode to which a name leads, asked from the server if that is not known. `None`: to none, or the
+    /// server has another answer, which the operation will get as well.
+    async fn find(&self, place: Place<'_>) -> Result<Option<Ino>, Fault> {
+        if let Some(inode) = self.known(place) {
+            return Ok(Some(inode.ino));
+        }
+        let op = Op::Lookup {
+            dir: InoRef::Is { ino: place.dir },
+            name: place.name.clone(),
+            want: Rights::empty(),
+            want_dir: WANT_DIR,
+        };
+        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        match result(&reply, 0) {
+            Ok(OpReply::Entry { entry: Some(leased), .. }) => Ok(Some(leased.attr.ino)),
+            _ => Ok(None),
         }
     }
 

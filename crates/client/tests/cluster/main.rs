@@ -18,4 +18,5 @@ mod namespace;
 mod pages;
 mod parts;
 mod recovery;
+mod replace;
 mod space;

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - the tree has no cycle: a directory moves to another directory only under the
 //!   rename gate, and not into its own subtree;
+//! - no other client writes a file that takes the name of something else: its content is committed;
 //! - the order of the checks is the kernel's and ext4's.
 
 use proto::mds::{InoRef, LEAVE_WHITEOUT, OpReply};
@@ -77,9 +78,15 @@ pub fn rename(
     for dir in [from.0, to.0] {
         cx.need(dir, Rights::NAMES | Rights::ATTR);
     }
-    cx.need(source.ino, Rights::ATTR);
+    // What gets the name of something else has its content committed: a client that writes the file hands it
+    // over, so that the name leads to the old content or the new if that client dies.
+    let writes = |attr: &Attr| match attr.kind {
+        FileKind::Regular if target.is_some() => Rights::WRITES,
+        _ => Rights::empty(),
+    };
+    cx.need(source.ino, Rights::ATTR | writes(&source));
     match &target {
-        Some(target) if exchange => cx.need(target.ino, Rights::ATTR),
+        Some(target) if exchange => cx.need(target.ino, Rights::ATTR | writes(target)),
         Some(target) => need_target(cx, target),
         None => {}
     }

@@ -1,0 +1,233 @@
+//! Renames over a name: whatever happens to the client, the name leads to the old content or the new.
+
+use client::Place;
+use env::sim::{DiskAction, DiskFault};
+use types::{Duration, Fault, Ino};
+
+use crate::harness::{Cluster, LEASE, Mount, RDWR, ROOT, check, name};
+
+const EXCHANGE: u32 = 2;
+/// Beside the inode, some blocks, and many.
+const LENGTHS: [usize; 4] = [0, 100, 20_000, 900_000];
+
+async fn rename(mount: &Mount, from: &str, to: &str, flags: u32) -> Result<(), Fault> {
+    let (from, to) = (name(from), name(to));
+    let place = |name| Place { dir: Ino::ROOT, name };
+    mount.client.rename(&ROOT, place(&from), place(&to), flags).await
+}
+
+/// Makes files whose content is durable.
+async fn put_durably(cluster: &Cluster, mount: &Mount, names: &[&str], bytes: &[u8]) {
+    for text in names {
+        mount.put(text, bytes).await;
+    }
+    cluster.env.sleep(Duration::from_secs(5)).await;
+}
+
+fn flushes(cluster: &Cluster) -> u64 {
+    cluster.data.counts().flushes
+}
+
+#[test]
+fn a_replaced_name_leads_to_the_new_content_if_the_client_dies_at_once() {
+    for (index, len) in LENGTHS.into_iter().enumerate() {
+        for flags in [0, EXCHANGE] {
+            check(300 + 10 * index as u64 + u64::from(flags), |cluster| async move {
+                let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+                put_durably(&cluster, &a, &["f", "g"], &[1; 5000]).await;
+                let (new, both) = (vec![2; len], vec![3; len + 7]);
+                a.put("t", &new).await;
+                a.put("u", &both).await;
+                rename(&a, "t", "f", flags).await.unwrap();
+                if flags == EXCHANGE {
+                    // Each of the two is what gets a name.
+                    rename(&a, "g", "u", flags).await.unwrap();
+                } else {
+                    rename(&a, "u", "g", flags).await.unwrap();
+                }
+                cluster.world.kill("a");
+                assert!(b.get("f").await == new);
+                assert!(b.get("g").await == both);
+            });
+        }
+    }
+}
+
+#[test]
+fn what_another_client_has_dirty_is_committed_before_its_file_replaces_a_name() {
+    for (index, len) in LENGTHS.into_iter().enumerate() {
+        check(340 + index as u64, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            put_durably(&cluster, &a, &["f", "g"], &[1; 5000]).await;
+            let new = vec![2; len];
+            for (text, to) in [("t", "f"), ("u", "g")] {
+                a.put(text, &new).await;
+                // The one knows the name, the other does not.
+                if text == "t" {
+                    b.ino(text).await;
+                }
+                rename(&b, text, to, 0).await.unwrap();
+            }
+            let c = cluster.mount("c").await;
+            cluster.world.kill("a");
+            cluster.world.kill("b");
+            assert!(c.get("f").await == new);
+            assert!(c.get("g").await == new);
+        });
+    }
+}
+
+#[test]
+fn a_replacement_takes_a_flush_and_two_messages_more_and_none_if_the_file_is_committed() {
+    check(350, |cluster| async move {
+        let a = cluster.mount("a").await;
+        put_durably(&cluster, &a, &["f", "other"], &[1; 20_000]).await;
+        // The kernel looks both names up before a rename.
+        a.list(Ino::ROOT, true).await;
+        for len in [100, 20_000, 900_000] {
+            a.put("t", &vec![2; len]).await;
+            let (requests, before) = (a.requests(), flushes(&cluster));
+            rename(&a, "t", "f", 0).await.unwrap();
+            assert!(a.requests() - requests <= 3, "{len}: {}", a.requests() - requests);
+            assert!(flushes(&cluster) - before <= 1, "{len}: {}", flushes(&cluster) - before);
+            // Nothing is left to be done later.
+            cluster.env.sleep(Duration::from_secs(5)).await;
+            assert!(flushes(&cluster) - before <= 1, "{len}");
+
+            put_durably(&cluster, &a, &["t"], &vec![3; len]).await;
+            let (requests, before) = (a.requests(), flushes(&cluster));
+            rename(&a, "t", "f", 0).await.unwrap();
+            assert_eq!((a.requests() - requests, flushes(&cluster) - before), (1, 0), "{len}");
+
+            // Nothing is replaced: nothing is waited for.
+            a.put("t", &vec![4; len]).await;
+            let (requests, before) = (a.requests(), flushes(&cluster));
+            rename(&a, "t", "fresh", 0).await.unwrap();
+            assert_eq!((a.requests() - requests, flushes(&cluster) - before), (1, 0), "{len}");
+            a.unlink(Ino::ROOT, "fresh").await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn replacements_at_the_same_time_share_flushes() {
+    check(351, |cluster| async move {
+        const FILES: usize = 100;
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        for index in 0..FILES {
+            a.put(&format!("f{index}"), &[1; 9000]).await;
+        }
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        for index in 0..FILES {
+            a.put(&format!("t{index}"), &[2; 9000]).await;
+        }
+        let before = flushes(&cluster);
+        let renames: Vec<_> = (0..FILES)
+            .map(|index| {
+                let a = a.clone();
+                cluster.env.spawn_join(async move {
+                    rename(&a, &format!("t{index}"), &format!("f{index}"), 0).await
+                })
+            })
+            .collect();
+        for renamed in renames {
+            renamed.await.unwrap();
+        }
+        assert!(flushes(&cluster) - before <= 10, "{}", flushes(&cluster) - before);
+        cluster.world.kill("a");
+        for index in 0..FILES {
+            assert_eq!(b.get(&format!("f{index}")).await, [2; 9000]);
+        }
+    });
+}
+
+#[test]
+fn a_name_that_another_client_makes_meanwhile_is_replaced_by_whole_content_only() {
+    for seed in 360..384 {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            for round in 0..6 {
+                let text = format!("f{round}");
+                let other = text.clone();
+                a.put("t", &[round; 9000]).await;
+                assert!(a.find(Ino::ROOT, &text).await.is_none());
+                let maker = b.clone();
+                let made = cluster.env.spawn_join(async move {
+                    maker.env.sleep(Duration::from_micros(seed * 17 % 200)).await;
+                    let (other, node) = (name(&other), types::FileKind::Regular);
+                    let node = client::NodeSpec { kind: node, mode: 0o644, umask: 0, rdev: 0 };
+                    let place = Place { dir: Ino::ROOT, name: &other };
+                    let _ = maker.client.mknod(&ROOT, place, node).await;
+                });
+                cluster.env.sleep(Duration::from_micros(u64::from(round) * 40)).await;
+                rename(&a, "t", &text, 0).await.unwrap();
+                made.await;
+            }
+            let replaced: Vec<bool> = {
+                let mut replaced = Vec::new();
+                for round in 0..6 {
+                    let ino = b.ino(&format!("f{round}")).await;
+                    replaced.push(b.client.getattr(ino).await.unwrap().0.size == 9000);
+                }
+                replaced
+            };
+            assert_eq!(replaced, [true; 6]);
+        });
+    }
+}
+
+#[test]
+fn a_rename_fails_and_the_old_content_stays_if_the_device_does_not_take_the_new() {
+    for action in [DiskAction::Write, DiskAction::Flush] {
+        check(352, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            put_durably(&cluster, &a, &["f"], &[1; 20_000]).await;
+            a.put("t", &[2; 20_000]).await;
+            cluster.data.fail_from(action, 1, DiskFault::Io);
+            assert_eq!(rename(&a, "t", "f", EXCHANGE).await, Err(Fault::Io));
+            a.put("t", &[4; 20_000]).await;
+            assert_eq!(rename(&a, "t", "f", 0).await, Err(Fault::Io));
+            // Nothing is replaced, so nothing needs the device.
+            a.put("t", &[5; 20_000]).await;
+            rename(&a, "t", "fresh", 0).await.unwrap();
+            assert_eq!(rename(&a, "fresh", "missing", EXCHANGE).await, Err(Fault::NotFound));
+            cluster.data.heal();
+            assert_eq!(b.get("f").await, [1; 20_000]);
+            a.put("u", &[3; 20_000]).await;
+            rename(&a, "u", "f", 0).await.unwrap();
+            cluster.world.kill("a");
+            assert_eq!(b.get("f").await, [3; 20_000]);
+        });
+    }
+}
+
+/// A recall of the file, and others of its directory, come while the rename waits for the commit.
+#[test]
+fn a_replacement_waits_for_nobody_who_waits_for_it() {
+    for seed in 390..410 {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            put_durably(&cluster, &a, &["f"], &[1; 9000]).await;
+            for round in 0..10u8 {
+                let (entry, opened) = a.create(Ino::ROOT, "t", RDWR).await;
+                a.write(opened.handle, 0, &[round; 9000]).await;
+                let (c, ino) = (b.clone(), entry.attr.ino);
+                let reading = cluster.env.spawn_join(async move {
+                    c.env.sleep(Duration::from_micros(seed * 31 % 300)).await;
+                    let _ = c.client.getattr(ino).await;
+                    c.list(Ino::ROOT, true).await;
+                    let handle = c.open(ino, RDWR).await;
+                    c.write(handle, 0, &[round; 100]).await;
+                    c.close(handle).await;
+                });
+                let renamed = rename(&a, "t", "f", 0);
+                let renamed = cluster.env.timeout(Duration::from_secs(2), renamed).await;
+                renamed.expect("it ends long before a lease").unwrap();
+                reading.await;
+                a.close(opened.handle).await;
+                assert_eq!(b.get("f").await, [round; 9000]);
+            }
+            assert!(LEASE > Duration::from_secs(2));
+        });
+    }
+}
