@@ -59,6 +59,8 @@ pub struct Effects {
     pub glimpse: Vec<Attr>,
     /// Rights the client would like.
     pub wants: Vec<(Ino, Rights)>,
+    /// What it has found by name and may open next: it gets `OPEN`, whoever waits there.
+    pub found: Vec<Ino>,
     /// Rights it shall have, free of conflicts by its needs.
     pub grants: Vec<(Ino, Rights)>,
     /// Parts that it shall have, the first likewise, the others if they are free.

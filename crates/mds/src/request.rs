@@ -646,6 +646,7 @@ impl Work {
                         // What the client has was reclaimed; it takes nothing from this answer.
                         effects.grants.clear();
                         effects.wants.clear();
+                        effects.found.clear();
                     }
                     self.apply(effects, transno, &waited);
                     break Ok(value);
@@ -719,6 +720,7 @@ impl Work {
         let (server, session, client) = (&self.server, &self.session, self.session.client);
         let mut granted = false;
         let mut opened = Vec::new();
+        let mut again = Vec::new();
         {
             let mut leases = server.leases.borrow_mut();
             if !effects.drops.is_empty() {
@@ -747,6 +749,17 @@ impl Work {
                     granted |= leases.grant_part(client, ino, part);
                 }
             }
+            for ino in effects.found {
+                if leases.len() >= server.config.leases_max {
+                    continue;
+                }
+                let (new, recall) = leases.grant_found(client, ino);
+                if new {
+                    opened.push(ino);
+                    granted = true;
+                }
+                again.extend(recall);
+            }
             for (ino, rights) in effects.wants {
                 if leases.len() >= server.config.leases_max
                     || server.gates.closed(ino, waited.gates.as_ref())
@@ -764,6 +777,7 @@ impl Work {
         if granted {
             session.mark_granting(self.request.slot);
         }
+        again.into_iter().for_each(|recall| server.push_recall(recall));
         for ino in opened {
             server.freer.opened(server, client, ino);
         }

@@ -5,7 +5,8 @@
 //! - a lease's sequence is raised by every grant that adds a right, by every grant of content that
 //!   its client asked for, and by every recall, and never repeats, not even over a restart (the epoch stands above it);
 //! - while rights of a client on an inode are asked back, it is granted nothing
-//!   more there, so a return that names the recall's sequence knows every grant;
+//!   more there but `OPEN`, with which the recall is made anew: so a return that names the recall's
+//!   sequence knows every grant;
 //! - a return made in ignorance of a later grant or recall changes nothing, and says so;
 //! - who holds `DATA_P` holds at least one part, and no right on the whole content; parts of two
 //!   clients overlap only where both are shared.
@@ -250,6 +251,31 @@ impl LeaseTable {
             self.last_seq += 1;
             holder.seq = self.last_seq;
         }
+    }
+
+    /// `client` has found `ino` by name, and may open it next: it gets `OPEN`, also while other
+    /// rights are asked back from it. These are then asked back anew: that recall is to be pushed,
+    /// for a return that names the sequence of the one before does not know this grant. True if the
+    /// right is new.
+    pub fn grant_found(&mut self, client: ClientId, ino: Ino) -> (bool, Option<Recall>) {
+        if self.rights(client, ino).contains(Rights::OPEN) {
+            return (false, None);
+        }
+        let asked = self.holder(client, ino).map_or(Rights::empty(), |holder| holder.asked);
+        if asked.is_empty() {
+            self.grant(client, ino, Rights::OPEN);
+            return (true, None);
+        }
+        let part = self.asked_part(client, ino);
+        let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
+            return (false, None);
+        };
+        // One for the grant, one for the recall.
+        self.last_seq += 2;
+        holder.rights |= Rights::OPEN;
+        holder.owes_open = false;
+        holder.seq = self.last_seq;
+        (true, Some(Recall { client, ino, seq: holder.seq, take: asked, part }))
     }
 
     /// Asks every client but `except` for `take` on `ino`. Yields the recalls to

@@ -24,6 +24,9 @@ pub fn lookup(
             let attr = cx.attr(txn, ino)?;
             let attr = cx.seen(attr);
             cx.want(&attr, want);
+            if want.contains(Rights::OPEN) && attr.kind != FileKind::Directory {
+                cx.effects.found.push(ino);
+            }
             cx.effects.reads.push(Unit::Attr(ino));
             Some(cx.leased(attr))
         }

@@ -113,7 +113,8 @@ pub fn take_name(
 fn is_unused(cx: &Cx<'_>, ino: Ino, unused: Option<Ino>) -> bool {
     let leases = cx.server.leases.borrow();
     let given_up = unused == Some(ino) || leases.rights(cx.client, ino).is_empty();
-    let promised = cx.effects.wants.iter().chain(&cx.effects.grants).any(|(of, _)| *of == ino);
+    let promised = cx.effects.wants.iter().chain(&cx.effects.grants).any(|(of, _)| *of == ino)
+        || cx.effects.found.contains(&ino);
     !cx.replay
         && cx.server.freer.is_allowed()
         && given_up

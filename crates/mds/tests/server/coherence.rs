@@ -134,6 +134,42 @@ fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
     });
 }
 
+#[test]
+fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
+    run(|bed| async move {
+        let (a, b, c) = (bed.client("a").await, bed.client("b").await, bed.client("c").await);
+        let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
+        assert_eq!(b.find(ROOT, "f", A, A).await.0.unwrap().rights, A);
+        b.stubborn();
+        let remover = a.clone();
+        let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) };
+        let removed = bed.env.spawn_join(async move { remover.call(unlink).await });
+        let mut asked = Vec::new();
+        while asked.len() < 2 {
+            asked.push(b.recall().await);
+        }
+        // Both find it while the removal waits: one that is asked for something, and one that has
+        // nothing.
+        assert!(b.find(ROOT, "f", O | A, A).await.0.unwrap().rights.contains(O));
+        assert!(c.find(ROOT, "f", O | A, A).await.0.unwrap().rights.contains(O));
+        asked.push(b.recall().await);
+        for (ino, seq, give) in asked {
+            b.reserved(Op::Return { ino, seq, give, still_open: false, part: None }).await;
+        }
+        let Ok(OpReply::Removed { kept: true, .. }) = removed.await else { panic!() };
+        let seq = a.attr(ino).await.unwrap().seq;
+        a.reserved(Op::Return { ino, seq, give: O | A, still_open: false, part: None }).await;
+        for client in [&b, &c] {
+            assert_eq!(client.attr(ino).await.unwrap().attr.nlink, 0);
+            let (_, seq, take) = client.recall().await;
+            assert_eq!(take, O, "it is wanted back");
+            client.reserved(Op::Return { ino, seq, give: O, still_open: false, part: None }).await;
+        }
+        bed.sleep(Duration::from_millis(200)).await;
+        assert_eq!(a.attr(ino).await, Err(Fault::Stale), "it is freed");
+    });
+}
+
 /// The answer that tells of the right may come to nobody.
 #[test]
 fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {

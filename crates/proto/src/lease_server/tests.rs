@@ -50,6 +50,33 @@ fn a_return_that_does_not_know_the_last_grant_changes_nothing() {
 }
 
 #[test]
+fn who_finds_a_file_may_open_it_also_while_other_rights_are_asked_back() {
+    let (mut table, mut lease) = (table(), Lease::default());
+    table.grant(A, F, Rights::ATTR);
+    lease.granted(Rights::ATTR, table.held(A, F).seq);
+    let first = table.recall(B, F, Rights::ATTR)[0];
+    assert_eq!(table.grantable(A, F, Rights::OPEN), Rights::empty());
+    let (new, again) = table.grant_found(A, F);
+    let again = again.expect("the recall is made anew");
+    assert!(new && again.take == Rights::ATTR && again.seq > first.seq);
+    let told = table.held(A, F);
+    // The answer to the first recall does not know the grant, and ends nothing.
+    lease.recalled(first.seq, first.take);
+    lease.give(first.take);
+    assert!(!table.give_back(A, F, first.seq, first.take, false, None));
+    assert_eq!(table.awaited(B, F, Rights::ATTR), [A]);
+    lease.granted(told.rights, told.seq);
+    lease.recalled(again.seq, again.take);
+    lease.give(again.take);
+    assert!(table.give_back(A, F, again.seq, again.take, false, None));
+    assert!(table.awaited(B, F, Rights::ATTR).is_empty());
+    assert_eq!((table.rights(A, F), lease.rights()), (Rights::OPEN, Rights::OPEN));
+    assert_eq!(table.grant_found(A, F), (false, None));
+    assert_eq!(table.grant_found(B, F), (true, None));
+    table.validate();
+}
+
+#[test]
 fn who_asks_for_what_it_is_counted_to_hold_gets_it() {
     let (mut table, mut lease) = (table(), Lease::default());
     let whole = Rights::DATA_X | Rights::DATA_S;
