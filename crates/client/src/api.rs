@@ -26,6 +26,17 @@ pub trait Kernel {
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
     /// The file has these bytes there: if they end behind the size that the kernel has, that is its size from now on.
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()>;
+    /// Does [`Kernel::prune`] do something?
+    fn prunes(&self) -> bool {
+        false
+    }
+    /// Names of `ino` that nothing uses are to be dropped (FUSE_NOTIFY_PRUNE). The kernel then
+    /// forgets the inode, unless a process still has it in some way. No recall waits for this for
+    /// long.
+    fn prune(&self, ino: Ino) -> LocalFuture<'static, ()> {
+        let _ = ino;
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// A kernel that caches nothing: for tests and embedding.

@@ -16,8 +16,8 @@ use proto::mds::{
 };
 use proto::wire::Bytes;
 use types::{
-    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, Ino, Name,
-    Part, Rights, planted,
+    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, Ino, Instant,
+    Name, Part, Rights, planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel};
@@ -25,6 +25,7 @@ use crate::data::DataContext;
 use crate::early::Early;
 use crate::handles::Handles;
 use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
+use crate::linger::{Finds, Lingering};
 use crate::locks::Locks;
 use crate::names::Known;
 use crate::ops::open::WANT_NEW;
@@ -64,6 +65,13 @@ impl Lifetimes {
     }
 }
 
+/// The removal of the last name of an inode, as long as it is under way.
+pub(crate) struct Removing {
+    pub dir: Ino,
+    pub name: Name,
+    pub ended: Notify,
+}
+
 /// A client's state.
 pub(crate) struct Core {
     pub env: Env,
@@ -90,8 +98,12 @@ pub(crate) struct Core {
     /// Inodes whose return is under way, with the lease sequence given back: replies made
     /// before it bring nothing.
     returning: RefCell<HashMap<Ino, u64>>,
-    /// Inodes whose last name is being taken away, given up: opening waits.
-    pub removing: RefCell<BTreeMap<Ino, Notify>>,
+    /// Inodes whose last name is being taken away, given up: opening and finding them waits.
+    pub removing: RefCell<BTreeMap<Ino, Removing>>,
+    /// Lookups under way.
+    pub finds: Rc<Finds>,
+    /// Inodes that are kept for the kernel.
+    pub lingering: Lingering,
     pub me: Weak<Core>,
 }
 
@@ -122,6 +134,8 @@ impl Core {
             closed_contents: RefCell::default(),
             returning: RefCell::default(),
             removing: RefCell::default(),
+            finds: Rc::default(),
+            lingering: Lingering::default(),
             me: me.clone(),
         })
     }
@@ -146,6 +160,7 @@ impl Core {
 
     /// The server wants unused space back; it is always answered.
     pub async fn give_unused(&self) {
+        self.hurry().await;
         match self.data.get() {
             Some(data) => data.give_unused().await,
             None => {
@@ -354,10 +369,10 @@ impl Core {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
         self.env.spawn(async move {
-            // What has just been made without a name is open by now, and what has just been found soon.
-            me.env.sleep_until(inode.awaited_until()).await;
+            // What has just been made without a name is open by now.
             if is_unused(&inode) && inode.holds(Rights::OPEN) {
-                me.last_close(&inode).await;
+                inode.owe_open();
+                me.see_to_open(&inode);
             }
         });
     }

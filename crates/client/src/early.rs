@@ -82,7 +82,7 @@ impl Core {
             core.give_back((ino, seq), rights, owes_open, part).await;
             core.session.barrier().await;
             match core.inodes.get(ino) {
-                Some(inode) => core.settle_open(&inode).await,
+                Some(inode) => core.see_to_open(&inode),
                 // An answer may have told of it, and it was forgotten since, with what it owed. The newest recall ends it:
                 // the server takes nothing back under an older sequence.
                 None if owes_open => {

@@ -78,8 +78,12 @@ struct State {
     lookups: u64,
     /// The owner that the kernel was told last.
     owner_told: u32,
-    /// When the kernel was last told of it by name.
+    /// When the kernel was last told of it by name, for which thread, and when for any other.
     found: Instant,
+    finder: u32,
+    found_by_others: Instant,
+    /// The kernel has opened it since it knows it.
+    opened: bool,
     /// It waits in the queue of idle inodes.
     cooling: bool,
     /// It was in use since it came to the front of that queue last.
@@ -91,7 +95,8 @@ struct State {
     pages: bool,
     /// A DATA right went while the kernel had pages, which nobody has invalidated for that.
     pages_left: bool,
-    /// A recall of `OPEN` was answered "still open": it is owed at the last close.
+    /// A recall of `OPEN` was answered "still open": it is owed when nothing here may open it any
+    /// more.
     owes_open: bool,
     /// This client made it without a name, and has not given it one yet.
     unnamed: bool,
@@ -123,6 +128,9 @@ impl Inode {
             lookups: 0,
             owner_told: attr.uid,
             found: Instant::default(),
+            finder: 0,
+            found_by_others: Instant::default(),
+            opened: false,
             cooling: false,
             warm: false,
             opens: 0,
@@ -435,9 +443,14 @@ impl Inode {
         self.state.borrow().owner_told
     }
 
-    /// The kernel is told of it by name: it may open it next.
-    pub fn found_at(&self, now: Instant) {
-        self.state.borrow_mut().found = now;
+    /// Thread `pid` of the kernel is told of it by name: it may open it next. Threads outside the
+    /// mount's pid namespace all have number 0.
+    pub fn found_at(&self, now: Instant, pid: u32) {
+        let mut state = self.state.borrow_mut();
+        if state.finder != pid || pid == 0 {
+            state.found_by_others = state.found;
+        }
+        (state.finder, state.found) = (pid, now);
     }
 
     /// Until when the kernel may be on its way to open what it found by name.
@@ -445,11 +458,35 @@ impl Inode {
         self.state.borrow().found + ON_ITS_WAY
     }
 
+    /// Until when a thread other than `pid` may be on its way to open what it found by name.
+    pub fn awaited_by_others_until(&self, pid: u32) -> Instant {
+        let state = self.state.borrow();
+        let own = pid != 0 && state.finder == pid;
+        let found = if own { state.found_by_others } else { state.found };
+        found + ON_ITS_WAY
+    }
+
+    /// The kernel opens it, by whatever it knows it.
+    pub fn kernel_opens(&self) {
+        self.state.borrow_mut().opened = true;
+    }
+
+    /// Has the kernel opened it since it knows it? It may have been opened by a descriptor.
+    pub fn was_opened(&self) -> bool {
+        self.state.borrow().opened
+    }
+
     /// The kernel forgot; how often it is still known there.
     pub fn forgotten(&self, count: u64) -> u64 {
         let mut state = self.state.borrow_mut();
         state.lookups = state.lookups.saturating_sub(count);
+        state.opened &= state.lookups > 0;
         state.lookups
+    }
+
+    /// Does the kernel know it?
+    pub fn is_known_to_kernel(&self) -> bool {
+        self.state.borrow().lookups > 0
     }
 
     /// Does neither the kernel know it nor a handle hold it?
@@ -490,6 +527,11 @@ impl Inode {
     /// `OPEN` was recalled while handles were open, or about to be.
     pub fn owe_open(&self) {
         self.state.borrow_mut().owes_open = true;
+    }
+
+    /// Is `OPEN` owed to the server?
+    pub fn owes_open(&self) -> bool {
+        self.state.borrow().owes_open
     }
 
     /// Is `OPEN` owed to the server? Not any more.

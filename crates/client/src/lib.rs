@@ -18,6 +18,7 @@ pub mod data;
 mod early;
 mod handles;
 mod inode;
+mod linger;
 mod locks;
 mod names;
 mod ops;

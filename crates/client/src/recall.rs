@@ -7,8 +7,7 @@
 //!   for the one that drains the same file;
 //! - every recall is answered, also of what is not held (any more);
 //! - an inode is known until the server has what was given back of it: answers from before may tell of that;
-//! - `OPEN` is kept for a second after the kernel found the inode by name, so that an open
-//!   that follows finds the file, as it does between processes of one machine.
+//! - `OPEN` is kept as long as the kernel may still open the inode ([`crate::linger`]).
 //!
 //! A right on content that has just come is used for a moment before it drains (`LEAST_USE`). The rounds by which
 //! data drain:
@@ -109,17 +108,11 @@ impl Core {
             }
         }
         drop(recalling);
-        let awaited = inode.awaited_until();
-        let expected = known && self.env.now() < awaited && inode.holds(Rights::OPEN);
-        let still_open = take.contains(Rights::OPEN) && (inode.opens() > 0 || expected);
+        let still_open = take.contains(Rights::OPEN) && self.stays_open(inode).await;
         let give = if still_open { take - Rights::OPEN } else { take };
         if still_open {
             inode.owe_open();
-            let (core, inode) = (self.clone(), inode.clone());
-            self.env.spawn(async move {
-                core.env.sleep_until(awaited).await;
-                core.settle_open(&inode).await;
-            });
+            self.see_to_open(inode);
         }
         inode.give(give & Rights::OPEN, self.session.order());
         // The server may have restarted since, and given some of that anew. What is not held is given up under the sequence that

@@ -249,6 +249,8 @@ abi! {
     NotifyInvalEntryOut[16] { parent: u64, namelen: u32, flags: u32, }
     /// `fuse_notify_store_out`.
     NotifyStoreOut[24] { nodeid: u64, offset: u64, size: u32, padding: u32, }
+    /// `fuse_notify_prune_out` without the inodes that follow it.
+    NotifyPruneOut[16] { count: u32, padding: u32, spare: u64, }
 }
 
 macro_rules! opcodes {
@@ -489,6 +491,10 @@ pub const NOTIFY_STORE: i32 = 4;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 /// First minor version with [`NOTIFY_INC_EPOCH`].
 pub const MINOR_INC_EPOCH: u32 = 44;
+/// Notification: names of these inodes that nothing uses are to be dropped (from minor version 45).
+pub const NOTIFY_PRUNE: i32 = 9;
+/// First minor version with [`NOTIFY_PRUNE`].
+pub const MINOR_PRUNE: u32 = 45;
 
 /// `STATX_BASIC_STATS | STATX_BTIME`: what a `FuseStatx` of ours tells.
 pub const STATX_MASK: u32 = 0x7ff | 0x800;

@@ -80,6 +80,11 @@ impl Negotiated {
         self.minor >= abi::MINOR_INC_EPOCH
     }
 
+    /// Can the kernel be asked to drop the names of an inode that nothing uses?
+    pub fn prunes(&self) -> bool {
+        self.minor >= abi::MINOR_PRUNE
+    }
+
     /// Does SETXATTR have its long form?
     pub fn setxattr_ext(&self) -> bool {
         self.flags & abi::SETXATTR_EXT != 0

@@ -30,5 +30,5 @@ pub use crew::{EXECUTORS_XATTR, executors};
 pub use fs::Filesystem;
 pub use mount::{MountOptions, mount, unmount};
 pub use mounted::{ClientMount, MountError, Mounting, mount_and_serve, mount_client};
-pub use notify::{Notified, Notifier};
+pub use notify::{Knows, Notified, Notifier};
 pub use session::{ServeOptions, serve};

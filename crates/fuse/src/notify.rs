@@ -23,8 +23,8 @@ use env::{Env, FuseChannel, NotifyLane};
 use types::{Bug, Duration, HashMap, HashSet, Ino, Instant, Name, planted};
 
 use crate::abi::{
-    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_STORE,
-    NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyStoreOut, OutHeader, Sink,
+    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE,
+    NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut, OutHeader, Sink,
 };
 
 /// Inodes kept that the kernel did not know when their attributes were voided.
@@ -65,7 +65,7 @@ pub struct Notifier {
 #[derive(Default)]
 struct Inner {
     attached: RefCell<Option<(Env, Rc<dyn Notified>)>>,
-    inc_epoch: Cell<bool>,
+    knows: Cell<Knows>,
     root: Cell<Option<Ino>>,
     missed: RefCell<HashSet<Ino>>,
     /// Threads that were answered a listing and have not been heard of since.
@@ -75,6 +75,15 @@ struct Inner {
     told: RefCell<HashMap<(u32, Ino), (Ino, Instant)>>,
     /// Which of [`LATER`] comes next, while a task sees to it.
     later: Cell<Option<usize>>,
+}
+
+/// Which notifications a kernel carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Knows {
+    /// All cached names are void: [`NOTIFY_INC_EPOCH`].
+    pub inc_epoch: bool,
+    /// Names of an inode that nothing uses are to be dropped: [`NOTIFY_PRUNE`].
+    pub prune: bool,
 }
 
 /// Who was answered. A thread waits for one answer at a time; those outside the mount's pid namespace all
@@ -89,12 +98,12 @@ impl Notifier {
         Notifier::default()
     }
 
-    /// From now on notifications go to `kernel`; `inc_epoch`: it knows that one;
+    /// From now on notifications go to `kernel`, which carries out those that it `knows`;
     /// `root`: what it calls the root.
-    pub fn attach(&self, env: &Env, kernel: Rc<dyn Notified>, inc_epoch: bool, root: Ino) {
+    pub fn attach(&self, env: &Env, kernel: Rc<dyn Notified>, knows: Knows, root: Ino) {
         self.inner.root.set(Some(root));
         *self.inner.attached.borrow_mut() = Some((env.clone(), kernel));
-        self.inner.inc_epoch.set(inc_epoch);
+        self.inner.knows.set(knows);
     }
 
     /// A cached name is void. Waits for the directory's lock in the kernel.
@@ -183,7 +192,7 @@ impl Notifier {
 
     async fn inc_epoch_now(&self) {
         // A kernel without this was told names without a lifetime.
-        if self.inner.inc_epoch.get() && !planted(Bug::KernelNamesKept) {
+        if self.inner.knows.get().inc_epoch && !planted(Bug::KernelNamesKept) {
             self.send(NotifyLane::Names, message(NOTIFY_INC_EPOCH, &[])).await;
         }
     }
@@ -281,6 +290,16 @@ impl Notifier {
         }
     }
 
+    async fn prune_now(self, ino: Ino) {
+        let attached = self.inner.attached.borrow().clone();
+        let Some((_, kernel)) = attached else { return };
+        let sent = kernel.notify(NotifyLane::Voids, prune_message(self.node(ino))).await;
+        if sent.is_err() {
+            // It says that it knows this and does not, or the mount is gone.
+            self.inner.knows.set(Knows { prune: false, ..self.inner.knows.get() });
+        }
+    }
+
     async fn void(self, lane: NotifyLane, message: Vec<u8>) {
         self.send(lane, message).await;
     }
@@ -310,6 +329,17 @@ impl Kernel for Notifier {
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
         let message = store_message(self.node(ino), offset, bytes);
         Box::pin(self.clone().void(NotifyLane::Lacking, message))
+    }
+
+    fn prunes(&self) -> bool {
+        self.inner.knows.get().prune
+    }
+
+    fn prune(&self, ino: Ino) -> LocalFuture<'static, ()> {
+        if !self.prunes() {
+            return Box::pin(std::future::ready(()));
+        }
+        Box::pin(self.clone().prune_now(ino))
     }
 }
 
@@ -353,6 +383,13 @@ fn store_message(ino: Ino, offset: u64, bytes: &[u8]) -> Vec<u8> {
     message(NOTIFY_STORE, &body)
 }
 
+fn prune_message(ino: Ino) -> Vec<u8> {
+    let mut body = Vec::new();
+    NotifyPruneOut { count: 1, padding: 0, spare: 0 }.write(&mut body);
+    body.put(&ino.0.to_le_bytes());
+    message(NOTIFY_PRUNE, &body)
+}
+
 fn inval_entry_message(dir: Ino, name: &Name) -> Vec<u8> {
     let mut body = Vec::new();
     let namelen = name.as_bytes().len() as u32;
@@ -367,6 +404,8 @@ mod tests {
     use super::*;
     use crate::abi::Reader;
     use env::sim::SimWorld;
+
+    const NEWEST: Knows = Knows { inc_epoch: true, prune: true };
 
     /// A kernel that knows an inode some time after it was answered.
     struct Late {
@@ -389,7 +428,7 @@ mod tests {
             let knows_from = env.now() + delay;
             let kernel = Rc::new(Late { env: env.clone(), knows_from, voided: Cell::new(0) });
             let notifier = Notifier::new();
-            notifier.attach(&env, kernel.clone(), true, Ino::ROOT);
+            notifier.attach(&env, kernel.clone(), NEWEST, Ino::ROOT);
             if told {
                 notifier.told(1, Ino(5));
             }
@@ -422,7 +461,7 @@ mod tests {
     fn what_a_recall_needs_passes_an_invalidation_that_waits() {
         SimWorld::new(1).run(|env| async move {
             let notifier = Notifier::new();
-            notifier.attach(&env, Rc::new(Blocked), true, Ino::ROOT);
+            notifier.attach(&env, Rc::new(Blocked), NEWEST, Ino::ROOT);
             let voided = env.spawn_join(notifier.void_pages(Ino(5), 0, 0));
             notifier.inval_pages(Ino(6), 0, 0).await;
             notifier.inval_attr(Ino(5)).await;
@@ -438,6 +477,9 @@ mod tests {
         assert_eq!((head.len, head.error, head.unique), (16, 8, 0));
         let inode = inval_inode_message(Ino(5), -1, 0);
         assert_eq!(inode.len(), 40);
+        let prune = prune_message(Ino(5));
+        let head: OutHeader = Reader::new(&prune).take().unwrap();
+        assert_eq!((head.len, head.error, prune.len()), (40, 9, 40));
         let entry = inval_entry_message(Ino(5), &Name::new(b"abc").unwrap());
         assert_eq!(entry.len(), 16 + 16 + 4);
         let head: OutHeader = Reader::new(&entry).take().unwrap();

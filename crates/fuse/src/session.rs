@@ -29,7 +29,7 @@ use crate::fs::Filesystem;
 use crate::init::{InitOptions, Negotiated, negotiate};
 use crate::interrupt::{Ending, Interrupts};
 use crate::locks::RangeOwners;
-use crate::notify::Notifier;
+use crate::notify::{Knows, Notifier};
 use crate::reply::Answer;
 
 /// Called once, with what was agreed.
@@ -109,7 +109,8 @@ pub async fn serve<F: Filesystem>(
     let Some(negotiated) = handshake(&channel, options.init).await? else {
         return Ok(());
     };
-    options.notifier.attach(env, Rc::new(channel.clone()), negotiated.inc_epoch(), fs.root());
+    let knows = Knows { inc_epoch: negotiated.inc_epoch(), prune: negotiated.prunes() };
+    options.notifier.attach(env, Rc::new(channel.clone()), knows, fs.root());
     fs.start(&negotiated);
     if let Some(ready) = options.ready {
         ready(&negotiated);

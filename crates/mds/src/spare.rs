@@ -2,13 +2,13 @@
 //!
 //! Invariants:
 //! - a client is asked once until it has answered, and not again at once after that;
-//! - the answer comes in a reserved slot of the asked client and waits for nobody, and the wait
-//!   for it is bounded: whoever does not answer in time is passed over.
+//! - the answer comes in a reserved slot of the asked client and waits for nobody for more than a
+//!   moment, and the wait for it is bounded: whoever does not answer in time is passed over.
 
 use std::rc::Rc;
 
 use proto::mds::{Message, Push};
-use types::{ClientId, Duration};
+use types::{ClientId, Duration, Rights};
 
 use crate::ops::READ;
 use crate::server::Server;
@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A client that has answered is left alone for so long.
 const REST: Duration = Duration::from_millis(50);
 
-/// Asks all other clients that have blocks in their pools for what they do not need, and waits for their answers.
+/// Asks all other clients that have blocks in their pools, or removed files open, for what they do
+/// not need, and waits for their answers.
 pub async fn gather(server: &Rc<Server>, client: ClientId) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     let mut asked = Vec::new();
@@ -30,7 +31,10 @@ pub async fn gather(server: &Rc<Server>, client: ClientId) {
             continue;
         }
         let pool = server.mfs.run(READ, |txn| txn.pool(session.client)).await;
-        if server.checked(pool, "reading a pool").is_none_or(|(pool, _)| pool.is_empty()) {
+        let Some((pool, _)) = server.checked(pool, "reading a pool") else { continue };
+        // Who has a removed file open may be about to give it back.
+        let keeps = |ino| server.leases.borrow().rights(session.client, ino).contains(Rights::OPEN);
+        if pool.is_empty() && !server.freer.is_any_nameless(keeps) {
             continue;
         }
         if !session.space_asked.replace(true) {

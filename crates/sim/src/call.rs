@@ -279,6 +279,20 @@ impl Op {
         )
     }
 
+    /// What it asks of by number that its process has found by name, or has open.
+    pub fn of_what_was_found(&self) -> Option<Ino> {
+        match self {
+            Op::Open(ino, _)
+            | Op::Truncate(ino, _)
+            | Op::SetMode(ino, _)
+            | Op::SetOwner { ino, .. }
+            | Op::SetXattr(ino, _)
+            | Op::GetXattr(ino)
+            | Op::ReadLink(ino) => Some(*ino),
+            _ => None,
+        }
+    }
+
     /// The file whose content it changes.
     pub fn edited(&self) -> Option<Ino> {
         match self {
@@ -368,6 +382,9 @@ pub enum Outcome {
     DeviceFailed,
     /// It failed with ENOSPC, and there was little space left.
     NoRoom,
+    /// It failed with ESTALE, and what it was asked of had just been found by name. Nothing excuses
+    /// that.
+    GoneThoughFound,
 }
 
 impl std::fmt::Debug for Outcome {
@@ -387,6 +404,7 @@ impl std::fmt::Debug for Outcome {
             Outcome::Target(target) => write!(f, "target {target}"),
             Outcome::Failed(fault) => write!(f, "{fault:?}"),
             Outcome::NoRoom => f.write_str("NoSpace, there was little left"),
+            Outcome::GoneThoughFound => f.write_str("Stale, though it had just been found by name"),
             Outcome::DeviceFailed => f.write_str("Io, a device failed"),
         }
     }

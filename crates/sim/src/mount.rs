@@ -212,6 +212,11 @@ impl Mount {
             self.history.end_unknown(begun);
             return;
         }
+        let gone = outcome == Outcome::Failed(Fault::Stale);
+        let outcome = match op.of_what_was_found() {
+            Some(ino) if gone && self.vfs.has_just_found(ino) => Outcome::GoneThoughFound,
+            _ => outcome,
+        };
         self.history.end(begun, vec![(op, outcome)]);
     }
 

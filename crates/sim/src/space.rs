@@ -153,7 +153,7 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     // A dead client keeps its pool until somebody lacks space, and then for its quarantine.
     let file = unnamed(first).await?;
     let taken = take(first, file, sizes.data).await;
-    first.close(file, 0).await;
+    let_go(first, file).await;
     match taken {
         Ok(()) | Err((_, Fault::NoSpace)) => {}
         Err((had, fault)) => return Err(format!("after {had} blocks a write fails: {fault}")),
@@ -236,8 +236,14 @@ async fn held(mount: &Mount) -> u64 {
 async fn fill(mount: &Mount, room: u64) -> Result<(), String> {
     let file = unnamed(mount).await?;
     let filled = fill_file(mount, file, room).await;
-    mount.close(file, 0).await;
+    let_go(mount, file).await;
     filled
+}
+
+/// The process has the file no longer, in no way.
+async fn let_go(mount: &Mount, file: OpenFile) {
+    mount.close(file, 0).await;
+    mount.next_operation();
 }
 
 async fn unnamed(mount: &Mount) -> Result<OpenFile, String> {

@@ -27,6 +27,7 @@ mod parts;
 mod posix;
 mod programs;
 mod random;
+mod replaced;
 mod shared_page;
 mod simulated;
 mod space;

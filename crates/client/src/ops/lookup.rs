@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use env::sync::Notified;
 use proto::mds::{InoRef, Op, OpReply};
 use types::limits::READDIR_MAX;
 use types::{Attr, Duration, Fault, FileKind, Ino, Name, Rights};
@@ -15,6 +16,8 @@ use crate::rpc::{Call, result};
 
 /// Rights wanted on an inode that is found: it can be opened without a message.
 pub(super) const WANT: Rights = Rights::ATTR.union(Rights::OPEN);
+/// How often a name is asked for again of which the answer was overtaken.
+const FOUND_AGAIN: u32 = 16;
 /// Rights wanted on a directory that is looked into.
 pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
 
@@ -35,16 +38,22 @@ impl Client {
         let core = &self.core;
         core.live().await?;
         core.stands(dir)?;
+        // What is given up with its last name is not found any more.
+        while let Some(ended) = core.removal_of(dir, name) {
+            ended.await;
+        }
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && core.name_counts(dir.ino, name)
         {
             match dir.names(|names| names.find(name)) {
                 Known::Leads(ino) => {
-                    if let Some(inode) =
-                        core.inodes.get(ino).filter(|inode| core.attr_counts(inode))
+                    if let Some(inode) = core
+                        .inodes
+                        .get(ino)
+                        .filter(|inode| core.attr_counts(inode) && can_be_opened(inode))
                     {
-                        inode.found_at(core.env.now());
+                        inode.found_at(core.env.now(), caller.pid);
                         return Ok(Ok(core.entry(&inode, dir.ino)));
                     }
                 }
@@ -52,21 +61,36 @@ impl Client {
                 Known::Nothing => {}
             }
         }
-        let op = Op::Lookup {
-            dir: InoRef::Is { ino: dir },
-            name: name.clone(),
-            want: WANT,
-            want_dir: WANT_DIR,
+        let _find = core.finds.begin(dir, name);
+        let mut again = FOUND_AGAIN;
+        let (reply, inode) = loop {
+            let op = Op::Lookup {
+                dir: InoRef::Is { ino: dir },
+                name: name.clone(),
+                want: WANT,
+                want_dir: WANT_DIR,
+            };
+            let reply = core.session.call(Call::one(caller, op)).await?;
+            let OpReply::Entry { entry, .. } = result(&reply, 0)? else {
+                return Err(Fault::Protocol);
+            };
+            let Some(leased) = entry else {
+                return Ok(Err(core.told_name_ttl(dir, name, Known::Missing)));
+            };
+            let inode = core.inodes.make(&leased.attr);
+            // The answer was made before the server had what was given back of the inode: that may
+            // be gone by now.
+            let overtaken =
+                !can_be_opened(&inode) && inode.lease(|l| l.given().contains(Rights::OPEN));
+            if !overtaken || again == 0 {
+                break (reply, inode);
+            }
+            again -= 1;
         };
-        let reply = core.session.call(Call::one(caller, op)).await?;
-        let OpReply::Entry { entry, .. } = result(&reply, 0)? else {
+        let OpReply::Entry { entry: Some(leased), .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
-        let Some(leased) = entry else {
-            return Ok(Err(core.told_name_ttl(dir, name, Known::Missing)));
-        };
-        let inode = core.inodes.make(&leased.attr);
-        inode.found_at(core.env.now());
+        inode.found_at(core.env.now(), caller.pid);
         let found = core.entry_as_told(&inode, dir, name, &leased.attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
@@ -95,6 +119,9 @@ impl Client {
     /// The kernel forgot `count` lookups of the inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.core.inodes.forgotten(ino, count);
+        if self.core.inodes.get(ino).is_none_or(|inode| !inode.is_known_to_kernel()) {
+            self.core.is_forgotten(ino);
+        }
     }
 
     /// Attributes, and for how long they hold.
@@ -158,6 +185,11 @@ impl Client {
     }
 }
 
+/// Is what lets it be opened, whoever takes its names away, held, or not needed?
+fn can_be_opened(inode: &Inode) -> bool {
+    inode.kind() == FileKind::Directory || inode.holds(Rights::OPEN)
+}
+
 /// What is told of a file that is no more: on one machine, too, `stat` may come to a file
 /// between whose finding and whose asking the last name went.
 fn gone(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
@@ -165,6 +197,14 @@ fn gone(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
 }
 
 impl Core {
+    /// Ends when the removal under way of this name, of an inode that is given up with it, has
+    /// ended.
+    fn removal_of(&self, dir: Ino, name: &Name) -> Option<Notified> {
+        let removing = self.removing.borrow();
+        let removal = removing.values().find(|r| r.dir == dir && r.name == *name)?;
+        Some(removal.ended.notified())
+    }
+
     /// Reads a whole directory ahead, with attributes: what asks for a few names of a
     /// directory one by one, as `stat` of a sorted list does, asks for all of them. Stops
     /// when the right goes or when three quarters of the inode table are full.

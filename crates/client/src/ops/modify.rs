@@ -12,7 +12,7 @@ use super::lookup::{WANT, WANT_DIR};
 use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
 use crate::api::{Caller, Entry, NodeSpec, Place};
 use crate::client::Client;
-use crate::core::Core;
+use crate::core::{Core, Removing};
 use crate::inode::Inode;
 use crate::names::Known;
 use crate::rpc::{Call, result};
@@ -95,7 +95,7 @@ impl Client {
     pub async fn unlink(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
         self.core.writable()?;
         let meant = self.core.meant(place);
-        let removal = self.core.prepare_removal(place).await;
+        let removal = self.core.prepare_removal(place, caller.pid).await;
         let op = Op::Unlink {
             dir: InoRef::Is { ino: place.dir },
             name: place.name.clone(),
@@ -147,7 +147,7 @@ impl Client {
         let (reply, meant, removal) = loop {
             let meant = self.core.meant(to);
             let removal = if sent & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to) {
-                self.core.prepare_removal(to).await
+                self.core.prepare_removal(to, caller.pid).await
             } else {
                 None
             };
@@ -226,7 +226,7 @@ impl Drop for Removal {
         }
         let waiting = self.core.removing.borrow_mut().remove(&self.inode.ino);
         if let Some(waiting) = waiting {
-            waiting.notify_all();
+            waiting.ended.notify_all();
         }
     }
 }
@@ -259,15 +259,15 @@ impl Core {
     }
 
     /// An inode lost a name that it was not given up with. If that was the last one and no
-    /// handle is open here, it is given up now.
+    /// handle is open here, it is given up as soon as the kernel has forgotten it.
     fn lost_name(self: &Rc<Self>, attr: &Attr) {
         if attr.nlink > 0 || attr.kind == FileKind::Directory {
             return;
         }
         let Some(inode) = self.inodes.get(attr.ino) else { return };
         if inode.opens() == 0 && inode.holds(Rights::OPEN) {
-            let core = self.clone();
-            self.env.spawn(async move { core.last_close(&inode).await });
+            inode.owe_open();
+            self.see_to_open(&inode);
         }
     }
 
@@ -390,20 +390,24 @@ impl Core {
 
     /// If `place` is the only name of a file that nothing here uses, its rights can be given
     /// up with the name: nothing goes to the devices for it any more.
-    async fn prepare_removal(self: &Rc<Self>, place: Place<'_>) -> Option<Removal> {
+    /// Not while another thread than `pid` may be on its way to it.
+    async fn prepare_removal(self: &Rc<Self>, place: Place<'_>, pid: u32) -> Option<Removal> {
         let inode = self.known(place)?;
         let removable = |inode: &Inode| {
             inode.kind() != FileKind::Directory
                 && inode.opens() == 0
                 && inode.attr_holds()
                 && inode.server_attr().nlink == 1
+                && !self.is_sought_by_others(inode, place, pid)
                 // A recall that drains waits for what the removal holds back.
                 && inode.content().is_none_or(|c| c.uses() == 0 && !c.is_draining())
         };
         if !removable(&inode) || self.removing.borrow().contains_key(&inode.ino) {
             return None;
         }
-        self.removing.borrow_mut().insert(inode.ino, Notify::new());
+        let (dir, name) = (place.dir, place.name.clone());
+        let removing = Removing { dir, name, ended: Notify::new() };
+        self.removing.borrow_mut().insert(inode.ino, removing);
         let removal = Removal { core: self.clone(), inode };
         if let Some(content) = removal.inode.content()
             && !content.file.is_clean()

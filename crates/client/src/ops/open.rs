@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use proto::mds::{InoRef, NewNode, Op, OpReply};
+use proto::mds::{InoRef, NewNode, Op, OpReply, Reply};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
@@ -18,6 +18,10 @@ use crate::uses::Service;
 
 /// Rights of who makes a file and opens it.
 pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
+
+/// How often a file is made anew that was there when it was to be made, and was removed before it
+/// was found.
+const MADE_AGAIN: u32 = 64;
 
 /// Counts an open; taken back, as by a close, if opening fails or is given up.
 struct Counted {
@@ -44,7 +48,7 @@ impl Drop for Counted {
         if !inode.is_lost() && inode.server_attr().nlink == 0 {
             inode.owe_open();
         }
-        core.env.clone().spawn(async move { core.settle_open(&inode).await });
+        core.see_to_open(&inode);
     }
 }
 
@@ -69,6 +73,7 @@ impl Client {
         }
         core.live().await?;
         let inode = core.inode(ino).await?;
+        inode.kernel_opens();
         match inode.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Fault::IsDirectory),
@@ -81,7 +86,8 @@ impl Client {
     ///
     /// # Errors
     /// `Stale` if it exists and only the kernel, which took the name for missing, can say
-    /// whether the caller may open it: the kernel then looks the name up again.
+    /// whether the caller may open it: the kernel then looks the name up again. So where others
+    /// made and removed it too often meanwhile.
     pub async fn create(
         &self,
         caller: &Caller,
@@ -92,49 +98,78 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         core.writable()?;
-        let op = Op::Create {
-            dir: InoRef::Is { ino: place.dir },
-            name: place.name.clone(),
-            node: new_file(mode, umask),
-            want: WANT_NEW,
-        };
-        let reply = core.change(caller, op).await?;
-        match result(&reply, 0) {
+        let mut again = MADE_AGAIN;
+        loop {
+            let op = Op::Create {
+                dir: InoRef::Is { ino: place.dir },
+                name: place.name.clone(),
+                node: new_file(mode, umask),
+                want: WANT_NEW,
+            };
+            let reply = core.change(caller, op).await?;
+            let exists = matches!(result(&reply, 0), Err(Fault::Exists));
+            if !exists || flags.has(OpenFlags::EXCLUSIVE) {
+                return self.made(&reply, place, flags).await;
+            }
+            let Ok(entry) = self.lookup(caller, place.dir, place.name).await? else {
+                // Removed since.
+                again = again.checked_sub(1).ok_or(Fault::Stale)?;
+                continue;
+            };
+            if !may_open(caller, &entry.attr, flags) {
+                self.forget(entry.attr.ino, 1);
+                return Err(Fault::Stale);
+            }
+            return self.open_found(caller, entry, flags).await;
+        }
+    }
+
+    /// What was found under the name of a file that was to be made is opened.
+    async fn open_found(
+        &self,
+        caller: &Caller,
+        entry: Entry,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened), Fault> {
+        let core = &self.core;
+        let opened = self.open(caller, entry.attr.ino, flags).await;
+        if opened.is_err() {
+            self.forget(entry.attr.ino, 1);
+        }
+        let opened = opened?;
+        if flags.has(OpenFlags::TRUNCATE) {
+            let inode = core.handles.file(opened.handle)?.inode.clone();
+            let mut done = core.truncate(&inode, 0, None).await;
+            if done.is_ok() && caller.uid != 0 {
+                done = core.kill_setid(caller, &inode).await;
+            }
+            if let Err(fault) = done {
+                self.release(opened.handle, None).await;
+                self.forget(entry.attr.ino, 1);
+                return Err(fault);
+            }
+        }
+        Ok((Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry }, opened))
+    }
+
+    /// The answer to the making of a file that is opened with it.
+    async fn made(
+        &self,
+        reply: &Reply,
+        place: Place<'_>,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened), Fault> {
+        let core = &self.core;
+        match result(reply, 0) {
             Ok(OpReply::Made { leased, .. }) => {
                 let inode = core.inodes.make(&leased.attr);
                 core.origins.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
                 let entry = core.told_entry(&inode, place.dir, place.name);
-                core.untold(&reply).await;
+                core.untold(reply).await;
                 Ok((entry, opened))
             }
             Ok(_) => Err(Fault::Protocol),
-            Err(Fault::Exists) if !flags.has(OpenFlags::EXCLUSIVE) => {
-                let entry =
-                    self.lookup(caller, place.dir, place.name).await?.map_err(|_| Fault::Stale)?;
-                if !may_open(caller, &entry.attr, flags) {
-                    self.forget(entry.attr.ino, 1);
-                    return Err(Fault::Stale);
-                }
-                let opened = self.open(caller, entry.attr.ino, flags).await;
-                if opened.is_err() {
-                    self.forget(entry.attr.ino, 1);
-                }
-                let opened = opened?;
-                if flags.has(OpenFlags::TRUNCATE) {
-                    let inode = core.handles.file(opened.handle)?.inode.clone();
-                    let mut done = core.truncate(&inode, 0, None).await;
-                    if done.is_ok() && caller.uid != 0 {
-                        done = core.kill_setid(caller, &inode).await;
-                    }
-                    if let Err(fault) = done {
-                        self.release(opened.handle, None).await;
-                        self.forget(entry.attr.ino, 1);
-                        return Err(fault);
-                    }
-                }
-                Ok((Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry }, opened))
-            }
             Err(fault) => Err(fault),
         }
     }
@@ -195,9 +230,7 @@ impl Client {
         if left > 0 || inode.is_lost() {
             return;
         }
-        if inode.server_attr().nlink == 0 || inode.take_owed_open() {
-            core.last_close(&inode).await;
-        }
+        core.closed_last(&inode).await;
         core.content_closed(&inode);
         core.inodes.cooled(&inode);
     }
@@ -222,7 +255,7 @@ impl Core {
     /// Opens an inode that exists.
     pub async fn open_inode(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<Opened, Fault> {
         loop {
-            let removing = self.removing.borrow().get(&inode.ino).map(|notify| notify.notified());
+            let removing = self.removing.borrow().get(&inode.ino).map(|r| r.ended.notified());
             let Some(removing) = removing else { break };
             removing.await;
         }
@@ -286,42 +319,42 @@ impl Core {
         Opened { handle: self.handles.add_file(file), keep_cache, direct_io: direct }
     }
 
-    /// Gives back an `OPEN` that is owed, unless the file is open.
-    pub async fn settle_open(&self, inode: &Rc<Inode>) {
-        if inode.opens() == 0 && inode.take_owed_open() {
-            self.last_close(inode).await;
-        }
-    }
-
     /// A file without a name, or one whose `OPEN` the server wants back, is open no longer. In a
     /// task of its own: what is owed goes back also when the caller of the operation is gone.
-    pub async fn last_close(&self, inode: &Rc<Inode>) {
-        let Some(core) = self.me.upgrade() else { return };
+    ///
+    /// # Errors
+    /// If the server could not be asked whether it has a name: then `OPEN` is owed.
+    pub async fn last_close(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
+        let Some(core) = self.me.upgrade() else { return Ok(()) };
         let inode = inode.clone();
         let returned = self.env.spawn_join(async move {
-            while let Some(seq) = core.give_open(&inode).await {
+            while let Some(seq) = core.give_open(&inode).await? {
                 // A grant was under way to here when that left: its answer tells what is held.
                 core.session.barrier().await;
                 inode.lease(|lease| lease.recalled(seq, Rights::empty()));
             }
+            Ok(())
         });
-        returned.await;
+        returned.await
     }
 
     /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
     /// should have named.
-    async fn give_open(&self, inode: &Rc<Inode>) -> Option<u64> {
+    async fn give_open(&self, inode: &Rc<Inode>) -> Result<Option<u64>, Fault> {
         if inode.is_lost() {
-            return None;
+            return Ok(None);
         }
-        if inode.server_attr().nlink > 0 && self.fetch_attr(inode.ino).await.is_err() {
+        if inode.server_attr().nlink > 0
+            && let Err(fault) = self.fetch_attr(inode.ino).await
+        {
             inode.owe_open();
-            return None;
+            return Err(fault);
         }
-        if inode.opens() > 0 {
-            // Opened again meanwhile: it is owed at the next last close.
+        if self.is_used(inode) {
+            // Opened or found again meanwhile: it is owed at the next last close, or when the
+            // kernel has forgotten it.
             inode.owe_open();
-            return None;
+            return Ok(None);
         }
         let gone = inode.server_attr().nlink == 0;
         if gone && let Some(content) = inode.content() {
@@ -334,7 +367,7 @@ impl Core {
                 // Who found it by its name has opened it meanwhile.
                 content.file.resume();
                 inode.owe_open();
-                return None;
+                return Ok(None);
             }
             content.forget();
             content.file.drop_all(false);
@@ -351,10 +384,11 @@ impl Core {
         let stays = Stays::known(inode);
         let reply = self.session.call(Call::reserved(vec![op])).await;
         self.inodes.stayed(stays);
-        let reply = reply.ok()?;
-        match result(&reply, 0) {
+        // After an eviction there is nothing left to give back.
+        let Ok(reply) = reply else { return Ok(None) };
+        Ok(match result(&reply, 0) {
             Ok(OpReply::Kept { seq }) => Some(*seq),
             _ => None,
-        }
+        })
     }
 }

@@ -30,7 +30,11 @@ impl Rpc for ContentRpc {
         blocks: u64,
     ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
         Box::pin(async move {
-            match self.reserved(Op::Space { hint, blocks }).await? {
+            let mut granted = self.reserved(Op::Space { hint, blocks }).await;
+            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.hurry().await {
+                granted = self.reserved(Op::Space { hint, blocks }).await;
+            }
+            match granted? {
                 OpReply::Space { runs } => Ok(runs),
                 _ => Err(Fault::Protocol),
             }

@@ -133,6 +133,125 @@ fn what_was_just_found_can_be_opened_though_another_client_removes_it() {
     });
 }
 
+/// A thread of the same mount as [`ROOT`]'s.
+const OTHER: Caller = Caller { uid: 0, gid: 0, pid: 2 };
+
+async fn find_as(mount: &Mount, caller: &Caller, text: &str) -> Ino {
+    mount.client.lookup(caller, Ino::ROOT, &name(text)).await.unwrap().unwrap().attr.ino
+}
+
+/// Ends when nobody has the inode any more.
+async fn freed(cluster: &Cluster, ino: Ino) {
+    let mount = cluster.mount("who never heard of it").await;
+    for _ in 0..100 {
+        if mount.client.getattr(ino).await == Err(Fault::Stale) {
+            return;
+        }
+        mount.env.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("inode {ino} is not freed");
+}
+
+#[test]
+fn what_the_kernel_knows_can_be_opened_until_it_forgets_it_whoever_removes_it() {
+    for remover in 0..2 {
+        check(23 + remover, |cluster| async move {
+            let mounts = [cluster.mount("a").await, cluster.mount("b").await];
+            let (a, other) = (&mounts[0], cluster.mount("c").await);
+            a.kernel.prunes.set(true);
+            let ino = other.put("f", &[7; 100_000]).await;
+            // A descriptor that no OPEN tells of; another thread of the same mount removes the
+            // file.
+            assert_eq!(find_as(a, &OTHER, "f").await, ino);
+            if remover == 1 {
+                cluster.env.sleep(Duration::from_secs(3)).await;
+            }
+            mounts[remover as usize].unlink(Ino::ROOT, "f").await.unwrap();
+            for _ in 0..3 {
+                cluster.env.sleep(Duration::from_secs(2)).await;
+                let opened = a.open(ino, RDONLY).await;
+                assert_eq!(a.read(opened, 99_000, 4096).await, [7; 1000]);
+                a.close(opened).await;
+            }
+            assert!(a.kernel.pruned.borrow().contains(&ino), "nobody asked for its names");
+            a.client.forget(ino, 1);
+            freed(&cluster, ino).await;
+        });
+    }
+}
+
+#[test]
+fn what_the_kernel_forgets_when_asked_is_removed_by_another_client_without_more_messages() {
+    check(25, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        a.kernel.prunes.set(true);
+        let ino = b.put("f", b"x").await;
+        assert_eq!(a.ino("f").await, ino);
+        cluster.env.sleep(Duration::from_secs(3)).await;
+        let before = a.requests();
+        let forgetful = a.clone();
+        cluster.env.spawn(async move {
+            while !forgetful.kernel.pruned.borrow().contains(&ino) {
+                forgetful.env.sleep(Duration::from_micros(50)).await;
+            }
+            forgetful.client.forget(ino, 1);
+        });
+        b.unlink(Ino::ROOT, "f").await.unwrap();
+        cluster.env.sleep(Duration::from_millis(100)).await;
+        // One answer each for the directory and the file, which is asked for twice.
+        assert!(a.requests() - before <= 3, "{} messages", a.requests() - before);
+        let c = cluster.mount("c").await;
+        assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it went with its name");
+    });
+}
+
+#[test]
+fn a_name_that_is_replaced_all_the_time_is_found_and_opened_by_both_clients() {
+    for seed in 0..6 {
+        check(26 + seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            a.put("x", b"").await;
+            let over = Rc::new(Cell::new(false));
+            let readers: Vec<_> = [a.clone(), b.clone()]
+                .into_iter()
+                .map(|mount| {
+                    let over = over.clone();
+                    cluster.env.spawn_join(async move {
+                        mount.kernel.prunes.set(true);
+                        let mut count = 0;
+                        while !over.get() {
+                            let found = mount.client.lookup(&OTHER, Ino::ROOT, &name("x")).await;
+                            let ino = found.unwrap().expect("there is always one").attr.ino;
+                            let pause = mount.env.random_u64() % 3000;
+                            mount.env.sleep(Duration::from_micros(pause)).await;
+                            let opened = mount.client.open(&OTHER, ino, RDONLY).await;
+                            let handle = opened.expect("what was found opens").handle;
+                            mount.close(handle).await;
+                            mount.client.forget(ino, 1);
+                            count += 1;
+                        }
+                        count
+                    })
+                })
+                .collect();
+            for _ in 0..300 {
+                let (entry, opened) = a.create(Ino::ROOT, "new", WRONLY).await;
+                a.close(opened.handle).await;
+                let (new, x) = (name("new"), name("x"));
+                let place = |name| Place { dir: Ino::ROOT, name };
+                a.client.rename(&ROOT, place(&new), place(&x), 0).await.unwrap();
+                a.client.forget(entry.attr.ino, 1);
+                let pause = cluster.env.random_u64() % 1000;
+                cluster.env.sleep(Duration::from_micros(pause)).await;
+            }
+            over.set(true);
+            for reader in readers {
+                assert!(reader.await > 20);
+            }
+        });
+    }
+}
+
 #[test]
 fn who_opens_a_file_while_its_writer_removes_it_reads_all_of_it() {
     check(22, |cluster| async move {

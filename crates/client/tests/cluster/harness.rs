@@ -200,6 +200,10 @@ pub enum Told {
 pub struct TestKernel {
     env: Env,
     pub told: Rc<RefCell<Vec<Told>>>,
+    /// It drops unused names when it is asked to. Its inodes are forgotten by the test.
+    pub prunes: Cell<bool>,
+    /// Of which inodes it was asked that.
+    pub pruned: RefCell<Vec<Ino>>,
     /// Invalidations of pages wait while this is set.
     pub stuck: Rc<Cell<bool>>,
     /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
@@ -211,7 +215,8 @@ pub struct TestKernel {
 impl TestKernel {
     fn new(env: Env) -> TestKernel {
         let (told, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
-        TestKernel { env, told, stuck, locked, lanes: Rc::default() }
+        let (prunes, pruned) = (Cell::default(), RefCell::default());
+        TestKernel { env, told, prunes, pruned, stuck, locked, lanes: Rc::default() }
     }
 
     fn tell(&self, told: Told) -> LocalFuture<'static, ()> {
@@ -254,6 +259,13 @@ impl Kernel for TestKernel {
     }
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
         self.tell(Told::Stored(ino, offset + bytes.len() as u64))
+    }
+    fn prunes(&self) -> bool {
+        self.prunes.get()
+    }
+    fn prune(&self, ino: Ino) -> LocalFuture<'static, ()> {
+        self.pruned.borrow_mut().push(ino);
+        Box::pin(std::future::ready(()))
     }
 }
 

@@ -331,6 +331,18 @@ impl Cache {
         self.names.iter().map(|(at, dentry)| (*at, dentry.leads)).collect()
     }
 
+    /// Names that lead to an inode are dropped.
+    pub fn drop_names_of(&mut self, ino: Ino) {
+        self.names.retain(|_, dentry| dentry.leads != Some(ino));
+    }
+
+    /// Is it an inode that no name leads to, or into?
+    pub fn is_nameless(&self, ino: Ino) -> bool {
+        let named =
+            self.names.iter().any(|(at, dentry)| at.dir == ino || dentry.leads == Some(ino));
+        ino != Ino::ROOT && !named && self.nodes.contains_key(&ino)
+    }
+
     /// Inodes that no name leads to, or into.
     pub fn nameless(&self) -> Vec<Ino> {
         let named = |ino: Ino| {

@@ -27,10 +27,10 @@ use client::{Client, LocalFuture};
 use env::sync::{AsyncMutex, Permit, Semaphore};
 use env::{Env, NotifyLane};
 use fuse::abi::{
-    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_STORE, NotifyInvalInodeOut, NotifyStoreOut,
-    OutHeader, Reader,
+    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE, NotifyInvalInodeOut,
+    NotifyPruneOut, NotifyStoreOut, OutHeader, Reader,
 };
-use fuse::{Notified, Notifier};
+use fuse::{Knows, Notified, Notifier};
 use types::{Duration, Ino, Instant};
 
 use crate::call::At;
@@ -161,9 +161,10 @@ impl Caches {
         if self.caches() {
             self.0.cache.borrow_mut().mounted(client.root());
             *self.0.client.borrow_mut() = Some(client.clone());
-            let names = self.0.linux == Linux::New;
+            let new = self.0.linux == Linux::New;
+            let knows = Knows { inc_epoch: new, prune: new };
             let line = Rc::new(Line(Rc::downgrade(&self.0)));
-            self.0.notifier.attach(&self.0.env, line, names, client.root());
+            self.0.notifier.attach(&self.0.env, line, knows, client.root());
         }
     }
 
@@ -201,6 +202,10 @@ impl Caches {
         if let Some((store, bytes)) = stored(message) {
             return Some(self.store_told(Ino(store.nodeid), store.offset, bytes).await);
         }
+        if let Some(ino) = pruned(message) {
+            self.prune(ino);
+            return Some(true);
+        }
         let inval = inval_inode(message)?;
         let ino = Ino(inval.ino);
         if !self.0.cache.borrow_mut().void(ino) {
@@ -211,6 +216,30 @@ impl Caches {
             self.invalidate(ino, start, end).await;
         }
         Some(true)
+    }
+
+    /// Names of an inode that no process uses go, and the inode with them.
+    fn prune(&self, ino: Ino) {
+        if self.is_used(ino) || self.0.cache.borrow().kind(ino).is_none() {
+            return;
+        }
+        self.0.cache.borrow_mut().drop_names_of(ino);
+        let leads_in = self.0.cache.borrow().names().iter().any(|(at, _)| at.dir == ino);
+        if !leads_in {
+            self.forget(ino);
+        }
+    }
+
+    /// An inode that nothing uses is forgotten.
+    pub(crate) fn forget(&self, ino: Ino) {
+        let client = self.0.client.borrow().clone();
+        let lookups = self.0.cache.borrow_mut().forget(ino);
+        self.0.pages.borrow_mut().remove(&ino);
+        self.0.targets.borrow_mut().remove(&ino);
+        self.0.notifier.forgotten(ino);
+        if let Some(client) = client.filter(|_| lookups > 0) {
+            client.forget(ino, lookups);
+        }
     }
 
     async fn lock_with(&self, inos: &[Ino], permits: usize) -> Vec<Permit> {
@@ -283,9 +312,30 @@ impl Caches {
             *count -= 1;
             if *count == 0 {
                 used.remove(&ino);
+                drop(used);
+                self.is_left(ino);
             }
         }
     }
+
+    /// Nothing uses an inode any more: without a name the kernel forgets it.
+    fn is_left(&self, ino: Ino) {
+        if self.caches() && self.0.cache.borrow().is_nameless(ino) {
+            self.forget(ino);
+        }
+    }
+}
+
+/// The inode of which a notification wants unused names dropped.
+fn pruned(message: &[u8]) -> Option<Ino> {
+    let mut reader = Reader::new(message);
+    let header: OutHeader = reader.take()?;
+    if header.error != NOTIFY_PRUNE {
+        return None;
+    }
+    let prune: NotifyPruneOut = reader.take()?;
+    assert_eq!(prune.count, 1, "the product prunes one inode at a time");
+    message.last_chunk().map(|ino| Ino(u64::from_le_bytes(*ino)))
 }
 
 /// What a notification says of an inode, if it is one of these.

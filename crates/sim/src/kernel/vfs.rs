@@ -80,13 +80,20 @@ pub struct Vfs {
     dead: Rc<Cell<bool>>,
 }
 
+/// How long a client keeps at least what a lookup has found, whoever takes its names away.
+const FOUND_FOR: Duration = Duration::from_millis(900);
+
 struct Uses {
     caches: Caches,
     inos: RefCell<Vec<Ino>>,
+    /// What of this the client was asked for by name: when it had answered, and in which of its
+    /// sessions.
+    found: RefCell<Vec<(Ino, types::Instant, u64)>>,
 }
 
 impl Uses {
     fn end(&self) {
+        self.found.borrow_mut().clear();
         for ino in self.inos.take() {
             self.caches.leave_inode(ino);
         }
@@ -111,7 +118,8 @@ impl Vfs {
     }
 
     fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
-        let uses = Uses { caches: caches.clone(), inos: RefCell::default() };
+        let uses =
+            Uses { caches: caches.clone(), inos: RefCell::default(), found: RefCell::default() };
         Vfs { client, caches, pid, uses: Rc::new(uses), left: Rc::default(), dead: Rc::default() }
     }
 
@@ -319,6 +327,20 @@ impl Vfs {
         self.look(at, false).await
     }
 
+    /// Has this process just been told of the inode by name, in the operation at hand? Then the
+    /// client has it still, unless it has lost its session. A kernel that cannot be asked what it
+    /// uses is no help with that.
+    pub fn has_just_found(&self, ino: Ino) -> bool {
+        let (session, now) = (self.client.status().evictions, self.now());
+        let found = self.uses.found.borrow();
+        let directory = self.cache(|cache| cache.kind(ino)) == Some(FileKind::Directory);
+        self.caches.0.linux == Linux::New
+            && !directory
+            && found.iter().any(|&(of, at, in_session)| {
+                of == ino && in_session == session && now.since(at) < FOUND_FOR
+            })
+    }
+
     /// As [`Vfs::lookup`], under the directory's lock; `fresh`: whatever is known.
     ///
     /// # Errors
@@ -341,6 +363,8 @@ impl Vfs {
         let asked = self.woken(asked).await;
         match answer? {
             Ok(entry) => {
+                let session = self.client.status().evictions;
+                self.uses.found.borrow_mut().push((entry.attr.ino, self.now(), session));
                 let found = Some(self.take_in(at, &entry, asked).await);
                 Ok(Looked { found, blurred: false })
             }
@@ -877,11 +901,7 @@ impl Vfs {
             if self.caches.is_used(ino) {
                 continue;
             }
-            let lookups = self.cache(|cache| cache.forget(ino));
-            self.caches.0.pages.borrow_mut().remove(&ino);
-            self.caches.0.targets.borrow_mut().remove(&ino);
-            self.caches.0.notifier.forgotten(ino);
-            self.client.forget(ino, lookups);
+            self.caches.forget(ino);
         }
     }
 }

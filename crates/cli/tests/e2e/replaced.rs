@@ -1,0 +1,182 @@
+//! What applications meet where names and directories go while they are used: ENOENT, or the file
+//! that they found, and never ESTALE.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, XattrFlags};
+
+use crate::harness::{Cluster, Spec, eventually, pattern, redbud, success};
+
+/// How often a name is replaced in each test.
+const ROUNDS: usize = 400;
+/// What is replaced: a program, so that it can be run, too.
+const PROGRAM: &[u8] = b"#!/bin/true\n";
+
+fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
+    let mut cluster = Cluster::start(&Spec::default());
+    cluster.mount();
+    cluster.mount();
+    let (a, b) = (cluster.path(0), cluster.path(1));
+    (cluster, a, b)
+}
+
+/// Makes a whole program under `name`.
+fn put(path: &Path) {
+    let mut file = OpenOptions::new();
+    let mut file = file.write(true).create(true).truncate(true).mode(0o755).open(path).unwrap();
+    io::Write::write_all(&mut file, PROGRAM).unwrap();
+}
+
+fn opened(options: &OpenOptions, path: &Path) -> io::Result<()> {
+    options.open(path).map(drop)
+}
+
+fn read(options: &OpenOptions, path: &Path) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    options.open(path)?.read_to_end(&mut bytes)?;
+    assert!(bytes == PROGRAM || bytes.is_empty(), "{bytes:?}");
+    Ok(())
+}
+
+/// Finds a path and does something with what it found.
+type Use = fn(&Path) -> io::Result<()>;
+
+/// Everything that finds a name and then asks for what it found.
+fn uses() -> Vec<(&'static str, Use)> {
+    vec![
+        ("open", |path| read(OpenOptions::new().read(true), path)),
+        ("open to read and write", |path| read(OpenOptions::new().read(true).write(true), path)),
+        ("open to append", |path| opened(OpenOptions::new().append(true), path)),
+        ("stat", |path| fs::metadata(path).map(drop)),
+        ("access", |path| Ok(rustix::fs::access(path, rustix::fs::Access::READ_OK)?)),
+        ("getxattr", |path| match rustix::fs::getxattr(path, "user.x", &mut [0; 16]) {
+            Ok(_) | Err(rustix::io::Errno::NODATA) => Ok(()),
+            Err(error) => Err(error.into()),
+        }),
+        ("listxattr", |path| Ok(rustix::fs::listxattr(path, &mut [0; 64]).map(drop)?)),
+        ("setxattr", |path| Ok(rustix::fs::setxattr(path, "user.y", b"1", XattrFlags::empty())?)),
+        ("chmod", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o755))),
+        ("exec", |path| match Command::new(path).status() {
+            Ok(_) => Ok(()),
+            // Its writer has it open still, or it was just made and is empty.
+            Err(error) if [Some(26), Some(8)].contains(&error.raw_os_error()) => Ok(()),
+            Err(error) => Err(error),
+        }),
+        ("truncate", |path| OpenOptions::new().write(true).truncate(true).open(path).map(drop)),
+    ]
+}
+
+/// `change` runs [`ROUNDS`] times at one client while threads at both do everything with the name.
+/// None of these may fail but as `may_fail` says.
+fn used_while(change: fn(&Path, usize), may_fail: fn(&io::Error) -> bool) {
+    let (cluster, a, b) = two_mounts();
+    for (what, try_it) in uses() {
+        put(&a.join("x"));
+        let over = AtomicBool::new(false);
+        let use_at = |root: &Path| {
+            let (path, mut count) = (root.join("x"), 0u32);
+            while !over.load(Ordering::Relaxed) || count == 0 {
+                match try_it(&path) {
+                    Err(error) if !may_fail(&error) => {
+                        over.store(true, Ordering::Relaxed);
+                        panic!("{what} at {}, after {count}: {error}", path.display());
+                    }
+                    _ => count += 1,
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let users = [&a, &b].map(|root| scope.spawn(move || use_at(root)));
+            for round in 0..ROUNDS {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                change(&a, round);
+            }
+            over.store(true, Ordering::Relaxed);
+            users.into_iter().for_each(|user| user.join().unwrap());
+        });
+    }
+    cluster.finish();
+}
+
+#[test]
+fn who_uses_a_name_that_is_replaced_all_the_time_finds_one_file_or_the_other() {
+    let change = |root: &Path, round| {
+        let new = root.join(format!("new{}", round % 3));
+        put(&new);
+        fs::rename(new, root.join("x")).unwrap();
+    };
+    used_while(change, |_| false);
+}
+
+#[test]
+fn who_uses_a_name_that_is_removed_and_made_all_the_time_finds_it_or_does_not() {
+    let change = |root: &Path, _| {
+        fs::remove_file(root.join("x")).unwrap();
+        put(&root.join("x"));
+    };
+    used_while(change, |error| error.kind() == ErrorKind::NotFound);
+}
+
+fn path_descriptor(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+fn of_descriptor(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// How many files the server keeps that have no name.
+fn nameless(root: &Path) -> u64 {
+    let status = success(redbud().arg("status").arg(root).arg("--json"));
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let server = &status["filesystems"][0]["server"];
+    server["orphans"].as_u64().expect("a status tells how many there are")
+}
+
+#[test]
+fn a_path_descriptor_opens_its_file_as_long_as_it_lives_whichever_other_client_removed_it() {
+    let (cluster, a, b) = two_mounts();
+    let bytes = pattern(3, 300_000);
+    for (opener, remover) in [(&a, &b), (&b, &a)] {
+        fs::write(a.join("f"), &bytes).unwrap();
+        let fd = path_descriptor(&opener.join("f"));
+        fs::remove_file(remover.join("f")).unwrap();
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_nlink, 0);
+        // Longer than a client keeps what is only on its way to be opened.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(2500) {
+            assert!(fs::read(of_descriptor(&fd)).unwrap() == bytes);
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(nameless(&a), 1, "it is kept for the descriptor");
+        drop(fd);
+        eventually("what was removed is freed", || nameless(&a) == 0);
+    }
+    cluster.finish();
+}
+
+#[test]
+fn a_removed_file_that_another_client_has_only_looked_at_is_freed() {
+    let (cluster, a, b) = two_mounts();
+    for round in 0..20 {
+        let name = format!("f{round}");
+        fs::write(a.join(&name), pattern(round, 100_000)).unwrap();
+        assert!(fs::read(b.join(&name)).unwrap() == pattern(round, 100_000));
+        assert_eq!(fs::metadata(b.join(&name)).unwrap().nlink(), 1);
+    }
+    for round in 0..20 {
+        fs::remove_file(a.join(format!("f{round}"))).unwrap();
+    }
+    eventually("what was removed is freed", || nameless(&a) == 0);
+    cluster.finish();
+}
