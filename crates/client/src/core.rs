@@ -239,6 +239,23 @@ impl Core {
         if self.inodes.is_lost(ino) { Err(Fault::Stale) } else { Ok(()) }
     }
 
+    /// The failure of an operation on names of directory `dir`, as the kernel is told it. `Stale`
+    /// says that the directory is gone. One that the kernel knows, and whose making was not lost,
+    /// was removed: it has no names, as on one machine.
+    pub fn of_names(&self, dir: Ino, fault: Fault) -> Fault {
+        if self.is_removed(dir, fault) { Fault::NotFound } else { fault }
+    }
+
+    /// Does `fault`, which the server gave of this directory, say that it was removed? Then it is
+    /// known from now on.
+    pub fn is_removed(&self, dir: Ino, fault: Fault) -> bool {
+        if fault != Fault::Stale || self.inodes.is_lost(dir) {
+            return false;
+        }
+        let dir = self.inodes.get(dir).filter(|dir| dir.kind() == FileKind::Directory);
+        dir.inspect(|dir| dir.is_gone()).is_some()
+    }
+
     /// The inode, asked from the server if it is not known.
     pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
         self.stands(ino)?;

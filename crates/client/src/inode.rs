@@ -221,6 +221,11 @@ impl Inode {
         state.attr.kind == FileKind::Directory && state.attr.nlink == 0
     }
 
+    /// The server says that it is no more.
+    pub fn is_gone(&self) {
+        self.state.borrow_mut().attr.nlink = 0;
+    }
+
     /// May the kernel keep attributes that it is told now?
     pub fn attr_stays(&self) -> bool {
         let state = self.state.borrow();

@@ -459,15 +459,12 @@ impl State {
         }
     }
 
-    /// The answer `Stale` or `NotFound`, right where the directory is gone.
+    /// The answer that a name is not there, right where the directory is gone.
     fn dir_gone(&self, dir: Ino, outcome: &Outcome) -> Option<Step> {
         if self.names(dir).is_some() {
             return None;
         }
-        let fits = matches!(
-            outcome,
-            Outcome::Failed(Fault::Stale | Fault::NotFound) | Outcome::Found(None)
-        );
+        let fits = matches!(outcome, Outcome::Failed(Fault::NotFound) | Outcome::Found(None));
         Some(same_if(fits, || format!("directory {dir} is gone")))
     }
 
@@ -666,7 +663,7 @@ impl State {
     fn rename_errors(&self, from: At, to: At, flags: u32) -> Vec<Fault> {
         let mut errors = Vec::new();
         if self.names(from.dir).is_none() || self.names(to.dir).is_none() {
-            errors.extend([Fault::Stale, Fault::NotFound]);
+            errors.push(Fault::NotFound);
         }
         let (Some(moved), over) = (self.find(from), self.find(to)) else {
             errors.push(Fault::NotFound);

@@ -1,7 +1,7 @@
 //! What applications meet where names and directories go while they are used: ENOENT, or the file
 //! that they found, and never ESTALE.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -178,5 +178,65 @@ fn a_removed_file_that_another_client_has_only_looked_at_is_freed() {
         fs::remove_file(a.join(format!("f{round}"))).unwrap();
     }
     eventually("what was removed is freed", || nameless(&a) == 0);
+    cluster.finish();
+}
+
+#[test]
+fn a_directory_that_another_client_removed_is_empty_and_takes_no_names() {
+    let (cluster, a, b) = two_mounts();
+    fs::create_dir(a.join("d")).unwrap();
+    fs::write(a.join("f"), b"1").unwrap();
+    let dir = File::open(b.join("d")).unwrap();
+    let gone = path_descriptor(&b.join("d"));
+    fs::remove_dir(a.join("d")).unwrap();
+    let at = of_descriptor(&gone);
+    let names: Vec<_> = rustix::fs::Dir::read_from(&dir).unwrap().collect();
+    assert!(names.is_empty(), "{names:?}");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0);
+    let file = b.join("f");
+    let refused = [
+        ("lookup", fs::metadata(at.join("x")).err()),
+        ("create", File::create(at.join("x")).err()),
+        ("mkdir", fs::create_dir(at.join("x")).err()),
+        ("symlink", std::os::unix::fs::symlink("t", at.join("x")).err()),
+        ("link", fs::hard_link(&file, at.join("x")).err()),
+        ("rename into", fs::rename(&file, at.join("x")).err()),
+        ("rename out of", fs::rename(at.join("x"), &file).err()),
+        ("unlink", fs::remove_file(at.join("x")).err()),
+        ("rmdir", fs::remove_dir(at.join("x")).err()),
+    ];
+    for (what, error) in refused {
+        let error = error.unwrap_or_else(|| panic!("{what} in a removed directory"));
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: {error}");
+    }
+    assert_eq!(rustix::fs::fstat(&dir).unwrap().st_nlink, 0);
+    assert_eq!(fs::metadata(&file).unwrap().nlink(), 1);
+    drop((dir, gone));
+    cluster.finish();
+}
+
+#[test]
+fn two_clients_that_remove_one_tree_at_once_both_succeed() {
+    let (cluster, a, b) = two_mounts();
+    for round in 0..6 {
+        for dir in 0..20 {
+            let dir = a.join(format!("tree/d{dir}/x/y"));
+            fs::create_dir_all(&dir).unwrap();
+            for file in 0..20 {
+                fs::write(dir.join(format!("f{file}")), pattern(file, file as usize * 50)).unwrap();
+            }
+        }
+        let remove = |root: &Path| Command::new("rm").arg("-rf").arg(root.join("tree")).output();
+        let (one, two) = thread::scope(|scope| {
+            let one = scope.spawn(|| remove(&a).unwrap());
+            let two = remove(&b).unwrap();
+            (one.join().unwrap(), two)
+        });
+        for output in [one, two] {
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "round {round}: {text}");
+        }
+        assert!(!a.join("tree").exists() && !b.join("tree").exists());
+    }
     cluster.finish();
 }

@@ -77,7 +77,12 @@ impl Client {
         }
         let mut after = cookie.saturating_sub(DOTS);
         loop {
-            let Some((fetched, index)) = self.fetched(&dir, after, plus).await? else { break };
+            let part = match self.fetched(&dir, after, plus).await {
+                // Another client removed it: it is empty, as one that was removed here.
+                Err(fault) if core.is_removed(dir.inode.ino, fault) => break,
+                part => part?,
+            };
+            let Some((fetched, index)) = part else { break };
             let OpReply::Entries { entries, end, .. } = result(&fetched.reply, 0)? else {
                 return Err(Fault::Protocol);
             };

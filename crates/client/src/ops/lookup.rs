@@ -42,6 +42,9 @@ impl Client {
         while let Some(ended) = core.removal_of(dir, name) {
             ended.await;
         }
+        if core.inodes.get(dir).is_some_and(|dir| dir.is_removed_directory()) {
+            return Ok(Err(Duration::ZERO));
+        }
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && core.name_counts(dir.ino, name)
@@ -71,8 +74,10 @@ impl Client {
                 want_dir: WANT_DIR,
             };
             let reply = core.session.call(Call::one(caller, op)).await?;
-            let OpReply::Entry { entry, .. } = result(&reply, 0)? else {
-                return Err(Fault::Protocol);
+            let entry = match result(&reply, 0) {
+                Ok(OpReply::Entry { entry, .. }) => entry,
+                Ok(_) => return Err(Fault::Protocol),
+                Err(fault) => return Err(core.of_names(dir, fault)),
             };
             let Some(leased) = entry else {
                 return Ok(Err(core.told_name_ttl(dir, name, Known::Missing)));

@@ -81,8 +81,15 @@ impl Client {
             unnamed,
         };
         let reply = self.core.change(caller, op).await?;
-        let OpReply::Linked { leased, .. } = result(&reply, 0)? else {
-            return Err(Fault::Protocol);
+        let leased = match result(&reply, 0) {
+            Ok(OpReply::Linked { leased, .. }) => leased,
+            Ok(_) => return Err(Fault::Protocol),
+            // Which of the two is gone? Of the file the kernel may find another one under its name.
+            Err(Fault::Stale) => match self.core.fetch_attr(place.dir).await {
+                Err(fault) => return Err(self.core.of_names(place.dir, fault)),
+                Ok(_) => return Err(Fault::Stale),
+            },
+            Err(fault) => return Err(fault),
         };
         let inode = self.core.inodes.make(&leased.attr);
         inode.set_unnamed(false);
@@ -102,7 +109,8 @@ impl Client {
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
         let reply = self.core.change(caller, op).await?;
-        let &OpReply::Removed { ref attr, kept, .. } = result(&reply, 0)? else {
+        let removed = result(&reply, 0).map_err(|fault| self.core.of_names(place.dir, fault))?;
+        let &OpReply::Removed { ref attr, kept, .. } = removed else {
             return Err(Fault::Protocol);
         };
         match removal {
@@ -124,7 +132,7 @@ impl Client {
             self.core.lost_unmeant(meant, attr.ino).await;
         }
         self.core.untold(&reply).await;
-        result(&reply, 0).map(|_| ())
+        result(&reply, 0).map(|_| ()).map_err(|fault| self.core.of_names(place.dir, fault))
     }
 
     /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A name that is replaced
@@ -168,9 +176,13 @@ impl Client {
             self.core.commit_named(from).await?;
             sent = flags;
         };
-        let &OpReply::Renamed { ref moved, ref replaced, kept, ref whiteout, .. } =
-            result(&reply, 0)?
-        else {
+        // The server does not say which of the two directories was removed.
+        let lost = self.core.inodes.is_lost(from.dir) || self.core.inodes.is_lost(to.dir);
+        let renamed = result(&reply, 0).map_err(|fault| match fault {
+            Fault::Stale if !lost => Fault::NotFound,
+            fault => fault,
+        })?;
+        let &OpReply::Renamed { ref moved, ref replaced, kept, ref whiteout, .. } = renamed else {
             return Err(Fault::Protocol);
         };
         self.core.origins.note(moved.attr.ino, to.dir, to.name);
@@ -249,9 +261,8 @@ impl Core {
         let op =
             Op::Create { dir: InoRef::Is { ino: place.dir }, name: place.name.clone(), node, want };
         let reply = self.change(caller, op).await?;
-        let OpReply::Made { leased, .. } = result(&reply, 0)? else {
-            return Err(Fault::Protocol);
-        };
+        let made = result(&reply, 0).map_err(|fault| self.of_names(place.dir, fault))?;
+        let OpReply::Made { leased, .. } = made else { return Err(Fault::Protocol) };
         self.origins.note(leased.attr.ino, place.dir, place.name);
         let inode = self.inodes.make(&leased.attr);
         self.untold(&reply).await;

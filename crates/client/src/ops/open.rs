@@ -170,7 +170,7 @@ impl Client {
                 Ok((entry, opened))
             }
             Ok(_) => Err(Fault::Protocol),
-            Err(fault) => Err(fault),
+            Err(fault) => Err(core.of_names(place.dir, fault)),
         }
     }
 
@@ -191,9 +191,8 @@ impl Client {
             want: WANT_NEW,
         };
         let reply = core.change(caller, op).await?;
-        let OpReply::Made { leased, .. } = result(&reply, 0)? else {
-            return Err(Fault::Protocol);
-        };
+        let made = result(&reply, 0).map_err(|fault| core.of_names(dir, fault))?;
+        let OpReply::Made { leased, .. } = made else { return Err(Fault::Protocol) };
         let inode = core.inodes.make(&leased.attr);
         inode.set_unnamed(true);
         let opened = core.opened(&inode, flags);

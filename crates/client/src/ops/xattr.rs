@@ -53,9 +53,12 @@ impl Client {
         });
         let last = ops.len() - 1;
         let reply = core.session.call(Call::ops(&Caller::default(), ops)).await?;
-        match result(&reply, last)? {
-            OpReply::Bytes { bytes, .. } => Ok(bytes.0.clone()),
-            _ => Err(Fault::Protocol),
+        match result(&reply, last) {
+            Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
+            Ok(_) => Err(Fault::Protocol),
+            // The kernel asks for ACLs before it looks for a name.
+            Err(fault) if core.is_removed(ino, fault) => Err(Fault::NoAttribute),
+            Err(fault) => Err(fault),
         }
     }
 
@@ -119,9 +122,11 @@ impl Client {
         }
         let op = Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR };
         let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
-        match result(&reply, 0)? {
-            OpReply::Bytes { bytes, .. } => Ok(bytes.0.clone()),
-            _ => Err(Fault::Protocol),
+        match result(&reply, 0) {
+            Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
+            Ok(_) => Err(Fault::Protocol),
+            Err(fault) if core.is_removed(ino, fault) => Ok(Vec::new()),
+            Err(fault) => Err(fault),
         }
     }
 

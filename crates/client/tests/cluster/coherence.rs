@@ -253,6 +253,45 @@ fn a_name_that_is_replaced_all_the_time_is_found_and_opened_by_both_clients() {
 }
 
 #[test]
+fn a_directory_that_another_client_removed_has_no_names_and_takes_none() {
+    check(34, |cluster| async move {
+        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+        let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+        let file = a.put("f", b"x").await;
+        assert_eq!(b.ino("d").await, dir);
+        assert_eq!(b.ino("f").await, file);
+        let handle = b.client.opendir(dir).await.unwrap();
+        let place = |dir, name| Place { dir, name };
+        let (d, x, f) = (name("d"), name("x"), name("f"));
+        a.client.rmdir(&ROOT, place(Ino::ROOT, &d)).await.unwrap();
+        cluster.env.sleep(Duration::from_secs(5)).await;
+        let gone = Err(Fault::NotFound);
+        assert_eq!(b.client.rmdir(&ROOT, place(dir, &x)).await, gone);
+        assert_eq!(b.unlink(dir, "x").await, gone);
+        assert_eq!(b.mkdir(dir, "x").await.err(), Some(Fault::NotFound));
+        let created = b.client.create(&ROOT, place(dir, &x), 0o644, 0, WRONLY).await;
+        assert_eq!(created.err(), Some(Fault::NotFound));
+        let made = b.client.tmpfile(&ROOT, dir, 0o644, 0, WRONLY).await;
+        assert_eq!(made.err(), Some(Fault::NotFound));
+        let linked = b.client.link(&ROOT, file, place(dir, &x)).await;
+        assert_eq!(linked.err(), Some(Fault::NotFound));
+        for (from, to) in
+            [(place(dir, &x), place(Ino::ROOT, &f)), (place(Ino::ROOT, &f), place(dir, &x))]
+        {
+            assert_eq!(b.client.rename(&ROOT, from, to, 0).await, gone);
+        }
+        assert!(b.find(dir, "x").await.is_none());
+        assert_eq!(b.client.getattr(dir).await.unwrap().0.nlink, 0);
+        assert_eq!(b.client.listxattr(dir).await, Ok(Vec::new()));
+        let absent = b.client.getxattr(dir, b"system.posix_acl_access").await;
+        assert_eq!(absent, Err(Fault::NoAttribute));
+        assert!(b.client.readdir(handle, 0, 4096, true).await.unwrap().is_empty());
+        b.client.releasedir(handle);
+        assert_eq!(b.get("f").await, b"x");
+    });
+}
+
+#[test]
 fn who_opens_a_file_while_its_writer_removes_it_reads_all_of_it() {
     check(22, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
