@@ -38,6 +38,14 @@ fn dirent_bytes(name: &[u8], plus: bool) -> usize {
 impl Client {
     /// Opens a directory.
     pub async fn opendir(&self, ino: Ino) -> Result<Handle, Fault> {
+        self.or_as_last_known(ino, self.ask_to_open_dir(ino), |root| {
+            // `df` opens the mounted directory before it asks for space.
+            Some(Ok(self.core.handles.add_dir(root.clone(), self.core.session.losses())))
+        })
+        .await
+    }
+
+    async fn ask_to_open_dir(&self, ino: Ino) -> Result<Handle, Fault> {
         let core = &self.core;
         core.live().await?;
         let inode = core.inode(ino).await?;

@@ -45,6 +45,9 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
                 let (told, took) = timed(&cluster, a.client.statfs()).await;
                 assert_eq!(told, Ok(space));
                 assert!(took <= SILENCE, "{took:?}");
+                let (opened, took) = timed(&cluster, a.client.opendir(Ino::ROOT)).await;
+                a.client.releasedir(opened.unwrap());
+                assert!(took <= SILENCE, "{took:?}");
                 let (names, _) = timed(&cluster, a.client.listxattr(Ino::ROOT)).await;
                 assert_eq!(names, Ok(Vec::new()));
                 let acl = a.client.getxattr(Ino::ROOT, b"system.posix_acl_access");
