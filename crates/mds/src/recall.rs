@@ -6,6 +6,7 @@
 //! - a client that is waited for and has been silent for a lease is evicted; one that
 //!   is known to be dead at once.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use types::{ClientId, Duration, Ino, Rights};
@@ -20,6 +21,28 @@ use crate::session::Session;
 /// How often a waiter looks whether the one it waits for has died.
 pub const LOOK: Duration = Duration::from_millis(500);
 
+/// Hand-overs of rights on content from some clients to another one, since the server's start.
+#[derive(Default)]
+pub struct HandOvers {
+    count: Cell<u64>,
+    waited: Cell<Duration>,
+    longest: Cell<Duration>,
+}
+
+impl HandOvers {
+    /// One has ended for which a client waited so long.
+    fn note(&self, waited: Duration) {
+        self.count.set(self.count.get() + 1);
+        self.waited.set(self.waited.get() + waited);
+        self.longest.set(self.longest.get().max(waited));
+    }
+
+    /// How many there were, how long clients waited for all of them together, and for one at most.
+    pub fn counts(&self) -> (u64, Duration, Duration) {
+        (self.count.get(), self.waited.get(), self.longest.get())
+    }
+}
+
 /// Takes the gates of `needs`, asks every other client for the rights, and waits until they are given up,
 /// or the `waiter`'s own session is over.
 pub async fn recall(
@@ -28,6 +51,8 @@ pub async fn recall(
     needs: &[Need],
     waiter: Option<&Session>,
 ) -> Held {
+    let asked = server.env.now();
+    let mut hands_over = false;
     let gates = server.gates.enter(needs.iter().map(|need| need.ino).collect()).await;
     for need in needs.iter().filter(|need| !need.take.is_empty()) {
         let mut leases = server.leases.borrow_mut();
@@ -51,8 +76,13 @@ pub async fn recall(
             }
         }
         if awaited.is_empty() || waiter.is_some_and(Session::is_over) {
+            if hands_over {
+                server.hand_overs.note(server.env.now().since(asked));
+            }
             return gates;
         }
+        let content = Rights::WHOLE | Rights::DATA_P;
+        hands_over |= needs.iter().any(|need| need.take.intersects(content) || need.part.is_some());
         if !told && server.env.now().since(begun) > server.config.lease {
             told = true;
             let inos = needs.iter().map(|need| need.ino).collect();

@@ -27,6 +27,7 @@ use crate::freer::Freer;
 use crate::gate::Gates;
 use crate::grace::Grace;
 use crate::recall;
+use crate::recall::HandOvers;
 use crate::recent::Recent;
 use crate::scrub::Scrubber;
 use crate::session::{Session, State};
@@ -112,6 +113,8 @@ pub struct Server {
     pub grace: Grace,
     /// What clients may be told of that they do not know.
     pub unheard: Unheard,
+    /// Hand-overs of rights on content.
+    pub hand_overs: HandOvers,
     /// A right was given up, or a session ended.
     pub lease_events: Notify,
     /// Blocks may have become free.
@@ -147,6 +150,7 @@ impl Server {
             identity,
             address: RefCell::default(),
             contention: RefCell::default(),
+            hand_overs: HandOvers::default(),
             crowd: Crowd::default(),
             locks: RefCell::default(),
             turns: Turns::default(),

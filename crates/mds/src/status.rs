@@ -97,6 +97,12 @@ pub struct Status {
     pub locks: u64,
     /// Gates that someone waits at.
     pub gates: u64,
+    /// Hand-overs of rights on content between clients.
+    pub hand_overs: u64,
+    /// How long clients waited for all of them together, in milliseconds.
+    pub hand_over_wait_ms: u64,
+    /// And for one at most.
+    pub hand_over_longest_ms: u64,
     /// Nameless inodes that are open.
     pub orphans: u64,
     /// Nameless inodes being freed.
@@ -172,6 +178,7 @@ pub async fn collect(server: &Server) -> Status {
     let (orphans, freeing) = server.freer.counts();
     let features = server.mfs.superblock().features;
     let pags = pags(server).await;
+    let (hand_overs, waited, longest) = server.hand_overs.counts();
     Status {
         fs_name: server.identity.name.clone(),
         fs_uuid: server.identity.uuid.to_string(),
@@ -184,6 +191,9 @@ pub async fn collect(server: &Server) -> Status {
         leases: server.leases.borrow().len() as u64,
         locks: server.locks.borrow().len() as u64,
         gates: server.gates.len() as u64,
+        hand_overs,
+        hand_over_wait_ms: waited.as_millis() as u64,
+        hand_over_longest_ms: longest.as_millis() as u64,
         orphans: orphans as u64,
         freeing: freeing as u64,
         last_committed: server.mfs.last_committed().to_string(),
@@ -268,6 +278,9 @@ impl Status {
         out.number("leases", self.leases);
         out.number("locks", self.locks);
         out.number("gates", self.gates);
+        out.number("hand_overs", self.hand_overs);
+        out.number("hand_over_wait_ms", self.hand_over_wait_ms);
+        out.number("hand_over_longest_ms", self.hand_over_longest_ms);
         out.number("orphans", self.orphans);
         out.number("freeing", self.freeing);
         out.text("last_committed", &self.last_committed);

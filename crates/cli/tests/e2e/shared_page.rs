@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::coherence::two_mounts;
-use crate::harness::Busy;
+use crate::harness::{Busy, redbud, success};
 
 /// How long each test keeps its processes busy.
 const WHILE: Duration = Duration::from_secs(4);
@@ -103,6 +103,11 @@ fn writers_of_one_page_on_two_clients_both_get_on() {
         let (most, least) = (one.0.max(other.0), one.0.min(other.0));
         assert!(most < 20 * least, "{} and {} turns", one.0, other.0);
     }
+    let status = success(redbud().args(["status", "--json"]).arg(&a));
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let server = &status["filesystems"][0]["server"];
+    assert!(server["hand_overs"].as_u64() > Some(10), "{server}");
+    assert!(server["hand_over_longest_ms"].as_u64() < Some(1000), "{server}");
     cluster.finish();
 }
 
