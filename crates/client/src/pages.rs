@@ -45,7 +45,7 @@ pub(crate) struct KernelPages {
     /// Recalls that are telling the kernel of the inode.
     recalls: Cell<u32>,
     /// Bytes that are being stored into its pages, and openings by which pages may be written that are under way.
-    storing: Cell<u32>,
+    storing: RefCell<Vec<Bytes>>,
     opening: Cell<u32>,
     next: Cell<u64>,
     /// What WRITEs put in whose pages are not yet known to hold it.
@@ -67,7 +67,7 @@ impl KernelPages {
             refilled: RefCell::default(),
             disturbed: Cell::default(),
             recalls: Cell::new(0),
-            storing: Cell::new(0),
+            storing: RefCell::default(),
             opening: Cell::new(0),
             next: Cell::new(0),
             overwrites: RefCell::default(),
@@ -129,13 +129,19 @@ impl KernelPages {
         now < self.disturbed.get().max(self.drops_until.get())
     }
 
-    /// Bytes are stored into the kernel's pages until the guard is dropped. `None`: the file is being opened so that
+    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: the file is being opened so that
     /// processes may write into its pages.
-    pub fn store(self: &Rc<Self>) -> Option<Storing> {
+    pub fn store(self: &Rc<Self>, range: Bytes) -> Option<Storing> {
         (self.opening.get() == 0).then(|| {
-            self.storing.set(self.storing.get() + 1);
-            Storing(self.clone())
+            let range = pages_touched(range);
+            self.storing.borrow_mut().push(range);
+            Storing(self.clone(), range)
         })
+    }
+
+    /// May something that is being stored wait for a page that a request on `range` has locked?
+    pub fn is_stored_into(&self, range: Bytes) -> bool {
+        self.storing.borrow().iter().any(|&storing| overlap(storing, pages_touched(range)))
     }
 
     /// The file is being opened so that processes may write into its pages, until the guard is dropped. Ends when
@@ -145,7 +151,7 @@ impl KernelPages {
         let opening = Opening(self.clone());
         loop {
             let ended = self.ended.notified();
-            if self.storing.get() == 0 {
+            if self.storing.borrow().is_empty() {
                 return opening;
             }
             ended.await;
@@ -232,11 +238,14 @@ impl Drop for Recalling {
 }
 
 /// See [`KernelPages::store`].
-pub(crate) struct Storing(Rc<KernelPages>);
+pub(crate) struct Storing(Rc<KernelPages>, Bytes);
 
 impl Drop for Storing {
     fn drop(&mut self) {
-        self.0.storing.set(self.0.storing.get() - 1);
+        let mut storing = self.0.storing.borrow_mut();
+        let at = storing.iter().position(|range| *range == self.1);
+        at.map(|at| storing.swap_remove(at));
+        drop(storing);
         self.0.ended.notify_all();
     }
 }

@@ -13,8 +13,8 @@
 //!   invalidation leaves out the pages of waiting READs: these are locked and not up to date. Pages that a
 //!   READ that is served fills, and those that a WRITE covers, are noted: they may have come after an
 //!   invalidation passed there. A WRITE into a part of a page never makes it up to date, so it is not noted;
-//! - an invalidation that waits for a locked page has the waiting requests on its range served, and no others:
-//!   so the rounds of a drain end, however busy the file is;
+//! - an invalidation that waits for a locked page has the waiting requests on its range served, and no others
+//!   (but READs of a page that is being stored into): so the rounds of a drain end, however busy the file is;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
 //!   page-filling READs need is held as long as there is something to invalidate;
 //! - what the kernel writes back of pages from before a loss is refused; a page that it has had filled since was
@@ -38,7 +38,7 @@ use crate::api::Caller;
 use crate::core::Core;
 use crate::data::File;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
-use crate::pages::KernelPages;
+use crate::pages::{KernelPages, Storing};
 use crate::ranges::{append, overlap, pages_covered, pages_touched, subtract};
 use crate::rpc::{Call, result};
 
@@ -343,7 +343,8 @@ impl Content {
     fn is_passing(&self, service: Service, range: (u64, u64)) -> bool {
         let drain = self.drain.borrow();
         let Some(drain) = drain.as_ref().filter(|_| service.fills_pages()) else { return false };
-        drain.passing.iter().any(|&passing| overlap(passing, pages_touched(range)))
+        self.pages.is_stored_into(range)
+            || drain.passing.iter().any(|&passing| overlap(passing, pages_touched(range)))
     }
 
     fn use_whole(self: &Rc<Self>, now: Instant) -> Use {
@@ -401,6 +402,19 @@ impl Content {
     pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let parked: Vec<_> = self.parked.borrow().values().copied().collect();
         subtract(ranges, &parked)
+    }
+
+    /// The kernel's pages of `range` are being stored into, which may wait for a READ that has one locked: it is served,
+    /// also while the right drains.
+    pub fn store(&self, range: (u64, u64)) -> Option<Storing> {
+        let storing = self.pages.store(range);
+        self.changed.notify_all();
+        storing
+    }
+
+    /// Bytes were stored into the kernel's pages of `range`: an invalidation may have passed there before.
+    pub fn stored(&self, range: (u64, u64)) {
+        self.note(Service::PageRead, range);
     }
 
     /// Notes what pages a request makes up to date that is being served.

@@ -1,5 +1,6 @@
 //! Reading, writing, and making durable.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
@@ -343,18 +344,28 @@ impl Core {
         let in_use =
             self.use_data(inode, Rights::DATA_S, Service::PageRead, (last, last + 1)).await?;
         let data = in_use.file().read(last, 1).await?.to_vec();
-        let Some(storing) = content.pages.store().filter(|_| !inode.has_buffered_writer()) else {
-            return Ok(());
-        };
-        let (kernel, ino, size) = (self.kernel.clone(), inode.ino, in_use.file().size());
-        if data.len() != 1 || size != last + 1 {
+        let (size, range) = (in_use.file().size(), (last, last + 1));
+        if data.len() != 1 || size != range.1 {
             return Ok(());
         }
+        let Some(storing) = content.store(range).filter(|_| !inode.has_buffered_writer()) else {
+            return Ok(());
+        };
+        let (core, file, late) = (self.me.clone(), inode.clone(), Rc::new(Cell::new(false)));
+        let (kernel, is_late) = (self.kernel.clone(), late.clone());
         let mut stored = self.env.spawn_join(async move {
-            kernel.store(ino, last, &data).await;
-            drop((storing, in_use));
+            kernel.store(file.ino, last, &data).await;
+            drop(storing);
+            // What was stored without the right may be old.
+            if is_late.get()
+                && let Some(core) = core.upgrade()
+            {
+                core.void_pages(&file, range).await;
+            }
         });
-        self.env.timeout(DROP_WITHIN, &mut stored).await;
+        late.set(self.env.timeout(DROP_WITHIN, &mut stored).await.is_none());
+        content.stored(range);
+        drop(in_use);
         Ok(())
     }
 
