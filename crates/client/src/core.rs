@@ -547,8 +547,16 @@ impl Core {
                 if in_parts && !matches!(op, Op::GetAttr { .. }) {
                     inode.told_without_data();
                 }
-                if matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. }) {
-                    inode.forget_xattrs();
+                match op {
+                    Op::SetXattr { name, .. } => {
+                        inode.forget_xattrs();
+                        self.changed_xattr(inode.ino, &name.0, true);
+                    }
+                    Op::RemoveXattr { name, .. } => {
+                        inode.forget_xattrs();
+                        self.changed_xattr(inode.ino, &name.0, false);
+                    }
+                    _ => {}
                 }
             }
             (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
@@ -562,6 +570,20 @@ impl Core {
             }
             _ => {}
         }
+    }
+
+    /// This client set or removed an extended attribute: what is told of the mounted directory while the server
+    /// is away goes by that.
+    fn changed_xattr(&self, ino: Ino, name: &[u8], set: bool) {
+        let mut known = self.root_xattrs.borrow_mut();
+        let Some(names) = known.as_mut().filter(|_| ino == self.root.get()) else { return };
+        let others = names.split_inclusive(|byte| *byte == 0).filter(|n| n[..n.len() - 1] != *name);
+        let mut changed = others.flatten().copied().collect::<Vec<u8>>();
+        if set {
+            changed.extend_from_slice(name);
+            changed.push(0);
+        }
+        *names = changed;
     }
 
     /// What a reply tells of `security.capability` to who may write the file.

@@ -19,10 +19,17 @@ const LAYOUT: &[u8] = b"user.redbud.layout";
 /// How the names of attributes begin that a file may have.
 const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
+/// How names of attributes begin for which `ls -l` asks of every entry.
+const ASKED_BY_LS: [&[u8]; 2] = [b"security.", b"system.posix_acl_"];
+
 impl Client {
     /// An extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
         self.or_as_last_known(ino, self.ask_xattr(ino, name), |_| {
+            // Of others an application may rely on what has been changed meanwhile.
+            if !ASKED_BY_LS.iter().any(|prefix| name.starts_with(prefix)) {
+                return None;
+            }
             let names = self.core.root_xattrs.borrow();
             let known = Xattrs::Names(names.as_deref()?.into());
             is_absent(&known, name).then_some(Err(Fault::NoAttribute))

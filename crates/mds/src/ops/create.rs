@@ -82,7 +82,7 @@ pub fn whiteout(
     let ino = txn.create(dir, name, &plan.inode(cx, &node), given.map(|attr| attr.ino))?;
     plan.store_acls(txn, ino)?;
     let attr = cx.attr(txn, ino)?;
-    cx.want(&attr, Rights::ATTR);
+    cx.want(&attr, Rights::ATTR | Rights::OPEN);
     cx.effects.changes.push(Unit::Attr(ino));
     Ok(attr)
 }
