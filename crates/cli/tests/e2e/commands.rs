@@ -67,7 +67,7 @@ fn what_local_makes_has_small_files_beside_their_inodes_unless_told_otherwise() 
     for (options, inline) in [(&[][..], true), (&["--inline-data", "off"], false)] {
         let scratch = Scratch::new();
         let (code, said) = run(local(&scratch).args(options).args(["--exec", &command]));
-        assert!(code == 0 && said.contains("inline 2 bytes") == inline, "{said}");
+        assert!(code == 0 && said.contains("2 bytes, inline") == inline, "{said}");
     }
 }
 

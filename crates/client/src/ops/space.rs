@@ -27,8 +27,19 @@ pub(crate) struct KnownSpace {
 
 impl Client {
     /// Space. This client's own changes count at once, those of others after [`FRESH`] at the latest; what other
-    /// clients keep for what they will write counts as taken.
+    /// clients keep for what they will write counts as taken. While the server is silent: as it was last known.
     pub async fn statfs(&self) -> Result<Statfs, Fault> {
+        let session = &self.core.session;
+        if let Some(told) = session.unless_silent(self.current_statfs()).await {
+            return told;
+        }
+        match self.core.statfs.get() {
+            Some(known) => Ok(self.with_pool(known.statfs)),
+            None => self.current_statfs().await,
+        }
+    }
+
+    async fn current_statfs(&self) -> Result<Statfs, Fault> {
         let core = &self.core;
         let data = core.data();
         data.commit_unmapped(PENDING).await;
@@ -40,10 +51,15 @@ impl Client {
             tries -= 1;
             // What the server gives to the pool is free no more there, and not yet free here.
             if data.pool_moves() == moves && data.is_pool_at_rest() || tries == 0 {
-                let free = statfs.blocks_free.saturating_add(data.unused_blocks());
-                return Ok(Statfs { blocks_free: free.min(statfs.blocks), ..statfs });
+                return Ok(self.with_pool(statfs));
             }
         }
+    }
+
+    /// What lies unused in this client's pool is free for its processes.
+    fn with_pool(&self, statfs: Statfs) -> Statfs {
+        let free = statfs.blocks_free.saturating_add(self.core.data().unused_blocks());
+        Statfs { blocks_free: free.min(statfs.blocks), ..statfs }
     }
 
     /// Space as the server has it: what is in pools is not free.
@@ -56,15 +72,8 @@ impl Client {
         {
             return Ok(known.statfs);
         }
-        let asked = Call::one(&Caller::default(), Op::Statfs {});
-        match core.session.unless_silent(core.session.call(asked.clone())).await {
-            Some(reply) => core.keep_statfs(&*reply?, changes),
-            // The server is away: as it was last known.
-            None => match core.statfs.get() {
-                Some(known) => Ok(known.statfs),
-                None => core.keep_statfs(&*core.session.call(asked).await?, changes),
-            },
-        }
+        let reply = core.session.call(Call::one(&Caller::default(), Op::Statfs {})).await?;
+        core.keep_statfs(&reply, changes)
     }
 
     /// Everything of this client is durable when it ends.
