@@ -232,7 +232,10 @@ fn an_idle_mount_whose_server_is_away_stops_no_df_and_ends_when_asked() {
         cluster.mount();
     }
     let root = cluster.root();
-    fs::write(root.join("file"), b"content").unwrap();
+    let mut file = fs::File::create(root.join("file")).unwrap();
+    file.write_all(b"content").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
     // Nobody has asked the others for anything.
     cluster.kill_server();
     // Until no lease is good.
