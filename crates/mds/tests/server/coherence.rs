@@ -141,6 +141,7 @@ fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
         assert_eq!(b.find(ROOT, "f", A, A).await.0.unwrap().rights, A);
         b.stubborn();
+        c.stubborn();
         let remover = a.clone();
         let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) };
         let removed = bed.env.spawn_join(async move { remover.call(unlink).await });
