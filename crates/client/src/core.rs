@@ -20,7 +20,7 @@ use types::{
     Name, Part, Rights, planted,
 };
 
-use crate::api::{Caller, ClientConfig, Entry, Kernel};
+use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
 use crate::data::DataContext;
 use crate::early::Early;
 use crate::handles::Handles;
@@ -29,7 +29,6 @@ use crate::linger::{Finds, Lingering};
 use crate::locks::Locks;
 use crate::names::Known;
 use crate::ops::open::WANT_NEW;
-use crate::ops::space::KnownSpace;
 use crate::origins::Origins;
 use crate::rpc::{Call, Events, Session, Undone, result};
 use crate::uses::Content;
@@ -91,7 +90,7 @@ pub(crate) struct Core {
     /// Number of the request whose reply is being absorbed.
     absorbing: Cell<u64>,
     /// Space as told last.
-    pub statfs: Cell<Option<KnownSpace>>,
+    pub statfs: Cell<Option<Statfs>>,
     /// Names of the extended attributes of the mounted directory, as told last.
     pub root_xattrs: RefCell<Option<Vec<u8>>>,
     closed_contents: RefCell<VecDeque<Rc<Inode>>>,

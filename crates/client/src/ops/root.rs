@@ -19,10 +19,9 @@ impl Client {
     /// Learns what is told of the mounted directory if the server is away. Without it there is just less to tell.
     pub(crate) async fn look_at_root(&self) {
         let ino = InoRef::Is { ino: self.root() };
-        let changes = self.core.session.changes();
         let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
         if let Ok(reply) = self.core.session.call(Call::ops(&Caller::default(), ops)).await {
-            let _ = self.core.keep_statfs(&reply, changes);
+            let _ = self.core.keep_statfs(&reply);
         }
     }
 

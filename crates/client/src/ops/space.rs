@@ -1,40 +1,28 @@
 //! Space, and making everything durable.
 
 use proto::mds::{Op, OpReply, Reply};
-use types::{Duration, Fault, Instant};
+use types::{Duration, Fault};
 
 use crate::api::{Caller, Statfs};
 use crate::client::Client;
 use crate::core::Core;
 use crate::rpc::{Call, result};
 
-/// How long an answer about space is good enough.
-const FRESH: Duration = Duration::from_millis(500);
 /// How long is waited for what is under way and changes the numbers.
 const PENDING: Duration = Duration::from_millis(500);
 /// How often is asked while blocks come from the server or go back to it.
 const TRIES: u32 = 4;
 
-/// Space as the server told it.
-#[derive(Clone, Copy)]
-pub(crate) struct KnownSpace {
-    /// Until when it is good enough.
-    until: Instant,
-    /// This client's changes before that.
-    changes: u64,
-    statfs: Statfs,
-}
-
 impl Client {
-    /// Space. This client's own changes count at once, those of others after [`FRESH`] at the latest; what other
-    /// clients keep for what they will write counts as taken. While the server is silent: as it was last known.
+    /// Space as it is now; what other clients keep for what they will write counts as taken.
+    /// While the server is silent: as it was last known.
     pub async fn statfs(&self) -> Result<Statfs, Fault> {
         let session = &self.core.session;
         if let Some(told) = session.unless_silent(self.current_statfs()).await {
             return told;
         }
         match self.core.statfs.get() {
-            Some(known) => Ok(self.with_pool(known.statfs)),
+            Some(known) => Ok(self.with_pool(known)),
             None => self.current_statfs().await,
         }
     }
@@ -64,16 +52,9 @@ impl Client {
 
     /// Space as the server has it: what is in pools is not free.
     async fn statfs_of_server(&self) -> Result<Statfs, Fault> {
-        let core = &self.core;
-        let (now, changes) = (core.env.now(), core.session.changes());
-        if let Some(known) = core.statfs.get()
-            && now < known.until
-            && changes == known.changes
-        {
-            return Ok(known.statfs);
-        }
-        let reply = core.session.call(Call::one(&Caller::default(), Op::Statfs {})).await?;
-        core.keep_statfs(&reply, changes)
+        let asked = Call::one(&Caller::default(), Op::Statfs {});
+        let reply = self.core.session.call(asked).await?;
+        self.core.keep_statfs(&reply)
     }
 
     /// Everything of this client is durable when it ends.
@@ -85,9 +66,9 @@ impl Client {
 }
 
 impl Core {
-    /// Keeps what the first operation of a request, which asked for space, was told. `changes`: the session's
-    /// count before that.
-    pub(super) fn keep_statfs(&self, reply: &Reply, changes: u64) -> Result<Statfs, Fault> {
+    /// Keeps what the first operation of a request, which asked for space, was told: it is told again while the
+    /// server is silent.
+    pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<Statfs, Fault> {
         let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
         let statfs = Statfs {
             blocks: statfs.blocks,
@@ -95,7 +76,7 @@ impl Core {
             inodes: statfs.inodes.saturating_add(statfs.inodes_free),
             inodes_free: statfs.inodes_free,
         };
-        self.statfs.set(Some(KnownSpace { until: self.env.now() + FRESH, changes, statfs }));
+        self.statfs.set(Some(statfs));
         Ok(statfs)
     }
 }

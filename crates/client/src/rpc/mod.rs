@@ -199,7 +199,6 @@ pub(crate) struct Session {
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
     sync_forced: Cell<bool>,
-    changes: Cell<u64>,
     /// A goodbye was said: a connection that ends now is the last.
     leaving: Cell<bool>,
     /// When it was first asked whether what is left waits in vain.
@@ -246,17 +245,6 @@ impl Session {
     /// Number of the next request.
     pub fn order(&self) -> u64 {
         self.state.borrow().requests
-    }
-
-    /// Rises whenever something that may change what space there is is asked for, or answered.
-    pub fn changes(&self) -> u64 {
-        self.changes.get()
-    }
-
-    fn count_changes(&self, ops: &[Op]) {
-        if ops.iter().any(changes_space) {
-            self.changes.set(self.changes.get() + 1);
-        }
     }
 
     /// Rises whenever changes that were answered, and not known to be durable, are lost with the session.
@@ -319,7 +307,6 @@ impl Session {
             return Err(Fault::Unreachable);
         }
         let ticket = state.slots.take(call.class).ok_or(Fault::Overloaded)?;
-        self.count_changes(&call.ops);
         let request = Request {
             slot: ticket.slot,
             seq: ticket.seq,
@@ -375,7 +362,6 @@ impl Session {
             return;
         }
         let Some(pending) = state.pending.remove(&reply.slot) else { return };
-        self.count_changes(&pending.request.ops);
         state.extend_lease(pending.sent);
         state.seen = state.seen.max(reply.transno);
         self.committed(&mut state, reply.last_committed);
@@ -675,7 +661,6 @@ impl Session {
             changed: Notify::new(),
             events: OnceCell::new(),
             sync_forced: Cell::new(false),
-            changes: Cell::new(0),
             leaving: Cell::new(false),
             ending: Cell::new(None),
             callers: callers::Callers::default(),
@@ -716,10 +701,4 @@ fn only_asks(op: &Op) -> bool {
             | Op::Statfs {}
             | Op::TestLock { .. }
     )
-}
-
-/// May the operation change what space there is?
-fn changes_space(op: &Op) -> bool {
-    let asks = only_asks(op) || matches!(op, Op::Renew {} | Op::Sync {});
-    !asks && !matches!(op, Op::Lock { .. } | Op::Unlock { .. } | Op::CancelLock { .. })
 }
