@@ -12,7 +12,8 @@
 //!   between the answers to the WRITE before and to this one;
 //! - what a mapping stored into a page that lacks a WRITE is written back without the bytes of
 //!   that WRITE, which are newer;
-//! - a WRITE is put in only when no write-back of the same bytes is in service that began before.
+//! - a WRITE is put in only when no write-back of the same bytes is in service that began before;
+//! - a byte is stored into the kernel's pages only while nothing changes it, and the size it ends with.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ pub(crate) struct KernelPages {
     storing: RefCell<Vec<Bytes>>,
     opening: Cell<u32>,
     next: Cell<u64>,
+    /// What this client is changing of the content.
+    changes: RefCell<Vec<Bytes>>,
     /// What WRITEs put in whose pages are not yet known to hold it.
     overwrites: RefCell<BTreeMap<u64, Bytes>>,
     /// What the kernel is writing back.
@@ -70,6 +73,7 @@ impl KernelPages {
             storing: RefCell::default(),
             opening: Cell::new(0),
             next: Cell::new(0),
+            changes: RefCell::default(),
             overwrites: RefCell::default(),
             write_backs: RefCell::default(),
             ended: Notify::new(),
@@ -129,14 +133,29 @@ impl KernelPages {
         now < self.disturbed.get().max(self.drops_until.get())
     }
 
-    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: the file is being opened so that
-    /// processes may write into its pages.
+    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: this client is changing it, or the
+    /// file is being opened so that processes may write into its pages.
     pub fn store(self: &Rc<Self>, range: Bytes) -> Option<Storing> {
-        (self.opening.get() == 0).then(|| {
+        let changing = self.changes.borrow().iter().any(|&change| overlap(change, range));
+        (self.opening.get() == 0 && !changing).then(|| {
             let range = pages_touched(range);
             self.storing.borrow_mut().push(range);
             Storing(self.clone(), range)
         })
+    }
+
+    /// This client changes `range`, until the guard is dropped. Ends when nothing of it is being stored into the
+    /// kernel's pages.
+    pub async fn change(self: &Rc<Self>, range: Bytes) -> Changing {
+        self.changes.borrow_mut().push(range);
+        let changing = Changing(self.clone(), range);
+        loop {
+            let ended = self.ended.notified();
+            if !self.storing.borrow().iter().any(|&storing| overlap(storing, range)) {
+                return changing;
+            }
+            ended.await;
+        }
     }
 
     /// May something that is being stored wait for a page that a request on `range` has locked?
@@ -242,12 +261,25 @@ pub(crate) struct Storing(Rc<KernelPages>, Bytes);
 
 impl Drop for Storing {
     fn drop(&mut self) {
-        let mut storing = self.0.storing.borrow_mut();
-        let at = storing.iter().position(|range| *range == self.1);
-        at.map(|at| storing.swap_remove(at));
-        drop(storing);
+        remove(&self.0.storing, self.1);
         self.0.ended.notify_all();
     }
+}
+
+/// See [`KernelPages::change`].
+pub(crate) struct Changing(Rc<KernelPages>, Bytes);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        remove(&self.0.changes, self.1);
+    }
+}
+
+/// Takes one `range` out of `ranges`.
+fn remove(ranges: &RefCell<Vec<Bytes>>, range: Bytes) {
+    let mut ranges = ranges.borrow_mut();
+    let at = ranges.iter().position(|other| *other == range);
+    at.map(|at| ranges.swap_remove(at));
 }
 
 /// See [`KernelPages::open_to_write`].
@@ -286,9 +318,20 @@ impl Drop for WriteBack {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     const NOW: Instant = Instant(5_000_000_000);
+
+    /// What the future gives, if it need not wait.
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
 
     fn pages() -> Rc<KernelPages> {
         Rc::new(KernelPages::new(0))
@@ -335,6 +378,22 @@ mod tests {
         pages.size_told(200, NOW + Duration::from_secs(3));
         pages.read((0, 100), NOW + Duration::from_secs(3));
         assert_eq!(pages.lacking((0, 1)), [], "the kernel had that size");
+    }
+
+    #[test]
+    fn nothing_is_stored_that_is_being_changed_or_may_be_written_through_pages() {
+        let pages = pages();
+        let change = now(pages.change((4000, u64::MAX))).expect("nothing is stored");
+        assert!(pages.store((4095, 4096)).is_none());
+        drop(change);
+        let opening = now(pages.open_to_write()).expect("nothing is stored");
+        assert!(pages.store((4095, 4096)).is_none());
+        drop(opening);
+        let storing = pages.store((4095, 4096)).expect("nothing is in the way");
+        assert!(pages.is_stored_into((0, 8)) && !pages.is_stored_into((4096, 8192)));
+        assert!(now(pages.change((4095, 4096))).is_none(), "it waits for the store");
+        drop(storing);
+        assert!(now(pages.change((4095, 4096))).is_some());
     }
 
     #[test]

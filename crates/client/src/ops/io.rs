@@ -152,6 +152,9 @@ impl Client {
                 (offset, in_use.write_back(offset, data, len).await?)
             } else {
                 let place = (!append).then_some(offset);
+                let from = place.unwrap_or_else(|| in_use.file().size());
+                let end = place.map_or(u64::MAX, |_| range.1);
+                let _changing = in_use.pages().change((from, end)).await;
                 overwrite = in_use.overwrite(inode, place, len).await;
                 in_use.file().write(place, data, len).await?
             }
@@ -227,7 +230,9 @@ impl Client {
         }
         let in_use = core.use_to_change(&file.inode, Service::Plain, true, (offset, end)).await?;
         core.locks.stand(&file)?;
+        let changing = in_use.pages().change((offset, u64::MAX)).await;
         let done = in_use.file().fallocate(mode, offset, len).await;
+        drop(changing);
         drop(in_use);
         if done.is_err() && done != Err(Fault::NotSupported) {
             // A part may be done. Where it succeeds the kernel forgets by itself what was before.
@@ -338,19 +343,21 @@ impl Core {
         if !content.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
             return Ok(());
         }
-        drop(self.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?);
-        let Some(last) = content.file.size().checked_sub(1) else { return Ok(()) };
-        // The page counts as filled from here on. The size stays as long as the right is in use.
-        let in_use =
-            self.use_data(inode, Rights::DATA_S, Service::PageRead, (last, last + 1)).await?;
-        let data = in_use.file().read(last, 1).await?.to_vec();
-        let (size, range) = (in_use.file().size(), (last, last + 1));
-        if data.len() != 1 || size != range.1 {
-            return Ok(());
-        }
+        // Other clients do not change the size while the right is in use, and this one not what is being stored. No
+        // page is locked while this waits for the right.
+        let in_use = self.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        let size = in_use.file().size();
+        let Some(last) = size.checked_sub(1) else { return Ok(()) };
+        let range = (last, size);
         let Some(storing) = content.store(range).filter(|_| !inode.has_buffered_writer()) else {
             return Ok(());
         };
+        let data = in_use.file().read(last, 1).await?.to_vec();
+        if data.len() != 1 {
+            return Ok(());
+        }
+        // A drain that begins from here on finds pages, and that the store fills one when it has ended.
+        inode.set_pages(true);
         let (core, file, late) = (self.me.clone(), inode.clone(), Rc::new(Cell::new(false)));
         let (kernel, is_late) = (self.kernel.clone(), late.clone());
         let mut stored = self.env.spawn_join(async move {

@@ -103,6 +103,7 @@ impl Core {
         // An unlinked, closed file is no longer there; the kernel may still ask.
         let in_use = self.use_to_change(inode, Service::Always, true, (size, u64::MAX)).await?;
         by.map_or(Ok(()), |file| self.locks.stand(file))?;
+        let _changing = in_use.pages().change((size, u64::MAX)).await;
         in_use.file().set_size(size).await?;
         // The kernel that asks for this changes the size that it has, and its pages, by itself.
         in_use.pages().resized(size);

@@ -6,7 +6,7 @@
 use client::WriteFlags;
 use types::{Duration, Ino};
 
-use crate::harness::{Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
+use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -24,17 +24,34 @@ impl Mount {
     }
 }
 
-/// SEMANTICS 1.1.
-#[test]
-fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answered() {
-    check(31, |cluster| async move {
+/// A file of one page that two clients have open.
+struct Shared {
+    a: Mount,
+    b: Mount,
+    ino: Ino,
+    handle: client::Handle,
+    other: client::Handle,
+}
+
+impl Shared {
+    /// The kernel of client a had the page, and has dropped it for a write of client b: also if it has just
+    /// copied a WRITE into it.
+    async fn dropped(cluster: &Cluster) -> Shared {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", &[1; PAGE]).await;
         let handle = a.open(ino, RDWR).await;
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
-        // Client b takes the file: client a's kernel drops the page that it has copied a WRITE into.
         let other = b.open(b.ino("f").await, RDWR).await;
         b.write(other, 100, b"b").await;
+        Shared { a, b, ino, handle, other }
+    }
+}
+
+/// SEMANTICS 1.1.
+#[test]
+fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answered() {
+    check(31, |cluster| async move {
+        let Shared { a, b, ino, handle, other } = Shared::dropped(&cluster).await;
         // Its kernel fills the page anew, for another process, and sends the WRITE after that.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
         a.kernel.told.borrow_mut().clear();
@@ -55,12 +72,7 @@ fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answere
 #[test]
 fn write_back_of_a_page_that_lacks_a_write_leaves_the_bytes_of_the_write() {
     check(32, |cluster| async move {
-        let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
-        let ino = a.put("f", &[1; PAGE]).await;
-        let handle = a.open(ino, RDWR).await;
-        a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
-        let other = b.open(b.ino("f").await, RDWR).await;
-        b.write(other, 100, b"b").await;
+        let Shared { a, b, handle, other, .. } = Shared::dropped(&cluster).await;
         let mut page = a.client.read(handle, 0, PAGE as u32, true).await.unwrap().to_vec();
         // The page is locked while the kernel writes it back for the invalidation.
         a.kernel.stuck.set(true);
