@@ -1,13 +1,15 @@
 //! F9: what age does to creating and deleting (004 §V.D.2, Fig. 9).
 //!
 //! Invariants:
-//! - a store ages by random creations and deletions in many directories, two of the first for each of the
-//!   second, until it is as full as wanted; then a batch of files is made in new directories and deleted
-//!   again, and only that is measured;
-//! - aging takes hardly any virtual time. A slot that a file gave up is used again when that is durable, so without pauses a
-//!   directory's free slots would be those of all its deletions: on small devices, where that is much, the log is written often meanwhile;
-//! - how full a store is says how many of the files that it has room for it has: as many for every layout.
-//!   The traditional one's tables have an inode for each slot that the embedded one could have.
+//! - a store ages by random creations and deletions in many directories, two of the first for each
+//!   of the second, until it is as full as wanted; then a batch of files is made in new directories
+//!   and deleted again, and only that is measured;
+//! - aging takes hardly any virtual time. A slot that a file gave up is used again when that is
+//!   durable, so without pauses a directory's free slots would be those of all its deletions: on
+//!   small devices, where that is much, the log is written often meanwhile;
+//! - how full a store is says how many of the files that it has room for it has: as many for every
+//!   layout. The traditional one's tables have an inode for each slot that the embedded one could
+//!   have.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -50,7 +52,8 @@ pub const DEVICE_MIN: u64 = 64 << 20;
 /// On smaller ones all is made durable after each [`DURABLE_EACH`] operations while they age.
 const DEVICE_SMALL: u64 = 256 << 20;
 const DURABLE_EACH: u64 = 16;
-/// A traditional layout divides what is beside the log into groups of at most so many bytes, and a part of one is unused.
+/// A traditional layout divides what is beside the log into groups of at most so many bytes, and a
+/// part of one is unused.
 const GROUP: u64 = 16 << 20;
 /// A device has room for so many batches of all processes, or more.
 const BATCHES: u64 = 38;
@@ -58,8 +61,9 @@ const BATCHES: u64 = 38;
 const DIR_FILES: u64 = 15_000;
 
 impl Plan {
-    /// The figure's, on a device of so many bytes: of a small one the log is a quarter or a bit more, there are fewer directories,
-    /// and what is measured fits into what is free when it is fullest.
+    /// The figure's, on a device of so many bytes: of a small one the log is a quarter or a bit
+    /// more, there are fewer directories, and what is measured fits into what is free when it is
+    /// fullest.
     ///
     /// # Errors
     /// The device is smaller than [`DEVICE_MIN`].

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - the store is the one that the server uses, on its production disk;
-//! - processor time is that of the whole process, kernel included, so that it says on a busy machine, too, what the
-//!   work costs; clock times say that only on a quiet one;
+//! - processor time is that of the whole process, kernel included, so that it says on a busy
+//!   machine, too, what the work costs; clock times say that only on a quiet one;
 //! - the file goes with its [`Image`], also after an error.
 
 use std::path::{Path, PathBuf};

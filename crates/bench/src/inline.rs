@@ -1,13 +1,17 @@
-//! Small files in every size of slots, with their content beside their inodes or in data blocks: what making,
-//! overwriting, reading and listing them costs.
+//! Small files in every size of slots, with their content beside their inodes or in data blocks:
+//! what making, overwriting, reading and listing them costs.
 //!
 //! Invariants:
-//! - all formats get the same files in the same order; names, sizes and the order of reading come from one seed;
-//! - a file is made as a client makes it that syncs each: one transaction makes it, its data are written and flushed if they go
-//!   to a data block, and a second transaction tells its size and where they are, durable before the next file. What the log takes
-//!   is counted of files that become durable together as well: one that is durable alone takes a whole block of it in any case;
-//! - metadata and data have a virtual hard disk each, so that computing costs nothing and the figures are the same everywhere,
-//!   but for processor time, which is this process's and includes what the virtual disks take;
+//! - all formats get the same files in the same order; names, sizes and the order of reading come
+//!   from one seed;
+//! - a file is made as a client makes it that syncs each: one transaction makes it, its data are
+//!   written and flushed if they go to a data block, and a second transaction tells its size and
+//!   where they are, durable before the next file. What the log takes is counted of files that
+//!   become durable together as well: one that is durable alone takes a whole block of it in any
+//!   case;
+//! - metadata and data have a virtual hard disk each, so that computing costs nothing and the
+//!   figures are the same everywhere, but for processor time, which is this process's and includes
+//!   what the virtual disks take;
 //! - overwriting, reading and listing begin with nothing cached.
 
 use env::sim::{DiskModel, DiskReport, HardDisk, SimDisk, SimRng, SimWorld};
@@ -311,7 +315,8 @@ impl Files {
         Ok(self.mfs.last_committed().lsn.0 - before)
     }
 
-    /// The files; how many have their content inline, bytes of the log, metadata blocks that they took.
+    /// The files; how many have their content inline, bytes of the log, metadata blocks that they
+    /// took.
     async fn make(&self, pace: Pace) -> Done<(u64, u64, u64)> {
         let before = self.mfs.last_committed().lsn.0;
         let in_use = || {

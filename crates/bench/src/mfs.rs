@@ -1,8 +1,9 @@
-//! The metadata store by itself, on a sparse file: how fast files are made, the log is redone, and a
-//! file system of millions of files is checked.
+//! The metadata store by itself, on a sparse file: how fast files are made, the log is redone, and
+//! a file system of millions of files is checked.
 //!
 //! Invariants:
-//! - there is no network and no server; what the store and its file are, [`alone`](crate::alone) says;
+//! - there is no network and no server; what the store and its file are, [`alone`](crate::alone)
+//!   says;
 //! - each stage opens the store anew, on what the one before left.
 
 use std::collections::VecDeque;
@@ -35,7 +36,8 @@ pub struct Plan {
     pub files: u64,
     /// Files of each directory.
     pub per_directory: u64,
-    /// Creates that are under way at once, each durable before it is answered; 0: one after the other, durable later.
+    /// Creates that are under way at once, each durable before it is answered; 0: one after the
+    /// other, durable later.
     pub in_flight: u64,
     /// Age at which changes are made durable that nobody waits for.
     pub commit: Duration,

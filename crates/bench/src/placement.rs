@@ -1,11 +1,13 @@
-//! Where directories lie (002 §3.2 against 004 §V.A): users make trees at the same time, and each tree is
-//! walked, with nothing cached.
+//! Where directories lie (002 §3.2 against 004 §V.A): users make trees at the same time, and each
+//! tree is walked, with nothing cached.
 //!
 //! Invariants:
 //! - all placements get the same calls in the same order, on the papers' disk in virtual time;
-//! - where the server starts anew in the middle, the first half of each user's directories was made before, and the rest after;
-//! - a walk opens every directory of one user's tree by name, in the order in which they were made, and
-//!   lists it with attributes; the trees are walked one after the other, each on a store just opened.
+//! - where the server starts anew in the middle, the first half of each user's directories was made
+//!   before, and the rest after;
+//! - a walk opens every directory of one user's tree by name, in the order in which they were made,
+//!   and lists it with attributes; the trees are walked one after the other, each on a store just
+//!   opened.
 
 use std::future::Future;
 

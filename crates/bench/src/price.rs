@@ -1,10 +1,12 @@
-//! What messages and changes cost the metadata server's processor on this machine, beside the price in the repository
-//! ([`Price::MEASURED`]), which figures in virtual time take.
+//! What messages and changes cost the metadata server's processor on this machine, beside the price
+//! in the repository ([`Price::MEASURED`]), which figures in virtual time take.
 //!
 //! Invariants:
-//! - the server and the client of the changes are the processes that users run; each change is one request and its answer;
+//! - the server and the client of the changes are the processes that users run; each change is one
+//!   request and its answer;
 //! - messages and streams go over a socket of this host, one end of which is counted;
-//! - processor time is the kernel's count, and each figure the least of the runs: what else the machine does only adds to it.
+//! - processor time is the kernel's count, and each figure the least of the runs: what else the
+//!   machine does only adds to it.
 
 use std::future::Future;
 

@@ -37,7 +37,8 @@ pub fn catch_interrupts() {
     }
 }
 
-/// What every step needs: the program that plays all parts, where logs go, how long a step may take.
+/// What every step needs: the program that plays all parts, where logs go, how long a step may
+/// take.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// The `redbud` binary.
@@ -166,7 +167,8 @@ impl Drop for Process {
     }
 }
 
-/// Kills a process and waits for its end, for a while: one that the kernel holds must not hold this one.
+/// Kills a process and waits for its end, for a while: one that the kernel holds must not hold this
+/// one.
 pub fn kill(child: &mut Child) {
     // It may have ended already; then there is nothing to kill.
     drop(child.kill());

@@ -1,10 +1,12 @@
 //! The metadata server by itself, without a network to speak of: what a create costs its processor.
 //!
 //! Invariants:
-//! - the server is the one that users run: sessions, leases, the reply gate, the results that it keeps, a store on its
-//!   production disk; what that and its file are, [`alone`](crate::alone) says;
-//! - its clients live in this process, on its thread. They send what a mount sends for each file, and keep many
-//!   requests under way, so that a message on the socket between them carries many of these;
+//! - the server is the one that users run: sessions, leases, the reply gate, the results that it
+//!   keeps, a store on its production disk; what that and its file are, [`alone`](crate::alone)
+//!   says;
+//! - its clients live in this process, on its thread. They send what a mount sends for each file,
+//!   and keep many requests under way, so that a message on the socket between them carries many of
+//!   these;
 //! - what the clients do is counted with the server: the figure is rather too high than too low.
 
 use std::path::PathBuf;

@@ -308,7 +308,8 @@ impl Work {
             })?,
             What::Web { workers, read } => {
                 let dir = turn.new_directory(field)?;
-                // 64 files of 505 kB on average are a web: a two hundredth of the small files' number.
+                // 64 files of 505 kB on average are a web: a two hundredth of the small files'
+                // number.
                 let webs = (sizes.files / 200 / workers).max(1);
                 let job = |read| {
                     each(&dir, workers)
@@ -426,7 +427,8 @@ impl Turn {
         Crowd::ready(&field.tools, &self.label(), jobs)?.go()
     }
 
-    /// In a new directory, which is removed at the end: first some jobs, then those that are measured.
+    /// In a new directory, which is removed at the end: first some jobs, then those that are
+    /// measured.
     fn in_directory(
         &self,
         field: &Field,

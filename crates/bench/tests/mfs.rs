@@ -24,7 +24,8 @@ fn a_hundred_thousand_files_are_made_redone_and_checked_in_bounded_memory() {
     let found = measure(&plan(100_000, 0), &mut |_| ()).unwrap();
     for check in checks(&found) {
         assert!(check.inodes >= 100_000 + 4 + 2, "{found:?}");
-        // The cache, two bytes for each inode, the names of a directory, what is read ahead, and the program.
+        // The cache, two bytes for each inode, the names of a directory, what is read ahead, and
+        // the program.
         assert!(check.memory < 192 << 20, "{found:?}");
     }
     assert!(found.redo_bytes > 0, "{found:?}");

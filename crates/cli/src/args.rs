@@ -203,7 +203,8 @@ pub struct MkfsArgs {
     /// Format devices that carry a Redbud label: what is on them is lost
     #[arg(long)]
     pub force: bool,
-    /// Size of directory slots: 512, 1K, 2K or 4K. Larger ones hold more segments and attributes beside the inode
+    /// Size of directory slots: 512, 1K, 2K or 4K. Larger ones hold more segments and attributes
+    /// beside the inode
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
     pub slot: store::SlotSize,
     /// Whether a file that fits in its slot lies there, beside its inode, and takes no data block
@@ -215,7 +216,8 @@ pub struct MkfsArgs {
         action = clap::ArgAction::Set
     )]
     pub inline_data: bool,
-    /// Whether segments that outgrow a file's slot go to blocks beside its inode first, which is for directories of fragmented files, or to a tree at once
+    /// Whether segments that outgrow a file's slot go to blocks beside its inode first, which is
+    /// for directories of fragmented files, or to a tree at once
     #[arg(
         long,
         value_name = "on|off",
@@ -408,7 +410,8 @@ pub struct FsckArgs {
     /// List the findings that there are, and what repair does about each
     #[arg(long, conflicts_with_all = ["target", "repair"])]
     pub list: bool,
-    /// Threads that look through directory content (the report does not depend on it); default: the processors
+    /// Threads that look through directory content (the report does not depend on it); default: the
+    /// processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
     pub jobs: Option<u16>,
     /// Accepted as fsck(8) has them; nothing is ever asked, nor repaired without -y
@@ -521,24 +524,27 @@ pub struct SimArgs {
     /// What operations do: mixed, names, content
     #[arg(long, default_value = "mixed")]
     pub workload: String,
-    /// Spread the operations over about so much virtual time, 12 at most; else they come as fast as they go
+    /// Spread the operations over about so much virtual time, 12 at most; else they come as fast as
+    /// they go
     #[arg(long)]
     pub hours: Option<f64>,
-    /// Leave out all other operations and faults, but for what lasts for the whole run: c0p1:2,4-6/f:0
-    /// keeps four operations of process 1 of client 0, and the first fault
+    /// Leave out all other operations and faults, but for what lasts for the whole run:
+    /// c0p1:2,4-6/f:0 keeps four operations of process 1 of client 0, and the first fault
     #[arg(long, value_name = "STEPS")]
     pub keep: Option<String>,
     /// Another course of network and disks with the same operations and faults
     #[arg(long, default_value_t = 0)]
     pub timing: u64,
-    /// Format the file system with the smallest slots, without inline data and layout blocks, instead of as the seed has it
+    /// Format the file system with the smallest slots, without inline data and layout blocks,
+    /// instead of as the seed has it
     #[arg(long)]
     pub usual_format: bool,
-    /// Leave out the operations beside the usual ones, so that a seed does what it did before there were any
+    /// Leave out the operations beside the usual ones, so that a seed does what it did before there
+    /// were any
     #[arg(long)]
     pub usual_operations: bool,
-    /// Judge by all orders of the steps at once; else the one in which server and clients say that changes took effect
-    /// comes first, and others only where that does not explain all
+    /// Judge by all orders of the steps at once; else the one in which server and clients say that
+    /// changes took effect comes first, and others only where that does not explain all
     #[arg(long)]
     pub all_orders: bool,
     /// Metadata servers; only one is simulated
@@ -550,7 +556,8 @@ pub struct SimArgs {
     /// Go on with the campaign of this file, or begin one: seed after seed, with sums in the file
     #[arg(long, value_name = "FILE")]
     pub campaign: Option<PathBuf>,
-    /// Go on with the campaign though this build of Redbud or the options are others than before; the file tells both
+    /// Go on with the campaign though this build of Redbud or the options are others than before;
+    /// the file tells both
     #[arg(long, requires = "campaign")]
     pub changed: bool,
     /// End the campaign after so much processor time, that of earlier calls included
@@ -583,9 +590,11 @@ pub enum Bench {
     Metarates(BenchMetaratesArgs),
     /// Where directories lie: trees of several users, made at once and walked, by seeks and by time
     Placement(BenchPlacementArgs),
-    /// What messages and changes cost the server's processor here, beside the price that virtual time takes
+    /// What messages and changes cost the server's processor here, beside the price that virtual
+    /// time takes
     Price(BenchPriceArgs),
-    /// Small files beside their inodes or in data blocks, in every size of slots: made, overwritten, read and listed
+    /// Small files beside their inodes or in data blocks, in every size of slots: made,
+    /// overwritten, read and listed
     Inline(BenchInlineArgs),
     /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
     Mfs(BenchMfsArgs),
@@ -647,7 +656,8 @@ pub struct BenchTableArgs {
     /// How long random reads go on
     #[arg(long, default_value = "3s", value_parser = crate::units::parse_duration)]
     pub random: types::Duration,
-    /// Requests reach Redbud's and the null mount over io_uring (-o transport=uring) instead of /dev/fuse
+    /// Requests reach Redbud's and the null mount over io_uring (-o transport=uring) instead of
+    /// /dev/fuse
     #[arg(long)]
     pub uring: bool,
     /// Only these works
@@ -750,8 +760,8 @@ pub struct BenchMetaratesArgs {
     /// Directory for the images of loop devices; without it only the virtual disk is used
     #[arg(long, value_parser = parse_place)]
     pub dir: Option<PathBuf>,
-    /// Leave a contender out, by its name in the tables: embedded, traditional, "traditional, hashed", ext4
-    /// or "ext4, hashed"; may be given several times
+    /// Leave a contender out, by its name in the tables: embedded, traditional, "traditional,
+    /// hashed", ext4 or "ext4, hashed"; may be given several times
     #[arg(long, value_name = "CONTENDER", value_parser = Contender::named)]
     pub without: Vec<Contender>,
     /// Longest time of a single step on loop devices
@@ -822,7 +832,8 @@ pub struct BenchMfsArgs {
     /// Files of each directory
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub per_directory: u64,
-    /// Creates under way at once, each durable before its answer; 0: one after the other, durable later (--commit)
+    /// Creates under way at once, each durable before its answer; 0: one after the other, durable
+    /// later (--commit)
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub in_flight: u64,
     /// Age at which changes are made durable that nobody waits for
@@ -896,8 +907,8 @@ pub struct BenchSmallArgs {
     /// Changes become durable within 5 s instead of each before its answer, in virtual time
     #[arg(long)]
     pub lazy: bool,
-    /// Directory on a disk to measure, too: the layouts and ext4 on loop devices, metadata only; and, but for the
-    /// source tree, Redbud's mount beside the local file system, 4 processes
+    /// Directory on a disk to measure, too: the layouts and ext4 on loop devices, metadata only;
+    /// and, but for the source tree, Redbud's mount beside the local file system, 4 processes
     #[arg(long, value_parser = parse_place)]
     pub dir: Option<PathBuf>,
     /// The metadata device; on loop devices ext4 has its space for data there, too
@@ -1013,7 +1024,8 @@ pub struct ReproduceArgs {
     /// Where the pictures go; made if it does not exist
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
-    /// Changes become durable within 5 s, as Redbud's server answers; without it each before its answer, as the papers' did
+    /// Changes become durable within 5 s, as Redbud's server answers; without it each before its
+    /// answer, as the papers' did
     #[arg(long)]
     pub lazy: bool,
     /// F4: one processor of the server takes its price in virtual time, too (`bench price`)
@@ -1022,7 +1034,8 @@ pub struct ReproduceArgs {
     /// F4: files of each process; several numbers give several panels
     #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub files: Vec<u64>,
-    /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were 100,000
+    /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were
+    /// 100,000
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub pool: u64,
     /// F9: the metadata device that is filled, at least 64M

@@ -72,7 +72,8 @@ pub struct Cluster {
     pub scrub_interval: Duration,
     /// Bytes that such a scrub reads in a second at most; 0: no bound.
     pub scrub_rate: u64,
-    /// From which degree of fragmentation of their directory on new files get a layout block at once.
+    /// From which degree of fragmentation of their directory on new files get a layout block at
+    /// once.
     pub layout_ahead: LayoutAhead,
     /// The metadata zone.
     pub metadata: Zone,

@@ -1,4 +1,5 @@
-//! The `redbud` binary: every command, and mount(8)'s, umount(8)'s and fsck(8)'s helper by its name.
+//! The `redbud` binary: every command, and mount(8)'s, umount(8)'s and fsck(8)'s helper by its
+//! name.
 //!
 //! Invariants:
 //! - a command ends with one line that says why, if it failed, and a documented exit status;

@@ -4,7 +4,8 @@ use types::Duration;
 
 const SUFFIXES: [(char, u32); 5] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P', 50)];
 
-/// Reads a size in bytes: digits, then nothing or K, M, G, T, P (powers of 1024; "KiB" and "k" too).
+/// Reads a size in bytes: digits, then nothing or K, M, G, T, P (powers of 1024; "KiB" and "k"
+/// too).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = text[digits.len()..].to_ascii_uppercase();

@@ -16,15 +16,18 @@ pub trait Kernel {
     /// Cached attributes of `ino` are stale.
     fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()>;
     /// Cached pages of `ino` in the range are to be written back and dropped; `len` 0: to the end.
-    /// A recall waits for that: nothing may hold it up but the requests that keep these pages locked.
+    /// A recall waits for that: nothing may hold it up but the requests that keep these pages
+    /// locked.
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
-    /// The same where no recall waits for it. It may wait for a request that itself waits for recalls, and must
-    /// hold up none of these.
+    /// The same where no recall waits for it. It may wait for a request that itself waits for
+    /// recalls, and must hold up none of these.
     fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
-    /// The same, of pages that lack a WRITE which is not answered before this ends, or takes long: it may wait for a page
-    /// that the WRITE has locked, and must not be held up by what waits for recalls.
+    /// The same, of pages that lack a WRITE which is not answered before this ends, or takes long:
+    /// it may wait for a page that the WRITE has locked, and must not be held up by what waits for
+    /// recalls.
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
-    /// The file has these bytes there: if they end behind the size that the kernel has, that is its size from now on.
+    /// The file has these bytes there: if they end behind the size that the kernel has, that is its
+    /// size from now on.
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()>;
     /// Does [`Kernel::prune`] do something?
     fn prunes(&self) -> bool {
@@ -78,8 +81,8 @@ pub enum Edited {
     Size(u64),
 }
 
-/// Is told, for tests, that content changed, at the instant from which on the client's applications see it. It waits for nothing and
-/// changes nothing.
+/// Is told, for tests, that content changed, at the instant from which on the client's applications
+/// see it. It waits for nothing and changes nothing.
 pub type OnEdit = fn(Ino, Edited);
 
 /// How a client is set up.
@@ -175,8 +178,8 @@ pub struct Entry {
     pub attr_ttl: Duration,
     /// Time for which the name leads there.
     pub entry_ttl: Duration,
-    /// How many inodes of this number were lost under this mount: what was told of it before with another
-    /// generation was another inode. 0 for nearly all.
+    /// How many inodes of this number were lost under this mount: what was told of it before with
+    /// another generation was another inode. 0 for nearly all.
     pub generation: u64,
 }
 
@@ -344,7 +347,8 @@ pub struct Listed {
     pub kind: FileKind,
     /// Offset at which the listing goes on after this entry.
     pub cookie: u64,
-    /// With READDIRPLUS, and not for "." and "..": what LOOKUP would answer. Each counts as a lookup.
+    /// With READDIRPLUS, and not for "." and "..": what LOOKUP would answer. Each counts as a
+    /// lookup.
     pub entry: Option<Entry>,
 }
 
@@ -401,7 +405,8 @@ pub struct ClientStatus {
     pub handles: usize,
     /// Dirty bytes.
     pub dirty_bytes: u64,
-    /// Blocks that it keeps for what it will write: the server has given them to it, and no file has them.
+    /// Blocks that it keeps for what it will write: the server has given them to it, and no file
+    /// has them.
     pub pool_blocks: u64,
     /// Blocks that it gives back when no write is under way that may still reach them.
     pub tainted_blocks: u64,

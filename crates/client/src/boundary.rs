@@ -1,39 +1,8 @@
 //! What the two halves of the client ask of each other.
 //!
 //! The namespace half (sessions, leases, names) implements [`Rpc`]; the content
-//! half (`data`) calls it. In the other direction the namespace half calls
-//! `data::DataContext` and `data::File`:
-//!
-//! ```text
-//! DataContext::open(env, DataConfig, client: ClientId, fs: Uuid, pags: &[PagInfo], rpc: Rc<dyn Rpc>) -> Result<Rc<DataContext>, String>   (async)
-//!     .evicted(new_client)        pool, windows and buffers are gone; the client has a new number (lock its byte)   (sync, locks in a task)
-//!     .sync_all() -> Result<(), Fault>     (async) every dirty file's data is stable and its commits are answered
-//!     .return_pool()              (async) gives the pool back (unmount, idle)
-//!     .dirty_bytes() -> u64
-//!     .is_settled() -> bool       every file is clean, and what was written in place is stable
-//! File::new(ctx, ino, &Attr) -> Rc<File>           knows no layout, holds nothing
-//!     .acquired(rights, &Attr, Option<LayoutPart>)  a DATA right came; `None`: what is known of the layout still holds
-//!     .acquired_part(&Attr, range, Option<&LayoutPart>)   a part came under DATA_P, with its layout; `.lost_part(range)`: it went (clean by then)
-//!     .flush_part(range)          (async) as flush, for one part
-//!     .lost(rights_left)          a DATA right went (clean by then): without DATA_S layout and buffers are forgotten, without DATA_X nothing may be dirty
-//!     .server_attr(&Attr)         the server told newer attributes; without DATA_X they are the truth
-//!     .times_setting()            (async) before times are set explicitly at the server: pending mtime is dropped, no commit that carries it is under way
-//!     .closed()                   the last handle went: space held for its next writes is free for others
-//!     .times_set()                times were set explicitly at the server: earlier writes no longer set mtime
-//!     .overlay(&mut Attr)         puts in what this client knows better (size, blocks, mtime, ctime) under DATA_X
-//!     .data_attr() -> DataAttr    answer to a glimpse
-//!     .read(offset, len) -> Result<ReadData, Fault>                             (async, all below too)
-//!     .write(offset: Option<u64> /*None: at the end*/, data: IoBuf, len) -> Result<(u64 offset, u32), Fault>
-//!     .set_size(size), .fallocate(mode, offset, len), .seek(offset, Whence) -> u64
-//!     .flush()                    data stable, all committed and answered (recall, forget); loop until is_clean
-//!     .commit_accepted()          what was accepted is stable and committed; nothing is given up (before a rename over a name)
-//!     .fsync(datasync) -> Result<bool, Fault>    as flush, commit durable; true: a synchronous compound was answered during the call
-//!     .is_clean() -> bool         nothing dirty, in flight or uncommitted
-//!     .pause()/.resume()          before an unlink: nothing new goes to the devices or the server; pause ends when nothing is in flight
-//!     .drop_all(lost: bool)       forgets everything (unlinked; or evicted: `lost`, then error_seq rises if anything was dirty and the file is named in the log)
-//!     .error_seq() -> u64         rises with every failure of write-behind; a handle reports EIO once per rise
-//!     .layout() -> Result<Vec<Extent>, Fault>    whole layout
-//! ```
+//! half (`data`) calls it. In the other direction the namespace half calls `data::DataContext`,
+//! one a client, and `data::File`, one an inode; their methods say what they expect.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -68,7 +37,8 @@ pub struct Commit {
 pub struct Refusal {
     /// What came in the way.
     pub fault: Fault,
-    /// So many edits, the first ones, took effect all the same, with a size that grows if there are any.
+    /// So many edits, the first ones, took effect all the same, with a size that grows if there are
+    /// any.
     pub done: usize,
 }
 
@@ -92,10 +62,10 @@ pub trait Rpc {
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
     /// More of a layout, under a `DATA` right.
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>>;
-    /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything
-    /// of the session so far, when it is answered. One result for each (for no commits: none, or why
-    /// the session's work is not known to be durable); after one that is not
-    /// taken, later ones of the same inode are not sent. `Stale`: the inode is gone for everybody.
+    /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything of the
+    /// session so far, when it is answered. One result for each (for no commits: none, or why the
+    /// session's work is not known to be durable); after one that is not taken, later ones of the
+    /// same inode are not sent. `Stale`: the inode is gone for everybody.
     fn commit(
         &self,
         commits: Vec<Commit>,

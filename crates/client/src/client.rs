@@ -200,7 +200,8 @@ impl Client {
         self.core.session.over(operation);
     }
 
-    /// For how long what it and the kernel cache may still be relied on without hearing from the server.
+    /// For how long what it and the kernel cache may still be relied on without hearing from the
+    /// server.
     pub fn lease_left(&self) -> Duration {
         self.core.session.lease_left()
     }

@@ -204,8 +204,8 @@ impl Core {
         times.entry(inode)
     }
 
-    /// For how long the kernel may believe what a reply told of a name of the directory. That may be older
-    /// than the right that is held now: what came since must say the same.
+    /// For how long the kernel may believe what a reply told of a name of the directory. That may
+    /// be older than the right that is held now: what came since must say the same.
     pub fn told_name_ttl(&self, dir: Ino, name: &Name, told: Known) -> Duration {
         match self.inodes.get(dir) {
             Some(dir) if dir.known(name) == told => self.ttl(),
@@ -271,9 +271,9 @@ impl Core {
 
     /// Asks the server for the attributes; with them as it told them to this question.
     ///
-    /// Of a file that this client writes the server knows all but the size. If that changes while the server is
-    /// asked, the two are of different moments, between which another client may have changed the rest: it is
-    /// asked again, up to [`ASKED_AGAIN`] times.
+    /// Of a file that this client writes the server knows all but the size. If that changes while
+    /// the server is asked, the two are of different moments, between which another client may have
+    /// changed the rest: it is asked again, up to [`ASKED_AGAIN`] times.
     pub async fn ask_attr(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
         let own_size = || self.inodes.get(ino).and_then(|inode| inode.own_size());
         let mut again = ASKED_AGAIN;
@@ -291,14 +291,14 @@ impl Core {
         }
     }
 
-    /// Asks the server for a change of names or attributes. When all that follows from the answer is done here,
-    /// [`Core::untold`] is the last thing.
+    /// Asks the server for a change of names or attributes. When all that follows from the answer
+    /// is done here, [`Core::untold`] is the last thing.
     pub async fn change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
         self.session.call(Call::one(caller, op)).await
     }
 
-    /// If nobody waits for the answer of a change any more, the kernel was told that the call failed, and may believe
-    /// what was before: it has forgotten that when this ends.
+    /// If nobody waits for the answer of a change any more, the kernel was told that the call
+    /// failed, and may believe what was before: it has forgotten that when this ends.
     pub async fn untold(&self, reply: &Reply) {
         if !self.session.caller_is_gone() {
             return;
@@ -329,7 +329,8 @@ impl Core {
         }
     }
 
-    /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have one locked.
+    /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have
+    /// one locked.
     pub async fn void_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
         let _dropping = inode.content().map(|content| content.pages.dropping());
         let len = if to == u64::MAX { 0 } else { to - from };
@@ -379,8 +380,8 @@ impl Core {
         (inode, news)
     }
 
-    /// `OPEN` came for a file without a name that nobody here has open: it was closed, or removed, before
-    /// the answer was here, and nobody else gives it back.
+    /// `OPEN` came for a file without a name that nobody here has open: it was closed, or removed,
+    /// before the answer was here, and nobody else gives it back.
     fn came_late(&self, inode: &Rc<Inode>) {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
@@ -404,7 +405,8 @@ impl Core {
         (inode, keep)
     }
 
-    /// This client's own change of a directory: where a name leads since, if the names are held since before it.
+    /// This client's own change of a directory: where a name leads since, if the names are held
+    /// since before it.
     fn changed_dir(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
         let inode = self.told_of(&dir.attr);
         let newest = dir.attr.version >= inode.server_attr().version;
@@ -412,7 +414,8 @@ impl Core {
         let Some((name, leads)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
         inode.names(|names| match leads {
             _ if !names.covers(dir.attr.version) => {}
-            // A later change, of which the answer came before this one, may have been of the same name.
+            // A later change, of which the answer came before this one, may have been of the same
+            // name.
             _ if !newest => names.forget(name),
             Some(ino) => names.add(name, ino),
             None => names.remove(name),
@@ -526,8 +529,8 @@ impl Core {
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
                 let (inode, news) = self.told(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
-                    // Without a layout it brings no right on content, whatever it tells of one: the answer
-                    // that brings it is under way.
+                    // Without a layout it brings no right on content, whatever it tells of one: the
+                    // answer that brings it is under way.
                     if let Some(layout) = layout {
                         self.acquired(&inode, news, layout.clone());
                     }
@@ -571,8 +574,8 @@ impl Core {
         }
     }
 
-    /// This client set or removed an extended attribute: what is told of the mounted directory while the server
-    /// is away goes by that.
+    /// This client set or removed an extended attribute: what is told of the mounted directory
+    /// while the server is away goes by that.
     fn changed_xattr(&self, ino: Ino, name: &[u8], set: bool) {
         let mut known = self.root_xattrs.borrow_mut();
         let Some(names) = known.as_mut().filter(|_| ino == self.root.get()) else { return };

@@ -1,13 +1,14 @@
 //! Recalls, and answers to removals, that overtake the answer that first tells of their inode.
 //!
-//! The answer to who makes a file may wait for the server's log, while another client takes the name away
-//! and the server asks for the rights that went with it. A name may have been found when another process of
-//! this client takes it away, and that answer comes first.
+//! The answer to who makes a file may wait for the server's log, while another client takes the
+//! name away and the server asks for the rights that went with it. A name may have been found when
+//! another process of this client takes it away, and that answer comes first.
 //!
 //! Invariants:
-//! - such a recall is answered at once; what it took does not come with the answer that it overtook;
-//! - what is removed is known until everything that was under way is answered, so that older attributes are not
-//!   believed, nor rights that went with the removal;
+//! - such a recall is answered at once; what it took does not come with the answer that it
+//!   overtook;
+//! - what is removed is known until everything that was under way is answered, so that older
+//!   attributes are not believed, nor rights that went with the removal;
 //! - `OPEN` is kept until everything that was under way is answered: the file may be open then.
 
 use std::cell::RefCell;
@@ -83,8 +84,8 @@ impl Core {
             core.session.barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.see_to_open(&inode),
-                // An answer may have told of it, and it was forgotten since, with what it owed. The newest recall ends it:
-                // the server takes nothing back under an older sequence.
+                // An answer may have told of it, and it was forgotten since, with what it owed. The
+                // newest recall ends it: the server takes nothing back under an older sequence.
                 None if owes_open => {
                     // What was asked for since may be told of it under this sequence.
                     core.early.take_of(ino, seq);
@@ -99,7 +100,8 @@ impl Core {
         });
     }
 
-    /// The inode that a reply tells of, known at least until everything is answered that is under way.
+    /// The inode that a reply tells of, known at least until everything is answered that is under
+    /// way.
     pub(crate) fn told_until_all_are(&self, attr: &Attr) -> Rc<Inode> {
         let inode = self.told_of(attr);
         if let Some(core) = self.me.upgrade() {
@@ -112,7 +114,8 @@ impl Core {
         inode
     }
 
-    /// The inode that a reply tells of, known from now on, without what was taken before it was known.
+    /// The inode that a reply tells of, known from now on, without what was taken before it was
+    /// known.
     pub(crate) fn told_of(&self, attr: &Attr) -> Rc<Inode> {
         let inode = self.inodes.make(attr);
         if !self.early.is_empty()

@@ -5,9 +5,9 @@
 //! - an inode whose `ATTR` is held answers for its attributes;
 //! - a reply to a request that was made before `ATTR` or `NAMES` was last given up brings
 //!   neither: it may have been executed before that, and tells the lease as it is now;
-//! - an inode whose making was lost with a session has left the table for good: its number may have been
-//!   given to another one, which is told the kernel under another generation. Until then what the
-//!   kernel asks under that number means the lost one;
+//! - an inode whose making was lost with a session has left the table for good: its number may have
+//!   been given to another one, which is told the kernel under another generation. Until then what
+//!   the kernel asks under that number means the lost one;
 //! - what is kept per inode beyond a few hundred bytes (names, content) exists only
 //!   for directories and files in use.
 
@@ -170,8 +170,9 @@ impl Inode {
         attr
     }
 
-    /// Attributes for who asked for them and was told `told`: of one moment since the question. A newer
-    /// reply may have overtaken that one, but not every one knows the size that a writer elsewhere knows.
+    /// Attributes for who asked for them and was told `told`: of one moment since the question. A
+    /// newer reply may have overtaken that one, but not every one knows the size that a writer
+    /// elsewhere knows.
     pub fn attr_as_told(&self, told: &Attr) -> Attr {
         if self.attr_holds() || self.writes_whole() {
             return self.attr();
@@ -409,8 +410,8 @@ impl Inode {
         self.state.borrow().xattrs.clone()
     }
 
-    /// Keeps what a reply told of the extended attributes along with `told`, if the right to do so is held, and
-    /// if no newer reply has told of a change since.
+    /// Keeps what a reply told of the extended attributes along with `told`, if the right to do so
+    /// is held, and if no newer reply has told of a change since.
     pub fn told_xattrs(&self, told: &Attr, xattrs: Xattrs) {
         let mut state = self.state.borrow_mut();
         let counts = state.lease.holds(Rights::ATTR) && told.version >= state.attr.version;
@@ -559,9 +560,10 @@ impl Inode {
         self.state.borrow_mut().pages = pages;
     }
 
-    /// Are the pages good that the kernel has when it opens the file? If not it drops them: all of them, also those that
-    /// carry a WRITE under way. If a READ comes before that one is served, the kernel shows for good what it read. So
-    /// a file without pages is answered as if they were good.
+    /// Are the pages good that the kernel has when it opens the file? If not it drops them: all of
+    /// them, also those that carry a WRITE under way. If a READ comes before that one is served,
+    /// the kernel shows for good what it read. So a file without pages is answered as if they were
+    /// good.
     pub fn keep_pages(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let held = state.lease.rights().closed().contains(Rights::DATA_S);
@@ -586,8 +588,8 @@ impl State {
     }
 }
 
-/// An inode that stays known as long as this: an answer under way may tell of it as it was before, and what is
-/// known says what of that holds no longer.
+/// An inode that stays known as long as this: an answer under way may tell of it as it was before,
+/// and what is known says what of that holds no longer.
 pub(crate) struct Stays(Rc<Inode>);
 
 impl Stays {
@@ -610,8 +612,9 @@ pub(crate) struct Inodes {
     map: RefCell<HashMap<Ino, Rc<Inode>>>,
     /// Inodes that were idle when they came here, the longest first; some may be in use again.
     cold: RefCell<VecDeque<Ino>>,
-    /// Numbers of lost inodes that the kernel knows, as long as it was told of no other of that number; how
-    /// many lookups it has not forgotten, unless another inode of that number counts them.
+    /// Numbers of lost inodes that the kernel knows, as long as it was told of no other of that
+    /// number; how many lookups it has not forgotten, unless another inode of that number counts
+    /// them.
     lost: RefCell<BTreeMap<Ino, u64>>,
     /// How many inodes of a number were lost; of other numbers none was.
     generations: RefCell<BTreeMap<Ino, u64>>,
@@ -806,7 +809,8 @@ mod tests {
     fn an_answer_that_was_overtaken_is_not_mixed_with_what_is_newer() {
         let inode = Inode::new(&told(1, 0), 0);
         let question = told(2, 5000);
-        // Meanwhile another client appended and changed the mode, and this one got a part of the file.
+        // Meanwhile another client appended and changed the mode, and this one got a part of the
+        // file.
         inode.told_attr(&Attr { mode: 0o600, ..told(4, 9000) });
         inode.told_without_data();
         inode.told_attr(&question);

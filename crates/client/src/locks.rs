@@ -1,15 +1,18 @@
 //! Locks that this client's processes hold at the server.
 //!
 //! Invariants:
-//! - a lock is entered here when the server's grant is known, and taken out when the server has freed it, or
-//!   when nobody wants it any more: what is reclaimed after a restart was granted before it, and wanted;
-//! - whoever closes what a lock was taken through waits until the server has freed it, also one that nobody wants, once its grant is known;
+//! - a lock is entered here when the server's grant is known, and taken out when the server has
+//!   freed it, or when nobody wants it any more: what is reclaimed after a restart was granted
+//!   before it, and wanted;
+//! - whoever closes what a lock was taken through waits until the server has freed it, also one
+//!   that nobody wants, once its grant is known;
 //! - one owner's ranges of one inode do not overlap;
 //! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
 //!   is held when it leaves is what it changes;
-//! - a lock that went with a session stays known as lost until its owner frees it, or closes what it
-//!   was taken through: nothing is done meanwhile in the belief that it is held ([`Locks::stand`]). Not so a
-//!   lock of an inode whose making was lost: the number may be another one's.
+//! - a lock that went with a session stays known as lost until its owner frees it, or closes what
+//!   it was taken through: nothing is done meanwhile in the belief that it is held
+//!   ([`Locks::stand`]). Not so a lock of an inode whose making was lost: the number may be another
+//!   one's.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,8 +166,8 @@ impl Locks {
         Undoing { lock: lock.clone(), free, restore, unlost, losses: self.losses.get() }
     }
 
-    /// Nobody wants a lock that was granted: what is held and lost is again what it was, before the server is asked for
-    /// that. Gives what it is to be asked for; ends with [`Locks::undone`].
+    /// Nobody wants a lock that was granted: what is held and lost is again what it was, before the
+    /// server is asked for that. Gives what it is to be asked for; ends with [`Locks::undone`].
     pub fn undo(&self, ino: Ino, mut undoing: Undoing) -> Undoing {
         for lock in &undoing.unlost {
             take(&mut self.lost.borrow_mut(), ino, lock);
@@ -218,7 +221,8 @@ impl Locks {
         told
     }
 
-    /// The making of these inodes was lost: what was locked is no more, and their numbers may be others'.
+    /// The making of these inodes was lost: what was locked is no more, and their numbers may be
+    /// others'.
     pub fn forget(&self, inos: &[Ino]) {
         self.lost.borrow_mut().retain(|(ino, ..), _| !inos.contains(ino));
     }

@@ -3,9 +3,9 @@
 //! Invariants:
 //! - nothing is kept without the right; whoever loses it clears the map;
 //! - a complete map has every name of the directory: what is not in it is missing;
-//! - what another reply told about an older version of the directory is not kept;
-//!   this client's own changes are, in the order in which they were made. The kernel never overlaps
-//!   them, unless a process is killed that waits for one: of what is told after a newer version nothing is known.
+//! - what another reply told about an older version of the directory is not kept; this client's own
+//!   changes are, in the order in which they were made. The kernel never overlaps them, unless a
+//!   process is killed that waits for one: of what is told after a newer version nothing is known.
 
 use types::{HashMap, Ino, Name};
 

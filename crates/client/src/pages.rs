@@ -13,7 +13,8 @@
 //! - what a mapping stored into a page that lacks a WRITE is written back without the bytes of
 //!   that WRITE, which are newer;
 //! - a WRITE is put in only when no write-back of the same bytes is in service that began before;
-//! - a byte is stored into the kernel's pages only while nothing changes it, and the size it ends with.
+//! - a byte is stored into the kernel's pages only while nothing changes it, and the size it ends
+//!   with.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -45,7 +46,8 @@ pub(crate) struct KernelPages {
     disturbed: Cell<Instant>,
     /// Recalls that are telling the kernel of the inode.
     recalls: Cell<u32>,
-    /// Bytes that are being stored into its pages, and openings by which pages may be written that are under way.
+    /// Bytes that are being stored into its pages, and openings by which pages may be written that
+    /// are under way.
     storing: RefCell<Vec<Bytes>>,
     opening: Cell<u32>,
     next: Cell<u64>,
@@ -133,8 +135,8 @@ impl KernelPages {
         now < self.disturbed.get().max(self.drops_until.get())
     }
 
-    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: this client is changing it, or the
-    /// file is being opened so that processes may write into its pages.
+    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: this client is
+    /// changing it, or the file is being opened so that processes may write into its pages.
     pub fn store(self: &Rc<Self>, range: Bytes) -> Option<Storing> {
         let changing = self.changes.borrow().iter().any(|&change| overlap(change, range));
         (self.opening.get() == 0 && !changing).then(|| {
@@ -144,8 +146,8 @@ impl KernelPages {
         })
     }
 
-    /// This client changes `range`, until the guard is dropped. Ends when nothing of it is being stored into the
-    /// kernel's pages.
+    /// This client changes `range`, until the guard is dropped. Ends when nothing of it is being
+    /// stored into the kernel's pages.
     pub async fn change(self: &Rc<Self>, range: Bytes) -> Changing {
         self.changes.borrow_mut().push(range);
         let changing = Changing(self.clone(), range);
@@ -163,8 +165,8 @@ impl KernelPages {
         self.storing.borrow().iter().any(|&storing| overlap(storing, pages_touched(range)))
     }
 
-    /// The file is being opened so that processes may write into its pages, until the guard is dropped. Ends when
-    /// nothing is being stored into them.
+    /// The file is being opened so that processes may write into its pages, until the guard is
+    /// dropped. Ends when nothing is being stored into them.
     pub async fn open_to_write(self: &Rc<Self>) -> Opening {
         self.opening.set(self.opening.get() + 1);
         let opening = Opening(self.clone());

@@ -6,11 +6,12 @@
 //! - nothing here waits for an ordinary slot, a FUSE request or another recall, except
 //!   for the one that drains the same file;
 //! - every recall is answered, also of what is not held (any more);
-//! - an inode is known until the server has what was given back of it: answers from before may tell of that;
+//! - an inode is known until the server has what was given back of it: answers from before may tell
+//!   of that;
 //! - `OPEN` is kept as long as the kernel may still open the inode ([`crate::linger`]).
 //!
-//! A right on content that has just come is used for a moment before it drains (`LEAST_USE`). The rounds by which
-//! data drain:
+//! A right on content that has just come is used for a moment before it drains (`LEAST_USE`). The
+//! rounds by which data drain:
 //!
 //! | round | READ and WRITE through pages | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
@@ -19,12 +20,14 @@
 //! | … if that takes over 2 ms | on its range served, noted | parked | served | (a waiting request has a page locked) |
 //! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
 //!
-//! Noted is what may be up to date behind the invalidation: pages that a READ fills or a WRITE covers. A WRITE of
-//! a part leaves a page as it is, up to date or not. Each round invalidates only what was noted in the one before,
-//! and in that only requests were served that had locked pages of its range: so the rounds end.
+//! Noted is what may be up to date behind the invalidation: pages that a READ fills or a WRITE
+//! covers. A WRITE of a part leaves a page as it is, up to date or not. Each round invalidates only
+//! what was noted in the one before, and in that only requests were served that had locked pages of
+//! its range: so the rounds end.
 //!
-//! Parts drain without the kernel, which has no pages of them: what has a block of the part is parked,
-//! and the part goes when nothing of it is in service or dirty. The rest of the file is served on.
+//! Parts drain without the kernel, which has no pages of them: what has a block of the part is
+//! parked, and the part goes when nothing of it is in service or dirty. The rest of the file is
+//! served on.
 use std::rc::Rc;
 
 use proto::mds::{Op, Push};
@@ -115,8 +118,9 @@ impl Core {
             self.see_to_open(inode);
         }
         inode.give(give & Rights::OPEN, self.session.order());
-        // The server may have restarted since, and given some of that anew. What is not held is given up under the sequence that
-        // the return names, too: an answer under way may still tell of it.
+        // The server may have restarted since, and given some of that anew. What is not held is
+        // given up under the sequence that the return names, too: an answer under way may still
+        // tell of it.
         let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
         let anew = if last > seq { held & soft } else { Rights::empty() };
         if !planted(Bug::ReturnKept) {
@@ -151,8 +155,8 @@ impl Core {
         });
     }
 
-    /// Lets processes use `data` rights for a while that have just come: each client gets on, however fast
-    /// they are asked back.
+    /// Lets processes use `data` rights for a while that have just come: each client gets on,
+    /// however fast they are asked back.
     async fn let_use(&self, inode: &Inode, data: Rights) {
         while let Some(content) = inode.content()
             && inode.lease(|lease| lease.rights().closed()).intersects(data)
@@ -261,8 +265,9 @@ impl Core {
         ));
     }
 
-    /// Has the kernel drop pages, while requests that keep one locked are served. If the session is lost they are not,
-    /// before the drain has ended: then this ends, too, and the kernel drops them all for the loss.
+    /// Has the kernel drop pages, while requests that keep one locked are served. If the session is
+    /// lost they are not, before the drain has ended: then this ends, too, and the kernel drops
+    /// them all for the loss.
     async fn drop_pages(
         &self,
         inode: &Inode,

@@ -1,8 +1,8 @@
 //! Changes that this client has asked for and not heard of yet.
 //!
 //! Invariants:
-//! - while such a change concerns a name or an inode, nothing that is cached of it is told: the server
-//!   may have made the change, and others may have seen it. The server is asked instead.
+//! - while such a change concerns a name or an inode, nothing that is cached of it is told: the
+//!   server may have made the change, and others may have seen it. The server is asked instead.
 
 use proto::mds::{InoRef, Op};
 use types::{Ino, Name};

@@ -5,23 +5,26 @@
 //!   tell of it before;
 //! - a request in service holds a [`Use`]; the right is given back only at zero uses, a part only
 //!   when no use has a block of it;
-//! - parts serve only what bypasses the kernel's pages: whoever waits for a part locks no folio, and
-//!   while parts are held the kernel has no pages of the file, so giving one up tells it nothing;
+//! - parts serve only what bypasses the kernel's pages: whoever waits for a part locks no folio,
+//!   and while parts are held the kernel has no pages of the file, so giving one up tells it
+//!   nothing;
 //! - a request that changes the size is never parked while `DATA_X` is held, nor is the
 //!   kernel's write-back: the kernel may hold locks that an invalidation waits for;
-//! - while the right drains, all pages that may be up to date are invalidated before the right goes. An
-//!   invalidation leaves out the pages of waiting READs: these are locked and not up to date. Pages that a
-//!   READ that is served fills, and those that a WRITE covers, are noted: they may have come after an
-//!   invalidation passed there. A WRITE into a part of a page never makes it up to date, so it is not noted;
-//! - an invalidation that waits for a locked page has the waiting requests on its range served, and no others
-//!   (but READs of a page that is being stored into): so the rounds of a drain end, however busy the file is;
+//! - while the right drains, all pages that may be up to date are invalidated before the right
+//!   goes. An invalidation leaves out the pages of waiting READs: these are locked and not up to
+//!   date. Pages that a READ that is served fills, and those that a WRITE covers, are noted: they
+//!   may have come after an invalidation passed there. A WRITE into a part of a page never makes it
+//!   up to date, so it is not noted;
+//! - an invalidation that waits for a locked page has the waiting requests on its range served, and
+//!   no others (but READs of a page that is being stored into): so the rounds of a drain end,
+//!   however busy the file is;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
 //!   page-filling READs need is held as long as there is something to invalidate;
-//! - what the kernel writes back of pages from before a loss is refused; a page that it has had filled since was
-//!   not there before, so what is stored into that is written back;
+//! - what the kernel writes back of pages from before a loss is refused; a page that it has had
+//!   filled since was not there before, so what is stored into that is written back;
 //! - a request never waits for a second right while it holds a use;
-//! - content changes only while the file has no `security.capability`: whoever sets one takes the right
-//!   to write first, and whoever then changes content removes it before.
+//! - content changes only while the file has no `security.capability`: whoever sets one takes the
+//!   right to write first, and whoever then changes content removes it before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -45,8 +48,8 @@ use crate::rpc::{Call, result};
 /// Between two requests for a right while the server asks for what it had granted.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// A client whose processes use a file without a pause keeps its right on the content for so long, although another
-/// client waits for it.
+/// A client whose processes use a file without a pause keeps its right on the content for so long,
+/// although another client waits for it.
 const LEAST_USE: Duration = Duration::from_millis(5);
 /// A longer time without a request is a pause.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -62,8 +65,8 @@ pub(crate) enum Service {
     Plain,
     /// Never parked: change of size.
     Always,
-    /// The kernel writes back what was stored into a mapping. Never parked, and refused if that was done
-    /// under rights of a session that is lost.
+    /// The kernel writes back what was stored into a mapping. Never parked, and refused if that was
+    /// done under rights of a session that is lost.
     WriteBack,
 }
 
@@ -71,7 +74,8 @@ pub(crate) enum Service {
 const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, PARTS_AHEAD_MAX as u8 - 1];
 
 impl Service {
-    /// Does the kernel have pages of the range when it is answered, of which it keeps some locked until then?
+    /// Does the kernel have pages of the range when it is answered, of which it keeps some locked
+    /// until then?
     fn fills_pages(self) -> bool {
         matches!(self, Service::PageRead | Service::PageWrite)
     }
@@ -131,7 +135,8 @@ pub(crate) struct Content {
     /// Uses of parts, by number.
     part_uses: RefCell<BTreeMap<u64, BlockRange>>,
     drain: RefCell<Option<Drain>>,
-    /// Waiting requests, by number, and the pages of each that are locked and not up to date for certain.
+    /// Waiting requests, by number, and the pages of each that are locked and not up to date for
+    /// certain.
     parked: RefCell<BTreeMap<u64, (u64, u64)>>,
     parked_next: Cell<u64>,
     acquiring: Cell<bool>,
@@ -139,7 +144,8 @@ pub(crate) struct Content {
     outdated: Cell<u32>,
     /// Of what was to be written back of them nothing was refused yet.
     outdated_untold: Cell<bool>,
-    /// Bytes whose pages the kernel has had filled since the last loss, until it has dropped those from before.
+    /// Bytes whose pages the kernel has had filled since the last loss, until it has dropped those
+    /// from before.
     refilled: RefCell<Vec<(u64, u64)>>,
     /// What the kernel's pages may hold while WRITEs are on their way.
     pub pages: Rc<KernelPages>,
@@ -188,8 +194,8 @@ impl Content {
         self.set_loaded(true);
     }
 
-    /// Until when a recall lets requests be served before it drains: [`LEAST_USE`] after the right came, as long as
-    /// they follow each other within [`PAUSE`]. `None`: no longer.
+    /// Until when a recall lets requests be served before it drains: [`LEAST_USE`] after the right
+    /// came, as long as they follow each other within [`PAUSE`]. `None`: no longer.
     pub fn used_until(&self, now: Instant) -> Option<Instant> {
         let busy = self.uses.get() > 0 || !self.parked.borrow().is_empty();
         let pause = if busy { now + PAUSE } else { self.served.get() + PAUSE };
@@ -249,8 +255,8 @@ impl Content {
         self.parts.borrow_mut().clear();
     }
 
-    /// The kernel's pages are of a session that is lost: nothing of them is written back any more. Until
-    /// [`Content::pages_dropped`].
+    /// The kernel's pages are of a session that is lost: nothing of them is written back any more.
+    /// Until [`Content::pages_dropped`].
     pub fn pages_outdated(&self) {
         self.outdated.set(self.outdated.get() + 1);
         self.outdated_untold.set(true);
@@ -269,7 +275,8 @@ impl Content {
         }
     }
 
-    /// What the kernel writes back is refused, since a session was lost. That is told once for each loss.
+    /// What the kernel writes back is refused, since a session was lost. That is told once for each
+    /// loss.
     pub fn refuse_pages(&self) {
         if self.outdated_untold.take() || self.outdated.get() == 0 {
             self.file.lose_pages();
@@ -397,22 +404,24 @@ impl Content {
         self.unlocked(&[(0, u64::MAX)])
     }
 
-    /// `ranges` without the pages of waiting READs, which are locked and not up to date. The page that a waiting WRITE
-    /// changes in part may be up to date, with other bytes that become stale, so it is not left out.
+    /// `ranges` without the pages of waiting READs, which are locked and not up to date. The page
+    /// that a waiting WRITE changes in part may be up to date, with other bytes that become stale,
+    /// so it is not left out.
     pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let parked: Vec<_> = self.parked.borrow().values().copied().collect();
         subtract(ranges, &parked)
     }
 
-    /// The kernel's pages of `range` are being stored into, which may wait for a READ that has one locked: it is served,
-    /// also while the right drains.
+    /// The kernel's pages of `range` are being stored into, which may wait for a READ that has one
+    /// locked: it is served, also while the right drains.
     pub fn store(&self, range: (u64, u64)) -> Option<Storing> {
         let storing = self.pages.store(range);
         self.changed.notify_all();
         storing
     }
 
-    /// Bytes were stored into the kernel's pages of `range`: an invalidation may have passed there before.
+    /// Bytes were stored into the kernel's pages of `range`: an invalidation may have passed there
+    /// before.
     pub fn stored(&self, range: (u64, u64)) {
         self.note(Service::PageRead, range);
     }
@@ -506,8 +515,8 @@ impl Core {
         content
     }
 
-    /// Waits until a request on bytes `range` may be served under `need` (`DATA_S` or `DATA_X`) on the
-    /// whole content.
+    /// Waits until a request on bytes `range` may be served under `need` (`DATA_S` or `DATA_X`) on
+    /// the whole content.
     pub async fn use_data(
         &self,
         inode: &Rc<Inode>,
@@ -518,7 +527,8 @@ impl Core {
         self.serve(inode, need, service, range, true).await
     }
 
-    /// As [`Core::use_data`], for what bypasses the kernel's pages: a part that covers `range` will do.
+    /// As [`Core::use_data`], for what bypasses the kernel's pages: a part that covers `range` will
+    /// do.
     pub async fn use_part(
         &self,
         inode: &Rc<Inode>,
@@ -534,7 +544,8 @@ impl Core {
     /// where it knows of it, and of one that another client set it may not.
     ///
     /// The removal happens while the right is in use. The server executes it at once for a client
-    /// that holds the right, so neither a recall nor a folio that the kernel has locked can block it.
+    /// that holds the right, so neither a recall nor a folio that the kernel has locked can block
+    /// it.
     pub async fn use_to_change(
         &self,
         inode: &Rc<Inode>,
@@ -628,7 +639,8 @@ impl Core {
                 }
             } else if !content.is_draining() && !content.acquiring.get() {
                 drop(changed);
-                // Others may ask for the file before this is answered: its folios are locked meanwhile.
+                // Others may ask for the file before this is answered: its folios are locked
+                // meanwhile.
                 parked.get_or_insert_with(|| Parked::new(&content, locked));
                 let part = (!whole).then_some(part.range);
                 whole |= self.acquire(inode, &content, need, part).await?.calm;
@@ -640,9 +652,9 @@ impl Core {
     }
 
     /// Gets `OPEN`, and with it `need` on the whole content if no other client stands in the way of
-    /// writing. Do several write the file at this time? While the server asks this client for rights it
-    /// grants it nothing: then again. What a file that counts as open was granted stays, however often
-    /// others ask for it, so this ends.
+    /// writing. Do several write the file at this time? While the server asks this client for
+    /// rights it grants it nothing: then again. What a file that counts as open was granted stays,
+    /// however often others ask for it, so this ends.
     pub async fn acquire_open(&self, inode: &Rc<Inode>, need: Rights) -> Result<bool, Fault> {
         let content = self.content(inode);
         let writes = need.contains(Rights::DATA_X);

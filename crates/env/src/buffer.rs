@@ -76,8 +76,8 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer of `len` zero bytes, 256 KiB or more, in a mapping of its own: of what lies ready for
-    /// long, only the pages that are touched take memory. It is not pooled.
+    /// A buffer of `len` zero bytes, 256 KiB or more, in a mapping of its own: of what lies ready
+    /// for long, only the pages that are touched take memory. It is not pooled.
     pub(crate) fn sparse(len: usize) -> IoBuf {
         let rounded = round_up(len);
         // One page more where the size is that of a piece of a slab.

@@ -17,9 +17,9 @@ use crate::env::Env;
 pub struct DiskOptions {
     /// Open for writing.
     pub write: bool,
-    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL); refused with
-    /// ErrorKind::ResourceBusy, naming the holder's pid where it can be found. Without `write` the lock
-    /// is shared by readers and excludes writers.
+    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL);
+    /// refused with ErrorKind::ResourceBusy, naming the holder's pid where it can be found. Without
+    /// `write` the lock is shared by readers and excludes writers.
     pub exclusive: bool,
 }
 
@@ -103,7 +103,8 @@ impl Disk {
         (Ok(()), buf)
     }
 
-    /// Everything completed before the call is stable after it. At once `Ok` for write-through devices.
+    /// Everything completed before the call is stable after it. At once `Ok` for write-through
+    /// devices.
     pub async fn flush(&self) -> io::Result<()> {
         if self.0.write_through {
             return Ok(());
@@ -140,14 +141,15 @@ impl Disk {
         self.0.write_through
     }
 
-    /// Is it, as far as the system knows, a disk with heads, or a file on one? Then a request elsewhere costs as much time as
-    /// many blocks.
+    /// Is it, as far as the system knows, a disk with heads, or a file on one? Then a request
+    /// elsewhere costs as much time as many blocks.
     pub fn is_rotational(&self) -> bool {
         self.0.rotational
     }
 
-    /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD): released when the
-    /// last descriptor of it is closed, that is, when no request of this process can be in flight any more.
+    /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD):
+    /// released when the last descriptor of it is closed, that is, when no request of this process
+    /// can be in flight any more.
     pub async fn lock_byte(&self, index: u64) -> io::Result<()> {
         match self.lock(ByteLock::Take(index))? {
             true => Ok(()),

@@ -144,7 +144,8 @@ pub(crate) trait Driver {
     /// Takes or tests; a test tells whether the lock could be taken.
     fn lock(&mut self, node: NodeId, disk: &Handle, lock: ByteLock) -> io::Result<bool>;
     fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(Handle, String)>;
-    /// Listens beside `address`, as `listen` gave it, for peers on the same host; `None` where there are none.
+    /// Listens beside `address`, as `listen` gave it, for peers on the same host; `None` where
+    /// there are none.
     fn listen_near(&mut self, _address: &str) -> io::Result<Option<Handle>> {
         Ok(None)
     }

@@ -173,8 +173,8 @@ impl Env {
         }
     }
 
-    /// Connects by TCP, or to a [`Listener`] on this host by a Unix socket. `address` is "host:port";
-    /// TCP_NODELAY is set.
+    /// Connects by TCP, or to a [`Listener`] on this host by a Unix socket. `address` is
+    /// "host:port"; TCP_NODELAY is set.
     pub async fn connect(&self, address: &str) -> io::Result<Stream> {
         let mut failure = None;
         for target in self.resolve(address).await? {
@@ -211,8 +211,9 @@ impl Env {
     }
 
     /// Listens for connections by TCP on "host:port" (port 0 takes a free one), and for those of
-    /// this host by a Unix socket beside it, if its name is free. Waits a little for addresses in use: the
-    /// kernel takes down the io_uring of a process that was killed, and what it holds, after the process.
+    /// this host by a Unix socket beside it, if its name is free. Waits a little for addresses in
+    /// use: the kernel takes down the io_uring of a process that was killed, and what it holds,
+    /// after the process.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
         let until = self.now() + LISTEN_PATIENCE;
         let tcp = || self.core().with_driver(|driver| driver.listen(self.node, address));

@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! - messages are carried out one after the other, in the order in which they were posted;
-//! - nobody who posts waits for one that is carried out, nor for the thread's end: no lock is held meanwhile;
-//! - whoever waits for a message is woken when it is done, also if that was before he began to wait, and also
-//!   after the lane's end: what was posted before it is still carried out;
+//! - nobody who posts waits for one that is carried out, nor for the thread's end: no lock is held
+//!   meanwhile;
+//! - whoever waits for a message is woken when it is done, also if that was before he began to
+//!   wait, and also after the lane's end: what was posted before it is still carried out;
 //! - a lane holds as many messages as are waited for, and those that nobody waits for any more.
 
 use std::collections::VecDeque;

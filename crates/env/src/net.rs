@@ -69,8 +69,8 @@ impl Stream {
         Stream(Rc::new(Shared { env, handle, peer, orphan, surplus }))
     }
 
-    /// Appends what has arrived (at least one byte, at most `max`) to `into`; 0 bytes = closed by peer.
-    /// A dropped read loses no bytes, only its buffer.
+    /// Appends what has arrived (at least one byte, at most `max`) to `into`; 0 bytes = closed by
+    /// peer. A dropped read loses no bytes, only its buffer.
     pub async fn read(&self, mut into: Vec<u8>, max: usize) -> (io::Result<usize>, Vec<u8>) {
         assert!(max > 0, "a read of nothing cannot tell the end of the stream");
         let orphan = self.0.orphan.borrow_mut().take();

@@ -356,7 +356,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// Unbounded in memory only as far as its users bound it; `recv` gives `None` when all senders are gone.
+/// Unbounded in memory only as far as its users bound it; `recv` gives `None` when all senders are
+/// gone.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let queue = Queue { values: VecDeque::new(), senders: 1, received: true, waker: None };
     let queue = Rc::new(RefCell::new(queue));

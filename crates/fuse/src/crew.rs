@@ -1,7 +1,7 @@
 //! The executors of a mount besides the first.
 //!
-//! By the device one executor listens. A wake-up of another thread costs more than most
-//! requests, so the others sleep until requests come faster than it serves them: then one more is called,
+//! By the device one executor listens. A wake-up of another thread costs more than most requests,
+//! so the others sleep until requests come faster than it serves them: then one more is called,
 //! with a cloned channel of its own, and goes on until no request is there. Over io_uring the
 //! kernel has a queue for each CPU, and each executor serves its share of them.
 //!
@@ -31,16 +31,17 @@ pub(crate) const BUSY: u32 = 64;
 /// Requests that a called executor takes before its other tasks have a turn.
 const BURST: u32 = 8;
 
-/// The extended attribute of the root that shows how many requests each executor has taken, as JSON.
+/// The extended attribute of the root that shows how many requests each executor has taken, as
+/// JSON.
 pub const EXECUTORS_XATTR: &[u8] = b"user.redbud.executors";
 
 /// More take turns at what one at a time may do, and gain nothing.
 const EXECUTORS: usize = 8;
 
 /// How many executors serve a mount if nobody says: one for each processor that this process may
-/// use, within reason. Over io_uring one: there each would be woken for every request of its processor, and a
-/// request that asks the server costs two more wake-ups, because one executor hears the answers (measured:
-/// docs/BENCHMARKS.md).
+/// use, within reason. Over io_uring one: there each would be woken for every request of its
+/// processor, and a request that asks the server costs two more wake-ups, because one executor
+/// hears the answers (measured: docs/BENCHMARKS.md).
 pub fn executors(init: &InitOptions) -> usize {
     let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(EXECUTORS));
     if init.uring.is_some() { 1 } else { cpus() }
@@ -54,7 +55,8 @@ pub(crate) struct Crew {
     /// Those that wait to be called.
     resting: RefCell<Vec<OneSender<()>>>,
     dismissed: Cell<bool>,
-    /// The thread whose request was the last, and whether those since the last look were of several.
+    /// The thread whose request was the last, and whether those since the last look were of
+    /// several.
     asker: Cell<u32>,
     several: Cell<bool>,
     /// Those of all executors.
@@ -83,7 +85,8 @@ impl Crew {
         }
     }
 
-    /// Calls one more if an executor has taken `in_a_row` requests, all but the first without waiting.
+    /// Calls one more if an executor has taken `in_a_row` requests, all but the first without
+    /// waiting.
     pub(crate) fn call_if_busy(&self, in_a_row: u32) {
         // A single thread that asks again as soon as it is answered needs one executor.
         if in_a_row > 0 && in_a_row.is_multiple_of(self.call_after) && self.several.take() {

@@ -71,7 +71,8 @@ async fn serve<F: Filesystem>(
         }
         Operation::Setattr { set } => {
             let (attr, ttl) = match fs.setattr(caller, ino, set).await {
-                // The kernel judged by an owner of before; who may change everything may change this, too.
+                // The kernel judged by an owner of before; who may change everything may change
+                // this, too.
                 Err(Fault::NotPermitted)
                     if !caller.is_known() && may(caller, Capability::Fowner) =>
                 {
@@ -288,8 +289,8 @@ fn file_lock(lock: LockRequest) -> FileLock {
     FileLock { start: lock.start, end: lock.end, kind: kind as u32, pid: lock.pid }
 }
 
-/// The names, each ended by NUL, that the caller may see: those of `trusted.` are for administrators. Other
-/// file systems filter in the kernel, FUSE leaves it to us.
+/// The names, each ended by NUL, that the caller may see: those of `trusted.` are for
+/// administrators. Other file systems filter in the kernel, FUSE leaves it to us.
 fn visible(caller: &Caller, names: Vec<u8>) -> Vec<u8> {
     let each = || names.split_inclusive(|&byte| byte == 0);
     let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");

@@ -104,8 +104,8 @@ pub trait Filesystem: 'static {
     /// Attributes, and for how long they hold.
     fn getattr(&self, ino: Ino) -> impl Future<Output = Result<(Attr, Duration), Fault>>;
 
-    /// As [`Filesystem::getattr`], for a process that reads by an open file beyond the size that the kernel has: it
-    /// reads as far as the kernel then knows.
+    /// As [`Filesystem::getattr`], for a process that reads by an open file beyond the size that
+    /// the kernel has: it reads as far as the kernel then knows.
     fn getattr_to_read(
         &self,
         ino: Ino,

@@ -111,9 +111,10 @@ pub fn negotiate(args: &[u8], options: InitOptions) -> Result<(InitOut, Negotiat
     {
         offered |= u64::from(full.flags2) << 32;
     }
-    // Not EXPLICIT_INVAL_DATA: with it the kernel that is told another size cuts its pages off there, and keeps the
-    // rest. An answer that tells a size from between two changes of another client may be taken in after a page was
-    // filled with both: the zeros behind that size would stay. So it drops all pages of a file of another size.
+    // Not EXPLICIT_INVAL_DATA: with it the kernel that is told another size cuts its pages off
+    // there, and keeps the rest. An answer that tells a size from between two changes of another
+    // client may be taken in after a page was filled with both: the zeros behind that size would
+    // stay. So it drops all pages of a file of another size.
     let data = if options.strict { abi::AUTO_INVAL_DATA } else { 0 };
     let transport = if options.uring.is_some() { abi::OVER_IO_URING } else { 0 };
     let flags = offered & (WANTED | data | transport);

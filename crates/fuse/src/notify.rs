@@ -5,11 +5,11 @@
 //!   kernel, so they never wait for a request; those for pages have their own, and what no recall
 //!   waits for has another: it may wait for requests that wait for recalls;
 //! - before the mount stands there is nothing to void;
-//! - an answer that tells of an inode may still be on its way inside the kernel when
-//!   the inode's attributes are recalled: the kernel then does not know the inode yet.
-//!   So all names are voided too (a name counts from when its request was made), and its attributes
-//!   again until the kernel knows it, or the thread that was answered asks for something else; also should the
-//!   inode be opened: by then they have arrived;
+//! - an answer that tells of an inode may still be on its way inside the kernel when the inode's
+//!   attributes are recalled: the kernel then does not know the inode yet. So all names are voided
+//!   too (a name counts from when its request was made), and its attributes again until the kernel
+//!   knows it, or the thread that was answered asks for something else; also should the inode be
+//!   opened: by then they have arrived;
 //! - the names of a READDIRPLUS count from when the kernel takes them in, which nothing
 //!   tells. Until the thread that asked for them asks for something else, voiding is
 //!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
@@ -70,8 +70,8 @@ struct Inner {
     missed: RefCell<HashSet<Ino>>,
     /// Threads that were answered a listing and have not been heard of since.
     listings: RefCell<Vec<(u32, Instant)>>,
-    /// The inodes that the last answers told of, by the threads that were answered and have not been heard of
-    /// since; and by the inodes themselves where threads have no number.
+    /// The inodes that the last answers told of, by the threads that were answered and have not
+    /// been heard of since; and by the inodes themselves where threads have no number.
     told: RefCell<HashMap<(u32, Ino), (Ino, Instant)>>,
     /// Which of [`LATER`] comes next, while a task sees to it.
     later: Cell<Option<usize>>,
@@ -86,8 +86,8 @@ pub struct Knows {
     pub prune: bool,
 }
 
-/// Who was answered. A thread waits for one answer at a time; those outside the mount's pid namespace all
-/// have number 0, and are told apart by what they were told.
+/// Who was answered. A thread waits for one answer at a time; those outside the mount's pid
+/// namespace all have number 0, and are told apart by what they were told.
 fn asker(pid: u32, ino: Ino) -> (u32, Ino) {
     (pid, if pid == 0 { ino } else { Ino::NONE })
 }
@@ -264,8 +264,8 @@ impl Notifier {
         }
     }
 
-    /// Voids the attributes of an inode that the kernel was just told of as soon as it knows it. What is
-    /// still not known after [`SETTLE`] is seen to without holding up the recall.
+    /// Voids the attributes of an inode that the kernel was just told of as soon as it knows it.
+    /// What is still not known after [`SETTLE`] is seen to without holding up the recall.
     async fn void_coming(self, ino: Ino) {
         let attached = self.inner.attached.borrow().clone();
         let Some((env, _)) = attached else { return };

@@ -1,7 +1,8 @@
 //! What may a caller whom the request does not name?
 //!
-//! A kernel that maps ids tells who calls only where something is made (FUSE_ALLOW_IDMAP). Of the few other
-//! operations that depend on the caller's privileges the thread itself is looked at, which waits for the answer.
+//! A kernel that maps ids tells who calls only where something is made (FUSE_ALLOW_IDMAP). Of the
+//! few other operations that depend on the caller's privileges the thread itself is looked at,
+//! which waits for the answer.
 //!
 //! Invariant: who cannot be looked at, or lives in another user namespace, has no privilege.
 #![allow(clippy::disallowed_methods, reason = "/proc is asked, which does not wait")]

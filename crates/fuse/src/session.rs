@@ -45,8 +45,8 @@ pub struct ServeOptions {
     pub ready: Option<Ready>,
     /// Where lines for people go.
     pub log: Option<fn(&str)>,
-    /// After so many requests of several threads in a row, none of which but the first had to be waited for, another
-    /// executor is called.
+    /// After so many requests of several threads in a row, none of which but the first had to be
+    /// waited for, another executor is called.
     pub call_after: u32,
 }
 
@@ -94,8 +94,8 @@ impl<F: Filesystem> Session<F> {
     }
 }
 
-/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`. Dropped, no executor
-/// takes a request any more; those that were taken run on.
+/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`. Dropped, no
+/// executor takes a request any more; those that were taken run on.
 ///
 /// # Errors
 /// A kernel that is too old, or a failure of the channel.

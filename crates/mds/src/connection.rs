@@ -3,8 +3,9 @@
 //! Invariants:
 //! - everything sent on a connection leaves in the order it was sent; what is ready
 //!   when the socket is, leaves in one write;
-//! - the answers to what was read at once leave together, written by the reader before it reads on; it
-//!   never waits in between. The writer takes what does not fit, and what is sent at other times;
+//! - the answers to what was read at once leave together, written by the reader before it reads on;
+//!   it never waits in between. The writer takes what does not fit, and what is sent at other
+//!   times;
 //! - a connection whose peer does not read is not read from either, so that what
 //!   waits to be written stays bounded.
 

@@ -105,7 +105,8 @@ impl Contention {
         }
     }
 
-    /// The file's size is `size` now; `zero`: what lies behind it in the last block is zero on the device.
+    /// The file's size is `size` now; `zero`: what lies behind it in the last block is zero on the
+    /// device.
     pub fn note_tail(&mut self, ino: Ino, size: u64, zero: bool) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.tail = zero.then_some(size);

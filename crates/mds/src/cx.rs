@@ -155,7 +155,8 @@ impl Cx<'_> {
             || self.server.leases.borrow().others(self.client, ino).intersects(take);
     }
 
-    /// No other client may hold anything that excludes `part` of `ino`, and no other operation may wait there.
+    /// No other client may hold anything that excludes `part` of `ino`, and no other operation may
+    /// wait there.
     pub fn need_part(&mut self, ino: Ino, part: Part) {
         let take = Rights::DATA_P.conflicts();
         self.need(ino, take);
@@ -266,8 +267,8 @@ impl Cx<'_> {
         match self.waited.glimpsed.get(&attr.ino) {
             Some(_) if planted(Bug::GlimpseIgnored) => {}
             Some(glimpsed) if glimpsed.holds_for(&attr) => glimpsed.put_in(&mut attr),
-            // Sizes that change too fast to be read are taken. What the asking client writes into its own
-            // parts is left to one more question.
+            // Sizes that change too fast to be read are taken. What the asking client writes into
+            // its own parts is left to one more question.
             Some(glimpsed) if glimpsed.is_given_up() && by_others => {
                 self.need(attr.ino, Rights::WRITES);
             }
@@ -289,8 +290,8 @@ impl Cx<'_> {
         }
     }
 
-    /// Notes a change of a directory's content at the operation's time and stores it. What is replayed
-    /// may come after others' changes that were later.
+    /// Notes a change of a directory's content at the operation's time and stores it. What is
+    /// replayed may come after others' changes that were later.
     ///
     /// # Errors
     /// As `set_attr`.

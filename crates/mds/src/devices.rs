@@ -5,8 +5,8 @@
 //! - nobody waits for a flush for longer than [`EVICTION_FLUSH`], and not at all for a device that
 //!   still owes one (a *suspect*);
 //! - a suspect that answers is flushed once more: for what was left;
-//! - it may carry out what it had been given before for another [`SETTLING`]: a flush is for what a device has done, and says
-//!   nothing of what is under way.
+//! - it may carry out what it had been given before for another [`SETTLING`]: a flush is for what a
+//!   device has done, and says nothing of what is under way.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,8 @@ use types::{ClientId, Duration, Instant};
 
 use crate::server::Server;
 
-/// A device that answers and has not carried out by then what it was given counts as one that stands still.
+/// A device that answers and has not carried out by then what it was given counts as one that
+/// stands still.
 const SETTLING: Duration = EVICTION_FLUSH;
 
 /// A data device of this host.
@@ -47,8 +48,8 @@ pub fn state(server: &Server, path: &str) -> &'static str {
     }
 }
 
-/// Does a device stand still, as far as is known, or did it a moment ago? It may carry out at any moment what evicted
-/// clients had submitted.
+/// Does a device stand still, as far as is known, or did it a moment ago? It may carry out at any
+/// moment what evicted clients had submitted.
 pub fn may_write_late(server: &Server) -> bool {
     let now = server.env.now();
     let settles = |answered: Instant| now.since(answered) < SETTLING;

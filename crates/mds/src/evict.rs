@@ -4,9 +4,9 @@
 //! Invariants:
 //! - an eviction is durable before anything the client held is given to others, and so is what
 //!   it had written in place, unless a data device does not answer in time (`devices`);
-//! - blocks that an evicted client could write are not reused, and files it could
-//!   write are frozen, until lease and grace have passed and no data device stands still or did a moment ago, or its process on
-//!   this host is gone; by then what it wrote late is stable, too;
+//! - blocks that an evicted client could write are not reused, and files it could write are frozen,
+//!   until lease and grace have passed and no data device stands still or did a moment ago, or its
+//!   process on this host is gone; by then what it wrote late is stable, too;
 //! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
 
 use std::cell::RefCell;
@@ -77,8 +77,8 @@ impl Quarantine {
     }
 }
 
-/// Takes up the quarantines that were there before the restart. They last for their whole time again; the server
-/// that died may not have come to flush what these clients had written.
+/// Takes up the quarantines that were there before the restart. They last for their whole time
+/// again; the server that died may not have come to flush what these clients had written.
 ///
 /// # Errors
 /// The store's.
@@ -305,8 +305,8 @@ pub async fn forget_unused(server: &Rc<Server>) {
     }
 }
 
-/// Space has run out: clients that are silent beyond their lease lose what they keep unused, and files without a
-/// name that only they have open.
+/// Space has run out: clients that are silent beyond their lease lose what they keep unused, and
+/// files without a name that only they have open.
 pub async fn evict_hoarders(server: &Rc<Server>) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     for session in sessions {

@@ -1,13 +1,14 @@
-//! Inodes without a name: kept while someone has them open, then freed in steps. (Small ones that nobody uses never come
-//! here: they go with their names, [`crate::ops`].)
+//! Inodes without a name: kept while someone has them open, then freed in steps. (Small ones that
+//! nobody uses never come here: they go with their names, [`crate::ops`].)
 //!
 //! Invariants:
 //! - an inode is freed only when nobody holds any right on it; it is hidden from
 //!   all operations from the moment that is decided;
-//! - who has such an inode open knows that this is wanted back: whoever got the right after the others were asked about
-//!   it, before the name was taken away, is asked then, and who gets it later, right after: the answer that tells of the
-//!   right may come to nobody, as that to a request that was sent again and had been answered. So is who has removed a
-//!   directory, and found it before: it gives nothing back unasked;
+//! - who has such an inode open knows that this is wanted back: whoever got the right after the
+//!   others were asked about it, before the name was taken away, is asked then, and who gets it
+//!   later, right after: the answer that tells of the right may come to nobody, as that to a
+//!   request that was sent again and had been answered. So is who has removed a directory, and
+//!   found it before: it gives nothing back unasked;
 //! - after a restart nothing is freed before the grace has ended.
 
 use std::cell::{Cell, RefCell};

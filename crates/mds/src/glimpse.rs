@@ -4,8 +4,8 @@
 //! - what is told was the file's size at one instant between question and answer. Under
 //!   `DATA_X` one client knows it. Under `DATA_P` the size only grows, and is the largest that any
 //!   holder or the server knows of: it is read twice, and counts if it was the same both times;
-//! - an answer counts beside attributes that were the same before the question and after the answer: `stat` never
-//!   tells a mode of after a write with the size of before it;
+//! - an answer counts beside attributes that were the same before the question and after the
+//!   answer: `stat` never tells a mode of after a write with the size of before it;
 //! - a client is asked also about its own parts: only so all answers belong to one instant.
 
 use std::rc::Rc;
@@ -44,9 +44,10 @@ enum Told {
 }
 
 impl Glimpsed {
-    /// Does it say what `attr`, the attributes as the server has them now, lack? Only if these are the same as before
-    /// it asked were they so when the writer answered. Those who write parts commit all the time, each
-    /// for itself: of such a file only what commits leave alone must be the same.
+    /// Does it say what `attr`, the attributes as the server has them now, lack? Only if these are
+    /// the same as before it asked were they so when the writer answered. Those who write parts
+    /// commit all the time, each for itself: of such a file only what commits leave alone must be
+    /// the same.
     pub fn holds_for(&self, attr: &Attr) -> bool {
         let before = &self.before;
         match &self.told {
@@ -88,7 +89,8 @@ impl Glimpsed {
     }
 }
 
-/// Asks all who write the file of which the server has `before`; `tries`: so often was it asked already.
+/// Asks all who write the file of which the server has `before`; `tries`: so often was it asked
+/// already.
 pub async fn glimpse(server: &Rc<Server>, before: Attr, tries: u32) -> Glimpsed {
     let told = ask_those_who_write(server, before.ino, before.size).await;
     Glimpsed { told, before, tries: tries + 1 }
@@ -107,7 +109,8 @@ async fn ask_those_who_write(server: &Rc<Server>, ino: Ino, size: u64) -> Told {
     Told::Parts { data: first, settled }
 }
 
-/// The largest of what `holders` and the server know; whoever holds nothing any more has told the server.
+/// The largest of what `holders` and the server know; whoever holds nothing any more has told the
+/// server.
 async fn ask_all(server: &Rc<Server>, ino: Ino, size: u64, holders: &[ClientId]) -> DataAttr {
     let zero = Default::default();
     let mut all = DataAttr { size, blocks: 0, mtime: zero, ctime: zero };

@@ -101,7 +101,8 @@ pub async fn run(server: Rc<Server>) {
         if absent.is_empty() {
             break;
         }
-        // That lasts as long as a device takes to flush: others may be heard of meanwhile, whose leases are good then.
+        // That lasts as long as a device takes to flush: others may be heard of meanwhile, whose
+        // leases are good then.
         evict::evict_absent(&server, &absent).await;
     }
     let late: Vec<ClientId> = {

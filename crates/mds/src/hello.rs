@@ -192,7 +192,8 @@ async fn enroll(
     }
     let description = shortened(&hello.description);
     let info = Info { nonce: hello.nonce, local: false, description }.encode();
-    // From the reserve: who cannot come cannot remove anything. What its replies may take must be left.
+    // From the reserve: who cannot come cannot remove anything. What its replies may take must be
+    // left.
     let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
     if let Err(StoreError::Fault(Fault::NoSpace)) = made {
         let text = format!(

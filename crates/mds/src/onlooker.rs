@@ -1,7 +1,7 @@
 //! Who looks on at what a server does: tests.
 //!
-//! Invariant: it is told of a thing at the instant at which that takes effect, waits for nothing and changes nothing. A server
-//! without one tells nobody, and does nothing for it.
+//! Invariant: it is told of a thing at the instant at which that takes effect, waits for nothing
+//! and changes nothing. A server without one tells nobody, and does nothing for it.
 
 use proto::mds::{Op, Reply};
 use types::{ClientId, Extent, Ino, Transno};
@@ -42,9 +42,11 @@ pub trait Onlooker {
     /// A transaction of the store did what an operation asks for, or a part of it.
     fn executed(&self, executed: Executed);
 
-    /// A commit is executed. It is told within the transaction, which may begin anew: then it is told again.
+    /// A commit is executed. It is told within the transaction, which may begin anew: then it is
+    /// told again.
     fn commits(&self, pointed: &Pointed<'_>);
 
-    /// An answer leaves; with `durable` it says that all of the client's work up to its number is durable.
+    /// An answer leaves; with `durable` it says that all of the client's work up to its number is
+    /// durable.
     fn answers(&self, client: ClientId, reply: &Reply, durable: bool);
 }

@@ -43,8 +43,8 @@ impl HandOvers {
     }
 }
 
-/// Takes the gates of `needs`, asks every other client for the rights, and waits until they are given up,
-/// or the `waiter`'s own session is over.
+/// Takes the gates of `needs`, asks every other client for the rights, and waits until they are
+/// given up, or the `waiter`'s own session is over.
 pub async fn recall(
     server: &Rc<Server>,
     client: ClientId,

@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - every change since [`Recent::forget`] last ran is here, removed names too;
-//! - a client's own changes make it wait only if their answers wait themselves: what it has no answer to it does
-//!   not replay;
+//! - a client's own changes make it wait only if their answers wait themselves: what it has no
+//!   answer to it does not replay;
 //! - each unit is queued once: at its oldest change that the queue still has to see durable.
 
 use std::collections::VecDeque;
@@ -79,7 +79,8 @@ impl Recent {
             if change.at <= durable {
                 self.units.remove(&unit);
             } else {
-                // Behind younger ones, perhaps: it is then kept for longer, which makes nobody wait.
+                // Behind younger ones, perhaps: it is then kept for longer, which makes nobody
+                // wait.
                 self.order.push_back((change.at, unit));
             }
         }

@@ -75,8 +75,8 @@ fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
 const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 
 /// Fills in the leases of `session` as they are now. What was read without a right to believe it is
-/// told without it, though that was granted since: it may have changed in between. So is what was read
-/// under another grant of that right, which went meanwhile.
+/// told without it, though that was granted since: it may have changed in between. So is what was
+/// read under another grant of that right, which went meanwhile.
 pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
     let leases = server.leases.borrow();
     for reply in results.iter_mut().flatten() {
@@ -231,8 +231,8 @@ impl Work {
         }
     }
 
-    /// Notes what rights the client has on what was just read, and as of which grant or recall. What is told again was
-    /// read at another time: no right goes with it.
+    /// Notes what rights the client has on what was just read, and as of which grant or recall.
+    /// What is told again was read at another time: no right goes with it.
     fn note_leases(&self, index: usize, reply: &mut OpReply) {
         if self.request.replay.is_some() || self.kept_outcome(index).is_some() {
             return;
@@ -240,7 +240,8 @@ impl Work {
         let leases = self.server.leases.borrow();
         each_leased(reply, &mut |leased| {
             let held = leases.held(self.client(), leased.attr.ino);
-            // The right may be there by another answer, which waits for what this one tells in passing.
+            // The right may be there by another answer, which waits for what this one tells in
+            // passing.
             (leased.rights, leased.seq) = (self.believable(leased.attr.ino, held.rights), held.seq);
         });
     }
@@ -286,8 +287,8 @@ impl Work {
         result
     }
 
-    /// Tells who looks on, unless it took effect before the server restarted. The request's last transaction was
-    /// `before` until then.
+    /// Tells who looks on, unless it took effect before the server restarted. The request's last
+    /// transaction was `before` until then.
     fn took_effect(&self, index: usize, op: &Op, before: Transno) {
         if let Some(onlooker) = &self.server.config.onlooker
             && self.kept_outcome(index).is_none()
@@ -402,7 +403,8 @@ impl Work {
         }
     }
 
-    /// What was removed before counts as free, also where it is freed in steps; those may wait for another client.
+    /// What was removed before counts as free, also where it is freed in steps; those may wait for
+    /// another client.
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
         let freer = &self.server.freer;
         if freer.counts().1 > 0 {
@@ -487,8 +489,8 @@ impl Work {
         }
     }
 
-    /// Lacked what ran metadata blocks, and was it waited for those that are being freed? A commit does not wait: the
-    /// freeing may wait for a recall that waits for it.
+    /// Lacked what ran metadata blocks, and was it waited for those that are being freed? A commit
+    /// does not wait: the freeing may wait for a recall that waits for it.
     async fn has_room_now<T>(&self, ran: &Result<T, Fault>) -> bool {
         let short = matches!(ran, Err(Fault::NoSpace)) && self.server.metadata_is_short();
         short && self.removed_is_freed().await
@@ -563,8 +565,8 @@ impl Work {
         kept.map(|(_, outcome)| outcome)
     }
 
-    /// The time of the transaction of operation `index`: now, or of a replay when it was. The operations
-    /// of an atomic request have one; those that only read tell the times of others.
+    /// The time of the transaction of operation `index`: now, or of a replay when it was. The
+    /// operations of an atomic request have one; those that only read tell the times of others.
     fn time(&self, index: usize, given: &[Result<OpReply, Fault>]) -> Timestamp {
         let together = self.request.atomic && self.request.ops.len() > 1;
         let given = self.request.ops.iter().zip(given).enumerate();
@@ -685,8 +687,8 @@ impl Work {
         }
     }
 
-    /// Are the attributes of `ino` durable when the reply leaves, as far as others changed them? If not, what is told
-    /// of them, beside what was asked for, is nothing to keep.
+    /// Are the attributes of `ino` durable when the reply leaves, as far as others changed them? If
+    /// not, what is told of them, beside what was asked for, is nothing to keep.
     fn waits_for_attr(&self, ino: Ino) -> bool {
         let recent = self.server.recent.borrow();
         if recent.is_empty() {
@@ -832,10 +834,12 @@ impl Work {
         let last_committed = self.server.mfs.last_committed();
         let (slot, seq) = (self.request.slot, self.request.seq);
         let reply = Reply { slot, seq, transno: self.last, last_committed, results: self.results };
-        // What was made anew from a kept outcome is no transaction of now, and yet would execute again.
+        // What was made anew from a kept outcome is no transaction of now, and yet would execute
+        // again.
         let executed = self.last != Transno::ZERO
             || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
-        // What failed may succeed when it is executed once more, and the client has the first answer by then.
+        // What failed may succeed when it is executed once more, and the client has the first
+        // answer by then.
         let may_execute = !self.request.ops.iter().all(only_asks);
         self.session.answered(&reply, executed || may_execute);
         self.session.told.set(last_committed);

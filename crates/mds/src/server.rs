@@ -204,7 +204,8 @@ impl Server {
         self.awake.get()
     }
 
-    /// How long a client has said nothing. While the server itself did not run, nobody could be heard.
+    /// How long a client has said nothing. While the server itself did not run, nobody could be
+    /// heard.
     pub fn silence(&self, session: &Session) -> Duration {
         let awake = self.awake_since();
         self.env.now().since(session.heard.get().max(awake))

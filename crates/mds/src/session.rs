@@ -259,7 +259,8 @@ impl Session {
                     return Admission::Again(Box::new(answer.clone()));
                 }
             }
-            // The client got the first answer before its resend came here: the second is for nobody.
+            // The client got the first answer before its resend came here: the second is for
+            // nobody.
             Some(last) if slot.again && seq == last.wrapping_add(1) => {}
             _ if slot.busy => return Admission::Protocol("a slot is used while it is busy"),
             Some(last) if seq != last.wrapping_add(1) => {
@@ -272,8 +273,8 @@ impl Session {
         Admission::New { fresh }
     }
 
-    /// A replayed request is admitted whatever the slot has seen, if it is idle. What comes after it may
-    /// have any number: requests that changed nothing are not replayed.
+    /// A replayed request is admitted whatever the slot has seen, if it is idle. What comes after
+    /// it may have any number: requests that changed nothing are not replayed.
     pub fn admit_replay(&self, slot: u16) -> Admission {
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.get_mut(usize::from(slot)) else {

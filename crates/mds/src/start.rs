@@ -48,7 +48,8 @@ impl Mds {
         if !known.is_empty() {
             server.log(&format!("waiting for {} known clients to come back", known.len()));
             server.mfs.run(Cost::DELETE, |txn| txn.begin_replays()).await?;
-            // What this server makes may be replayed to the next one: that must not begin at the same place.
+            // What this server makes may be replayed to the next one: that must not begin at the
+            // same place.
             server.mfs.sync().await?;
         }
         server.grace.set_known(known);
@@ -144,7 +145,8 @@ async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
     }
 }
 
-/// Joins the store's table of data zones with the configuration's paths, and opens the devices for their locks.
+/// Joins the store's table of data zones with the configuration's paths, and opens the devices for
+/// their locks.
 async fn learn_pags(server: &Rc<Server>) -> Result<(), ServeError> {
     let (states, _) = server.mfs.run(READ, |txn| txn.pags()).await?;
     let mut pags = Vec::new();

@@ -52,8 +52,8 @@ pub struct PagStatus {
     pub free: u64,
     /// Blocks that will be free soon.
     pub freed: u64,
-    /// "sound"; "suspect": an eviction went on without its flush, and it has not answered since: until then no quarantine ends;
-    /// "not open": this host does not have it.
+    /// "sound"; "suspect": an eviction went on without its flush, and it has not answered since:
+    /// until then no quarantine ends; "not open": this host does not have it.
     pub device: &'static str,
 }
 

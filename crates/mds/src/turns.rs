@@ -1,12 +1,13 @@
 //! Turns at locks that owners poll for.
 //!
-//! Who takes and frees a lock again and again leaves it free for moments only, which one who polls for
-//! it hardly meets: each moment must be hit by chance. So it is remembered who was refused, and
+//! Who takes and frees a lock again and again leaves it free for moments only, which one who polls
+//! for it hardly meets: each moment must be hit by chance. So it is remembered who was refused, and
 //! others come a little later once that has gone on for [`PATIENCE`].
 //!
 //! Invariants:
 //! - nobody is refused what is free, and who holds a lock of the file does not wait here;
-//! - nobody waits for longer than [`PAUSE`] at a time, and of one file not again within [`PATIENCE`];
+//! - nobody waits for longer than [`PAUSE`] at a time, and of one file not again within
+//!   [`PATIENCE`];
 //! - of a file one owner is remembered, as long as it asks again within [`GONE`].
 
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! Answers of before a restart that their client may not have heard.
 //!
-//! The client asks again, and may be told of a file that it made open, or of one that was removed while
-//! it was to have it open. Until it asks nobody else would know.
+//! The client asks again, and may be told of a file that it made open, or of one that was removed
+//! while it was to have it open. Until it asks nobody else would know.
 //!
 //! Invariants:
 //! - an inode that a kept answer tells of counts as open by its client from the end of the client's
@@ -23,8 +23,9 @@ use crate::session::{SLOTS_ALL, Session};
 #[derive(Default)]
 pub struct Unheard(RefCell<Vec<(ClientId, Ino)>>);
 
-/// What the kept answers of a client that has recovered tell of counts as open by it. What is damaged is
-/// told in the log and counts as not open: nobody can use it, and the client's recovery does not fail for it.
+/// What the kept answers of a client that has recovered tell of counts as open by it. What is
+/// damaged is told in the log and counts as not open: nobody can use it, and the client's recovery
+/// does not fail for it.
 ///
 /// # Errors
 /// The store's, but for damage.

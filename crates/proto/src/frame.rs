@@ -33,7 +33,8 @@ const REQUEST: u16 = 4;
 pub enum Received {
     /// A message.
     Message(Message),
-    /// A request whose slot and sequence are readable and the rest is not: it is answered `Unsupported`.
+    /// A request whose slot and sequence are readable and the rest is not: it is answered
+    /// `Unsupported`.
     Unknown {
         /// Its slot.
         slot: u16,

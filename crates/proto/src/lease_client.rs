@@ -42,7 +42,8 @@ impl Lease {
         self.rights.closed().contains(rights)
     }
 
-    /// A reply says that the client holds `rights` as of `seq`. True if it is news no older than what is known.
+    /// A reply says that the client holds `rights` as of `seq`. True if it is news no older than
+    /// what is known.
     pub fn granted(&mut self, rights: Rights, seq: u64) -> bool {
         if seq < self.seq && !planted(Bug::OlderGrantTaken) {
             return false;
@@ -81,8 +82,8 @@ impl Lease {
     }
 
     /// The server restarted, and `epoch` has begun: the rights stay (they are reclaimed), under the
-    /// sequence that the server gives them. What was given up before that the server does not count; what
-    /// is given up after, it does until it hears so.
+    /// sequence that the server gives them. What was given up before that the server does not
+    /// count; what is given up after, it does until it hears so.
     pub fn reclaim(&mut self, epoch: Epoch) {
         let first = first_seq(epoch);
         if self.seq < first {

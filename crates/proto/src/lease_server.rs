@@ -3,7 +3,8 @@
 //! Invariants:
 //! - two clients never hold conflicting rights on one inode ([`Rights::conflicts`]);
 //! - a lease's sequence is raised by every grant that adds a right, by every grant of content that
-//!   its client asked for, and by every recall, and never repeats, not even over a restart (the epoch stands above it);
+//!   its client asked for, and by every recall, and never repeats, not even over a restart (the
+//!   epoch stands above it);
 //! - while rights of a client on an inode are asked back, it is granted nothing
 //!   more there but `OPEN`, with which the recall is made anew: so a return that names the recall's
 //!   sequence knows every grant;
@@ -53,7 +54,8 @@ struct Holder {
     seq: u64,
     rights: Rights,
     asked: Rights,
-    /// It has answered a recall of `OPEN` that it has the inode open, and gives it back when it has not.
+    /// It has answered a recall of `OPEN` that it has the inode open, and gives it back when it has
+    /// not.
     owes_open: bool,
 }
 
@@ -85,8 +87,9 @@ impl Holders {
     }
 }
 
-/// The sequence of what is reclaimed when `epoch` has begun: above all of earlier epochs, below every grant.
-/// An epoch has 2^40 sequences (four months at 100,000 grants a second), and there may be 2^24 epochs.
+/// The sequence of what is reclaimed when `epoch` has begun: above all of earlier epochs, below
+/// every grant. An epoch has 2^40 sequences (four months at 100,000 grants a second), and there may
+/// be 2^24 epochs.
 pub fn first_seq(epoch: Epoch) -> u64 {
     u64::from(epoch.0) << 40
 }
@@ -151,8 +154,8 @@ impl LeaseTable {
         others.fold(Rights::empty(), |all, holder| all | holder.excluding())
     }
 
-    /// Clients other than `client` whose answers are awaited before `take` on `ino` is free. A recall of
-    /// `OPEN` is over when it is answered, also by "still open".
+    /// Clients other than `client` whose answers are awaited before `take` on `ino` is free. A
+    /// recall of `OPEN` is over when it is answered, also by "still open".
     pub fn awaited(&self, client: ClientId, ino: Ino, take: Rights) -> Vec<ClientId> {
         let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
         let others = holders.iter().filter(|h| {
@@ -169,7 +172,8 @@ impl LeaseTable {
         holders.iter().find(|h| h.rights.contains(Rights::DATA_X)).map(|h| h.client)
     }
 
-    /// May someone know more of size and times of `ino` than the server does, `client` under `DATA_X` excepted?
+    /// May someone know more of size and times of `ino` than the server does, `client` under
+    /// `DATA_X` excepted?
     pub fn written_elsewhere(&self, client: ClientId, ino: Ino) -> bool {
         let Some(holders) = self.inodes.get(&ino) else { return false };
         holders.iter().any(|holder| {
@@ -201,8 +205,8 @@ impl LeaseTable {
         if out.contains(Rights::DATA_X) { out } else { out.difference(Rights::DATA_X) }
     }
 
-    /// Gives `client` `rights` on `ino`. They must be grantable. A right on the whole content takes the
-    /// place of the parts held.
+    /// Gives `client` `rights` on `ino`. They must be grantable. A right on the whole content takes
+    /// the place of the parts held.
     pub fn grant(&mut self, client: ClientId, ino: Ino, rights: Rights) {
         let rights = rights.closed();
         assert!(self.grantable(client, ino, rights).contains(rights), "a grant conflicts");
@@ -238,9 +242,10 @@ impl LeaseTable {
         *self.counts.entry(client).or_insert(0) += 1;
     }
 
-    /// As [`LeaseTable::grant`], to a client that asks for `rights` because it does not hold them. What it is
-    /// counted to hold all the same it has not heard of, or has given up by a return that the server did not take:
-    /// it is told under a new sequence, for under the last one the client may believe nothing of it.
+    /// As [`LeaseTable::grant`], to a client that asks for `rights` because it does not hold them.
+    /// What it is counted to hold all the same it has not heard of, or has given up by a return
+    /// that the server did not take: it is told under a new sequence, for under the last one the
+    /// client may believe nothing of it.
     pub fn grant_asked(&mut self, client: ClientId, ino: Ino, rights: Rights) {
         let counted = self.rights(client, ino).contains(rights.closed());
         self.grant(client, ino, rights);
@@ -331,8 +336,9 @@ impl LeaseTable {
             .is_some_and(|h| h.seq == recall.seq && !h.asked.is_empty())
     }
 
-    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`; of `DATA_P` only `part`, if it
-    /// says one. With `still_open` a recall of `OPEN` is answered and `OPEN` stays. Says whether anything changed.
+    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`; of `DATA_P` only `part`,
+    /// if it says one. With `still_open` a recall of `OPEN` is answered and `OPEN` stays. Says
+    /// whether anything changed.
     pub fn give_back(
         &mut self,
         client: ClientId,
@@ -382,7 +388,8 @@ impl LeaseTable {
         true
     }
 
-    /// The sequence of the lease of `client` on `ino`, if a return that names `seq` does not know it.
+    /// The sequence of the lease of `client` on `ino`, if a return that names `seq` does not know
+    /// it.
     pub fn unknown_to(&self, client: ClientId, ino: Ino, seq: u64) -> Option<u64> {
         self.holder(client, ino).map(|holder| holder.seq).filter(|&last| seq < last)
     }
@@ -407,8 +414,8 @@ impl LeaseTable {
         heap.into_sorted_vec().into_iter().map(|(_, ino)| ino).collect()
     }
 
-    /// Asks `client` alone for the part of `take` that it holds on `ino`, which is no part of the content.
-    /// `None`: that is asked back already.
+    /// Asks `client` alone for the part of `take` that it holds on `ino`, which is no part of the
+    /// content. `None`: that is asked back already.
     pub fn recall_of(&mut self, client: ClientId, ino: Ino, take: Rights) -> Option<Recall> {
         let part = self.asked_part(client, ino);
         let holder = self.inodes.get_mut(&ino)?.get_mut(client)?;
@@ -422,7 +429,8 @@ impl LeaseTable {
         Some(Recall { client, ino, seq: holder.seq, take: holder.asked, part })
     }
 
-    /// Asks all but `except` who hold `OPEN` on `ino` for it and do not know yet that it is wanted back.
+    /// Asks all but `except` who hold `OPEN` on `ino` for it and do not know yet that it is wanted
+    /// back.
     pub fn recall_open(&mut self, except: ClientId, ino: Ino) -> Vec<Recall> {
         let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
         let unasked = holders.iter().filter(|h| !h.owes_open && h.client != except);
@@ -492,9 +500,10 @@ impl LeaseTable {
         })
     }
 
-    /// Puts a lease back that `client` held before the server's restart, without its parts. Yields the
-    /// rights that another client has claimed first; the others are given. The client knows
-    /// their sequence ([`first_seq`]): a return that it made under an earlier epoch changes nothing.
+    /// Puts a lease back that `client` held before the server's restart, without its parts. Yields
+    /// the rights that another client has claimed first; the others are given. The client knows
+    /// their sequence ([`first_seq`]): a return that it made under an earlier epoch changes
+    /// nothing.
     pub fn reclaim(&mut self, client: ClientId, ino: Ino, rights: Rights) -> Rights {
         let rights = rights - Rights::DATA_P;
         let given = self.grantable(client, ino, rights);

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - two owners never hold locks of one space (flock, POSIX) that overlap unless both are shared;
-//! - an owner's ranges of one inode and space do not overlap, and neighbours of one kind are joined;
+//! - an owner's ranges of one inode and space do not overlap, and neighbours of one kind are
+//!   joined;
 //! - a waiter is told at most once that its lock may be free, until it asks again;
 //!   whoever told so and does not ask (cancelled, gone) passes the word on.
 //!
@@ -102,8 +103,8 @@ impl LockTable {
     /// Takes a lock, replacing what the owner holds in the range. With `wait` a
     /// conflict makes the owner wait: it will be told by a [`Free`] when to ask again.
     ///
-    /// # Errors
-    /// `WouldBlock`; `Deadlock` if the wait would never end; `NoLocks` at the limits; `Invalid` range.
+    /// # Errors `WouldBlock`; `Deadlock` if the wait would never end; `NoLocks` at the limits;
+    /// `Invalid` range.
     pub fn lock(
         &mut self,
         ino: Ino,

@@ -73,9 +73,9 @@ wire_struct! {
         pub epoch: Epoch,
         /// What became of the session.
         pub state: u8,
-        /// With `state` [`RECOVERED`]: operations of the client at or below it are durable and done;
-        /// those above must be replayed. With [`NEW`], of a client that was evicted: those above that an
-        /// earlier server had answered are lost.
+        /// With `state` [`RECOVERED`]: operations of the client at or below it are durable and
+        /// done; those above must be replayed. With [`NEW`], of a client that was evicted: those
+        /// above that an earlier server had answered are lost.
         pub survived: Transno,
         /// Lease in milliseconds.
         pub lease_ms: u32,
@@ -165,11 +165,14 @@ wire_struct! {
         pub to: u64,
         /// What is mapped there, sorted; the rest are holes.
         pub extents: Vec<Extent>,
-        /// Blocks of this file may still be written by an evicted client: writes go to fresh blocks.
+        /// Blocks of this file may still be written by an evicted client: writes go to fresh
+        /// blocks.
         pub frozen: bool,
-        /// What block 0 holds, if that lies with the inode and is spoken of: zeros follow it. Empty: it does not.
+        /// What block 0 holds, if that lies with the inode and is spoken of: zeros follow it.
+        /// Empty: it does not.
         pub content: Bytes,
-        /// So many bytes of content would lie in the inode's slot if no other block were mapped; 0: none may be sent.
+        /// So many bytes of content would lie in the inode's slot if no other block were mapped; 0:
+        /// none may be sent.
         pub inline_max: u32,
     }
 
@@ -285,16 +288,18 @@ wire_struct! {
     }
 }
 
-/// A flag of [`Op::Rename`]: the old name becomes a character device 0:0 of mode 0, the whiteout of overlayfs, in the same
-/// transaction. It has not the number of RENAME_WHITEOUT (4): clients that know no whiteouts passed that on, and servers
-/// refuse it.
+/// A flag of [`Op::Rename`]: the old name becomes a character device 0:0 of mode 0, the whiteout of
+/// overlayfs, in the same transaction. It has not the number of RENAME_WHITEOUT (4): clients that
+/// know no whiteouts passed that on, and servers refuse it.
 pub const LEAVE_WHITEOUT: u32 = 8;
 
 /// [`Welcome::state`]: a new session, nothing is held.
 pub const NEW: u8 = 0;
-/// [`Welcome::state`]: the same incarnation of the server still has the session; unanswered requests are resent, recalls come again.
+/// [`Welcome::state`]: the same incarnation of the server still has the session; unanswered
+/// requests are resent, recalls come again.
 pub const RESUMED: u8 = 1;
-/// [`Welcome::state`]: the server restarted: reclaim, replay, [`Op::ReclaimDone`], then resend what was unanswered.
+/// [`Welcome::state`]: the server restarted: reclaim, replay, [`Op::ReclaimDone`], then resend what
+/// was unanswered.
 pub const RECOVERED: u8 = 2;
 
 wire_enum! {
@@ -327,9 +332,10 @@ wire_enum! {
         Unmap = 2 { from: FileBlock, to: u64, },
         /// Unwritten blocks of the file now hold data.
         Written = 3 { from: FileBlock, len: u64, },
-        /// Block 0 holds these bytes and zeros behind them, and lies with the inode; what was mapped or lay there goes. The size
-        /// is at least their number then. At most `CONTENT_MAX` of them, on a file system with the feature `inline-data`, and
-        /// not under `DATA_P`: else `Invalid`.
+        /// Block 0 holds these bytes and zeros behind them, and lies with the inode; what was
+        /// mapped or lay there goes. The size is at least their number then. At most `CONTENT_MAX`
+        /// of them, on a file system with the feature `inline-data`, and not under `DATA_P`: else
+        /// `Invalid`.
         Content = 4 { bytes: Bytes, },
     }
 }
@@ -352,19 +358,22 @@ wire_enum! {
         /// A further name. `unnamed`: it is the first one of an inode that this client made by
         /// `CreateUnnamed`; any other inode without a name stays so (`NotFound`). Reply `Linked`.
         Link = 6 { ino: InoRef, dir: InoRef, name: Name, unnamed: bool, },
-        /// Takes a name away. `unused`: the client gives up all rights on this inode if it was the last
-        /// name and no other client has the file open: it has no handle open and no I/O in flight. Reply `Removed`.
+        /// Takes a name away. `unused`: the client gives up all rights on this inode if it was the
+        /// last name and no other client has the file open: it has no handle open and no I/O in
+        /// flight. Reply `Removed`.
         Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
         /// Removes an empty directory. Reply `Removed`.
         Rmdir = 8 { dir: InoRef, name: Name, },
-        /// Renames. Flags as renameat2: 1 no replace, 2 exchange; and [`LEAVE_WHITEOUT`]. `unused` as for `Unlink`, for a replaced
-        /// file. Reply `Renamed`; `replaced` is `moved` itself if both names lead to it, and nothing has changed then.
+        /// Renames. Flags as renameat2: 1 no replace, 2 exchange; and [`LEAVE_WHITEOUT`]. `unused`
+        /// as for `Unlink`, for a replaced file. Reply `Renamed`; `replaced` is `moved` itself if
+        /// both names lead to it, and nothing has changed then.
         Rename = 9 { from: InoRef, name: Name, to: InoRef, new_name: Name, flags: u32, unused: Option<Ino>, },
         /// Changes attributes. Reply `Attr`.
         SetAttr = 10 { ino: InoRef, set: SetAttr, },
         /// An extended attribute. Reply `Bytes`.
         GetXattr = 11 { ino: InoRef, name: Bytes, want: Rights, },
-        /// Sets one; flags as setxattr: 1 create, 2 replace. A POSIX access ACL also sets the mode. Reply `Attr`.
+        /// Sets one; flags as setxattr: 1 create, 2 replace. A POSIX access ACL also sets the mode.
+        /// Reply `Attr`.
         SetXattr = 12 { ino: InoRef, name: Bytes, value: Bytes, flags: u32, kill_setgid: bool, },
         /// Names of all, each ended by NUL. Reply `Bytes`.
         ListXattr = 13 { ino: InoRef, want: Rights, },
@@ -372,29 +381,32 @@ wire_enum! {
         RemoveXattr = 14 { ino: InoRef, name: Bytes, },
         /// Target of a symbolic link. Reply `Bytes`.
         ReadLink = 15 { ino: InoRef, },
-        /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`. With `part`,
-        /// which only who holds no right on the whole content names, the server may give this part, or a larger one, instead of `DATA_S` or
-        /// `DATA_X`, and those `ahead` up to the first that anyone else has something of; an empty part: `OPEN` alone will do if there are others who write. Without it, the whole right is given, and takes the
-        /// place of all parts that the client holds: they are clean by then. Reply `Acquired`.
+        /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`.
+        /// With `part`, which only who holds no right on the whole content names, the server may
+        /// give this part, or a larger one, instead of `DATA_S` or `DATA_X`, and those `ahead` up
+        /// to the first that anyone else has something of; an empty part: `OPEN` alone will do if
+        /// there are others who write. Without it, the whole right is given, and takes the place of
+        /// all parts that the client holds: they are clean by then. Reply `Acquired`.
         Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, part: Option<BlockRange>, ahead: Ahead, },
         /// More of a layout, under a `DATA` right. Reply `Layout`.
         Layout = 17 { ino: InoRef, from: FileBlock, },
-        /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`. `mtime` only if
-        /// it was written since times were last set explicitly. With `merge` under `DATA_P`: all edits lie in parts held exclusively, size and
-        /// times count if they are above what is there. `tail_zero`: what the last block holds behind the size is zero on the device, too.
-        /// Passes gates. Reply `Attr`, or `Part`.
+        /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`.
+        /// `mtime` only if it was written since times were last set explicitly. With `merge` under
+        /// `DATA_P`: all edits lie in parts held exclusively, size and times count if they are
+        /// above what is there. `tail_zero`: what the last block holds behind the size is zero on
+        /// the device, too. Passes gates. Reply `Attr`, or `Part`.
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, merge: bool, tail_zero: bool, },
         /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, },
-        /// Pool blocks given back, at most `RETURN_RUNS_MAX` runs; also the answer to [`Push::SpaceWanted`],
-        /// then perhaps without any. Reply `Done`.
+        /// Pool blocks given back, at most `RETURN_RUNS_MAX` runs; also the answer to
+        /// [`Push::SpaceWanted`], then perhaps without any. Reply `Done`.
         ReturnSpace = 20 { runs: Vec<PagRun>, },
         /// Everything before it in this session is durable when it is answered. Reply `Done`.
         Sync = 21 {},
         /// Space. Reply `Statfs`.
         Statfs = 22 {},
-        /// Takes a lock. Fails `WouldBlock`; with `wait` the client is pushed `LockFree` when it is worth
-        /// asking again. Reply `Done`.
+        /// Takes a lock. Fails `WouldBlock`; with `wait` the client is pushed `LockFree` when it is
+        /// worth asking again. Reply `Done`.
         Lock = 23 { ino: Ino, lock: Lock, wait: bool, },
         /// Releases the range of the owner. Reply `Done`.
         Unlock = 24 { ino: Ino, lock: Lock, },
@@ -402,8 +414,9 @@ wire_enum! {
         TestLock = 25 { ino: Ino, lock: Lock, },
         /// No longer waits. Reply `Done`.
         CancelLock = 26 { ino: Ino, lock: Lock, },
-        /// Gives rights up: all of `give`. After a recall `seq` is the recall's. `still_open`: the recall asked for
-        /// `OPEN`, but handles are open; it is returned later. `part`: of `DATA_P` only these blocks. Passes gates. Reply `Done`, or `Kept`.
+        /// Gives rights up: all of `give`. After a recall `seq` is the recall's. `still_open`: the
+        /// recall asked for `OPEN`, but handles are open; it is returned later. `part`: of `DATA_P`
+        /// only these blocks. Passes gates. Reply `Done`, or `Kept`.
         Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, part: Option<BlockRange>, },
         /// Rights, locks held before the server's restart. Reply `Done`.
         Reclaim = 28 { leases: Vec<HeldLease>, locks: Vec<(Ino, Lock)>, },
@@ -417,8 +430,9 @@ wire_enum! {
         Status = 32 {},
         /// Evicts a client (administrator). Reply `Done`.
         Evict = 33 { client: ClientId, },
-        /// Begins a scrub of the metadata device that reads at most `rate` bytes a second (0: no bound), unless
-        /// one runs; `None` breaks off the one that runs (administrator). [`Op::Status`] tells how far it is. Reply `Done`.
+        /// Begins a scrub of the metadata device that reads at most `rate` bytes a second (0: no
+        /// bound), unless one runs; `None` breaks off the one that runs (administrator).
+        /// [`Op::Status`] tells how far it is. Reply `Done`.
         Scrub = 34 { rate: Option<u64>, },
     }
 }
@@ -434,19 +448,22 @@ wire_enum! {
         Attr = 3 { leased: Leased, },
         /// Entries; `end`: there are no more.
         Entries = 4 { entries: Vec<DirEntry>, end: bool, dir: Leased, },
-        /// A new inode; a `DATA` right comes with its (empty) layout implied, and `inline_max` as in [`LayoutPart`].
+        /// A new inode; a `DATA` right comes with its (empty) layout implied, and `inline_max` as
+        /// in [`LayoutPart`].
         Made = 5 { leased: Leased, dir: Leased, inline_max: u32, },
         /// The inode and the directory.
         Linked = 6 { leased: Leased, dir: Leased, },
-        /// The inode that lost the name: its attributes (nlink 0: its last name went), the directory.
-        /// `kept`: another client has it open, so that no rights were given up.
+        /// The inode that lost the name: its attributes (nlink 0: its last name went), the
+        /// directory. `kept`: another client has it open, so that no rights were given up.
         Removed = 7 { ino: Ino, attr: Attr, dir: Leased, kept: bool, },
-        /// The moved inode, a replaced one (attributes after), both directories. `kept` as in `Removed`. `whiteout`:
-        /// what was left under the old name.
+        /// The moved inode, a replaced one (attributes after), both directories. `kept` as in
+        /// `Removed`. `whiteout`: what was left under the old name.
         Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, whiteout: Appended<Leased>, },
-        /// Rights are held; layout if a `DATA` right was given. `parts`: what of the content is held, if not the whole, the part asked for first.
-        /// `calm`: no part was given, because no other client has used the file of late: the whole right is to be asked for.
-        /// `untold_tail`: no part was given, because what lies behind the size in the last block is not known to be zero.
+        /// Rights are held; layout if a `DATA` right was given. `parts`: what of the content is
+        /// held, if not the whole, the part asked for first. `calm`: no part was given, because no
+        /// other client has used the file of late: the whole right is to be asked for.
+        /// `untold_tail`: no part was given, because what lies behind the size in the last block is
+        /// not known to be zero.
         Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, parts: Vec<Part>, calm: bool, untold_tail: bool, },
         /// A stretch of the layout.
         Layout = 10 { part: LayoutPart, },
@@ -460,10 +477,12 @@ wire_enum! {
         Locked = 14 { lock: Option<Lock>, },
         /// Text.
         Text = 15 { text: String, },
-        /// Of a commit the first `done` edits took effect (one or more), then `fault` came in the way. A size that
-        /// grows is set, one that shrinks and the times are not. Ends the compound, as a failure does.
+        /// Of a commit the first `done` edits took effect (one or more), then `fault` came in the
+        /// way. A size that grows is set, one that shrinks and the times are not. Ends the
+        /// compound, as a failure does.
         Part = 16 { done: u32, fault: Fault, },
-        /// Nothing was given up: the return did not know of the grant or recall that made the lease's sequence `seq`.
+        /// Nothing was given up: the return did not know of the grant or recall that made the
+        /// lease's sequence `seq`.
         Kept = 17 { seq: u64, },
     }
 }
@@ -471,8 +490,8 @@ wire_enum! {
 wire_enum! {
     /// What the server says unasked.
     pub enum Push {
-        /// Give up the rights `take` on the inode, as of lease sequence `seq`; of `DATA_P` only `part`, if it says one.
-        /// Answered by [`Op::Return`].
+        /// Give up the rights `take` on the inode, as of lease sequence `seq`; of `DATA_P` only
+        /// `part`, if it says one. Answered by [`Op::Return`].
         Recall = 1 { ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>, },
         /// What are size and times now? Answered by [`PushReply`].
         Glimpse = 2 { id: u64, ino: Ino, },
@@ -480,9 +499,11 @@ wire_enum! {
         LockFree = 3 { ino: Ino, owner: LockOwner, },
         /// The session is over; what was not committed is lost.
         Evicted = 4 { reason: String, },
-        /// Everything at or below is durable; sent when a client has uncommitted operations and is quiet.
+        /// Everything at or below is durable; sent when a client has uncommitted operations and is
+        /// quiet.
         Committed = 5 { transno: Transno, },
-        /// Another client needs space, and there is none: give back what you do not need. Answered by [`Op::ReturnSpace`].
+        /// Another client needs space, and there is none: give back what you do not need. Answered
+        /// by [`Op::ReturnSpace`].
         SpaceWanted = 6 {},
     }
 }

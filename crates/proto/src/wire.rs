@@ -124,7 +124,8 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
-/// A last field that messages of before lack: it is written only if it is there, and then without more.
+/// A last field that messages of before lack: it is written only if it is there, and then without
+/// more.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Appended<T>(pub Option<T>);
 

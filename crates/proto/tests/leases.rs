@@ -26,8 +26,8 @@ const fn client(at: usize) -> ClientId {
 /// What is under way between the server and one client, in no order.
 #[derive(Clone, Debug, Default)]
 struct Wire {
-    /// Replies: rights held, sequence, and whether it was asked for before rights were given up that the client takes from
-    /// no answer to an older question.
+    /// Replies: rights held, sequence, and whether it was asked for before rights were given up
+    /// that the client takes from no answer to an older question.
     replies: Vec<(Rights, u64, bool)>,
     /// Recalls: sequence, what to give up.
     recalls: Vec<(u64, Rights)>,
@@ -42,7 +42,8 @@ struct World {
     server: LeaseTable,
     clients: [Lease; 2],
     wires: [Wire; 2],
-    /// What each client still wants to ask for; of each whether it has asked already, and given up such rights since.
+    /// What each client still wants to ask for; of each whether it has asked already, and given up
+    /// such rights since.
     wishes: [Vec<(Rights, bool)>; 2],
     /// How often each client may still give everything back of its own accord.
     trims: [u8; 2],
@@ -81,8 +82,8 @@ impl World {
         World { deaths, ..self }
     }
 
-    /// The server dies. Its answers and recalls are lost, and what they answered is asked for again;
-    /// returns are resent as they were, when both clients have reclaimed what they hold.
+    /// The server dies. Its answers and recalls are lost, and what they answered is asked for
+    /// again; returns are resent as they were, when both clients have reclaimed what they hold.
     fn dies(&self) -> World {
         let mut world = self.clone();
         world.deaths -= 1;
@@ -169,8 +170,9 @@ impl World {
         out
     }
 
-    /// A recall is answered, as `client/src/recall.rs` does: but for what a server that was started since has given anew, and
-    /// what the answer names is given up under the sequence that it names.
+    /// A recall is answered, as `client/src/recall.rs` does: but for what a server that was started
+    /// since has given anew, and what the answer names is given up under the sequence that it
+    /// names.
     fn answers(&self, at: usize, nth: usize) -> World {
         let mut world = self.clone();
         let (seq, take) = world.wires[at].saving.remove(nth);
@@ -186,7 +188,8 @@ impl World {
         world
     }
 
-    /// The server looks at what the client wants first: grants it, or recalls what stands in its way.
+    /// The server looks at what the client wants first: grants it, or recalls what stands in its
+    /// way.
     fn asks(&self, at: usize, out: &mut Vec<World>) {
         let Some(&(want, old)) = self.wishes[at].first() else { return };
         let mut world = self.clone();

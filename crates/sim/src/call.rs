@@ -162,7 +162,8 @@ pub enum Op {
         /// Which units of the file, of [`LOCK_UNITS`], by fcntl; `None`: all of it, by flock.
         range: Option<(u8, u8)>,
     },
-    /// No application's: a wait for a lock was given up. Until that is over it may have been taken, and is given back.
+    /// No application's: a wait for a lock was given up. Until that is over it may have been taken,
+    /// and is given back.
     Tried {
         /// File.
         ino: Ino,
@@ -177,7 +178,8 @@ pub enum Op {
     },
     /// No application's: the lock that was tried is given back.
     GivenBack(Ino, u64),
-    /// No application's: a file of a process that was killed is closed, and nobody is told anything.
+    /// No application's: a file of a process that was killed is closed, and nobody is told
+    /// anything.
     Left(Ino, FileNo),
     /// Everything of the file that this client wrote is durable.
     Fsync(Ino, FileNo),
@@ -198,7 +200,8 @@ pub enum Op {
         edits: Rc<Vec<Op>>,
         /// A data device stood still, and may have writes of it that it carries out later.
         late: bool,
-        /// Position at which the client first began something in its next session, if that was before the loss was noted.
+        /// Position at which the client first began something in its next session, if that was
+        /// before the loss was noted.
         next: Option<u64>,
     },
     /// No application's: the data devices have carried out what they had when they stood still.
@@ -214,8 +217,8 @@ pub enum Op {
     },
     /// No application's: a kernel could not write back what mappings had stored into a file.
     Unwritten(Ino),
-    /// No application's: all hosts and the data devices lose power. `stuck`: a flush has failed, and what it should have
-    /// made stable was not flushed since.
+    /// No application's: all hosts and the data devices lose power. `stuck`: a flush has failed,
+    /// and what it should have made stable was not flushed since.
     LostPower {
         /// See above.
         stuck: bool,
@@ -301,9 +304,9 @@ impl Op {
         }
     }
 
-    /// Does it change a file's content so that others see nothing of it before its answer, or before
-    /// its client's rights are taken? A write that waits to be durable is there before its answer, and so may a new
-    /// size be, which processes of the same host are told.
+    /// Does it change a file's content so that others see nothing of it before its answer, or
+    /// before its client's rights are taken? A write that waits to be durable is there before its
+    /// answer, and so may a new size be, which processes of the same host are told.
     pub fn edits_unseen(&self) -> bool {
         let seen = matches!(self, Op::Write { sync: true, .. } | Op::Truncate(..));
         self.edited().is_some() && !seen
@@ -410,8 +413,8 @@ impl std::fmt::Debug for Outcome {
     }
 }
 
-/// Bytes of the pattern `tag`, never zero: each tells by whom it was written, and every second one, too, which sector of what that
-/// wrote it lies in, so that none can stand in for another.
+/// Bytes of the pattern `tag`, never zero: each tells by whom it was written, and every second one,
+/// too, which sector of what that wrote it lies in, so that none can stand in for another.
 pub fn pattern(tag: u32, offset: u64, len: usize) -> Vec<u8> {
     let other = (tag / 255 % 255) as u8 + 1;
     let byte = |at: u64| ((u64::from(tag) + 101 * (at / 512)) % 255) as u8 + 1;
@@ -448,7 +451,8 @@ pub struct Call {
     pub outcome: Option<Outcome>,
     /// The answer was guessed: there was none.
     pub guessed: bool,
-    /// Position at which the server, of content the client, says that it took effect, if either does.
+    /// Position at which the server, of content the client, says that it took effect, if either
+    /// does.
     pub applied: Option<u64>,
     /// Position of the beginning among all events.
     pub begun: u64,

@@ -117,7 +117,8 @@ pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
 /// Is told that the server is about to be killed.
 pub type OnKill = Box<dyn Fn()>;
 
-/// Takes the number of a client, what the server applied for it, and by which transaction, if it changed what is kept.
+/// Takes the number of a client, what the server applied for it, and by which transaction, if it
+/// changed what is kept.
 pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op, Option<Transno>)>;
 
 /// Who looks on at the server.
@@ -185,7 +186,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// That of a seed: inline data for half of them, layout blocks for half, and the usual slots for half.
+    /// That of a seed: inline data for half of them, layout blocks for half, and the usual slots
+    /// for half.
     pub fn of(seed: u64) -> Format {
         let mut rng = SimRng::new(seed ^ 0x0f0a_4a75);
         let inline_data = rng.one_in(2);
@@ -212,7 +214,8 @@ pub struct Disks {
     pub data: SimDisk,
 }
 
-/// A freshly formatted metadata zone: made once for each size and format, since it is the same for all.
+/// A freshly formatted metadata zone: made once for each size and format, since it is the same for
+/// all.
 fn formatted(sizes: Sizes, made: Format) -> SimDisk {
     static FORMATTED: Mutex<BTreeMap<(Sizes, Format), SimDisk>> = Mutex::new(BTreeMap::new());
     let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,8 +277,8 @@ pub fn world(seed: u64) -> (SimWorld, Disks) {
     world_of(seed, false, Duration::ZERO, (Sizes::default(), Format::default()))
 }
 
-/// A world with fresh disks of these sizes and this format, in which connections may be `uneven`, and whose operations
-/// are spread over `time`.
+/// A world with fresh disks of these sizes and this format, in which connections may be `uneven`,
+/// and whose operations are spread over `time`.
 pub fn world_of(
     seed: u64,
     uneven: bool,
@@ -286,7 +289,8 @@ pub fn world_of(
         net_detour: if uneven { DETOUR } else { Duration::ZERO },
         net_bandwidth: uneven.then_some(BANDWIDTH),
         shuffle_tasks: seed % 2 == 1,
-        // A process takes up to twice its share of the time for each operation, and faults hold it up.
+        // A process takes up to twice its share of the time for each operation, and faults hold it
+        // up.
         time_limit: DAY + 3 * time,
         ..SimOptions::default()
     };
@@ -419,8 +423,9 @@ impl Cluster {
         });
     }
 
-    /// The server says that what this client wrote may be lost with the device's power: it could not flush it. Here the
-    /// device keeps that, and if it worked the server should have flushed it.
+    /// The server says that what this client wrote may be lost with the device's power: it could
+    /// not flush it. Here the device keeps that, and if it worked the server should have flushed
+    /// it.
     fn keeps_unflushed(&self, client: ClientId) {
         let data = self.data();
         if data.is_stalled() || self.checks.was_failed(SERVER, DiskAction::Flush) {
@@ -440,7 +445,8 @@ impl Cluster {
         });
     }
 
-    /// The metadata zone, once nothing of a server before has it open or under way. What a flush of it failed stays unstable.
+    /// The metadata zone, once nothing of a server before has it open or under way. What a flush of
+    /// it failed stays unstable.
     async fn open_meta(&self, env: &Env) -> std::io::Result<Disk> {
         let options = DiskOptions { write: true, exclusive: true };
         loop {
@@ -496,7 +502,8 @@ impl Cluster {
         let store = store.as_ref()?;
         let mut counted = pin!(store.run(Cost::READ, |txn| {
             let zones = txn.pags()?;
-            // Of files that an evicted client could write nothing is free before its quarantine ends.
+            // Of files that an evicted client could write nothing is free before its quarantine
+            // ends.
             let held = !txn.quarantines()?.is_empty();
             let freed = |zone: &store::PagState| if held { 0 } else { zone.freed };
             Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
@@ -510,7 +517,8 @@ impl Cluster {
         }
     }
 
-    /// Inodes without a name, but those that somebody else than `clients` may have open; `None` where no server can tell.
+    /// Inodes without a name, but those that somebody else than `clients` may have open; `None`
+    /// where no server can tell.
     pub(crate) fn nameless(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
         let found = self.look(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
         let leases = self.ledger()?.leases();
@@ -578,7 +586,8 @@ impl Cluster {
     }
 }
 
-/// The evicted client of which a line of the server's log says that it could not flush what that wrote.
+/// The evicted client of which a line of the server's log says that it could not flush what that
+/// wrote.
 fn unflushed(text: &str) -> Option<ClientId> {
     let (_, rest) = text.split_once("what the evicted client ")?;
     rest.split(' ').next()?.parse().ok().map(ClientId)
@@ -602,8 +611,9 @@ fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
     let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
-    // Every second server gives each directory a name map, and, where the format has layout blocks, keeps these tiny
-    // and gives them to each file with more than a few segments; the others leave them large.
+    // Every second server gives each directory a name map, and, where the format has layout blocks,
+    // keeps these tiny and gives them to each file with more than a few segments; the others leave
+    // them large.
     let (maps, layouts) = match cluster.starts.get() % 2 {
         0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
         _ => (MapLimits::USUAL, LayoutLimits::USUAL),

@@ -5,8 +5,8 @@
 //!   loses them; then every byte is one of those that the file had there since it was last
 //!   stable, and the size one of its sizes, until somebody sees which;
 //! - what was seen stays: a byte or size that was read once is that one from then on;
-//! - what is alike is held once: of a file that may be many things an edit copies the pieces that it meets, and
-//!   the same edit of the same bytes gives the same bytes, not others that are equal.
+//! - what is alike is held once: of a file that may be many things an edit copies the pieces that
+//!   it meets, and the same edit of the same bytes gives the same bytes, not others that are equal.
 
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
@@ -30,7 +30,8 @@ pub enum Content {
     Loose(Rc<Loose>),
 }
 
-/// Of a few places only: contents that differ mostly do so there, for the bytes of a write are much alike.
+/// Of a few places only: contents that differ mostly do so there, for the bytes of a write are much
+/// alike.
 impl Hash for Content {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
@@ -331,7 +332,8 @@ fn edited(bytes: &[u8], edit: Edit) -> Vec<u8> {
     new
 }
 
-/// The parts of a range that lie in one piece each: where in the file, and which bytes of the range.
+/// The parts of a range that lie in one piece each: where in the file, and which bytes of the
+/// range.
 fn parts(from: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -551,7 +553,8 @@ impl Dirty {
         }
     }
 
-    /// Another client, whose changes lie beside these, lost some of its own: the file became `left`.
+    /// Another client, whose changes lie beside these, lost some of its own: the file became
+    /// `left`.
     pub fn lost_beside(&mut self, other: &Dirty, left: &Content) {
         let all = || self.versions.iter().chain(&other.versions);
         let bare =

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - a client that says of a file that written data is lost has lost nothing but what nobody had
 //!   made stable, and tells it by every descriptor that it has open;
-//! - what a failed flush should have made stable may go back at a power cut, until when it is there; also of files
-//!   of which its client has not told so before its session is lost;
+//! - what a failed flush should have made stable may go back at a power cut, until when it is
+//!   there; also of files of which its client has not told so before its session is lost;
 //! - bytes that a failed write should have replaced, or zeroed behind a new end, may be seen again
 //!   when what takes their place fails, too;
 //! - an error that a device gives at once changes nothing, or a part of what was asked for.
@@ -70,8 +70,8 @@ impl State {
         Step::Next(next)
     }
 
-    /// A kernel could not write back what mappings had stored. Every descriptor of the file that the client
-    /// has may tell so, the kernel once and the client once.
+    /// A kernel could not write back what mappings had stored. Every descriptor of the file that
+    /// the client has may tell so, the kernel once and the client once.
     pub(crate) fn unwritten(&self, call: &Call, ino: Ino) -> Step {
         let mut next = self.clone();
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
@@ -122,8 +122,8 @@ impl State {
         }
     }
 
-    /// The data devices and all hosts lost power: what flushes failed to make stable may be gone, if some of that is
-    /// `stuck`, and what devices carried out late.
+    /// The data devices and all hosts lost power: what flushes failed to make stable may be gone,
+    /// if some of that is `stuck`, and what devices carried out late.
     pub(crate) fn lost_power(&self, stuck: bool) -> Step {
         let mut next = self.clone();
         for (ino, node) in &self.nodes {
@@ -134,7 +134,8 @@ impl State {
             let node = next.node(*ino);
             let content = Content::any_of(all.iter().map(|all| (all, false)));
             node.body = Body::File(content.clone());
-            // Zeros behind its end may be gone as well, which nobody sees before it grows, and that fails.
+            // Zeros behind its end may be gone as well, which nobody sees before it grows, and that
+            // fails.
             node.shaky = Some(Shaky { content, flush: false, late: false });
             node.dirty = Vec::new();
         }
@@ -184,8 +185,8 @@ impl State {
         Step::Next(next)
     }
 
-    /// There was no space for it: nothing is done, or a part of an allocation, or a write that was to
-    /// be durable at once and may be there without being so.
+    /// There was no space for it: nothing is done, or a part of an allocation, or a write that was
+    /// to be durable at once and may be there without being so.
     pub(crate) fn no_room(&self, call: &Call) -> Step {
         let mut next = self.clone();
         next.half_edited(call);
@@ -215,7 +216,8 @@ impl State {
             node.dirty.push(Rc::new(Dirty::new(call.client, content)));
         }
         for dirty in node.dirty.iter_mut().map(Rc::make_mut) {
-            // Another client's changes of these blocks are unsynced still, if nothing was done, and stable, if a part was.
+            // Another client's changes of these blocks are unsynced still, if nothing was done, and
+            // stable, if a part was.
             if dirty.client == call.client || dirty.touches(edit.blocks()) {
                 dirty.changes(edit.blocks());
                 dirty.add(&perhaps, call.ended, false);

@@ -45,7 +45,8 @@ pub enum Fault {
     DataEio,
     /// The metadata device fails writes or flushes, or reads of a server that recovers.
     MetaEio,
-    /// What a client says does not reach the server for less than a lease, or what that says not the client.
+    /// What a client says does not reach the server for less than a lease, or what that says not
+    /// the client.
     OneWay,
     /// A client's new connections are taken, and never answered.
     Mute,
@@ -67,7 +68,8 @@ pub enum Fault {
     Damage,
     /// While a fault lasts another one comes.
     Together,
-    /// While a disk stands still or a client is held up, so does the other disk, or is another client.
+    /// While a disk stands still or a client is held up, so does the other disk, or is another
+    /// client.
     Pairs,
 }
 
@@ -105,8 +107,8 @@ impl Fault {
         matches!(
             self,
             Fault::ClientKill
-                // Of a write that its process does not live to see the kernel gives up the pages, with what
-                // mappings had stored there.
+                // Of a write that its process does not live to see the kernel gives up the pages,
+                // with what mappings had stored there.
                 | Fault::ProcessKill
                 | Fault::Silence
                 | Fault::Power
@@ -208,7 +210,8 @@ pub struct Injector {
     pub kinds: Vec<Fault>,
     /// While one lasts another one may come: the chances of that.
     pub company: Option<SimRng>,
-    /// Of disks that stand still and clients that are held up there may be two: the chances of that.
+    /// Of disks that stand still and clients that are held up there may be two: the chances of
+    /// that.
     pub pairs: Option<SimRng>,
     /// The kind that lasts.
     pub lasting: Option<Fault>,
@@ -220,7 +223,8 @@ pub struct Injector {
     pub ended: Rc<Cell<bool>>,
     /// Faults made.
     pub made: Rc<RefCell<Made>>,
-    /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in `made`, by another measure.
+    /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in
+    /// `made`, by another measure.
     pub numbered: Rc<Cell<u32>>,
     /// Devices that were damaged.
     pub damaged: Rc<Cell<Damaged>>,
@@ -428,8 +432,8 @@ impl Injector {
         made.entry(Fault::ProcessKill).and_modify(|made| *made = *made + killed - 1);
     }
 
-    /// What the server answers to a client does not arrive before the server is killed; nor, perhaps,
-    /// what the next one answers.
+    /// What the server answers to a client does not arrive before the server is killed; nor,
+    /// perhaps, what the next one answers.
     async fn lose_answers(&mut self) {
         let slot = self.slot();
         let client = self.fleet.name(slot);

@@ -30,9 +30,11 @@ const REPLAYED: &str = "the metadata server restarted; everything it had lost wa
 pub(crate) const HEARD: &str = "nobody is evicted who was heard";
 /// What a server says that has no room for what is promised to a client.
 const NO_ROOM: &str = "no room for another client";
-/// The invariant that is broken when a client tells of such a loss to which no device has failed anything.
+/// The invariant that is broken when a client tells of such a loss to which no device has failed
+/// anything.
 pub(crate) const LOST: &str = "nothing is lost that no device failed";
-/// The invariant that is broken when a client that can be reached does not hear that it was evicted.
+/// The invariant that is broken when a client that can be reached does not hear that it was
+/// evicted.
 pub(crate) const HEARS: &str = "who was evicted hears of it";
 /// Changes that a client may lose at most with a server that dies.
 const KEPT_MAX: u32 = 64;
@@ -48,8 +50,8 @@ struct Member {
     trouble: Option<(u64, Instant)>,
     /// Its session.
     session: Session,
-    /// When it had last replayed everything, or begun: of a server that died after that it may still have
-    /// to replay what it did.
+    /// When it had last replayed everything, or begun: of a server that died after that it may
+    /// still have to replay what it did.
     replayed: Instant,
     /// The same of the session that has taken the place of this one.
     replayed_anew: Option<Instant>,
@@ -59,8 +61,9 @@ struct Member {
     next: Vec<Rc<Cell<u32>>>,
 }
 
-/// How many changes a client had not heard to be durable when the last server of each of its sessions died, with those whose
-/// answers may have been on the way; by how many evictions it had heard of then.
+/// How many changes a client had not heard to be durable when the last server of each of its
+/// sessions died, with those whose answers may have been on the way; by how many evictions it had
+/// heard of then.
 #[derive(Clone, Default)]
 struct Kept(BTreeMap<u64, u32>);
 
@@ -71,7 +74,8 @@ impl Kept {
         self.0.insert(status.evictions, kept.min(KEPT_MAX));
     }
 
-    /// What may be lost with that session: what is done after its last server was started is durable before its eviction is.
+    /// What may be lost with that session: what is done after its last server was started is
+    /// durable before its eviction is.
     fn of(&self, evictions: u64) -> u32 {
         self.0.get(&evictions).copied().unwrap_or(0)
     }
@@ -88,7 +92,8 @@ struct Session {
     excused: bool,
     /// A server had died, when that began, of which its client might still replay what it had done.
     restarted: bool,
-    /// A device stood still when the server evicted it: it may carry out later what the client wrote.
+    /// A device stood still when the server evicted it: it may carry out later what the client
+    /// wrote.
     late: bool,
     /// The history says that it is lost.
     told: bool,
@@ -111,8 +116,9 @@ impl Member {
         if self.session.restarted { self.kept.of(self.session.evictions) } else { 0 }
     }
 
-    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had done anything;
-    /// `since`: the server has begun to evict also the one that it has now, of which it has yet to hear.
+    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had
+    /// done anything; `since`: the server has begun to evict also the one that it has now, of which
+    /// it has yet to hear.
     fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
         let status = mount.client.status();
         let troubled = self.trouble.is_some_and(|(_, until)| until >= begun);
@@ -144,7 +150,8 @@ struct Inner {
     dead: RefCell<Vec<Dead>>,
     /// Since when the server evicts clients that have not mounted yet, or are gone.
     unknown: RefCell<BTreeMap<u64, u64>>,
-    /// Clients that live on under other numbers, by those of sessions that the history says are lost.
+    /// Clients that live on under other numbers, by those of sessions that the history says are
+    /// lost.
     lost: RefCell<BTreeMap<u64, usize>>,
     clients: Cell<usize>,
     /// Processes that have not ended.
@@ -266,7 +273,8 @@ impl Fleet {
             inner.cluster.checks.begins(&name);
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
-                // Devices that stand still, servers that are down and cut wires may take all of its patience.
+                // Devices that stand still, servers that are down and cut wires may take all of its
+                // patience.
                 Err(text)
                     if text.contains("cannot reach the metadata server")
                         && inner.cluster.disturbed_since(begun) =>
@@ -359,7 +367,8 @@ impl Fleet {
         self.0.members.borrow()[slot].name.clone()
     }
 
-    /// Kills one of the processes of a client that wait for an answer, by `chance`. `false`: none does.
+    /// Kills one of the processes of a client that wait for an answer, by `chance`. `false`: none
+    /// does.
     pub fn kill_process(&self, slot: usize, chance: u64) -> bool {
         self.0.members.borrow()[slot].mount.as_ref().is_some_and(|mount| mount.kill_one(chance))
     }
@@ -585,7 +594,8 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         let troubled = members[slot].trouble.is_some_and(|(_, until)| now <= until);
         members[slot].session.excused |= troubled;
-        // That it is out is durable after all that it did before, also if the server dies meanwhile.
+        // That it is out is durable after all that it did before, also if the server dies
+        // meanwhile.
         if !out || members[slot].session.since.is_none() {
             members[slot].session.restarted = self.was_restarted_since(members[slot].replayed);
         }
@@ -617,7 +627,8 @@ impl Fleet {
         mounts.collect()
     }
 
-    /// The session of a living client is lost, perhaps with what a server had not made durable that died.
+    /// The session of a living client is lost, perhaps with what a server had not made durable that
+    /// died.
     fn lost(&self, mount: &Mount, since: u64, session: &Session, kept: u32) {
         self.0.lost.borrow_mut().insert(session.client, mount.index);
         self.0.history.lost(mount.index, since, (false, session.late), kept);

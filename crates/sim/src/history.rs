@@ -142,8 +142,8 @@ impl History {
         begun
     }
 
-    /// A kernel answered from what it kept while something that it asked for is changing just that: such an answer is
-    /// not judged.
+    /// A kernel answered from what it kept while something that it asked for is changing just that:
+    /// such an answer is not judged.
     pub fn blur(&self, begun: u64) {
         self.end(begun, Vec::new());
         let mut inner = self.0.borrow_mut();
@@ -233,8 +233,9 @@ impl History {
         self.end_unknown(begun);
     }
 
-    /// A write that should have ended when it was stable fails, because its session was lost under way:
-    /// it may have been there before, like a write that waits for nothing, and what fails is the sync.
+    /// A write that should have ended when it was stable fails, because its session was lost under
+    /// way: it may have been there before, like a write that waits for nothing, and what fails is
+    /// the sync.
     pub fn end_lost_write(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
@@ -336,8 +337,8 @@ impl History {
         inner.settle(client, (now, None), vec![(op, Some(Outcome::Done))]);
     }
 
-    /// A client says that a device failed what it had written to a file; of several ranges at once it
-    /// says so for each.
+    /// A client says that a device failed what it had written to a file; of several ranges at once
+    /// it says so for each.
     pub fn damaged(&self, client: usize, ino: Ino, flush: bool) {
         let op = Op::Damaged { ino, flush, told: Vec::new() };
         let inner = self.0.borrow();
@@ -364,8 +365,9 @@ impl History {
         self.0.borrow_mut().look();
     }
 
-    /// The server says that it applied this for a client. Of several steps that may have asked for it, it is that of
-    /// the one of which nothing was said yet, and of these of the one that began first.
+    /// The server says that it applied this for a client. Of several steps that may have asked for
+    /// it, it is that of the one of which nothing was said yet, and of these of the one that began
+    /// first.
     pub fn applied(
         &self,
         client: usize,
@@ -385,7 +387,8 @@ impl History {
         Applied { at: now, step, transno }
     }
 
-    /// A client says that it changes the content of a file. What is written in several pieces is written with the last.
+    /// A client says that it changes the content of a file. What is written in several pieces is
+    /// written with the last.
     pub fn edited(&self, client: usize, ino: Ino, edited: Edited) {
         let mut guard = self.0.borrow_mut();
         let inner = &mut *guard;

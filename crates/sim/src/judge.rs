@@ -9,8 +9,8 @@
 //!   its end, and that it never did;
 //! - where changes may be lost, a candidate knows what led to it, so that it can be led there
 //!   again without them;
-//! - it accuses only while no search was given up; what nothing explains after that ends the judging, and
-//!   where it ended is told;
+//! - it accuses only while no search was given up; what nothing explains after that ends the
+//!   judging, and where it ended is told;
 //! - before a step others that still run are tried only if the order can matter: their
 //!   footprints meet, directly or through others. So no candidate is lost.
 
@@ -28,7 +28,8 @@ use crate::witness;
 
 /// Candidates kept; beyond it the search gives up, and says so.
 const CANDIDATES_MAX: usize = 500;
-/// A history of which so many searches were given up is not judged any further: what is open in it goes on multiplying.
+/// A history of which so many searches were given up is not judged any further: what is open in it
+/// goes on multiplying.
 const GIVEN_UP_MAX: u64 = 32;
 /// Steps tried for one end from one candidate, and from all of them.
 const TRIES_MAX: usize = 20_000;
@@ -44,8 +45,9 @@ struct Candidate {
     done: Vec<usize>,
     /// What led here, if something may be lost.
     past: Option<Rc<Link>>,
-    /// When each change began that was lost on the way here, or that had no answer and took effect; sorted.
-    /// What is the same now without and with it may differ again when what came over it is lost.
+    /// When each change began that was lost on the way here, or that had no answer and took effect;
+    /// sorted. What is the same now without and with it may differ again when what came over it is
+    /// lost.
     ways: Rc<Vec<u64>>,
 }
 
@@ -68,8 +70,8 @@ pub struct Abandoned {
 /// See the module.
 pub struct Judge {
     candidates: Vec<Candidate>,
-    /// Only the order that the server tells is tried, and others where it tells nothing and nothing else will do. What
-    /// that explains is explained; it accuses nobody.
+    /// Only the order that the server tells is tried, and others where it tells nothing and nothing
+    /// else will do. What that explains is explained; it accuses nobody.
     guided: bool,
     /// Steps tried, in all.
     pub tries: u64,
@@ -83,8 +85,8 @@ pub struct Judge {
 
 /// What the whole history says, whatever moment is judged.
 struct Whole {
-    /// Inodes that were seen and of which no answer says that they were made before: the name and the end
-    /// of the first lookup, and the type.
+    /// Inodes that were seen and of which no answer says that they were made before: the name and
+    /// the end of the first lookup, and the type.
     unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
     /// Names that were renamed, or may have been.
     renamed: BTreeSet<At>,
@@ -271,7 +273,8 @@ impl Judge {
         Judge { guided: true, ..Judge::new(state) }
     }
 
-    /// The states that explain everything; all steps have ended. None is left where judging was abandoned.
+    /// The states that explain everything; all steps have ended. None is left where judging was
+    /// abandoned.
     pub fn states(&self) -> impl Iterator<Item = &State> {
         self.candidates.iter().map(|candidate| &*candidate.state)
     }
@@ -424,7 +427,8 @@ impl Distinct {
 }
 
 impl Candidate {
-    /// Where changes may be lost, whoever was told of them keeps them from that: so what was seen is part of the past.
+    /// Where changes may be lost, whoever was told of them keeps them from that: so what was seen
+    /// is part of the past.
     fn remembers(&mut self, call: &Call) {
         if self.state.mortal {
             let call = Rc::new(call.clone());
@@ -469,7 +473,8 @@ impl Search<'_> {
         let answered = told.is_some_and(|told| self.calls[told].outcome.is_some());
         if !answered || self.may_go_at_once() {
             let follows = self.take_target(&candidate);
-            // What others do after who only looked, and narrowed nothing down by it, they need not do before.
+            // What others do after who only looked, and narrowed nothing down by it, they need not
+            // do before.
             let enough = self.guided && told.is_none_or(|_| answered || self.may_go_at_once());
             if follows && (enough || self.only_looks(&candidate)) {
                 return;
@@ -512,8 +517,9 @@ impl Search<'_> {
         target.op.only_looks() && matches!(candidate.state.step(target), Step::Same)
     }
 
-    /// Takes those out of `concerned` of which the server tells when they took effect, or that they did not. Gives the
-    /// one that is next, if it was before the target took effect: at its end, if nothing is told of it.
+    /// Takes those out of `concerned` of which the server tells when they took effect, or that they
+    /// did not. Gives the one that is next, if it was before the target took effect: at its end, if
+    /// nothing is told of it.
     fn told_first(&self, concerned: &mut Vec<usize>) -> Option<usize> {
         let all = self.calls;
         let (told, rest) = concerned
@@ -545,9 +551,10 @@ impl Search<'_> {
         })
     }
 
-    /// A process that ends gives up what it had open and locked. Of one inode that is taken in the order in which it was
-    /// noted: nobody can tell another one, for a lock is in the way until all that it conflicts with are free, and
-    /// a file without names is there until the last has closed it.
+    /// A process that ends gives up what it had open and locked. Of one inode that is taken in the
+    /// order in which it was noted: nobody can tell another one, for a lock is in the way until all
+    /// that it conflicts with are free, and a file without names is there until the last has closed
+    /// it.
     fn has_its_turn(&self, candidate: &Candidate, index: usize) -> bool {
         let this = &self.calls[index];
         let Some(ino) = given_up(this) else { return false };
@@ -561,8 +568,9 @@ impl Search<'_> {
         })
     }
 
-    /// Is the target what a device failed, and a write runs that failed, too? What was lost may be its bytes, so it
-    /// is put into the file first, too; or it failed because of that, and was done later.
+    /// Is the target what a device failed, and a write runs that failed, too? What was lost may be
+    /// its bytes, so it is put into the file first, too; or it failed because of that, and was done
+    /// later.
     fn awaits_writes(&self, candidate: &Candidate) -> bool {
         let target = &self.calls[self.target];
         let Op::Damaged { ino: damaged, .. } = target.op else { return false };
@@ -640,8 +648,9 @@ impl Search<'_> {
         if follow.is_empty() { Err(expected) } else { Ok(follow) }
     }
 
-    /// Running steps that only look, and could see here what they saw, are taken to have done so, and so are
-    /// unlocks of what is not locked: nothing that explains the rest needs them to do it later.
+    /// Running steps that only look, and could see here what they saw, are taken to have done so,
+    /// and so are unlocks of what is not locked: nothing that explains the rest needs them to do it
+    /// later.
     fn absorb(&self, candidate: &mut Candidate) {
         for &index in &self.running {
             let call = &self.calls[index];
@@ -677,8 +686,8 @@ impl Search<'_> {
                     || matches!(target.op, Op::Open(..) | Op::Create { .. }))
     }
 
-    /// Of what nobody tells, and of which one may well suppose that it took effect as soon as it could: who looked or
-    /// failed, and who opened what is there.
+    /// Of what nobody tells, and of which one may well suppose that it took effect as soon as it
+    /// could: who looked or failed, and who opened what is there.
     fn takes_at_once(&self, candidate: &mut Candidate, call: &Call) -> bool {
         if call.applied.is_some() {
             return false;

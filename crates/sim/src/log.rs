@@ -1,6 +1,6 @@
-//! What clients and servers log and clients tell, and violations that are seen while the cluster runs. All belong
-//! to the run of this thread: a client's log is a plain function. Each line begins with the position
-//! in the history at which it was written.
+//! What clients and servers log and clients tell, and violations that are seen while the cluster
+//! runs. All belong to the run of this thread: a client's log is a plain function. Each line begins
+//! with the position in the history at which it was written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -149,7 +149,8 @@ pub fn lines() -> Vec<String> {
     LOG.with(|log| log.borrow().iter().cloned().collect())
 }
 
-/// Something that must not be: which invariant it breaks, and how. Said again it is no news: what led to it stays in the log.
+/// Something that must not be: which invariant it breaks, and how. Said again it is no news: what
+/// led to it stays in the log.
 pub fn broken(invariant: &'static str, text: &str) {
     let is_news = VIOLATIONS.with(|found| {
         let mut found = found.borrow_mut();

@@ -1,12 +1,12 @@
 //! The part of the model that knows what is stable, and what is lost with a session.
 //!
 //! Invariants:
-//! - whoever reads or writes blocks that another client has changed has made the server ask for them first,
-//!   and what that client did in the file is stable. Clients that write different blocks of a file may each
-//!   hold its part, and lose it (SEMANTICS 1.3);
+//! - whoever reads or writes blocks that another client has changed has made the server ask for
+//!   them first, and what that client did in the file is stable. Clients that write different
+//!   blocks of a file may each hold its part, and lose it (SEMANTICS 1.3);
 //! - a size that an application elsewhere only asked for makes nothing stable;
-//! - a file that takes the name of something else is committed before: nothing that was done to it before the
-//!   rename began is lost with a session;
+//! - a file that takes the name of something else is committed before: nothing that was done to it
+//!   before the rename began is lost with a session;
 //! - an open file through which data were lost fails once with EIO before it succeeds.
 
 use std::rc::Rc;
@@ -52,7 +52,8 @@ impl Node {
         }
     }
 
-    /// It was all of this before a session was lost, and may lie where it lay. `unflushed`: a flush for it had failed.
+    /// It was all of this before a session was lost, and may lie where it lay. `unflushed`: a flush
+    /// for it had failed.
     fn was_lost(&mut self, lost: &Content, unflushed: bool, late: bool) {
         let any_of = |earlier: Option<&Content>| {
             Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
@@ -126,7 +127,8 @@ impl State {
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
             return impossible("done");
         };
-        // A store makes no file longer: the kernel that takes it may not know yet what a session has lost.
+        // A store makes no file longer: the kernel that takes it may not know yet what a session
+        // has lost.
         let store = matches!(call.op, Op::Write { file: MAPPED, .. });
         let mut next: Vec<State> = content
             .edit(edit)
@@ -144,8 +146,8 @@ impl State {
         }
     }
 
-    /// What was `seen`, or nothing of that: a client that does not know yet that its session is lost shows what was
-    /// there before, which its kernel keeps until then.
+    /// What was `seen`, or nothing of that: a client that does not know yet that its session is
+    /// lost shows what was there before, which its kernel keeps until then.
     fn or_old(
         &self,
         call: &Call,
@@ -261,8 +263,8 @@ impl State {
         Step::Next(next)
     }
 
-    /// These got names of something else by a rename that began then: what was done before is committed,
-    /// whoever did it (SEMANTICS 2.4).
+    /// These got names of something else by a rename that began then: what was done before is
+    /// committed, whoever did it (SEMANTICS 2.4).
     pub(crate) fn replaced(&mut self, inos: impl Iterator<Item = Ino>, begun: u64) {
         for ino in inos {
             if self.nodes.get(&ino).is_none_or(|node| node.dirty.is_empty()) {
@@ -288,7 +290,8 @@ impl State {
         open.flat_map(|(ino, files)| files.iter().map(move |file| (ino, *file))).collect()
     }
 
-    /// A client gives up these descriptors: the making of their files was lost, or it takes it for lost.
+    /// A client gives up these descriptors: the making of their files was lost, or it takes it for
+    /// lost.
     pub(crate) fn give_up(&mut self, client: usize, files: &[(Ino, FileNo)]) {
         for &(ino, file) in files {
             let owed = self.perhaps_owed.get(&(client, file)).copied().unwrap_or(0);
@@ -304,9 +307,10 @@ impl State {
         self.doubted.extend(inos.iter().map(|ino| (client, *ino)));
     }
 
-    /// Did it begin by the number of what its client has to take for not made, or in such a directory, before the
-    /// client knew of the loss? A replay that broke off may have made it durable: the client cannot know, and meant
-    /// the lost one. (Who has it open tells of the loss: [`State::give_up`].)
+    /// Did it begin by the number of what its client has to take for not made, or in such a
+    /// directory, before the client knew of the loss? A replay that broke off may have made it
+    /// durable: the client cannot know, and meant the lost one. (Who has it open tells of the loss:
+    /// [`State::give_up`].)
     pub(crate) fn is_doubted(&self, call: &Call) -> bool {
         let by = match &call.op {
             Op::Lookup(at) | Op::Make(at, _) | Op::Create { at, .. } => [at.dir; 2],
@@ -403,8 +407,8 @@ impl State {
         }
     }
 
-    /// What is done by a descriptor of a file whose making was lost, or perhaps by one: it is refused for
-    /// good, whatever has the number now. `None`: it is as any other.
+    /// What is done by a descriptor of a file whose making was lost, or perhaps by one: it is
+    /// refused for good, whatever has the number now. `None`: it is as any other.
     pub(crate) fn of_a_ghost(&self, call: &Call, outcome: &Outcome) -> Option<Step> {
         let ino = match &call.op {
             Op::Fsync(ino, _) | Op::Close(ino, _) | Op::Truncate(ino, _) | Op::GetAttr(ino) => *ino,

@@ -55,8 +55,8 @@ pub struct Node {
     pub locks: BTreeSet<Held>,
     /// Made by O_TMPFILE and without a name so far.
     pub unnamed: bool,
-    /// What clients may lose of the content, each its own. Several only as long as they change different
-    /// blocks: then each may hold its part of the file.
+    /// What clients may lose of the content, each its own. Several only as long as they change
+    /// different blocks: then each may hold its part of the file.
     pub dirty: Vec<Rc<Dirty>>,
     /// What a client that lost something had made of it, as long as it may be that still.
     pub loss: Option<Rc<Loss>>,
@@ -66,15 +66,16 @@ pub struct Node {
     pub late: Option<Content>,
 }
 
-/// What a file held when devices failed what was written to it, or was lost with a session. A part of that may lie
-/// where it lay, and come back when what takes its place fails.
+/// What a file held when devices failed what was written to it, or was lost with a session. A part
+/// of that may lie where it lay, and come back when what takes its place fails.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Shaky {
     /// Everything that it may have held.
     pub content: Content,
     /// A flush failed: it may come back at a power cut, too.
     pub flush: bool,
-    /// A device carried out late what the server's flush should have made stable: as `flush`, until it is synced.
+    /// A device carried out late what the server's flush should have made stable: as `flush`, until
+    /// it is synced.
     pub late: bool,
 }
 
@@ -179,7 +180,8 @@ pub struct State {
     pub doubted: BTreeSet<(usize, Ino)>,
     /// Positions at which clients knew of the last loss of their sessions.
     pub learned: BTreeMap<usize, u64>,
-    /// Positions at which the last failed flushes of clients were told, in the sessions that they have.
+    /// Positions at which the last failed flushes of clients were told, in the sessions that they
+    /// have.
     pub unflushed: Rc<BTreeMap<usize, u64>>,
     /// Waits for locks that were given up.
     pub tries: Rc<Tries>,
@@ -198,8 +200,8 @@ pub struct Tries {
     pub over: BTreeSet<u64>,
 }
 
-/// Inodes in the order in which they lost their last name or handle. States that differ only in that
-/// order are the same.
+/// Inodes in the order in which they lost their last name or handle. States that differ only in
+/// that order are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Gone(Vec<Ino>);
 
@@ -342,8 +344,8 @@ impl State {
         }
     }
 
-    /// What root makes in a directory: it has root's group, unless the directory hands its own down, and to directories
-    /// that they do so, too.
+    /// What root makes in a directory: it has root's group, unless the directory hands its own
+    /// down, and to directories that they do so, too.
     fn new_in(&self, dir: Ino, kind: FileKind) -> Node {
         let mut node = Node::new(kind, dir);
         if let Some(parent) = self.nodes.get(&dir).filter(|parent| parent.mode & SET_GID != 0) {
@@ -373,7 +375,8 @@ impl State {
         opens.weak = false;
     }
 
-    /// Is this an unlock of what its owner does not hold here? The kernel unlocks whatever a process had open when that ends.
+    /// Is this an unlock of what its owner does not hold here? The kernel unlocks whatever a
+    /// process had open when that ends.
     pub fn unlocks_nothing(&self, call: &Call) -> bool {
         let Op::Lock { ino, owner, exclusive: None, range } = call.op else { return false };
         call.outcome == Some(Outcome::Done)
@@ -387,8 +390,8 @@ impl State {
         let edited = call.op.edited().filter(|_| refused && self.is_unaware(call));
         let Some(ino) = edited else { return self.step_answered(call, outcome) };
         match self.step_answered(call, outcome) {
-            // It was refused because its session was lost under way, and had perhaps been done until then:
-            // whoever has the file open may be told.
+            // It was refused because its session was lost under way, and had perhaps been done
+            // until then: whoever has the file open may be told.
             Step::Same => {
                 let mut next = self.clone();
                 next.perhaps_tells(call.client, ino);

@@ -44,7 +44,8 @@ pub struct Mount {
     history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    /// How many sessions the client had lost when something began last, and where it was first noticed.
+    /// How many sessions the client had lost when something began last, and where it was first
+    /// noticed.
     evicted: Rc<Cell<(u64, u64)>>,
 }
 
@@ -114,9 +115,10 @@ fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcom
     steps
 }
 
-/// What a read that went to the end of the file says of it, apart from the bytes before it: a write of the
-/// same host that goes on beside the read may be in these already, while it moves the end later (so it is on
-/// ext4, through pages and with O_DIRECT). Who saw nothing but the end saw it alone.
+/// What a read that went to the end of the file says of it, apart from the bytes before it: a write
+/// of the same host that goes on beside the read may be in these already, while it moves the end
+/// later (so it is on ext4, through pages and with O_DIRECT). Who saw nothing but the end saw it
+/// alone.
 fn end_seen(ino: Ino, offset: u64, len: u32, seen: u32) -> Option<(Op, Outcome)> {
     let end = Op::End(ino, offset + u64::from(seen));
     (seen > 0 && seen < len).then_some((end, Outcome::Done))
@@ -220,7 +222,8 @@ impl Mount {
         self.history.end(begun, vec![(op, outcome)]);
     }
 
-    /// What nobody waits for any more ends some time, if it was asked at all, and then so as `ends` says.
+    /// What nobody waits for any more ends some time, if it was asked at all, and then so as `ends`
+    /// says.
     fn end_without(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
         let history = self.history.clone();
         let Some(asked) = self.vfs.take_left() else { return history.end(begun, Vec::new()) };
@@ -278,8 +281,8 @@ impl Mount {
         }
     }
 
-    /// What a kernel finds under a name, under the directory's lock, before it asks for a change of it;
-    /// `fresh`: whatever it knows. `None` without a kernel: the change is asked for as it is.
+    /// What a kernel finds under a name, under the directory's lock, before it asks for a change of
+    /// it; `fresh`: whatever it knows. `None` without a kernel: the change is asked for as it is.
     async fn before(&self, at: At, fresh: bool) -> Result<Option<Option<Target>>, Fault> {
         if !self.vfs.caches() {
             return Ok(None);
@@ -689,8 +692,8 @@ impl Mount {
         written
     }
 
-    /// Stores into a shared mapping that this descriptor gives: each page is a step of its own, which others
-    /// see whether it is written back or not.
+    /// Stores into a shared mapping that this descriptor gives: each page is a step of its own,
+    /// which others see whether it is written back or not.
     pub async fn store(&self, file: OpenFile, offset: u64, len: u32) {
         let (mut at, end) = (offset, offset + u64::from(len));
         while at < end {
@@ -762,7 +765,8 @@ impl Mount {
         written.map(|()| to)
     }
 
-    /// pwrite(2) within one page; what was written. As [`Mount::write`] where the file bypasses pages.
+    /// pwrite(2) within one page; what was written. As [`Mount::write`] where the file bypasses
+    /// pages.
     ///
     /// # Errors
     /// As [`Mount::write`].
@@ -782,7 +786,8 @@ impl Mount {
         Ok(Some(pattern(tag, 0, len as usize)))
     }
 
-    /// What pread(2) shows, also of what another process of this kernel changes meanwhile: no step of the history.
+    /// What pread(2) shows, also of what another process of this kernel changes meanwhile: no step
+    /// of the history.
     ///
     /// # Errors
     /// Those of the client.
@@ -877,7 +882,8 @@ impl Mount {
         Ok(())
     }
 
-    /// flock(2), or with a range of units fcntl(2): takes a lock, if `wait` when it is free, or frees it.
+    /// flock(2), or with a range of units fcntl(2): takes a lock, if `wait` when it is free, or
+    /// frees it.
     pub async fn lock_file(
         &self,
         file: OpenFile,

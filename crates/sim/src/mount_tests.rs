@@ -1,4 +1,5 @@
-//! What applications are told is in the history, also where they are told early that something failed.
+//! What applications are told is in the history, also where they are told early that something
+//! failed.
 
 use std::rc::Rc;
 

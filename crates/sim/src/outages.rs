@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - all of them go on in the end, and what they held up arrives;
-//! - none lasts longer than it may alone; with `pairs` a second one begins before the first has ended;
+//! - none lasts longer than it may alone; with `pairs` a second one begins before the first has
+//!   ended;
 //! - what the second one is, and when, are chances of its own: the first is what it is without it.
 
 use env::sim::{SimDisk, SimRng};
@@ -50,7 +51,8 @@ fn up_to(most: Duration, rng: &mut SimRng) -> Duration {
 }
 
 impl Injector {
-    /// A disk stands still or a client is held up for a while; with `pairs` perhaps another one, too.
+    /// A disk stands still or a client is held up for a while; with `pairs` perhaps another one,
+    /// too.
     pub(crate) async fn outage(&mut self, kind: Fault) {
         let first = match kind {
             Fault::Stall | Fault::LongStall => {
@@ -157,8 +159,8 @@ impl Injector {
         }
     }
 
-    /// What this client says or hears is held up from here on. One time is too short to lose a session by
-    /// it; several, one right after the other, may not be.
+    /// What this client says or hears is held up from here on. One time is too short to lose a
+    /// session by it; several, one right after the other, may not be.
     pub(crate) fn holds_up(&mut self, slot: usize) {
         let now = self.cluster.env.now();
         let since = match self.held.get(&slot) {

@@ -1,14 +1,18 @@
-//! Damaged metadata devices are repaired, those among them that a write never reached; the data zone's label is there.
+//! Damaged metadata devices are repaired, those among them that a write never reached; the data
+//! zone's label is there.
 //!
 //! Invariants, of a device of which one to three blocks were damaged in any of three ways:
-//! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an error of the store that says
-//!   what is damaged. A block that a write never reached is valid, so what it holds may be told, too, or that what others lead to is not
-//!   there: nothing is demanded of that;
+//! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an
+//!   error of the store that says what is damaged. A block that a write never reached is valid, so
+//!   what it holds may be told, too, or that what others lead to is not there: nothing is demanded
+//!   of that;
 //! - where fsck finds nothing, everything can be read;
-//! - `fsck --repair` ends with a device of which fsck finds nothing, and of which everything can be read; or it says what is left,
-//!   and fsck finds just that; or it refuses, and leaves one that fsck refuses, too.
+//! - `fsck --repair` ends with a device of which fsck finds nothing, and of which everything can be
+//!   read; or it says what is left, and fsck finds just that; or it refuses, and leaves one that
+//!   fsck refuses, too.
 //!
-//! Whether what repair keeps is all that can be kept is tried by tests of the store, which know what lies in a block.
+//! Whether what repair keeps is all that can be kept is tried by tests of the store, which know
+//! what lies in a block.
 
 use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
@@ -27,8 +31,8 @@ pub(crate) struct Tried {
     pub hopeless: bool,
 }
 
-/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired beside the data zone; what was
-/// done to it.
+/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired
+/// beside the data zone; what was done to it.
 pub(crate) fn check(
     good: &SimDisk,
     older: &SimDisk,

@@ -2,14 +2,14 @@
 //! went to another place.
 //!
 //! Invariants:
-//! - whoever opens the damaged device reads what the undamaged one holds, or an error of the store that
-//!   says what is damaged; never anything else;
-//! - if fsck finds nothing, all of it is as it was, and a server goes on with the damaged device; else
-//!   an administrator brings back an undamaged copy.
+//! - whoever opens the damaged device reads what the undamaged one holds, or an error of the store
+//!   that says what is damaged; never anything else;
+//! - if fsck finds nothing, all of it is as it was, and a server goes on with the damaged device;
+//!   else an administrator brings back an undamaged copy.
 //!
-//! Not made here, because nothing on the device tells of it: damage of the log's last group, which looks as
-//! if the crash had come while it was written, and a write that never reached the device. With the second a copy is
-//! damaged that no server goes on with (`repairs.rs`).
+//! Not made here, because nothing on the device tells of it: damage of the log's last group, which
+//! looks as if the crash had come while it was written, and a write that never reached the device.
+//! With the second a copy is damaged that no server goes on with (`repairs.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -114,7 +114,8 @@ impl Injector {
     }
 }
 
-/// Damages one to three blocks of `bad`; what was done. With `older` perhaps one has again what it had there.
+/// Damages one to three blocks of `bad`; what was done. With `older` perhaps one has again what it
+/// had there.
 pub(crate) fn damage(
     good: &SimDisk,
     bad: &SimDisk,

@@ -221,7 +221,8 @@ pub struct Report {
     pub damaged: Damaged,
     /// Faults that came, each by its number in the script: how many numbers.
     pub fault_steps: u32,
-    /// Steps of the history, which has one or several for each operation, and those of no application.
+    /// Steps of the history, which has one or several for each operation, and those of no
+    /// application.
     pub steps: u64,
     /// Sessions that ended with their clients, and of clients that lived.
     pub lost: (u64, u64),
@@ -528,7 +529,8 @@ async fn lose_power(
     Ok(())
 }
 
-/// An application reads the whole tree. On its client's host: what the client logs meanwhile is known to be of that client.
+/// An application reads the whole tree. On its client's host: what the client logs meanwhile is
+/// known to be of that client.
 async fn walk(mount: &Mount) {
     let (env, mount) = (mount.env.clone(), mount.clone());
     env.spawn_join(async move { read_tree(&mount).await }).await;

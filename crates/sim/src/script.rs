@@ -73,7 +73,8 @@ impl Step {
 pub struct Keep(pub BTreeSet<Step>);
 
 impl Keep {
-    /// The first step of an application that no run has with so many clients, processes of each, and operations of each of these.
+    /// The first step of an application that no run has with so many clients, processes of each,
+    /// and operations of each of these.
     pub fn beyond(&self, clients: usize, processes: usize, operations: u64) -> Option<String> {
         let is_beyond = |step: &&Step| match **step {
             Step::Operation { client, process, index } => {

@@ -5,8 +5,8 @@
 //!   moment between question and answer;
 //! - what was acknowledged is never refused later: no `fsync` and no `close` speaks of space;
 //! - once everybody is quiet, all blocks that no file holds can be had, by whoever asks, and again
-//!   when they are given back; a full metadata zone lets go of what is removed, and takes as much anew, however many
-//!   replies are kept for clients;
+//!   when they are given back; a full metadata zone lets go of what is removed, and takes as much
+//!   anew, however many replies are kept for clients;
 //! - what has no name, and nobody has open, goes;
 //! - nobody is refused as a new client who has room for what is promised to him.
 
@@ -47,8 +47,8 @@ const CHAIN: usize = 400;
 /// The invariant that is broken when there is room, and nobody gets it.
 pub const ROOM: &str = "no ENOSPC while there is room";
 
-/// Devices of which one is small, for so many clients: beside what is promised to them, and the reserve's share of that,
-/// little is free.
+/// Devices of which one is small, for so many clients: beside what is promised to them, and the
+/// reserve's share of that, little is free.
 pub fn scarce(seed: u64, clients: usize) -> Sizes {
     let mut rng = SimRng::new(seed ^ 0x0005_face);
     let usual = Sizes::default();
@@ -121,7 +121,8 @@ fn refuses_clients(free: Option<Free>) -> bool {
     free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LITTLE_META)
 }
 
-/// Was there no room for one more client at some moment since? It may have been made between two looks.
+/// Was there no room for one more client at some moment since? It may have been made between two
+/// looks.
 pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
     let crowded = cluster.crowded.get();
     refuses_clients(cluster.free()) || crowded.is_some_and(|at| at + LOOK >= since)
@@ -136,7 +137,8 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
     if sizes.meta != Sizes::default().meta {
-        // What trees take of it stays theirs. While it is full, everybody has as many replies kept as he can.
+        // What trees take of it stays theirs. While it is full, everybody has as many replies kept
+        // as he can.
         let mut made = [0; 4];
         let all: [(&Mount, &[Mount]); 4] =
             [(first, &mounts), (last, &[]), (first, &[]), (last, &[])];
@@ -168,8 +170,8 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     Ok(())
 }
 
-/// Nobody has anything open: what has no name goes, but what dead clients had open. As long as it is there it keeps up to eight
-/// blocks of the attic.
+/// Nobody has anything open: what has no name goes, but what dead clients had open. As long as it
+/// is there it keeps up to eight blocks of the attic.
 ///
 /// # Errors
 /// What does not.
@@ -272,8 +274,8 @@ async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), Strin
     synced.map_err(|fault| format!("what was accepted is refused: {fault}"))
 }
 
-/// Makes a chain of directories until there is no room, and removes them; how many there were. When it is full all of
-/// `crowd` change them.
+/// Makes a chain of directories until there is no room, and removes them; how many there were. When
+/// it is full all of `crowd` change them.
 async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
     let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, crate::workload::NAMES.end() + 1);
     let mut dirs = Vec::new();
@@ -301,7 +303,8 @@ async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
     }
     for change in changes {
         match change.await {
-            // By its number, which a client whose session was lost may know as that of a file which went with it.
+            // By its number, which a client whose session was lost may know as that of a file which
+            // went with it.
             Ok(()) | Err(Fault::Stale) => {}
             Err(fault) => return Err(format!("a full metadata zone refuses a time: {fault}")),
         }

@@ -1,7 +1,9 @@
-//! Histories with an answer that was not given: the order that the server tells must not explain what no order does.
+//! Histories with an answer that was not given: the order that the server tells must not explain
+//! what no order does.
 //!
-//! Invariant: a spoiled history differs from a real one in one answer, or lacks one change that was answered; the judge
-//! with the witness and the one that is told nothing are asked about the same one.
+//! Invariant: a spoiled history differs from a real one in one answer, or lacks one change that was
+//! answered; the judge with the witness and the one that is told nothing are asked about the same
+//! one.
 
 use std::mem::discriminant;
 

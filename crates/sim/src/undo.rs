@@ -73,8 +73,9 @@ fn links(past: Option<&Rc<Link>>) -> impl Iterator<Item = &Rc<Link>> {
     std::iter::successors(past, |link| link.before.as_ref())
 }
 
-/// The changes of names and attributes of a client that may be among its last `most`, and that it has not
-/// synced, the newest first: of those that ran at the same time each may have been made last.
+/// The changes of names and attributes of a client that may be among its last `most`, and that it
+/// has not synced, the newest first: of those that ran at the same time each may have been made
+/// last.
 pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&Rc<Link>> {
     let most = most as usize;
     let (mut floor, mut earlier, mut since) = (0, 0, 0);
@@ -127,12 +128,13 @@ pub struct Other {
     pub files: Vec<(Ino, FileNo)>,
     /// When each of the lost changes began.
     pub lost: Vec<u64>,
-    /// Looks that had not ended, and could not have seen what they saw before the loss: they come after it.
+    /// Looks that had not ended, and could not have seen what they saw before the loss: they come
+    /// after it.
     pub later: Vec<Rc<Call>>,
 }
 
-/// Every state that there may be when a client loses some of its last changes, by the position `end`, first none;
-/// inodes of which `stays` is true were seen later.
+/// Every state that there may be when a client loses some of its last changes, by the position
+/// `end`, first none; inodes of which `stays` is true were seen later.
 pub fn without(
     past: Option<&Rc<Link>>,
     (client, end): (usize, u64),

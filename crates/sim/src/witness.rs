@@ -1,12 +1,14 @@
-//! What server and clients tell of the order in which changes took effect: the server of names, attributes and locks, a client
-//! of content, which it changes under its lease. These instants are in the order of the leases' sequences, and finer.
+//! What server and clients tell of the order in which changes took effect: the server of names,
+//! attributes and locks, a client of content, which it changes under its lease. These instants are
+//! in the order of the leases' sequences, and finer.
 //!
 //! Invariants:
 //! - it is told at the instant at which a change took effect, so its position lies between the
 //!   beginning and the end of the step that asked for it;
-//! - to the judge it is no more than a hint: a step that was taken for another one, or of which nothing is
-//!   known, costs it time and never a verdict. The checker of invariant 4 takes it as it is, which is right as long as clients
-//!   ask for changes by the numbers of directories, and no two processes of a client for the same change at once.
+//! - to the judge it is no more than a hint: a step that was taken for another one, or of which
+//!   nothing is known, costs it time and never a verdict. The checker of invariant 4 takes it as it
+//!   is, which is right as long as clients ask for changes by the numbers of directories, and no
+//!   two processes of a client for the same change at once.
 
 use client::Edited;
 use proto::mds::{InoRef, Op as Asked};
@@ -16,7 +18,8 @@ use types::{Ino, Name};
 use crate::call::{At, Op, name_text};
 use crate::model::OWNERS;
 
-/// Did `op` not take effect if nothing was told of it? Content may be changed in part, and a part be told.
+/// Did `op` not take effect if nothing was told of it? Content may be changed in part, and a part
+/// be told.
 pub fn is_told(op: &Op) -> bool {
     op.changes_names() || matches!(op, Op::Lock { .. })
 }

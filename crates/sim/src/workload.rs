@@ -19,7 +19,8 @@ pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 const FILES_MAX: usize = 3;
 /// Owners and groups.
 const IDS: u64 = 6;
-/// One operation in so many is none of the table, so that those that are draw what they drew before there were others.
+/// One operation in so many is none of the table, so that those that are draw what they drew before
+/// there were others.
 const BESIDE: u64 = 10;
 
 /// A process: it does one thing after another.
@@ -288,7 +289,8 @@ impl Process {
         }
     }
 
-    /// Sets owner, group or both. Mostly nothing else has them, but now and then they are as before.
+    /// Sets owner, group or both. Mostly nothing else has them, but now and then they are as
+    /// before.
     async fn chown(&mut self) -> Result<(), Fault> {
         let Some(found) = self.found(None).await? else { return Ok(()) };
         let which = self.rng.below(3);
@@ -303,8 +305,9 @@ impl Process {
         Ok(())
     }
 
-    /// Takes a lock, by flock or of a range by fcntl, perhaps when it is free, and frees it some time later,
-    /// in parts or as a whole. An owner that is gone frees its locks; these live until they are freed.
+    /// Takes a lock, by flock or of a range by fcntl, perhaps when it is free, and frees it some
+    /// time later, in parts or as a whole. An owner that is gone frees its locks; these live until
+    /// they are freed.
     async fn hold_lock(&mut self, file: OpenFile) -> Result<(), Fault> {
         let exclusive = Some(!self.one_in(3));
         let first = self.rng.below(u64::from(LOCK_UNITS)) as u8;

@@ -231,7 +231,8 @@ fn who_looks_while_what_it_could_see_is_lost_may_have_looked_later() {
     assert!(holds(None, 10));
 }
 
-/// A process of client 0 has a file open so many times and holds a lock of it; it ends, while client 1 tries to lock the file.
+/// A process of client 0 has a file open so many times and holds a lock of it; it ends, while
+/// client 1 tries to lock the file.
 fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
     let lock = |client: u64, exclusive| Op::Lock {
         ino: FILE,
@@ -551,8 +552,8 @@ fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_
     assert!(!story(false).holds());
 }
 
-/// Client 0 makes the file with bytes of pattern 4, synced, and overwrites them; its session is lost while a data
-/// device may stand still with its write.
+/// Client 0 makes the file with bytes of pattern 4, synced, and overwrites them; its session is
+/// lost while a data device may stand still with its write.
 fn overwritten_and_lost(late: bool) -> Story {
     let made = Outcome::Found(Some(FILE));
     let lost =
@@ -829,7 +830,8 @@ fn no_order_that_the_server_tells_explains_what_cannot_be() {
     assert!(Judge::guided(State::default()).settle(&calls).is_err());
 }
 
-/// A client loses a session, which is noted late, makes a file without syncing it, and dies: may the file be there, or be gone?
+/// A client loses a session, which is noted late, makes a file without syncing it, and dies: may
+/// the file be there, or be gone?
 #[test]
 fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session() {
     let lost = |dead, kept, next| {
@@ -856,8 +858,9 @@ fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session
     }
 }
 
-/// Client 0 changes something, client 1 is told of it while client 2 does something else or nothing, and client 0 dies with its
-/// last change; then client 1 is told that it never was. Do the order that the server tells, and the search, say that this cannot be?
+/// Client 0 changes something, client 1 is told of it while client 2 does something else or
+/// nothing, and client 0 dies with its last change; then client 1 is told that it never was. Do the
+/// order that the server tells, and the search, say that this cannot be?
 fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
     let mut calls = Vec::new();
     let mut at = 1;

@@ -1,8 +1,8 @@
 //! Bugs are planted, one at a time, and the simulator must catch each.
 //!
-//! The table says which seed shows a bug and which checker catches it. A change of the code
-//! moves what seeds do: where the recorded one shows the bug no longer, the test fails and prints the
-//! row to write. With `REDBUD_AGED=1` another seed that shows it will do.
+//! The table says which seed shows a bug and which checker catches it. A change of the code moves
+//! what seeds do: where the recorded one shows the bug no longer, the test fails and prints the row
+//! to write. With `REDBUD_AGED=1` another seed that shows it will do.
 //!
 //! `REDBUD_PLANT=1000 cargo test -p redbud-sim --test planted` looks
 //! through so many seeds for every bug and prints the table anew.
@@ -155,9 +155,9 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     plan
 }
 
-/// What no seed has shown so far: a test of its own does (`a_durable_request_whose_answer_was_lost…` in
-/// `crates/mds/tests`), or nothing has: older attributes, since replies tell rights only under the sequence that they were
-/// read under.
+/// What no seed has shown so far: a test of its own does
+/// (`a_durable_request_whose_answer_was_lost…` in `crates/mds/tests`), or nothing has: older
+/// attributes, since replies tell rights only under the sequence that they were read under.
 const NOT_SHOWN: [Bug; 2] = [Bug::RepeatedAnswerLost, Bug::AttrVersionIgnored];
 
 /// Seeds tried when the recorded one shows the bug no longer.

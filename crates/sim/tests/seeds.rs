@@ -147,7 +147,8 @@ fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
     assert!(refused > seeds(200), "there was no space {refused} times");
 }
 
-/// The replies that are kept for many clients take nothing that removing needs, and whoever is refused is so for want of room.
+/// The replies that are kept for many clients take nothing that removing needs, and whoever is
+/// refused is so for want of room.
 #[test]
 fn a_full_metadata_zone_of_many_clients_lets_go_of_what_they_remove() {
     let first = asked("REDBUD_FIRST").unwrap_or(50_000);
@@ -307,8 +308,8 @@ fn clients_see_one_file_system_under_all_faults() {
     assert!(sums.unseen < sums.looks / 100 + 1, "too many looks saw nothing");
 }
 
-/// What the order that the server tells explains is explained by the search that is told nothing, too: also where an answer is
-/// another one than was given, so that often nothing explains it.
+/// What the order that the server tells explains is explained by the search that is told nothing,
+/// too: also where an answer is another one than was given, so that often nothing explains it.
 #[test]
 fn the_search_among_all_orders_says_the_same() {
     let sums = Mutex::new(Verdicts::default());
@@ -352,7 +353,8 @@ fn many_clients_see_one_file_system() {
     assert!(operations > 24 * 600 && misled < 5 && abandoned < 2, "{misled} {abandoned}");
 }
 
-/// Seeds of campaigns that failed once: all faults, 150 operations, two executors. `REDBUD_SEED` names another one.
+/// Seeds of campaigns that failed once: all faults, 150 operations, two executors. `REDBUD_SEED`
+/// names another one.
 const FAILED: [u64; 28] = [
     552, 37375, 50551, 100253, 100358, 122535, 122706, 127450, 11463, 6023156, 6032845, 8002995,
     8008875, 8012033, 8021169, 8059185, 8065237, 8075323, 8097923, 8103160, 11016234, 11018645,

@@ -17,9 +17,9 @@
 //! |     24 |    4 | epoch    | epoch of that record                           |
 //! |     28 |    4 | tag      | CRC32C of the file system's UUID               |
 //!
-//! Types: 1 superblock, 2 roots, 3 bitmap, 4 tree node, 5 directory content, 6 blob, 7 replies, 8 a table (of
-//! tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes; 13 layout; 14 blob that says
-//! whose it is.
+//! Types: 1 superblock, 2 roots, 3 bitmap, 4 tree node, 5 directory content, 6 blob, 7 replies, 8 a
+//! table (of tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes;
+//! 13 layout; 14 blob that says whose it is.
 
 use types::limits::BLOCK;
 use types::{Bug, Epoch, Lsn, MetaBlock, Uuid, crc32c, planted};

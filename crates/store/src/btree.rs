@@ -4,7 +4,8 @@
 //! - keys are byte strings in their lexicographic order, so integers go in big-endian;
 //! - every leaf is at the same depth; every node but the root is at least a quarter full
 //!   when it was last passed by a removal;
-//! - the separator of a child is not above its keys and above all keys before it; the first is unused;
+//! - the separator of a child is not above its keys and above all keys before it; the first is
+//!   unused;
 //! - splits and merges happen on the way down, so no change goes up again.
 //!
 //! | offset | size | field    | meaning                                     |
@@ -17,7 +18,8 @@
 //! |     38 |   10 | reserved | zero                                        |
 //! |     48 | 4048 | entries  | key and value; above leaves: key, child u64 |
 //!
-//! The root's block stands in the roots (3.4); 0: the tree has no entries. What is behind the entries means nothing.
+//! The root's block stands in the roots (3.4); 0: the tree has no entries. What is behind the
+//! entries means nothing.
 
 use types::MetaBlock;
 use types::limits::BLOCK;
@@ -74,8 +76,8 @@ pub enum Inside<const K: usize, const V: usize> {
     Inner(u8, Vec<Expected<K>>),
 }
 
-/// A way from the root to a leaf, from which a search for a key near it starts. It holds until a node of the tree
-/// is split, joined or freed.
+/// A way from the root to a leaf, from which a search for a key near it starts. It holds until a
+/// node of the tree is split, joined or freed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finger<const K: usize> {
     way: Vec<Stand<K>>,
@@ -345,8 +347,8 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(out)
     }
 
-    /// Leads `finger` to the leaf where `key` belongs: up from where it is as far as it must, then down. Gives the
-    /// number of nodes that it read; of an empty tree none.
+    /// Leads `finger` to the leaf where `key` belongs: up from where it is as far as it must, then
+    /// down. Gives the number of nodes that it read; of an empty tree none.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
@@ -420,8 +422,8 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(at.checked_sub(1).map(|at| (node.key(at), node.value(at))))
     }
 
-    /// As [`Tree::insert`], in the leaf that `finger` leads to, where `key` belongs; `false` if no entry
-    /// fits there any more.
+    /// As [`Tree::insert`], in the leaf that `finger` leads to, where `key` belongs; `false` if no
+    /// entry fits there any more.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
@@ -441,8 +443,8 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(true)
     }
 
-    /// As [`Tree::remove`], from the leaf that `finger` leads to, where `key` belongs; `false` if too few
-    /// entries would be left in it.
+    /// As [`Tree::remove`], from the leaf that `finger` leads to, where `key` belongs; `false` if
+    /// too few entries would be left in it.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
@@ -461,8 +463,8 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(true)
     }
 
-    /// Calls `each` with every node's address and level, the root first; checks the order of keys and
-    /// the shape of the tree on the way. For checking.
+    /// Calls `each` with every node's address and level, the root first; checks the order of keys
+    /// and the shape of the tree on the way. For checking.
     ///
     /// # Errors
     /// `Stop::Miss`; `Stop::Corrupt` for a malformed node.

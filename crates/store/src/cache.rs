@@ -7,7 +7,8 @@
 //! - the dirty blocks are known by address, and each with the group that dirtied it; the queue
 //!   has them in the order of those groups, and entries of blocks that went home since, never more
 //!   of these than there are dirty blocks and [`STALE_MAX`] more;
-//! - the bound may be passed by what one operation pins and by dirty frames, which admission bounds.
+//! - the bound may be passed by what one operation pins and by dirty frames, which admission
+//!   bounds.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -112,7 +113,8 @@ impl Cache {
         Some(&frame.data)
     }
 
-    /// The content of `block`, if it is cached and the same as at home. Looking at it so is no use of it.
+    /// The content of `block`, if it is cached and the same as at home. Looking at it so is no use
+    /// of it.
     pub fn at_home(&self, block: MetaBlock) -> Option<&Block> {
         let frame = &self.frames[*self.index.get(&block.0)? as usize];
         (!frame.dirty && !frame.leaving).then_some(&*frame.data)

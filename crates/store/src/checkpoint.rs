@@ -1,16 +1,17 @@
 //! The checkpoint: brings dirty blocks home and moves the log's tail.
 //!
 //! Invariants:
-//! - blocks go home in sweeps over the device ([`crate::sweep`]), a batch at a time, whose copies are
-//!   all the memory that takes; a sweep that began goes on to its end;
+//! - blocks go home in sweeps over the device ([`crate::sweep`]), a batch at a time, whose copies
+//!   are all the memory that takes; a sweep that began goes on to its end;
 //! - what goes home is a copy, made when the block leaves; the log is durable up
 //!   to that copy before it is written. From then on the block counts as clean:
 //!   its next change logs an image, so a torn home write can always be mended;
-//! - on a disk with heads, clean blocks that lie between two that go home are written with them, as they are at home, so that
-//!   one request takes both: nothing of them changes, however it is torn, and they may change meanwhile as any
-//!   clean block may, for what is written next begins when this is stable;
-//! - the tail moves only over blocks that a flush has made stable at home: when a sweep has ended, and
-//!   earlier if much of the log comes free; the log's space behind it is reused only when both
+//! - on a disk with heads, clean blocks that lie between two that go home are written with them, as
+//!   they are at home, so that one request takes both: nothing of them changes, however it is torn,
+//!   and they may change meanwhile as any clean block may, for what is written next begins when
+//!   this is stable;
+//! - the tail moves only over blocks that a flush has made stable at home: when a sweep has ended,
+//!   and earlier if much of the log comes free; the log's space behind it is reused only when both
 //!   superblock copies say so;
 //! - it begins when log or cache fill up, or when nothing has changed for a while: then
 //!   everything goes home, once, so that a restart finds nothing to redo.
@@ -40,8 +41,8 @@ const LOG_SWEPT: u64 = 40;
 /// Of the log so many parts come free, or the tail waits for the end of the sweep.
 const TAIL_PARTS: u64 = 16;
 
-/// So many clean blocks at most are bridged to join two requests: on a disk with heads writing them takes a quarter of
-/// what another request takes, or less.
+/// So many clean blocks at most are bridged to join two requests: on a disk with heads writing them
+/// takes a quarter of what another request takes, or less.
 const BRIDGE_MAX: u64 = 32;
 /// All copies of a batch are at most so many times those that have to go home.
 const BRIDGED_TIMES: usize = 4;
@@ -185,7 +186,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes copies of the next batch of the sweep, or of a new one, and of clean blocks that bridge gaps in it.
+    /// Takes copies of the next batch of the sweep, or of a new one, and of clean blocks that
+    /// bridge gaps in it.
     fn depart(&self) -> Departed {
         let State { cache, home_batch, sweep, log, bridge, .. } = &mut *self.state.borrow_mut();
         let bridge = if *bridge { BRIDGE_MAX } else { 0 };

@@ -28,9 +28,8 @@ const STEP: usize = 16;
 impl Txn<'_> {
     /// Issues a number to a client with this description.
     ///
-    /// # Errors
-    /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also if what its replies may take
-    /// would not be left.
+    /// # Errors `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also
+    /// if what its replies may take would not be left.
     pub fn new_client(&mut self, info: &[u8]) -> Result<ClientId, Stop> {
         let id = ClientId(self.root(NEXT_CLIENT)?);
         self.set_root(NEXT_CLIENT, id.0 + 1)?;
@@ -69,8 +68,8 @@ impl Txn<'_> {
         self.put_info(client, Some(u64::from_le_bytes(old)), info)
     }
 
-    /// Removes a client, whose pool must be empty, the replies kept for it, and in the same transaction as
-    /// the client its quarantine. `false`: many replies are left, call again.
+    /// Removes a client, whose pool must be empty, the replies kept for it, and in the same
+    /// transaction as the client its quarantine. `false`: many replies are left, call again.
     ///
     /// # Errors
     /// `NotFound` if there is no such client; `Busy` if its pool is not empty.

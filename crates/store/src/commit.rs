@@ -4,8 +4,9 @@
 //! - one group is on its way at a time; meanwhile the next one collects;
 //! - a group is written when somebody waits for it, when it is large, or when it
 //!   is as old as the commit interval;
-//! - on a slow device it gathers ([`Gathering`]): those whom the group before released are likely to come again at once, and
-//!   without that moment two halves of them would take turns, each waiting for the other's group;
+//! - on a slow device it gathers ([`Gathering`]): those whom the group before released are likely
+//!   to come again at once, and without that moment two halves of them would take turns, each
+//!   waiting for the other's group;
 //! - one write and one flush commit a group; if either fails the store is poisoned.
 
 use std::cell::RefMut;
@@ -22,8 +23,9 @@ use crate::state::State;
 const GROUP_LARGE: usize = 1 << 20;
 /// A device that makes a group durable in less time is not slow.
 const SLOW: Duration = Duration::from_millis(1);
-/// A group gathers for this part of the time that the one before took, and at most for so long. A disk with heads has missed the
-/// place behind that one anyway, and waits for it to come round again.
+/// A group gathers for this part of the time that the one before took, and at most for so long. A
+/// disk with heads has missed the place behind that one anyway, and waits for it to come round
+/// again.
 const GATHER_PART: u32 = 8;
 const GATHER_MAX: Duration = Duration::from_millis(1);
 
@@ -39,8 +41,9 @@ impl Gathering {
     /// None: what is wanted is written at once.
     pub(crate) const NOTHING: Gathering = Gathering { until: Instant(0), expected: 0 };
 
-    /// After a group that took `took` and ended at `now`, when `waiting` had waited for it and for the next one, as far as is
-    /// known: who gave up waiting is counted, too. Who is alone waits for nobody.
+    /// After a group that took `took` and ended at `now`, when `waiting` had waited for it and for
+    /// the next one, as far as is known: who gave up waiting is counted, too. Who is alone waits
+    /// for nobody.
     fn after(took: Duration, now: Instant, waiting: usize) -> Gathering {
         if took < SLOW || waiting < 2 {
             return Gathering::NOTHING;

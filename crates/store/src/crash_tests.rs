@@ -1,8 +1,8 @@
 //! Crashes at every moment.
 //!
 //! A store runs random transactions on a recorded disk. What it has acknowledged as durable is
-//! written to a second disk, which is cut at the same moment. Every image that a power cut may leave
-//! is recovered: it must hold the state after some transaction, not older than the newest
+//! written to a second disk, which is cut at the same moment. Every image that a power cut may
+//! leave is recovered: it must hold the state after some transaction, not older than the newest
 //! acknowledged one, and the store must go on from there. Not covered here: damage that a device
 //! does to what is stable.
 
@@ -370,7 +370,8 @@ fn a_failed_write_or_flush_poisons_the_store_and_loses_nothing_acknowledged() {
             disk.heal();
             let what = format!("{action:?} {nth} fails");
             recover(nth, &disk.stable_only(), &work.models, acked, &what);
-            // The device goes on without having lost power: what a flush failed no flush of another store makes stable.
+            // The device goes on without having lost power: what a flush failed no flush of another
+            // store makes stable.
             disk.record();
             recover(nth, &disk, &work.models, acked, &what);
             for point in
@@ -471,7 +472,8 @@ fn a_group_of_the_log_in_the_place_of_another_is_reported() {
     let last = groups.iter().copied().max_by_key(|&block| lsn(block)).unwrap();
     let (mut reported, mut healed) = (0, 0);
     for pair in groups.windows(2) {
-        // One that was misdirected, and one of an earlier lap: each is whole, and says where it belongs.
+        // One that was misdirected, and one of an earlier lap: each is whole, and says where it
+        // belongs.
         for (to, from) in [(pair[0], pair[1]), (pair[1], pair[0])] {
             let broken = disk.fork();
             broken.poke(to * BLOCK as u64, &at(from));

@@ -15,7 +15,8 @@ use types::limits::BLOCK;
 
 use crate::block::{Block, HEADER, get_u16, get_u64};
 
-/// A run ends before a word that is equal: fewer equal bytes cost less inside it than a new run does.
+/// A run ends before a word that is equal: fewer equal bytes cost less inside it than a new run
+/// does.
 const WORD: usize = 8;
 const STRIDE: usize = 32;
 /// Most of a block is equal: it is compared in few, long steps.

@@ -22,11 +22,11 @@ pub enum Stop {
     /// As `Miss`, but the blocks are read once: they may leave the cache when the
     /// body asks for others, so that a scan of any length needs little memory.
     Scan(MetaBlock, u32),
-    /// As `Miss`; and these blocks around them are likely to be wanted next: they are read with them, and
-    /// what cannot be read of these is passed over.
+    /// As `Miss`; and these blocks around them are likely to be wanted next: they are read with
+    /// them, and what cannot be read of these is passed over.
     Along(MetaBlock, u32, Around),
-    /// There is no space, but slots that may be used when this transaction is durable: that is waited for and the body
-    /// starts over.
+    /// There is no space, but slots that may be used when this transaction is durable: that is
+    /// waited for and the body starts over.
     Resting(Transno),
     /// The operation fails in the words of the file system.
     Fault(Fault),

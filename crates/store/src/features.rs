@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a bit means the same for ever, and so does its name; neither is given a second time;
-//! - a release that meets a *needed* feature that it does not know leaves the device alone; one that meets
-//!   a feature *to write* that it does not know reads at most;
+//! - a release that meets a *needed* feature that it does not know leaves the device alone; one
+//!   that meets a feature *to write* that it does not know reads at most;
 //! - the superblock carries the names of its features beside the bits, so that also a release
 //!   that is older than a feature refuses it by name.
 //!
@@ -17,8 +17,8 @@
 //! | needed | 8 | `blob-owners` | blobs say whose they are (9); without it none does |
 //! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
 //!
-//! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on), length
-//! u8 (1 to 32), and the name, of letters, digits and hyphens.
+//! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on),
+//! length u8 (1 to 32), and the name, of letters, digits and hyphens.
 
 use crate::format::blob::Form;
 use crate::format::slot::SlotSize;
@@ -89,7 +89,8 @@ pub struct Features {
 impl Features {
     /// None: the format as it was first.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
-    /// What a new file system gets unless a feature is taken away; others are added by whoever makes it.
+    /// What a new file system gets unless a feature is taken away; others are added by whoever
+    /// makes it.
     pub const USUAL: Features = Features::NONE
         .with(Feature::NAME_MAPS)
         .with(Feature::NAMESPACE_INDEX)
@@ -182,7 +183,8 @@ impl Features {
         out
     }
 
-    /// Refuses what this release does not know. Gives what keeps it from writing: names, or nothing.
+    /// Refuses what this release does not know. Gives what keeps it from writing: names, or
+    /// nothing.
     ///
     /// # Errors
     /// `Features` with the names of the needed ones that are unknown.

@@ -4,8 +4,9 @@
 //! - a block is read at most once at a time; others that miss it wait;
 //! - what was read enters the cache only if no transaction gave the block a new
 //!   content meanwhile, so the cache never goes back in time;
-//! - blocks around those that were asked for are read with them, by the same request, if they are likely to be wanted next;
-//!   they need not be sound, nor readable, and may leave the cache again at once;
+//! - blocks around those that were asked for are read with them, by the same request, if they are
+//!   likely to be wanted next; they need not be sound, nor readable, and may leave the cache again
+//!   at once;
 //! - fetched blocks stay cached until the operation that asked for them has ended.
 
 use std::collections::VecDeque;
@@ -64,7 +65,8 @@ impl Drop for Pins<'_> {
     }
 }
 
-/// Blocks `[first, first + count)` that one fetch reads; gives the right to read them back when dropped.
+/// Blocks `[first, first + count)` that one fetch reads; gives the right to read them back when
+/// dropped.
 struct Claim<'a> {
     inner: &'a Inner,
     background: &'a Background,
@@ -84,8 +86,8 @@ impl Drop for Claim<'_> {
 }
 
 impl Inner {
-    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is dropped. Those `around` them
-    /// come along if they can be read by the same request.
+    /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is
+    /// dropped. Those `around` them come along if they can be read by the same request.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -134,7 +136,8 @@ impl Inner {
         Ok(())
     }
 
-    /// From where on, at most `before` blocks before `first`, nothing is cached nor being read up to there.
+    /// From where on, at most `before` blocks before `first`, nothing is cached nor being read up
+    /// to there.
     fn reach_back(&self, first: u64, before: u32) -> u64 {
         let state = self.state.borrow();
         let free = |block: &u64| {
@@ -147,8 +150,9 @@ impl Inner {
         (least..first).rev().take_while(free).last().unwrap_or(first)
     }
 
-    /// Claims one block that is not cached: nobody reads it until the claim is dropped, and `fetching` tells
-    /// whether somebody gave it a new content meanwhile. `None` if it is cached or being read.
+    /// Claims one block that is not cached: nobody reads it until the claim is dropped, and
+    /// `fetching` tells whether somebody gave it a new content meanwhile. `None` if it is cached or
+    /// being read.
     pub(crate) fn claim_one(&self, block: MetaBlock) -> Option<impl Drop + '_> {
         let background = self.background.as_ref()?;
         let mut at = block.0;
@@ -232,7 +236,8 @@ impl Inner {
     }
 }
 
-/// Reads `count` blocks, or of these at least those that are `asked` for; where what was read begins.
+/// Reads `count` blocks, or of these at least those that are `asked` for; where what was read
+/// begins.
 async fn read(
     device: Device,
     first: MetaBlock,

@@ -1,15 +1,16 @@
 //! Golden images: small file systems of each version of the format, as releases made them.
 //!
 //! Invariants:
-//! - an image never changes once it is there; a version or a feature that is new adds one (`cargo xtask golden`,
-//!   docs/FORMAT-CHANGES.md);
+//! - an image never changes once it is there; a version or a feature that is new adds one (`cargo
+//!   xtask golden`, docs/FORMAT-CHANGES.md);
 //! - each was cut from the power with a log that must be redone, and holds every kind of structure;
-//! - whatever this release becomes, it finds each of them clean, reads from it the tree that was written
-//!   down beside it, changes it, and leaves it clean.
+//! - whatever this release becomes, it finds each of them clean, reads from it the tree that was
+//!   written down beside it, changes it, and leaves it clean.
 //!
-//! An image `NAME.img` in `crates/store/golden`: `"REDBUDGOLD1\n"`, then, compressed ([`squeeze`]), bytes of the device
-//! u64 and its blocks, each ⟨number u64, 4096 bytes⟩; what is not in it is zero. Blocks that are free and what the
-//! log holds before its tail are left out. `NAME.txt` is the tree.
+//! An image `NAME.img` in `crates/store/golden`: `"REDBUDGOLD1\n"`, then, compressed ([`squeeze`]),
+//! bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩; what is not in it is
+//! zero. Blocks that are free and what the log holds before its tail are left out. `NAME.txt` is
+//! the tree.
 
 mod squeeze;
 mod tree;

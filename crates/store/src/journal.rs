@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a transaction is one record; the records of a group become durable together;
-//! - positions ([`Lsn`]) count bytes since mkfs and lie in the log at `lsn % log bytes`; a group that
-//!   reaches the end of the log goes on at its beginning;
+//! - positions ([`Lsn`]) count bytes since mkfs and lie in the log at `lsn % log bytes`; a group
+//!   that reaches the end of the log goes on at its beginning;
 //! - a group begins at a multiple of 4096 with a header whose checksum covers all of it, so
 //!   one write and one flush commit it, and a torn group is told from a whole one;
 //! - the header repeats the group's own position: what an earlier lap of the log

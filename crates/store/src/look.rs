@@ -1,7 +1,7 @@
 //! Looking at an open store from outside, for checkers of tests.
 //!
-//! Invariant: a look changes nothing, waits for nothing and reads nothing through the device: what is not cached
-//! is taken from a copy of what lies at home, and stays out of the cache.
+//! Invariant: a look changes nothing, waits for nothing and reads nothing through the device: what
+//! is not cached is taken from a copy of what lies at home, and stays out of the cache.
 
 use types::limits::BLOCK;
 use types::{ClientId, Ino, MetaBlock, PagBlock, PagId};
@@ -27,8 +27,8 @@ pub enum Owner {
 }
 
 impl Mfs {
-    /// What `body` reads now, of what is committed; what is not cached `home` gives as it lies on the device. `None`: the store
-    /// is busy or has failed, or the body does.
+    /// What `body` reads now, of what is committed; what is not cached `home` gives as it lies on
+    /// the device. `None`: the store is busy or has failed, or the body does.
     pub fn look<T>(
         &self,
         home: impl Fn(MetaBlock) -> Vec<u8>,

@@ -2,17 +2,19 @@
 //!
 //! Invariants:
 //! - a node is the greater of its two children, and the leaves are the numbers;
-//! - changing a number and finding the next one look at no more nodes than twice the depth of the tree, and a few.
+//! - changing a number and finding the next one look at no more nodes than twice the depth of the
+//!   tree, and a few.
 
 use std::cell::Cell;
 
-/// A row of numbers, of which one that is large enough is found without looking at all before it. They change behind a shared
-/// reference: they are bounds, and become tighter by looking.
+/// A row of numbers, of which one that is large enough is found without looking at all before it.
+/// They change behind a shared reference: they are bounds, and become tighter by looking.
 #[derive(Clone, Debug)]
 pub struct Maxima {
     /// Leaves, a power of two; those beyond the row are 0.
     width: usize,
-    /// Node 1 is the root, below node n lie 2n and 2n + 1, and the last `width` ones are the leaves.
+    /// Node 1 is the root, below node n lie 2n and 2n + 1, and the last `width` ones are the
+    /// leaves.
     nodes: Vec<Cell<u32>>,
     /// Nodes looked at.
     #[cfg(test)]

@@ -3,8 +3,9 @@
 //! Invariants:
 //! - a set bit is an allocated block; superblocks, roots, log and bitmap are
 //!   allocated from mkfs on, and so are the bits beyond the device;
-//! - the counts in memory equal the bitmaps in the cache; what is remembered of the longest free runs is
-//!   never less than they are, nor more than what is free, and makes no difference but for blocks that need not be looked at;
+//! - the counts in memory equal the bitmaps in the cache; what is remembered of the longest free
+//!   runs is never less than they are, nor more than what is free, and makes no difference but for
+//!   blocks that need not be looked at;
 //! - a run never crosses from one bitmap block to the next.
 //!
 //! | offset | size | field | meaning |
@@ -12,23 +13,25 @@
 //! | 0 | 32 | header | block header, type bitmap |
 //! | 32 | 4064 | bits | of 32,512 blocks: block n has bit n % 32,512 of bitmap block n / 32,512; bit 0 is the lowest of the first byte |
 //!
-//! A freed block may be allocated again at once, even by the next transaction
-//! of the same group. Its new life begins with an image record, redo applies
-//! records in the order of the log and starts each block at its last image,
-//! and a block goes home only when the log is durable up to its last change: so
-//! neither redo nor a home write of the old life can follow the new one, and
-//! if the freeing transaction is lost, everything after it is lost too. (Blocks of data wait, in the tree of freed
-//! space (10), until that transaction is durable and nobody holds the file by a lease: clients write and read them in place,
-//! past the log. With a new owner at once, a lost transaction would bring back a file with another's bytes, and who
-//! has not heard of the freeing would read these, or write over them.)
+//! A freed block may be allocated again at once, even by the next transaction of the same group.
+//! Its new life begins with an image record, redo applies records in the order of the log and
+//! starts each block at its last image, and a block goes home only when the log is durable up to
+//! its last change: so neither redo nor a home write of the old life can follow the new one, and if
+//! the freeing transaction is lost, everything after it is lost too. (Blocks of data wait, in the
+//! tree of freed space (10), until that transaction is durable and nobody holds the file by a
+//! lease: clients write and read them in place, past the log. With a new owner at once, a lost
+//! transaction would bring back a file with another's bytes, and who has not heard of the freeing
+//! would read these, or write over them.)
 //!
-//! (Free space of a data zone is a tree (10); here it is a bitmap, and no tree, on purpose. The nodes of a tree would lie in the space that it
-//! tells of, so that allocating could split a node and need a block itself, and a change would have no worst case
-//! that is known before. A bit needs nothing, freeing cannot fail for lack of space, and where a part of the bitmap is lost, repair makes it
-//! anew from what is in use. A bitmap block tells of 127 MiB. What a tree would be faster at, finding long runs, memory does: it
-//! has for each bitmap block how many blocks are free and a bound of the longest run, so that only blocks are read in which
-//! a run may be. These bounds are the leaves of a tree of maxima (`maxima.rs`): however many bitmap blocks are full, the next one that may
-//! do is found in as many steps as that tree is deep, 18 on 16 TiB.)
+//! (Free space of a data zone is a tree (10); here it is a bitmap, and no tree, on purpose. The
+//! nodes of a tree would lie in the space that it tells of, so that allocating could split a node
+//! and need a block itself, and a change would have no worst case that is known before. A bit needs
+//! nothing, freeing cannot fail for lack of space, and where a part of the bitmap is lost, repair
+//! makes it anew from what is in use. A bitmap block tells of 127 MiB. What a tree would be faster
+//! at, finding long runs, memory does: it has for each bitmap block how many blocks are free and a
+//! bound of the longest run, so that only blocks are read in which a run may be. These bounds are
+//! the leaves of a tree of maxima (`maxima.rs`): however many bitmap blocks are full, the next one
+//! that may do is found in as many steps as that tree is deep, 18 on 16 TiB.)
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -62,7 +65,8 @@ pub struct MetaSpace {
     longest: Maxima,
     total_free: u64,
     cursor: u64,
-    /// Searches until one finds nothing, and those after it in this and later transactions; 0: never.
+    /// Searches until one finds nothing, and those after it in this and later transactions; 0:
+    /// never.
     #[cfg(test)]
     pub(crate) fails_in: Cell<u64>,
 }
@@ -113,7 +117,8 @@ impl SpaceChange {
 }
 
 impl MetaSpace {
-    /// Space of a device of `blocks` blocks whose bitmap begins at `first`; counts come by [`MetaSpace::learn`].
+    /// Space of a device of `blocks` blocks whose bitmap begins at `first`; counts come by
+    /// [`MetaSpace::learn`].
     pub fn new(first: MetaBlock, blocks: u64) -> MetaSpace {
         let count = bitmap_blocks(blocks) as usize;
         let reserve = (blocks / 64).clamp(8, 1024);
@@ -260,7 +265,8 @@ impl Txn<'_> {
         Ok(found)
     }
 
-    /// Runs `body`, without which things can be freed: it leaves the reserve, unless it did not the time before.
+    /// Runs `body`, without which things can be freed: it leaves the reserve, unless it did not the
+    /// time before.
     pub(crate) fn leaving_reserve<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let cost = self.cost;
         if cost.reserve == Reserve::ToFree {

@@ -33,8 +33,8 @@ use crate::txn::Txn;
 pub enum Reserve {
     /// None.
     Left,
-    /// Those without which nothing could be freed: all but those to which content makes room, and those that are
-    /// promised to the replies of clients.
+    /// Those without which nothing could be freed: all but those to which content makes room, and
+    /// those that are promised to the replies of clients.
     ToFree,
     /// All: what is done was done before, and had room then.
     Again,
@@ -139,7 +139,8 @@ impl Mfs {
         Mfs::in_memory(blocks, 0)
     }
 
-    /// The same with room for a log, which nobody uses: what is in memory can be put on a device, then.
+    /// The same with room for a log, which nobody uses: what is in memory can be put on a device,
+    /// then.
     pub(crate) fn in_memory(blocks: u64, log_blocks: u64) -> Mfs {
         let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, log_blocks);
         superblock.features = Features::USUAL;
@@ -161,11 +162,12 @@ impl Mfs {
         Mfs { inner: Rc::new(Inner { state: RefCell::new(state), background: None }) }
     }
 
-    /// Runs `body` as one transaction and returns its value and number (`Transno::ZERO` if it changed
-    /// nothing). `body` may be called several times; only its last call counts. It must not call this store.
+    /// Runs `body` as one transaction and returns its value and number (`Transno::ZERO` if it
+    /// changed nothing). `body` may be called several times; only its last call counts. It must not
+    /// call this store.
     ///
-    /// # Errors
-    /// The body's fault, damage or failure of the device, `Poisoned`, `ReadOnly`; nothing has changed then.
+    /// # Errors The body's fault, damage or failure of the device, `Poisoned`, `ReadOnly`; nothing
+    /// has changed then.
     pub async fn run<T>(
         &self,
         cost: Cost,
@@ -250,8 +252,8 @@ impl Mfs {
         self.inner.state.borrow().last_committed()
     }
 
-    /// How far the log of `epoch` survived: transactions of that epoch up to this position are there,
-    /// later ones are lost. `None` if that is not known any more.
+    /// How far the log of `epoch` survived: transactions of that epoch up to this position are
+    /// there, later ones are lost. `None` if that is not known any more.
     pub fn survived(&self, epoch: Epoch) -> Option<Lsn> {
         let state = self.inner.state.borrow();
         if epoch == state.log.epoch {

@@ -66,8 +66,8 @@ const ZEROS: usize = 1 << 20;
 impl Mfs {
     /// Makes a new, empty file system on `disk`, and leaves it closed.
     ///
-    /// # Errors
-    /// `Refused` if the device carries a Redbud label (without force), is too small, or an option makes no sense; `Io`.
+    /// # Errors `Refused` if the device carries a Redbud label (without force), is too small, or an
+    /// option makes no sense; `Io`.
     pub async fn format(env: &Env, disk: &Disk, options: &FormatOptions) -> Result<(), StoreError> {
         let device = Device { env: env.clone(), disk: disk.clone() };
         let superblock = plan(&device, options)?;

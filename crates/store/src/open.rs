@@ -52,7 +52,8 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// Blocks of which the checkpoint holds copies while they go home.
     pub home_batch: usize,
-    /// Open in spite of damage that `fsck` repairs: nothing is allocated where the bitmap is damaged.
+    /// Open in spite of damage that `fsck` repairs: nothing is allocated where the bitmap is
+    /// damaged.
     pub repair: bool,
     /// Open a file system into which a load has not ended: for that load alone.
     pub loading: bool,
@@ -60,8 +61,8 @@ pub struct OpenOptions {
     pub maps: MapLimits,
     /// Where directories begin; benchmarks compare.
     pub placement: DirPlacement,
-    /// Are clean blocks written along where that saves a request of a disk with heads? A benchmark of a layout as other
-    /// file systems have it does without, as they do.
+    /// Are clean blocks written along where that saves a request of a disk with heads? A benchmark
+    /// of a layout as other file systems have it does without, as they do.
     pub bridge: bool,
     /// How layout blocks are used; tests take small ones.
     pub layouts: LayoutLimits,
@@ -89,8 +90,8 @@ impl Default for OpenOptions {
 impl Mfs {
     /// Opens the store on `disk`, recovering it if it was not closed.
     ///
-    /// # Errors
-    /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`; `DamagedLog`.
+    /// # Errors `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`;
+    /// `DamagedLog`.
     pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Mfs, StoreError> {
         let device = Device { env: env.clone(), disk: disk.clone() };
         let condition = label::check(&device).await?;
@@ -272,7 +273,8 @@ async fn settle(
     cache: &mut Cache,
     end: End,
 ) -> Result<Log, StoreError> {
-    // The log lies in a volatile cache of the device, perhaps: nothing goes home before it is stable.
+    // The log lies in a volatile cache of the device, perhaps: nothing goes home before it is
+    // stable.
     device.flush().await?;
     while let Some(mut sweep) = Sweep::begin(cache, end.lsn) {
         let mut last = false;

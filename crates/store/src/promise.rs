@@ -1,14 +1,16 @@
 //! Metadata blocks that are kept for the replies of clients.
 //!
 //! Invariants:
-//! - free blocks that are promised go to nothing but replies and their tree: each client can have a reply kept in
-//!   every slot of its, however full the device is;
-//! - what is promised grows by [`EACH`] with each client, and shrinks by one with each reply block that is made;
+//! - free blocks that are promised go to nothing but replies and their tree: each client can have a
+//!   reply kept in every slot of its, however full the device is;
+//! - what is promised grows by [`EACH`] with each client, and shrinks by one with each reply block
+//!   that is made;
 //! - the counts are those of the trees of clients and replies, from where an opening takes them.
 //!
-//! A new client for which there is no room is refused. For as many as a device of its size may expect ([`expected`])
-//! there is room from the beginning, so that somebody can come and remove files when it is full. Where less is free than
-//! is promised, which older releases could leave so, nothing is promised that the reserve would lack, until it is free.
+//! A new client for which there is no room is refused. For as many as a device of its size may
+//! expect ([`expected`]) there is room from the beginning, so that somebody can come and remove
+//! files when it is full. Where less is free than is promised, which older releases could leave so,
+//! nothing is promised that the reserve would lack, until it is free.
 
 use types::limits::{RESERVED_SLOTS, SESSIONS_MAX, SLOTS};
 
@@ -22,7 +24,8 @@ use crate::trees::{CLIENTS, REPLIES};
 pub const REPLY_SLOTS: u32 = SLOTS as u32 + RESERVED_SLOTS as u32;
 /// Reply blocks of a client at most.
 pub const REPLY_BLOCKS: u64 = REPLY_SLOTS.div_ceil(REPLIES_PER_BLOCK) as u64;
-/// Nodes of the tree of replies for each client, at most: a split leaves an eighth of the entries in either half.
+/// Nodes of the tree of replies for each client, at most: a split leaves an eighth of the entries
+/// in either half.
 const NODES: u64 = 2;
 /// Blocks that the replies of a client may take, with their tree.
 pub const EACH: u64 = REPLY_BLOCKS + NODES;
@@ -68,7 +71,8 @@ impl Promise {
         self.clients > self.expected
     }
 
-    /// So many blocks are free when it is opened, of which `reserve` shall be left for other things.
+    /// So many blocks are free when it is opened, of which `reserve` shall be left for other
+    /// things.
     pub fn begin(&mut self, free: u64, reserve: u64) {
         if free < self.wanted() {
             self.lacking = self.wanted() + reserve - free;
@@ -110,7 +114,8 @@ impl Mfs {
         Ok(())
     }
 
-    /// Entries of a tree. Behind damage nothing is counted: of replies that are not counted more is kept than may be taken.
+    /// Entries of a tree. Behind damage nothing is counted: of replies that are not counted more is
+    /// kept than may be taken.
     async fn count<const K: usize, const V: usize>(
         &self,
         tree: Tree<K, V>,

@@ -7,28 +7,34 @@
 //!   reported and never skipped;
 //! - redo of a block starts at an image. A change that comes before any image
 //!   is already at home: the tail passes a block's image only when the block is stable at home;
-//! - blocks go home in sweeps that pass all that was dirty when they began, so the log holds little more
-//!   than what was dirty then and what is since: redo needs about as much memory as the store had, at
-//!   most half as much again;
+//! - blocks go home in sweeps that pass all that was dirty when they began, so the log holds little
+//!   more than what was dirty then and what is since: redo needs about as much memory as the store
+//!   had, at most half as much again;
 //! - redo changes only the cache until all of it has been done, so it may be
 //!   interrupted and begun again at any moment;
-//! - what it read may never become stable by a flush, if one has failed for it since it was written and the device has not
-//!   lost power: the newest groups and the newest copy of the superblock are written again, as they are, and flushed, before
-//!   anything that they changed goes home, and before the other copy is written.
+//! - what it read may never become stable by a flush, if one has failed for it since it was written
+//!   and the device has not lost power: the newest groups and the newest copy of the superblock are
+//!   written again, as they are, and flushed, before anything that they changed goes home, and
+//!   before the other copy is written.
 //!
 //! Step by step:
-//! 1. A whole group at position p has p and the file system's UUID in its header, a length that ends at most one
-//!    lap (the bytes of the log) behind the tail, and the right checksum. The first one is sought at the tail, the
-//!    next one at the multiple of 4096 at or behind the end of the one before it.
-//! 2. Epochs do not fall from group to group, nor exceed the superblock's, and `previous` is where the group before
-//!    it begins; what the first one says there does not matter. A whole group of which this is not so is damage.
-//! 3. The log ends where there is none. If behind its end, at a multiple of 4096 less than a lap behind the tail,
-//!    there is a whole one whose `previous` is not before the end, that is damage (this release looks 16 MiB far).
-//! 4. The items of each record change blocks, in their order, of those between the two superblocks. An image makes the
-//!    block anew: its own address, the type of the item, the file system's tag, and zeros that the runs change. The LSN
-//!    of a changed block is where the record ends, its epoch the group's.
-//! 5. A change of a block that has no image before it in what is redone is left out. If no image follows either, the block
-//!    is read from home, and damaged if its LSN there is less than that of the change (a write of it was lost).
+//! 1. A whole group at position p has p and the file system's UUID in its header, a length that
+//!    ends at most one lap (the bytes of the log) behind the tail, and the right checksum. The
+//!    first one is sought at the tail, the next one at the multiple of 4096 at or behind the end of
+//!    the one before it.
+//! 2. Epochs do not fall from group to group, nor exceed the superblock's, and `previous` is where
+//!    the group before it begins; what the first one says there does not matter. A whole group of
+//!    which this is not so is damage.
+//! 3. The log ends where there is none. If behind its end, at a multiple of 4096 less than a lap
+//!    behind the tail, there is a whole one whose `previous` is not before the end, that is damage
+//!    (this release looks 16 MiB far).
+//! 4. The items of each record change blocks, in their order, of those between the two superblocks.
+//!    An image makes the block anew: its own address, the type of the item, the file system's tag,
+//!    and zeros that the runs change. The LSN of a changed block is where the record ends, its
+//!    epoch the group's.
+//! 5. A change of a block that has no image before it in what is redone is left out. If no image
+//!    follows either, the block is read from home, and damaged if its LSN there is less than that
+//!    of the change (a write of it was lost).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,11 +54,13 @@ use crate::superblock::{SuperError, Superblock};
 
 /// Bytes of a group that is still searched for behind the end of the log.
 pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
-/// Bytes of the newest groups that are written again. A flush that fails takes one group with it at most, for one is on its way at a
-/// time; those behind it were made durable by others before the store had its answer.
+/// Bytes of the newest groups that are written again. A flush that fails takes one group with it at
+/// most, for one is on its way at a time; those behind it were made durable by others before the
+/// store had its answer.
 const AGAIN: u64 = 16 << 20;
 const CHUNK: u64 = 1 << 20;
-/// Pieces of the log that are asked of the device before redo comes to them, once it reads one after the other.
+/// Pieces of the log that are asked of the device before redo comes to them, once it reads one
+/// after the other.
 const AHEAD: usize = 4;
 
 /// What a copy of the superblock turned out to be.
@@ -193,7 +201,8 @@ pub(crate) struct Redone {
 }
 
 /// Redoes the log into `cache`, whose frames must be empty before. With `repair`, blocks that are
-/// damaged at home come back from the log before the tail where it has them, and all of them are told.
+/// damaged at home come back from the log before the tail where it has them, and all of them are
+/// told.
 ///
 /// # Errors
 /// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
@@ -244,7 +253,8 @@ pub(crate) async fn redo(
     Ok(Redone { end, newest, damage, roots })
 }
 
-/// Writes the newest copy of the superblock and the newest groups of a log that was redone again, each with the bytes that it has.
+/// Writes the newest copy of the superblock and the newest groups of a log that was redone again,
+/// each with the bytes that it has.
 ///
 /// # Errors
 /// `Io`; `DamagedLog` if one is not there any more.
@@ -329,7 +339,8 @@ impl Redo<'_> {
     }
 }
 
-/// Checks that blocks are at home in the version that the log says, or a newer one; gives those that are not.
+/// Checks that blocks are at home in the version that the log says, or a newer one; gives those
+/// that are not.
 async fn check_at_home(
     device: &Device,
     uuid: Uuid,

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - what a word means is fixed by its [`RootId`] for ever; 0 is "none yet";
-//! - both copies of the superblock repeat the words (see there): one damaged block loses no file system.
+//! - both copies of the superblock repeat the words (see there): one damaged block loses no file
+//!   system.
 //!
 //! | offset | size | field | meaning               |
 //! |-------:|-----:|-------|-----------------------|

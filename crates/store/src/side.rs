@@ -96,7 +96,8 @@ pub(crate) fn first_attr(ino: Ino) -> Attr {
 }
 
 impl crate::mfs::Mfs {
-    /// Drops every name index and chunk map: the blocks were changed without them, or memory is short.
+    /// Drops every name index and chunk map: the blocks were changed without them, or memory is
+    /// short.
     pub(crate) fn forget_indexes(&self) {
         let side = &mut self.inner.state.borrow_mut().side;
         side.names = Names::default();

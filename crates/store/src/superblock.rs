@@ -4,7 +4,8 @@
 //! - the copies lie in block 1 and in the last block; block 0 is the device's label;
 //! - tail moves are written to the copies in turn, and a flush separates two
 //!   writes, so at any moment one copy is whole;
-//! - no byte of the log from the older copy's tail on is overwritten: recovery may start from either copy;
+//! - no byte of the log from the older copy's tail on is overwritten: recovery may start from
+//!   either copy;
 //! - the epoch is raised in both copies before the first transaction of that epoch.
 //!
 //! | offset | size | field        | meaning                                           |
@@ -34,16 +35,18 @@
 //! |   2274 | 1022 | feature_names | names of the features that it has (3.3)          |
 //! |   3296 |  800 | reserved     | zero                                              |
 //!
-//! Of two whole copies that with the higher generation counts. If one, being whole, says a version or a needed
-//! feature that the reader does not know, that is the answer, whatever the other one says.
+//! Of two whole copies that with the higher generation counts. If one, being whole, says a version
+//! or a needed feature that the reader does not know, that is the answer, whatever the other one
+//! says.
 //!
-//! The tail is a multiple of 4096. A newer epoch began where its log goes on behind what it redid: so a client learns
-//! whether what it was told in an older epoch survived. A reader needs `epochs` for nothing.
+//! The tail is a multiple of 4096. A newer epoch began where its log goes on behind what it redid:
+//! so a client learns whether what it was told in an older epoch survived. A reader needs `epochs`
+//! for nothing.
 //!
-//! The copy of the roots serves if the log has no image of their block (4.1) and that is damaged at home or older
-//! than the log says, or says something else without being newer than the tail and without a change in the log: then a
-//! write of it was lost. What changed them since the copy was made is in the log behind the tail, and begins there with
-//! an image.
+//! The copy of the roots serves if the log has no image of their block (4.1) and that is damaged at
+//! home or older than the log says, or says something else without being newer than the tail and
+//! without a change in the log: then a write of it was lost. What changed them since the copy was
+//! made is in the log behind the tail, and begins there with an image.
 
 use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -128,7 +131,8 @@ pub enum SuperError {
 }
 
 impl Superblock {
-    /// The layout of a new file system on a device of `blocks` blocks, or `None` if it is too small.
+    /// The layout of a new file system on a device of `blocks` blocks, or `None` if it is too
+    /// small.
     pub fn plan(uuid: Uuid, name: &str, blocks: u64, log_bytes: u64) -> Option<Superblock> {
         let log_first = ROOTS_BLOCK.0 + 1;
         let log_blocks = log_bytes / BLOCK_U64;

@@ -5,8 +5,8 @@
 //!   dirty when it began (or all that were so by [`Sweep::until`], if they lie too scattered), so
 //!   at its end nothing is dirty since before that;
 //! - a block that became dirty later rides along only behind one that is taken, in its request, and
-//!   no more do so than the sweep found dirty: redo finds at most thrice as many blocks in the log as may
-//!   be dirty at once;
+//!   no more do so than the sweep found dirty: redo finds at most thrice as many blocks in the log
+//!   as may be dirty at once;
 //! - a request that was begun is not cut: a batch ends where a request does.
 
 use types::{Lsn, MetaBlock};

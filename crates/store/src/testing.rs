@@ -64,7 +64,8 @@ fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     made_with_log(blocks, 0, features)
 }
 
-/// An empty file system in memory, on `blocks` metadata blocks, of which [`image_of`] makes a device.
+/// An empty file system in memory, on `blocks` metadata blocks, of which [`image_of`] makes a
+/// device.
 pub fn formatted_for_images(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     made_with_log(blocks, 16, features)
 }

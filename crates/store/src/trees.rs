@@ -24,9 +24,10 @@
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
 //! | 63 | | | one that repair builds, until it takes the place of another; means nothing to a reader |
 //!
-//! Roots 14 to 16 are numbers: the next chunk, the next client, and how many inodes there are, the root and the
-//! attic included. 59 is what a repair leaves to the next one if it is broken off: bit 0 that a part of the bitmap was lost, bit 1
-//! that there are nodes of a tree that was not brought to an end. The others are 0.
+//! Roots 14 to 16 are numbers: the next chunk, the next client, and how many inodes there are, the
+//! root and the attic included. 59 is what a repair leaves to the next one if it is broken off: bit
+//! 0 that a part of the bitmap was lost, bit 1 that there are nodes of a tree that was not brought
+//! to an end. The others are 0.
 
 use crate::btree::Tree;
 use crate::error::Stop;
@@ -75,7 +76,8 @@ pub const NAMESPACE: Tree<{ namespace::NAMESPACE_KEY }, { namespace::NAMESPACE_V
 /// Root of a tree that repair builds, until it takes the place of a damaged one.
 pub const SCRATCH: RootId = RootId(63);
 
-/// What a repair that is broken off leaves to the next one: a set of [`BITMAP_LOST`] and [`HALF_MADE`].
+/// What a repair that is broken off leaves to the next one: a set of [`BITMAP_LOST`] and
+/// [`HALF_MADE`].
 pub const UNFINISHED: RootId = RootId(59);
 /// A part of the bitmap was lost: blocks that were free may look used.
 pub const BITMAP_LOST: u64 = 1;

@@ -1,10 +1,11 @@
-//! What the labels of the data zones say: all that the table of data zones does (FORMAT 10), but for counts, which are
-//! counted.
+//! What the labels of the data zones say: all that the table of data zones does (FORMAT 10), but
+//! for counts, which are counted.
 //!
 //! Invariants:
-//! - of a data device nothing but the label is read, and nothing is written but a label that is none: where its UUID still
-//!   says which zone it is, or whoever runs this does;
-//! - a label counts if it is whole, of this file system, and of the zone as which its device was named;
+//! - of a data device nothing but the label is read, and nothing is written but a label that is
+//!   none: where its UUID still says which zone it is, or whoever runs this does;
+//! - a label counts if it is whole, of this file system, and of the zone as which its device was
+//!   named;
 //! - whoever needs a label that is not to be had is told of which zone, which device, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,14 +62,15 @@ pub async fn label_on(env: &Env, path: &str) -> Option<Label> {
     Label::decode(&block).ok()
 }
 
-/// The file system of which the label on this device is; `None` if it is none of a data zone, or cannot be read.
+/// The file system of which the label on this device is; `None` if it is none of a data zone, or
+/// cannot be read.
 pub(crate) async fn file_system(env: &Env, place: &ZonePlace<'_>) -> Option<Uuid> {
     let label = label_on(env, place.path).await?;
     (label.kind == LabelKind::Data).then_some(label.fs_uuid)
 }
 
-/// Is there no label on the device of this zone? `None` also if the device is not there, or has another's label: whoever
-/// mounts is told.
+/// Is there no label on the device of this zone? `None` also if the device is not there, or has
+/// another's label: whoever mounts is told.
 pub(crate) async fn marred(env: &Env, place: &ZonePlace<'_>, zone: &PagFormat) -> Option<Marred> {
     let options = DiskOptions { write: false, exclusive: false };
     let disk = env.open_disk(place.path, options).await.ok()?;
@@ -160,8 +162,8 @@ impl Labels {
     }
 }
 
-/// Why devices are not the data zones that they are named as: they carry whole labels of something else. Nobody can mount
-/// with them. `uuid`: of the file system.
+/// Why devices are not the data zones that they are named as: they carry whole labels of something
+/// else. Nobody can mount with them. `uuid`: of the file system.
 pub async fn strangers(env: &Env, uuid: Uuid, places: &[ZonePlace<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     for place in places {

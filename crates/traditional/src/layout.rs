@@ -69,9 +69,8 @@ pub trait Layout {
 
     /// Maps `extent`, whose blocks are in the pool of `client`, behind the end of what a file maps.
     ///
-    /// # Errors
-    /// `Stale`; `Invalid` if the blocks are not in the pool or the extent does not lie behind the end;
-    /// `NoSpace`.
+    /// # Errors `Stale`; `Invalid` if the blocks are not in the pool or the extent does not lie
+    /// behind the end; `NoSpace`.
     fn map(
         &self,
         txn: &mut Txn<'_>,
@@ -86,8 +85,8 @@ pub trait Layout {
     /// `Stale`.
     fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop>;
 
-    /// Takes away a name that leads to no directory; gives the inode. If that was its last name it is an orphan
-    /// now, or, if it is small, it has gone with it.
+    /// Takes away a name that leads to no directory; gives the inode. If that was its last name it
+    /// is an orphan now, or, if it is small, it has gone with it.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -100,7 +99,8 @@ pub trait Layout {
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     fn rmdir(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name, now: Timestamp) -> Result<Ino, Stop>;
 
-    /// Frees part of an orphan; `true` when nothing of it is left. Does nothing to an inode with links.
+    /// Frees part of an orphan; `true` when nothing of it is left. Does nothing to an inode with
+    /// links.
     ///
     /// # Errors
     /// `Stop` of the blocks read.

@@ -1,5 +1,6 @@
-//! Where names and inodes lie: the embedded directories of MFS and, beside them, a traditional layout
-//! on the same journal, cache and space, so that only the layout differs between what is compared.
+//! Where names and inodes lie: the embedded directories of MFS and, beside them, a traditional
+//! layout on the same journal, cache and space, so that only the layout differs between what is
+//! compared.
 //!
 //! Invariants:
 //! - nothing that serves or mounts depends on this crate: it is for benches and tests;

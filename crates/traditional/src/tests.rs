@@ -457,8 +457,8 @@ fn every_crash_leaves_a_whole_namespace() {
 
 const CLIENT: ClientId = ClientId(1);
 
-/// Thirty files, file n with n appended pieces, of which each second one continues the one before it. Gives
-/// what they map and how many blocks they count, and takes all of it away again.
+/// Thirty files, file n with n appended pieces, of which each second one continues the one before
+/// it. Gives what they map and how many blocks they count, and takes all of it away again.
 fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Extent>>, u64) {
     let pieces = run(mfs, |txn| txn.grant(CLIENT, None, 2000)).unwrap();
     let (pag, PagBlock(start), _) = pieces[0];

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - whoever opens a device reads its label before anything else and refuses
 //!   what is not meant for it: a client refuses metadata, a server refuses data;
-//! - a label is written by mkfs and changed only by raising the fencing epoch; `fsck` writes one that is damaged anew;
+//! - a label is written by mkfs and changed only by raising the fencing epoch; `fsck` writes one
+//!   that is damaged anew;
 //! - [`Label::decode`] is total: any 4096 bytes are a label or a [`LabelError`].
 //!
 //! All integers are little-endian. The block is 4096 bytes:

@@ -52,7 +52,8 @@ pub const GROUPS_MAX: usize = 65_536;
 pub const PAGS_MAX: usize = 1024;
 /// Leases one server keeps; beyond it recalls the coldest.
 pub const LEASES_MAX: usize = 4 << 20;
-/// Blocks of one part of a file that is granted: what the largest request touches, and room around it.
+/// Blocks of one part of a file that is granted: what the largest request touches, and room around
+/// it.
 pub const PART_BLOCKS_MAX: u64 = 1024;
 /// Parts given in one answer.
 pub const PARTS_AHEAD_MAX: usize = 16;
@@ -74,7 +75,8 @@ pub const REPLAY_MAX: usize = 65_536;
 pub const REPLAY_BYTES_MAX: usize = 128 << 20;
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 4096;
-/// How long an eviction waits for a data device to make stable what the client wrote there in place.
+/// How long an eviction waits for a data device to make stable what the client wrote there in
+/// place.
 pub const EVICTION_FLUSH: Duration = Duration::from_secs(5);
 /// Threads that serve one mount.
 pub const EXECUTORS_MAX: usize = 64;

@@ -57,8 +57,8 @@ impl BlockRange {
     }
 }
 
-/// Further parts that a client is likely to ask for: as long as the one that it asks for, each so many
-/// blocks after the one before.
+/// Further parts that a client is likely to ask for: as long as the one that it asks for, each so
+/// many blocks after the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Ahead {
     /// Blocks from the start of one to the start of the next.

@@ -97,8 +97,8 @@ impl Bed {
         mfs.close().await.map_err(wrong)
     }
 
-    /// As mke2fs divides a device, with the wanted ratio of inodes. A group's bitmap is one block: where
-    /// that is too small for the group's inodes the groups are smaller.
+    /// As mke2fs divides a device, with the wanted ratio of inodes. A group's bitmap is one block:
+    /// where that is too small for the group's inodes the groups are smaller.
     fn geometry(&self, mfs: &Mfs) -> Geometry {
         let superblock = mfs.superblock();
         let usual = Geometry::usual(&superblock);

@@ -1,11 +1,12 @@
 //! One process of one client, as the metadata server sees it.
 //!
 //! Invariants:
-//! - an operation that a client would send as one request is one transaction (utime: lookup, attributes,
-//!   change); an unlinked inode that is not small is freed by further ones, as the server does;
+//! - an operation that a client would send as one request is one transaction (utime: lookup,
+//!   attributes, change); an unlinked inode that is not small is freed by further ones, as the
+//!   server does;
 //! - between an answer and the next request lies a message, except where the caller says otherwise;
-//! - where the processor has a price, a request takes the server's for itself and its answer, and for the change
-//!   that it makes; what a listing reads beyond that is not priced.
+//! - where the processor has a price, a request takes the server's for itself and its answer, and
+//!   for the change that it makes; what a listing reads beyond that is not priced.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -96,8 +97,9 @@ impl Caller {
         }
     }
 
-    /// The way of a request to the server and of its answer; others get their turn meanwhile. It varies,
-    /// or the processes would fall into step with each other and with the disk's revolutions.
+    /// The way of a request to the server and of its answer; others get their turn meanwhile. It
+    /// varies, or the processes would fall into step with each other and with the disk's
+    /// revolutions.
     pub async fn message(&self) {
         let nanos = self.settings.message.as_nanos() as u64;
         match nanos {

@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! - accesses are the kernel's own count of the requests that a loop device got, after merging
-//!   (`/sys/block/loopN/stat`); ext4's journal lies on a second device, so that it is counted apart, and
-//!   that of a store is part of its writes;
+//!   (`/sys/block/loopN/stat`); ext4's journal lies on a second device, so that it is counted
+//!   apart, and that of a store is part of its writes;
 //! - ext4 has groups as ext3 has them (no `flex_bg`), inodes of 256 bytes, one for each 16 KiB, and
-//!   tables that are not written beforehand; it is mounted anew before each stage, and unmounted at its end;
+//!   tables that are not written beforehand; it is mounted anew before each stage, and unmounted at
+//!   its end;
 //! - whatever is mounted or attached is taken away when this ends, also after an error.
 
 use std::cell::RefCell;
@@ -133,7 +134,8 @@ impl Drop for Loop {
     }
 }
 
-/// A store of a layout on a loop device. Real time passes by itself, and computing costs what it costs.
+/// A store of a layout on a loop device. Real time passes by itself, and computing costs what it
+/// costs.
 pub struct Store<'a> {
     yard: &'a Yard,
     device: Loop,

@@ -1,10 +1,12 @@
-//! Workloads of names and inodes on the metadata store as a library: the same calls on the embedded and
-//! on the traditional layout, so that only where things lie differs between what is compared.
+//! Workloads of names and inodes on the metadata store as a library: the same calls on the embedded
+//! and on the traditional layout, so that only where things lie differs between what is compared.
 //!
 //! Invariants:
-//! - an *access* is a request as the device gets it, after merging; those of the log are counted apart;
-//! - a stage begins with a store that was just opened and ends when everything is at home and the store
-//!   closed, so no access of a stage falls into another's count and none begins with a warm cache;
+//! - an *access* is a request as the device gets it, after merging; those of the log are counted
+//!   apart;
+//! - a stage begins with a store that was just opened and ends when everything is at home and the
+//!   store closed, so no access of a stage falls into another's count and none begins with a warm
+//!   cache;
 //! - all layouts get the same calls in the same order.
 
 pub(crate) mod bed;
@@ -139,8 +141,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The papers' server: every change durable (004 §V.D), on a disk of which the metadata zone has
-    /// 64 GiB; a log and a ratio of inodes as ext3 has them.
+    /// The papers' server: every change durable (004 §V.D), on a disk of which the metadata zone
+    /// has 64 GiB; a log and a ratio of inodes as ext3 has them.
     pub const PAPERS: Settings = Settings {
         durable: true,
         commit: Duration::from_secs(5),
@@ -238,7 +240,8 @@ pub struct Measured {
     pub answered: u64,
     /// Nanoseconds until everything was at home.
     pub settled: u64,
-    /// Nanoseconds of the server's processor, by its price, until the last was answered; only where that is counted.
+    /// Nanoseconds of the server's processor, by its price, until the last was answered; only where
+    /// that is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<u64>,
     /// What the device did meanwhile.
@@ -287,7 +290,7 @@ pub trait Workload: Clone + 'static {
 
 /// A workload that system calls can do, too.
 pub trait Played: Workload {
-    /// The part of process `number`, whose directory is `dir`. Of contents only the space is got: what is
-    /// compared is metadata.
+    /// The part of process `number`, whose directory is `dir`. Of contents only the space is got:
+    /// what is compared is metadata.
     fn job(&self, stage: Self::Stage, number: u64, dir: PathBuf) -> Job;
 }

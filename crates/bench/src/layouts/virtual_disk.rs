@@ -1,7 +1,7 @@
 //! On the virtual disk: the papers' hard disk with its queue and elevator, in virtual time.
 //!
-//! Invariant: computing costs nothing there, or the price of [`Settings`], so what is measured is the disk (and the
-//! messages of [`Settings`]); the same run gives the same figures on any machine.
+//! Invariant: computing costs nothing there, or the price of [`Settings`], so what is measured is
+//! the disk (and the messages of [`Settings`]); the same run gives the same figures on any machine.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimWorld};
 

@@ -1,10 +1,10 @@
-//! Metarates (002 §6.3, 004 §V.D): many processes, each in a directory of its own, create files, change
-//! their times, list them, list them with attributes, and delete them.
+//! Metarates (002 §6.3, 004 §V.D): many processes, each in a directory of its own, create files,
+//! change their times, list them, list them with attributes, and delete them.
 //!
 //! Invariants:
-//! - what is compared is where names and inodes lie: the embedded and the traditional layout run on the
-//!   same store code, on disks of the same kind ([`crate::layouts`]); the kernel's ext4 on a loop device
-//!   shows whether the traditional layout is a fair picture of the real thing.
+//! - what is compared is where names and inodes lie: the embedded and the traditional layout run on
+//!   the same store code, on disks of the same kind ([`crate::layouts`]); the kernel's ext4 on a
+//!   loop device shows whether the traditional layout is a fair picture of the real thing.
 
 mod processes;
 mod report;

@@ -68,8 +68,8 @@ impl Played for Processes {
     }
 }
 
-/// Creates files until the log is as full as it gets before the checkpoint begins, and leaves the store
-/// as a crash would; gives the bytes of the log that recovery has to read.
+/// Creates files until the log is as full as it gets before the checkpoint begins, and leaves the
+/// store as a crash would; gives the bytes of the log that recovery has to read.
 pub async fn fill_log(bed: &Bed, env: &env::Env) -> Res<u64> {
     let wrong = |error: StoreError| broken("filling the log", &error);
     let mfs = bed.open(env).await?;

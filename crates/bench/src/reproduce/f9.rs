@@ -14,7 +14,8 @@ pub struct F9 {
     points: Vec<Point>,
 }
 
-/// What must be left of the fresh create rate at 80 % (004 §V.D.2: 43 % less), and how far it must be ahead.
+/// What must be left of the fresh create rate at 80 % (004 §V.D.2: 43 % less), and how far it must
+/// be ahead.
 const LEFT: f64 = 0.57;
 const AHEAD: f64 = 1.26;
 /// Where that is asked.

@@ -1,7 +1,7 @@
 //! The papers' figures beside what is measured here.
 //!
-//! Invariant: what a paper prints only as a bar is not read off its picture: the numbers beside ours are
-//! those of its text, and the rest is a range.
+//! Invariant: what a paper prints only as a bar is not read off its picture: the numbers beside
+//! ours are those of its text, and the rest is a range.
 
 mod chart;
 mod f4;

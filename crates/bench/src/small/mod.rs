@@ -2,8 +2,8 @@
 //! (002 §6.3.2, 004 §V.D.3), as the metadata server sees them.
 //!
 //! Invariants:
-//! - what is measured is the metadata device; files' data lie on other devices, of which only the accounting
-//!   is there, the same for all layouts;
+//! - what is measured is the metadata device; files' data lie on other devices, of which only the
+//!   accounting is there, the same for all layouts;
 //! - a client asks the server for a name or a file once and then knows it, as a lease lets it;
 //! - all random choices follow from the process's number, so every layout gets the same calls.
 
@@ -102,8 +102,8 @@ pub struct Run {
     pub took: Measured,
 }
 
-/// Does these works with everyone, on the virtual disk and, if there is ground for them, on loop devices; tells
-/// `progress` each.
+/// Does these works with everyone, on the virtual disk and, if there is ground for them, on loop
+/// devices; tells `progress` each.
 ///
 /// # Errors
 /// The step that failed and why.

@@ -1,10 +1,10 @@
-//! Web content as Polygraph makes it (002 §6.3): directories eight deep, eight in each, one or sixteen
-//! files in a directory, which are made and then read.
+//! Web content as Polygraph makes it (002 §6.3): directories eight deep, eight in each, one or
+//! sixteen files in a directory, which are made and then read.
 //!
-//! The paper's shape leaves open what "8*8*16" and "depth of directory was 8 with 8 subdirectories in each
-//! directory" mean together: all directories of such a tree would be 19 million. Here one of the eight
-//! directories of each level goes on to the next, so a *web* has 64 directories, each with its files; a
-//! client makes several.
+//! The paper's shape leaves open what "8*8*16" and "depth of directory was 8 with 8 subdirectories
+//! in each directory" mean together: all directories of such a tree would be 19 million. Here one
+//! of the eight directories of each level goes on to the next, so a *web* has 64 directories, each
+//! with its files; a client makes several.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -91,7 +91,8 @@ impl Played for Polygraph {
     }
 }
 
-/// A directory or a file of a web. Directories are numbered as they come, from 1 on; 0 is where the webs are.
+/// A directory or a file of a web. Directories are numbered as they come, from 1 on; 0 is where the
+/// webs are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// The next directory.

@@ -1,9 +1,11 @@
-//! PostMark (002 §6.3, 004 §V.D.3): a pool of small files, then transactions on it, then all of it goes.
+//! PostMark (002 §6.3, 004 §V.D.3): a pool of small files, then transactions on it, then all of it
+//! goes.
 //!
 //! Invariants:
-//! - a transaction reads or appends to one file, and makes or deletes one, each with even odds, as Katcher's
-//!   program does by default; sizes are even between its default bounds;
-//! - what is done is a [`Script`], whoever does it: the store as a library, or system calls on a mount.
+//! - a transaction reads or appends to one file, and makes or deletes one, each with even odds, as
+//!   Katcher's program does by default; sizes are even between its default bounds;
+//! - what is done is a [`Script`], whoever does it: the store as a library, or system calls on a
+//!   mount.
 
 use std::future::Future;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
-//! A source tree that is unpacked, compiled and cleaned, as the papers do with Linux 2.6.30 (002 §6.3,
-//! 004 §V.D.3): the shape of that tree, not its content.
+//! A source tree that is unpacked, compiled and cleaned, as the papers do with Linux 2.6.30 (002
+//! §6.3, 004 §V.D.3): the shape of that tree, not its content.
 //!
 //! Invariants:
 //! - directories hang below earlier ones, at most eight deep, with 1 to 31 files each;
-//! - every second file is compiled: it is read, with headers that its client has not read yet, the processor
-//!   works on it for [`COMPILE`], and an object file comes to lie beside it;
+//! - every second file is compiled: it is read, with headers that its client has not read yet, the
+//!   processor works on it for [`COMPILE`], and an object file comes to lie beside it;
 //! - what is done is a list of [`Deed`]s, whoever does it: the store as a library, or system calls.
 
 use std::collections::BTreeSet;
@@ -194,7 +194,8 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// Does it begin with a message? A listing sends its own, and an object follows its compilation.
+    /// Does it begin with a message? A listing sends its own, and an object follows its
+    /// compilation.
     fn begins(&self) -> bool {
         !matches!(self, Deed::Compile | Deed::Object { .. } | Deed::List { .. })
     }

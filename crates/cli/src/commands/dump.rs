@@ -1,4 +1,5 @@
-//! `redbud dump` and `redbud load`: the namespace and the layouts as a stream, while the server is stopped.
+//! `redbud dump` and `redbud load`: the namespace and the layouts as a stream, while the server is
+//! stopped.
 
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
 

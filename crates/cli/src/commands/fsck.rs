@@ -33,10 +33,12 @@ struct Report {
     repair: Option<Repair>,
     /// Data zones that are not where the cluster's file says; their data is not read anyway.
     data_missing: Vec<String>,
-    /// Devices that are not the data zones as which the cluster's file names them, and why; nobody can mount with them.
+    /// Devices that are not the data zones as which the cluster's file names them, and why; nobody
+    /// can mount with them.
     data_foreign: Vec<String>,
     counts: Numbers,
-    /// Bytes of a directory slot, and what the format has beyond the first one; none if the superblock could not be had.
+    /// Bytes of a directory slot, and what the format has beyond the first one; none if the
+    /// superblock could not be had.
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<Shape>,
 }

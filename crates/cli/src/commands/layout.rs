@@ -29,8 +29,8 @@ impl FileLayout {
     }
 }
 
-/// A contiguous run, as the mount tells it. Everything is in bytes. What lies with the inode (`inline`) has no place
-/// in a data zone.
+/// A contiguous run, as the mount tells it. Everything is in bytes. What lies with the inode
+/// (`inline`) has no place in a data zone.
 #[derive(Serialize, Deserialize)]
 struct Segment {
     offset: u64,

@@ -74,8 +74,8 @@ fn describe(made: &Formatted) -> String {
     text + &format!("  log: {}, slots of {} bytes{inline}{layout}\n", sizes.0, sizes.1)
 }
 
-/// What a new file system has, with slots of this size, with content beside inodes or without, and with layout
-/// blocks or without.
+/// What a new file system has, with slots of this size, with content beside inodes or without, and
+/// with layout blocks or without.
 pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Features {
     let switches = [(Feature::INLINE_DATA, inline_data), (Feature::LAYOUT_BLOCKS, layout_blocks)];
     let chosen = switches.into_iter().filter(|(_, on)| *on);

@@ -1,7 +1,8 @@
 //! `redbud path`: from inode numbers to paths, while the server is stopped.
 //!
-//! Invariant: the walk goes from the inode up: through its own slot's name and the directory that has
-//! the slot; a further name of the inode is not found that way. `--all` walks the tree from the root instead.
+//! Invariant: the walk goes from the inode up: through its own slot's name and the directory that
+//! has the slot; a further name of the inode is not found that way. `--all` walks the tree from the
+//! root instead.
 
 use std::collections::BTreeSet;
 

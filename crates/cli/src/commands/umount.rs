@@ -47,7 +47,8 @@ pub fn run(args: &UmountArgs) -> Ended {
     }
 }
 
-/// The whole path. Nothing is asked of a mount that lies there, which may be dead, or its server away.
+/// The whole path. Nothing is asked of a mount that lies there, which may be dead, or its server
+/// away.
 pub fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     // Without a slash at its end, which would have a link followed.
     let whole: PathBuf = std::path::absolute(path)?.components().collect();

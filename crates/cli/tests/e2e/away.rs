@@ -45,8 +45,8 @@ fn waits_for_mount(child: &Child) -> bool {
 }
 
 impl Waiters {
-    /// Starts those that open something while the server is there. `granted`: their mount has been given blocks, so that
-    /// the writer waits for its fsync; else it waits for space.
+    /// Starts those that open something while the server is there. `granted`: their mount has been
+    /// given blocks, so that the writer waits for its fsync; else it waits for space.
     fn prepare(root: &Path, granted: bool) -> (Child, Child) {
         if granted {
             fs::write(root.join("large"), pattern(2, 5000)).unwrap();
@@ -62,7 +62,8 @@ impl Waiters {
     fn start(root: &Path, (mut writer, locker): (Child, Child)) -> Waiters {
         // The kernel has these names: the calls come through to the requests themselves.
         let mut input = writer.stdin.take().unwrap();
-        // The pipe takes in only a part of what a writer leaves there that waits for space. It breaks when that ends.
+        // The pipe takes in only a part of what a writer leaves there that waits for space. It
+        // breaks when that ends.
         std::thread::spawn(move || input.write_all(&pattern(1, 300_000)));
         Waiters {
             reader: run("stat", &["unknown/file"], root),

@@ -60,7 +60,8 @@ fn memory_is_told_for_every_process() {
     assert_eq!(left(&scratch), Vec::<String>::new());
 }
 
-/// Runs a bench that works in `scratch`, named as `.`; what it said. It writes JSON, and leaves nothing.
+/// Runs a bench that works in `scratch`, named as `.`; what it said. It writes JSON, and leaves
+/// nothing.
 fn measured(scratch: &Scratch, work: &str) -> String {
     let json = Scratch::new();
     let json = json.path().join("found.json");

@@ -265,7 +265,8 @@ fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths(
     assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 2);
 }
 
-/// Zeros the log, whose place the superblock tells (FORMAT 3.2): it has nothing any more of what lies at home.
+/// Zeros the log, whose place the superblock tells (FORMAT 3.2): it has nothing any more of what
+/// lies at home.
 fn forget_log(cluster: &Cluster) {
     let image = fs::File::open(cluster.dir.join("metadata.img")).unwrap();
     let word = |at: u64| {
@@ -277,7 +278,8 @@ fn forget_log(cluster: &Cluster) {
     overwrite(cluster, "metadata.img", first * 4096, &vec![0; blocks as usize * 4096]);
 }
 
-/// The one block of the table of data zones: a leaf with keys of 2 bytes and values of 48 (FORMAT 5).
+/// The one block of the table of data zones: a leaf with keys of 2 bytes and values of 48 (FORMAT
+/// 5).
 fn table_of_zones(cluster: &Cluster) -> u64 {
     let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
     let is_it = |(at, block): &(usize, &[u8])| {

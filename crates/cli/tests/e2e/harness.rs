@@ -359,7 +359,8 @@ pub fn wait_child(child: &mut Child) -> std::process::ExitStatus {
     status.unwrap()
 }
 
-/// Runs `f` on this thread with the rights of a user who is in a group of the same number and in 2000.
+/// Runs `f` on this thread with the rights of a user who is in a group of the same number and in
+/// 2000.
 pub fn as_user<R>(uid: u32, f: impl FnOnce() -> R) -> R {
     let become_user = |uid: u32| {
         let gid = Some(Gid::from_raw(uid));
@@ -380,7 +381,8 @@ pub fn as_user<R>(uid: u32, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Threads that keep processors busy: twice as many as there are, so that others wait for their turn.
+/// Threads that keep processors busy: twice as many as there are, so that others wait for their
+/// turn.
 pub struct Busy {
     ended: std::sync::Arc<std::sync::atomic::AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,

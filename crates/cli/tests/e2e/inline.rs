@@ -9,7 +9,8 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 
 use crate::harness::{Cluster, Mapping, Spec, eventually, pattern, redbud, success};
 
-/// Bytes that the data zones take on the disk: they are sparse, so that every first write of a block shows.
+/// Bytes that the data zones take on the disk: they are sparse, so that every first write of a
+/// block shows.
 fn taken(cluster: &Cluster) -> u64 {
     (0..2).map(|at| fs::metadata(cluster.dir.join(format!("data{at}.img"))).unwrap().blocks()).sum()
 }
@@ -81,8 +82,8 @@ fn both(path: &Path, flags: OFlags) -> File {
     options.open(path).unwrap()
 }
 
-/// Runs `change` on a file of each size on one mount, and compares what the other and the model have then, and whether it
-/// lies with the inode.
+/// Runs `change` on a file of each size on one mount, and compares what the other and the model
+/// have then, and whether it lies with the inode.
 fn each_size(cluster: &Cluster, what: &str, change: impl Fn(&Path, &mut Vec<u8>)) {
     for size in SIZES {
         let (mine, other) = (cluster.path(0).join("fi"), cluster.path(1).join("fi"));
@@ -318,7 +319,8 @@ const CHANGES: [(&str, Change); 8] = [
     }),
 ];
 
-/// Makes a small file for each change, fills the data zones, and changes them, synced or not; what they hold then.
+/// Makes a small file for each change, fills the data zones, and changes them, synced or not; what
+/// they hold then.
 fn changed_on_a_full_device(inline_data: bool, synced: bool) -> Vec<Vec<u8>> {
     let spec = Spec { slot: "1K", data: vec![128 << 20], inline_data, ..Spec::default() };
     let mut cluster = Cluster::start(&spec);

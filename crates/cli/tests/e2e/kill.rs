@@ -308,7 +308,8 @@ fn a_file_that_was_replaced_and_not_synced_is_the_old_or_the_new_one_when_its_cl
         }
         cluster.kill_client(0);
         for index in 0..NAMES {
-            // Nothing but that the client lost the name could bring the old one back: it was answered.
+            // Nothing but that the client lost the name could bring the old one back: it was
+            // answered.
             let found = fs::read(name(&cluster.path(witness), index)).unwrap();
             assert!(found == new(index), "round {round}, {index}: {} bytes", found.len());
         }

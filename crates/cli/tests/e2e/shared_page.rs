@@ -34,8 +34,8 @@ fn number(file: &File, offset: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// SEMANTICS 1.1. Client 1 has a process that writes its field and one that reads another field, client 2 one
-/// that writes a third: all in one page.
+/// SEMANTICS 1.1. Client 1 has a process that writes its field and one that reads another field,
+/// client 2 one that writes a third: all in one page.
 #[test]
 fn process_reads_what_it_wrote_into_a_page_that_another_client_writes() {
     let (cluster, a, b) = two_mounts();

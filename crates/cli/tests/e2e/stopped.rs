@@ -30,7 +30,8 @@ fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
     // The other client reads, and writes, as soon as the lease has run out.
     let content = fs::read(&other).unwrap();
     assert_eq!(content.len(), 100_000);
-    // What was not synced may have arrived or not, block by block; what was is not harmed otherwise.
+    // What was not synced may have arrived or not, block by block; what was is not harmed
+    // otherwise.
     assert!(content[53_248..] == pattern(1, 100_000)[53_248..]);
     let file2 = OpenOptions::new().write(true).open(&other).unwrap();
     file2.write_all_at(&pattern(3, 60_000), 10).unwrap();

@@ -40,8 +40,9 @@ const AGE: Duration = Duration::from_secs(1);
 pub(super) const RETRY: Duration = Duration::from_millis(50);
 /// How often a recall tries a commit that the server cannot take at the moment: 5 s.
 const FLUSH_TRIES: u32 = 100;
-/// How often if there is no room for what speaks of data on devices, which may use what is kept for removals: 2 min. There
-/// is room when what is being removed is freed, which may wait for a client's lease to end, and for its quarantine.
+/// How often if there is no room for what speaks of data on devices, which may use what is kept for
+/// removals: 2 min. There is room when what is being removed is freed, which may wait for a
+/// client's lease to end, and for its quarantine.
 const ROOM_TRIES: u32 = 24 * FLUSH_TRIES;
 /// Between two looks at a pool that nobody uses.
 const IDLE: Duration = Duration::from_secs(10);
@@ -55,7 +56,8 @@ pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 /// What a commit is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// Age: only edits that speak of data, and a larger size, need a flush at once; writes in place get theirs by age.
+    /// Age: only edits that speak of data, and a larger size, need a flush at once; writes in place
+    /// get theirs by age.
     Background,
     /// A right goes back: the data is stable, the server knows all.
     Flush,
@@ -200,8 +202,8 @@ impl DataContext {
         result
     }
 
-    /// Commits the files of which blocks were given up that the server does not know of; waits no longer than `patience`
-    /// for that. A file that fails is left to its own commit.
+    /// Commits the files of which blocks were given up that the server does not know of; waits no
+    /// longer than `patience` for that. A file that fails is left to its own commit.
     pub async fn commit_unmapped(self: &Rc<Self>, patience: Duration) {
         let unmaps = |file: &&Rc<File>| file.state.borrow().unmaps();
         let files: Vec<Rc<File>> = self.active.borrow().values().filter(unmaps).cloned().collect();
@@ -239,7 +241,8 @@ impl DataContext {
         active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
     }
 
-    /// A writer waits for room: what is dirty is launched, unless writes are under way that will make room.
+    /// A writer waits for room: what is dirty is launched, unless writes are under way that will
+    /// make room.
     pub(super) fn press(&self) {
         // What lies with inodes leaves room when it is committed.
         self.wake.notify_all();
@@ -316,17 +319,17 @@ impl DataContext {
         batch
     }
 
-    /// Puts files back into the queue, without waking anyone: whoever took them looks at its front next.
+    /// Puts files back into the queue, without waking anyone: whoever took them looks at its front
+    /// next.
     fn put_off(&self, files: Vec<Rc<File>>, now: Instant) {
         let files = files.into_iter().map(|file| Queued { file, due: now + RETRY });
         self.queue.borrow_mut().extend(files);
     }
 
     /// Begins to commit files that were taken out of the queue, in batches that wait for the same
-    /// devices. Too many of them under way: these files wait in the queue, and no others. What cannot be
-    /// launched yet may go to any device: its file waits in no company, one commit for each file whose
-    /// data waits for room on its device.
-    /// Says whether none was put off.
+    /// devices. Too many of them under way: these files wait in the queue, and no others. What
+    /// cannot be launched yet may go to any device: its file waits in no company, one commit for
+    /// each file whose data waits for room on its device. Says whether none was put off.
     fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) -> bool {
         let mut all = true;
         let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
@@ -457,9 +460,11 @@ impl DataContext {
                 .iter()
                 .take_while(|logged| logged.seq < sealed.edits_below)
                 .any(|logged| speaks_of_data(&logged.edit));
-            // Behind the old end a block may hold what was never in the file, and zeros written in place hide that.
+            // Behind the old end a block may hold what was never in the file, and zeros written in
+            // place hide that.
             let grows = sealed.size.is_some_and(|size| size > state.server_size);
-            // What was written in place is made stable when there is nothing else to tell, or by age.
+            // What was written in place is made stable when there is nothing else to tell, or by
+            // age.
             let young = now.since(state.stamped) < AGE;
             let waits = purpose == Purpose::Background && !speaks_of_data && !grows;
             if waits && young && state.has_uncommitted() {
@@ -898,8 +903,8 @@ impl File {
 
     /// The server did not take what was sealed, or not all.
     ///
-    /// # Errors
-    /// Why not; `Interrupted`: what it had no room for is dirty again, and the next commit needs that room no more.
+    /// # Errors Why not; `Interrupted`: what it had no room for is dirty again, and the next commit
+    /// needs that room no more.
     fn refused(
         self: &Rc<Self>,
         sealed: &Sealed,

@@ -171,8 +171,8 @@ impl DataDisk {
         self.writes.acquire(1).await
     }
 
-    /// Writes whole blocks from block `addr` on, in a session of the client; the stamp is that of its
-    /// completion. No write of an earlier session may be in flight there.
+    /// Writes whole blocks from block `addr` on, in a session of the client; the stamp is that of
+    /// its completion. No write of an earlier session may be in flight there.
     pub async fn write(
         &self,
         _slot: Permit,
@@ -193,8 +193,8 @@ impl DataDisk {
         Ok(self.flushes.borrow().started)
     }
 
-    /// Waits for writes of earlier sessions that are in flight in `[addr, end)`: a device that stood still may
-    /// hold one for longer than its session, and then its blocks' quarantine, last.
+    /// Waits for writes of earlier sessions that are in flight in `[addr, end)`: a device that
+    /// stood still may hold one for longer than its session, and then its blocks' quarantine, last.
     pub async fn earlier_landed(&self, session: u64, addr: u64, end: u64) {
         loop {
             let landed = self.landed.notified();
@@ -334,7 +334,8 @@ impl Disks {
 }
 
 impl DataContext {
-    /// The device that has answered nothing for the longest time although it was asked, and that time.
+    /// The device that has answered nothing for the longest time although it was asked, and that
+    /// time.
     pub fn most_silent(&self) -> Option<(&str, Duration)> {
         let all = self.disks.iter().map(|disk| (disk.path(), disk.silence()));
         all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)

@@ -235,7 +235,8 @@ impl State {
         !self.committing && !self.has_changes()
     }
 
-    /// Would anything be lost with the session? What a commit tells stays here until that is answered.
+    /// Would anything be lost with the session? What a commit tells stays here until that is
+    /// answered.
     pub fn has_changes(&self) -> bool {
         !self.dirty.is_empty() || !self.writing.is_empty() || self.has_uncommitted()
     }
@@ -253,7 +254,8 @@ impl State {
             || self.launched_size() != self.server_size
     }
 
-    /// The size if only launched writes had been made: the whole size unless the file ends in a dirty run.
+    /// The size if only launched writes had been made: the whole size unless the file ends in a
+    /// dirty run.
     pub fn launched_size(&self) -> u64 {
         match self.dirty.last_key_value() {
             Some((start, run)) if (start + run.blocks()) * BLOCK_U64 >= self.size => self.disk_size,
@@ -443,7 +445,8 @@ impl File {
         }
     }
 
-    /// The time of a change of now: no earlier than what the server has stamped, whose clock may be ahead.
+    /// The time of a change of now: no earlier than what the server has stamped, whose clock may be
+    /// ahead.
     pub(super) fn stamp(&self) -> Timestamp {
         let stamped =
             self.ctx.rpc.attr(self.ino).map_or_else(Timestamp::default, |attr| attr.ctime);
@@ -521,7 +524,8 @@ impl File {
         self.errors.get()
     }
 
-    /// Nothing new goes to the devices or the server until `resume`; ends when nothing is in flight.
+    /// Nothing new goes to the devices or the server until `resume`; ends when nothing is in
+    /// flight.
     pub async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
         self.changed.notify_all();
@@ -598,7 +602,8 @@ impl File {
         }
     }
 
-    /// What the kernel had yet to write back, under a right that went with its session, is not taken.
+    /// What the kernel had yet to write back, under a right that went with its session, is not
+    /// taken.
     pub fn lose_pages(&self) {
         self.errors.set(self.errors.get() + 1);
         self.ctx.rpc.log(&format!(
@@ -607,8 +612,8 @@ impl File {
         ));
     }
 
-    /// Blocks that edits mapped of which the server will never hear are the pool's again, also those
-    /// that were unmapped since.
+    /// Blocks that edits mapped of which the server will never hear are the pool's again, also
+    /// those that were unmapped since.
     pub(super) fn reuse(&self, state: &State, edits: impl Iterator<Item = Edit>) {
         let idle = state.writing.is_empty();
         for edit in edits {
@@ -722,8 +727,8 @@ impl File {
         }
     }
 
-    /// Data of blocks `[from, to)` is lost: who has the file open is told, and so is the log, and the kernel
-    /// shows it no longer.
+    /// Data of blocks `[from, to)` is lost: who has the file open is told, and so is the log, and
+    /// the kernel shows it no longer.
     pub(super) fn tell_loss(&self, from: u64, to: u64, why: &str) {
         self.errors.set(self.errors.get() + 1);
         let who = self.ctx.rpc.describe(self.ino);

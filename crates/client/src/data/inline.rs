@@ -1,23 +1,27 @@
 //! Content that lies with the inode instead of in a data block: block 0 of a small file.
 //!
 //! Invariants:
-//! - block 0 is content, or mapped in the layout, or a hole; bytes accepted since lie over it in a dirty run;
-//! - a run becomes content when it is launched: the file is held whole, its whole layout is known and empty, and its size
-//!   is within what the server said fits the slot, or within what lies with the inode already. There is no write to a
-//!   device then, and no flush;
-//! - how much fits is a hint: names and attributes may take the room at any time. So content keeps the data block that was
-//!   reserved for its bytes until the server has it. If the server has no room, block 0 is dirty again, and goes there. A run
-//!   of block 0 that is dirty over such content takes that block over: none is reserved twice;
-//! - as much content as the server has, by its own answers, has room there for certain, also after a truncation that it has not
-//!   heard of: new content takes the place of that. What is within it needs no block;
-//! - where no block is to be had, what is written may become content all the same: the server has it before the write
-//!   is answered;
+//! - block 0 is content, or mapped in the layout, or a hole; bytes accepted since lie over it in a
+//!   dirty run;
+//! - a run becomes content when it is launched: the file is held whole, its whole layout is known
+//!   and empty, and its size is within what the server said fits the slot, or within what lies with
+//!   the inode already. There is no write to a device then, and no flush;
+//! - how much fits is a hint: names and attributes may take the room at any time. So content keeps
+//!   the data block that was reserved for its bytes until the server has it. If the server has no
+//!   room, block 0 is dirty again, and goes there. A run of block 0 that is dirty over such content
+//!   takes that block over: none is reserved twice;
+//! - as much content as the server has, by its own answers, has room there for certain, also after
+//!   a truncation that it has not heard of: new content takes the place of that. What is within it
+//!   needs no block;
+//! - where no block is to be had, what is written may become content all the same: the server has
+//!   it before the write is answered;
 //! - content that the server does not have holds its share of the dirty budget, too;
-//! - content at rest, which is not dirty, is changed where it is as long as it has room for certain;
-//! - content leaves by the first launch of block 0 that does not fit: the edit is the mapping, by which the server
-//!   drops it. If that write fails, what was there before holds again;
-//! - of content in the log only the newest matters: what stands before it, or before a hole of block 0, is taken out unless
-//!   it belongs to a commit under way. A commit has one at most.
+//! - content at rest, which is not dirty, is changed where it is as long as it has room for
+//!   certain;
+//! - content leaves by the first launch of block 0 that does not fit: the edit is the mapping, by
+//!   which the server drops it. If that write fails, what was there before holds again;
+//! - of content in the log only the newest matters: what stands before it, or before a hole of
+//!   block 0, is taken out unless it belongs to a commit under way. A commit has one at most.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -63,7 +67,8 @@ pub(super) struct Inline {
 pub(super) struct Held {
     /// Share of the dirty budget.
     pub claim: Claim,
-    /// The block that it goes to if the server has no room for it; none if it lay there before, as long.
+    /// The block that it goes to if the server has no room for it; none if it lay there before, as
+    /// long.
     pub place: Reserved,
 }
 
@@ -93,8 +98,8 @@ impl Inline {
         self.replaced = None;
     }
 
-    /// What a commit leaves of the content that the server has, of which it does the first `done` edits, or all that it says:
-    /// so much in the end, so little in between.
+    /// What a commit leaves of the content that the server has, of which it does the first `done`
+    /// edits, or all that it says: so much in the end, so little in between.
     fn left_by(&self, commit: &Commit, done: Option<usize>) -> (usize, usize) {
         let (mut left, mut least) = (self.at_server, self.at_server);
         for edit in &commit.edits[..done.unwrap_or(commit.edits.len())] {
@@ -121,13 +126,14 @@ fn drops_content(edit: &Edit) -> bool {
     }
 }
 
-/// Takes content out of the log that later edits leave nothing of, and what empties block 0 before content that replaces it,
-/// but for what belongs to a commit under way.
+/// Takes content out of the log that later edits leave nothing of, and what empties block 0 before
+/// content that replaces it, but for what belongs to a commit under way.
 pub(super) fn thin_contents(log: &mut VecDeque<Logged>, sealed: u64) {
     thin(log, sealed, |_| false);
 }
 
-/// As [`thin_contents`], of the edits of one commit: the data of what they map is stable, and nothing takes it back.
+/// As [`thin_contents`], of the edits of one commit: the data of what they map is stable, and
+/// nothing takes it back.
 pub(super) fn thin_sealed(edits: &mut VecDeque<Logged>) {
     thin(edits, 0, |edit| matches!(edit, Edit::Map { extent } if extent.file.0 == 0));
 }
@@ -189,7 +195,8 @@ impl State {
         u64::from(self.inline.content.is_some())
     }
 
-    /// Block 0 is no longer what lies with the inode, and never will be again; the edit that says so follows.
+    /// Block 0 is no longer what lies with the inode, and never will be again; the edit that says
+    /// so follows.
     pub fn drop_inline(&mut self) -> bool {
         self.inline.settle();
         self.inline.confirmed = false;
@@ -206,7 +213,8 @@ impl State {
         self.inline.replaced = content;
     }
 
-    /// The place that block 0 got is not one: what was there before holds, up to the size that the file has now.
+    /// The place that block 0 got is not one: what was there before holds, up to the size that the
+    /// file has now.
     pub fn restore_inline(&mut self) {
         if let Some(mut content) = self.inline.replaced.take() {
             let size = usize::try_from(self.size).unwrap_or(usize::MAX);
@@ -253,7 +261,8 @@ impl State {
         self.inline.under_way = None;
     }
 
-    /// So many bytes of content have room at the server, whatever others take, when all has taken effect that was logged.
+    /// So many bytes of content have room at the server, whatever others take, when all has taken
+    /// effect that was logged.
     fn sure_room(&self) -> usize {
         let mut room = self.inline.at_server.min(self.inline.under_way.unwrap_or(usize::MAX));
         if room == 0 {
@@ -295,7 +304,8 @@ impl State {
         self.is_inline(block) && self.dirty_at(block).is_none() && !self.in_parts()
     }
 
-    /// Have the bytes before `end` room with the inode for certain, as content at rest or instead of a hole?
+    /// Have the bytes before `end` room with the inode for certain, as content at rest or instead
+    /// of a hole?
     pub fn has_room_inline(&self, end: u64) -> bool {
         if end > CONTENT_MAX as u64 || !self.can_be_inline() {
             return false;
@@ -354,7 +364,8 @@ impl State {
         self.push_edit(Edit::Content { bytes: Bytes(bytes) });
     }
 
-    /// Bytes from `at` on are content at rest, or get a part of it; zeros lie before them where there was none.
+    /// Bytes from `at` on are content at rest, or get a part of it; zeros lie before them where
+    /// there was none.
     pub fn put_at_rest(&mut self, at: usize, data: &[u8], held: Held) {
         self.log_content(self.content_with(at, data), held);
     }
@@ -400,8 +411,9 @@ impl File {
         true
     }
 
-    /// The server had no room for content: block 0 is to go to the block that is kept for it, unless it has another place
-    /// by now. `false`: there is none, or the server lacked room for something else: content was `refused` or not.
+    /// The server had no room for content: block 0 is to go to the block that is kept for it,
+    /// unless it has another place by now. `false`: there is none, or the server lacked room for
+    /// something else: content was `refused` or not.
     pub(super) fn give_place(&self, state: &mut State, refused: bool) -> bool {
         if !state.has_logged_content() {
             // Later edits leave nothing of it.
@@ -449,8 +461,9 @@ impl File {
         state.log_content(bytes, held);
     }
 
-    /// Where no block is to be had: the server gets block 0 as content, with the first `len` bytes of `data` at `offset`.
-    /// `true`: it has them, so that there is room for a write of them for certain. They are not in the file here yet.
+    /// Where no block is to be had: the server gets block 0 as content, with the first `len` bytes
+    /// of `data` at `offset`. `true`: it has them, so that there is room for a write of them for
+    /// certain. They are not in the file here yet.
     pub(super) async fn send_content(
         self: &Rc<Self>,
         generation: u64,

@@ -201,8 +201,8 @@ impl File {
             state.writing.remove(&start);
             state.flights.remove(&id);
             if state.generation == generation {
-                // Of a write that failed in part the rest is on its device, in place perhaps, and to be
-                // made stable before others rely on it.
+                // Of a write that failed in part the rest is on its device, in place perhaps, and
+                // to be made stable before others rely on it.
                 if state.stamps.is_empty() {
                     state.stamped = self.ctx.env.now();
                 }
@@ -224,7 +224,8 @@ impl File {
     }
 }
 
-/// What became of a launched write: the stamps of the pieces that completed, and why others did not.
+/// What became of a launched write: the stamps of the pieces that completed, and why others did
+/// not.
 type Written = (Vec<(PagId, u64)>, Result<(), Fault>);
 
 /// Writes all pieces.

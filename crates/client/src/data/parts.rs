@@ -55,8 +55,8 @@ impl State {
         }
     }
 
-    /// Is nothing of `range` dirty, in flight, uncommitted, or in place and not yet stable? Of all blocks
-    /// that means the size and times, too.
+    /// Is nothing of `range` dirty, in flight, uncommitted, or in place and not yet stable? Of all
+    /// blocks that means the size and times, too.
     fn is_settled_in(&self, range: BlockRange) -> bool {
         let parts = range != BlockRange::ALL && self.touched.within(range).next().is_none();
         self.is_settled() || parts
@@ -99,7 +99,8 @@ impl File {
         self.state.borrow().in_parts()
     }
 
-    /// Loads the layout of blocks `[from, to)`, or, of a file that is held whole, of all below `to`.
+    /// Loads the layout of blocks `[from, to)`, or, of a file that is held whole, of all below
+    /// `to`.
     pub(super) async fn ensure_known(&self, from: u64, to: u64) -> Result<(), Fault> {
         if !self.in_parts() {
             return self.ensure_loaded(to).await;
@@ -130,7 +131,8 @@ impl File {
         self.state.borrow().is_settled_in(range)
     }
 
-    /// The data of `range` is stable, and the server knows of everything there. Nothing new may be written to it.
+    /// The data of `range` is stable, and the server knows of everything there. Nothing new may be
+    /// written to it.
     pub async fn flush_part(self: &Rc<Self>, range: BlockRange) -> Result<(), Fault> {
         let mut result = Ok(());
         for tries in 0.. {
@@ -159,7 +161,8 @@ impl File {
         self.give_up("the part had to be given up");
     }
 
-    /// Under `DATA_X`: what the last block holds behind the size is zero on the device with the next commit.
+    /// Under `DATA_X`: what the last block holds behind the size is zero on the device with the
+    /// next commit.
     pub async fn zero_tail(self: &Rc<Self>) -> Result<(), Fault> {
         loop {
             let size = {

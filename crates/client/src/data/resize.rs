@@ -5,10 +5,10 @@
 //! - bytes behind the size in the last block are zero before the size passes them;
 //! - a file is cut off and zeroed behind its new end in one step, which no reader sees in part;
 //! - what is allocated ahead reads as zeros;
-//! - a range is zeroed, and the size that the file gets by it set, while nobody reads it: no process of this host sees the
-//!   one without the other;
-//! - no append comes between the zeroing of a range and the size that the file gets by it: the kernel keeps appends from it
-//!   only as long as the appending process lives;
+//! - a range is zeroed, and the size that the file gets by it set, while nobody reads it: no
+//!   process of this host sees the one without the other;
+//! - no append comes between the zeroing of a range and the size that the file gets by it: the
+//!   kernel keeps appends from it only as long as the appending process lives;
 //! - what waited while its session was lost changes nothing in the next one.
 
 use std::rc::Rc;
@@ -58,8 +58,8 @@ impl File {
         Ok(())
     }
 
-    /// Makes the file shorter; `false` if it was not longer any more. Its last block is zeroed behind the
-    /// new size in the same step, so that nobody sees the one without the other.
+    /// Makes the file shorter; `false` if it was not longer any more. Its last block is zeroed
+    /// behind the new size in the same step, so that nobody sees the one without the other.
     async fn shrink(self: &Rc<Self>, size: u64, generation: u64) -> Result<bool, Fault> {
         let from = size.div_ceil(BLOCK_U64);
         let cut = !size.is_multiple_of(BLOCK_U64) && !planted(Bug::TailNotZeroed);
@@ -155,8 +155,8 @@ impl File {
         }
     }
 
-    /// fallocate(2): allocate, punch a hole, zero a range. What fails may have done a part of it. Fails `NotSupported`
-    /// for other modes, before anything is done.
+    /// fallocate(2): allocate, punch a hole, zero a range. What fails may have done a part of it.
+    /// Fails `NotSupported` for other modes, before anything is done.
     pub async fn fallocate(self: &Rc<Self>, mode: u32, offset: u64, len: u64) -> Result<(), Fault> {
         let Some(end) = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX) else {
             return Err(Fault::FileTooBig);

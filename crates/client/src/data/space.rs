@@ -39,7 +39,8 @@ pub(super) struct Space {
     quiet_until: Cell<Instant>,
     /// Reservations since the last look.
     used: Cell<bool>,
-    /// How often blocks are on their way between the server and the pool now, and how often that has begun or ended.
+    /// How often blocks are on their way between the server and the pool now, and how often that
+    /// has begun or ended.
     moving: Cell<usize>,
     moves: Cell<u64>,
     at_rest: Notify,
@@ -205,7 +206,8 @@ impl DataContext {
         }
     }
 
-    /// Blocks that the server has given to this client, and that it keeps neither in a file nor for accepted bytes.
+    /// Blocks that the server has given to this client, and that it keeps neither in a file nor for
+    /// accepted bytes.
     pub fn unused_blocks(&self) -> u64 {
         self.pool.available() + self.pool.tainted()
     }
@@ -260,7 +262,8 @@ impl DataContext {
         }
     }
 
-    /// The server has no space left for another client: it gets what is neither reserved nor waited for.
+    /// The server has no space left for another client: it gets what is neither reserved nor waited
+    /// for.
     pub async fn give_unused(&self) {
         self.space.ask.set(1);
         self.space.quiet_until.set(self.env.now() + SCARCE);

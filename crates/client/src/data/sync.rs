@@ -11,8 +11,8 @@
 //! - nobody waits for a device that has nothing of its file: not in a batch, nor for one;
 //! - a batch begins as soon as it may, and takes all who wait for its devices: nobody waits for
 //!   more than the batches of these that were under way when it came, and its own;
-//! - a file with much to write goes alone: no other waits for its writes; so does one of which something
-//!   cannot be launched yet: on which device that will be is not known;
+//! - a file with much to write goes alone: no other waits for its writes; so does one of which
+//!   something cannot be launched yet: on which device that will be is not known;
 //! - a file whose commit fails in company goes once more alone, and its fault is its own.
 
 use std::cell::{Cell, RefCell};
@@ -81,8 +81,8 @@ impl File {
         }
     }
 
-    /// Is nothing dirty that is not launched? After `launch_all` that is what waits for writes or reads
-    /// of the same blocks to end.
+    /// Is nothing dirty that is not launched? After `launch_all` that is what waits for writes or
+    /// reads of the same blocks to end.
     pub(super) fn is_launched(&self) -> bool {
         self.state.borrow().dirty.is_empty()
     }

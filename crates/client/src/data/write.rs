@@ -106,8 +106,8 @@ impl File {
         if len == 0 {
             return Ok((place.start, 0));
         }
-        // One block more: the old last block may have to be zeroed behind the old size. An append may
-        // come to begin anywhere in a block.
+        // One block more: the old last block may have to be zeroed behind the old size. An append
+        // may come to begin anywhere in a block.
         let blocks = match offset {
             None => (len as u64).div_ceil(BLOCK_U64) + 1,
             Some(_) => place.last - place.first + 1,
@@ -248,7 +248,8 @@ impl File {
             {
                 let mut state = self.state.borrow_mut();
                 if state.dirty_at(block).is_some() {
-                    // Another write came meanwhile: what is on the device is not what the block holds.
+                    // Another write came meanwhile: what is on the device is not what the block
+                    // holds.
                     stale.set(true);
                     return Ok(Fetched { block, buf: self.ctx.env.buffer(0), stale });
                 }
@@ -428,7 +429,8 @@ impl File {
         state.dirty.insert(first, run);
     }
 
-    /// Zeroes bytes `[from, to)` of the block that starts at byte `base`. What lies with the inode ends at the size.
+    /// Zeroes bytes `[from, to)` of the block that starts at byte `base`. What lies with the inode
+    /// ends at the size.
     pub(super) fn put_zeros(
         self: &Rc<Self>,
         state: &mut State,
@@ -483,8 +485,8 @@ impl State {
             || self.layout.at(block).is_some_and(|mapped| mapped.written)
     }
 
-    /// Where `len` bytes at `offset` go, or at the end as it is now: as many of them as a file holds.
-    /// Fails with `FileTooBig`, if that is none.
+    /// Where `len` bytes at `offset` go, or at the end as it is now: as many of them as a file
+    /// holds. Fails with `FileTooBig`, if that is none.
     fn place(&self, offset: Option<u64>, len: usize) -> Result<Place, Fault> {
         let old_end = planted(Bug::AppendAtOldEnd);
         let start = offset.unwrap_or(if old_end { self.server_size } else { self.size });

@@ -17,8 +17,8 @@ use crate::uses::{Service, Use};
 
 /// Bytes that one `copy_range` copies at most: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
-/// So long the answer to a WRITE waits until the kernel has dropped pages that lack it. What takes longer waits for a
-/// page that the WRITE itself keeps locked: such a page is not up to date.
+/// So long the answer to a WRITE waits until the kernel has dropped pages that lack it. What takes
+/// longer waits for a page that the WRITE itself keeps locked: such a page is not up to date.
 const DROP_WITHIN: Duration = Duration::from_millis(100);
 
 impl OpenFile {
@@ -62,11 +62,13 @@ impl Client {
         Ok(data)
     }
 
-    /// As [`Client::getattr`], for a process that reads by an open file beyond the size that the kernel has.
+    /// As [`Client::getattr`], for a process that reads by an open file beyond the size that the
+    /// kernel has.
     ///
-    /// A kernel does not take in the size that an answer tells if anything else told it of the file since it asked:
-    /// an invalidation, or an answer to another thread. It would then end the read below a size that it has shown. So
-    /// where the file has just changed elsewhere its last byte is stored into the kernel's pages before the answer.
+    /// A kernel does not take in the size that an answer tells if anything else told it of the file
+    /// since it asked: an invalidation, or an answer to another thread. It would then end the read
+    /// below a size that it has shown. So where the file has just changed elsewhere its last byte
+    /// is stored into the kernel's pages before the answer.
     pub async fn getattr_to_read(
         &self,
         ino: Ino,
@@ -98,7 +100,8 @@ impl Client {
             file.report()?;
             return self.write_to(&file, caller, offset, data, len, flags).await;
         }
-        // The kernel writes back for whoever has stored, by any descriptor: all of them tell what is lost.
+        // The kernel writes back for whoever has stored, by any descriptor: all of them tell what
+        // is lost.
         match self.write_to(&file, caller, offset, data, len, flags).await {
             Err(Fault::Evicted | Fault::NotHeld | Fault::Stale) => {
                 if let Some(content) = file.inode.content() {
@@ -110,7 +113,8 @@ impl Client {
         }
     }
 
-    /// As [`Client::write`]. What it waits for may be lost with the session, and then so are the bytes.
+    /// As [`Client::write`]. What it waits for may be lost with the session, and then so are the
+    /// bytes.
     async fn write_to(
         &self,
         file: &OpenFile,
@@ -302,8 +306,9 @@ impl Client {
 }
 
 impl Use {
-    /// A WRITE of `len` bytes at `offset`, or at the end, is to be put in: what mappings have stored into old pages is
-    /// not to lie over it. `None`: no page of the file can be mapped writable.
+    /// A WRITE of `len` bytes at `offset`, or at the end, is to be put in: what mappings have
+    /// stored into old pages is not to lie over it. `None`: no page of the file can be mapped
+    /// writable.
     async fn overwrite(&self, inode: &Inode, offset: Option<u64>, len: usize) -> Option<Overwrite> {
         if !inode.has_buffered_writer() {
             return None;
@@ -317,7 +322,8 @@ impl Use {
         Some(overwrite)
     }
 
-    /// Puts in what the kernel writes back of its pages, except for bytes of WRITEs that these pages may lack.
+    /// Puts in what the kernel writes back of its pages, except for bytes of WRITEs that these
+    /// pages may lack.
     async fn write_back(&self, offset: u64, data: IoBuf, len: usize) -> Result<u32, Fault> {
         let range = (offset, offset + len as u64);
         let (_writing, parts) = self.pages().write_back(range);
@@ -336,15 +342,16 @@ impl Use {
 impl Core {
     /// Has the kernel know at least the size that the file has now, if it may not.
     ///
-    /// Not where a process of this host may write through the kernel's pages: the kernel may have copied a WRITE
-    /// into the last page and not yet sent it, and the stored byte would take the place of one of that WRITE.
+    /// Not where a process of this host may write through the kernel's pages: the kernel may have
+    /// copied a WRITE into the last page and not yet sent it, and the stored byte would take the
+    /// place of one of that WRITE.
     async fn raise_size(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
         let content = self.content(inode);
         if !content.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
             return Ok(());
         }
-        // Other clients do not change the size while the right is in use, and this one not what is being stored. No
-        // page is locked while this waits for the right.
+        // Other clients do not change the size while the right is in use, and this one not what is
+        // being stored. No page is locked while this waits for the right.
         let in_use = self.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         let size = in_use.file().size();
         let Some(last) = size.checked_sub(1) else { return Ok(()) };
@@ -356,7 +363,8 @@ impl Core {
         if data.len() != 1 {
             return Ok(());
         }
-        // A drain that begins from here on finds pages, and that the store fills one when it has ended.
+        // A drain that begins from here on finds pages, and that the store fills one when it has
+        // ended.
         inode.set_pages(true);
         let (core, file, late) = (self.me.clone(), inode.clone(), Rc::new(Cell::new(false)));
         let (kernel, is_late) = (self.kernel.clone(), late.clone());
@@ -376,7 +384,8 @@ impl Core {
         Ok(())
     }
 
-    /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before that is answered.
+    /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before
+    /// that is answered.
     async fn drop_lacking(
         &self,
         inode: &Rc<Inode>,

@@ -24,7 +24,8 @@ use crate::rpc::{Call, result};
 
 /// Offset after "." and "..".
 const DOTS: u64 = 2;
-/// Entries of a part. Where a listing goes on, the part after it is on its way while this one is told.
+/// Entries of a part. Where a listing goes on, the part after it is on its way while this one is
+/// told.
 const PART: u32 = 1024;
 const _: () = assert!(PART as usize <= READDIR_MAX);
 /// Bytes of a FUSE directory entry before its name, and of what READDIRPLUS adds.

@@ -74,7 +74,8 @@ impl Client {
 }
 
 impl Client {
-    /// Ends when no request about locks of this owner of `ino` is under way: also what was given up is taken back.
+    /// Ends when no request about locks of this owner of `ino` is under way: also what was given up
+    /// is taken back.
     pub async fn locks_settled(&self, ino: Ino, flock: bool, owner: LockOwner) {
         drop(self.core.locks.turn(ino, flock, owner).await);
     }

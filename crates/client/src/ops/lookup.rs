@@ -153,7 +153,8 @@ impl Client {
                     // The kernel found it by a name that another client has taken away since.
                     Err(Fault::Stale) => {
                         core.stands(ino)?;
-                        // Who has it open lost it with the session: what is known here may be long past.
+                        // Who has it open lost it with the session: what is known here may be long
+                        // past.
                         let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
                         return inode.map_or(Err(Fault::Stale), gone);
                     }
@@ -161,8 +162,8 @@ impl Client {
                 },
             };
         let ttl = core.tell_attr(&inode, &attr);
-        // The kernel takes in no size that it asked for before an invalidation. What reads up to this one asks again,
-        // and finds the invalidations done.
+        // The kernel takes in no size that it asked for before an invalidation. What reads up to
+        // this one asks again, and finds the invalidations done.
         if ttl.is_zero()
             && let Some(content) = inode.content()
         {

@@ -135,8 +135,9 @@ impl Client {
         result(&reply, 0).map(|_| ()).map_err(|fault| self.core.of_names(place.dir, fault))
     }
 
-    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A name that is replaced
-    /// leads to the old content or the new, also if this client dies at once: the new one is committed before.
+    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A name that is
+    /// replaced leads to the old content or the new, also if this client dies at once: the new one
+    /// is committed before.
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -198,7 +199,8 @@ impl Client {
             }
             self.core.lost_unmeant(meant, attr.ino).await;
         }
-        // The kernel moves what it keeps of a name along, with its lifetime: to where nobody would tell of a change.
+        // The kernel moves what it keeps of a name along, with its lifetime: to where nobody would
+        // tell of a change.
         let holds = |dir| self.core.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
         if holds(from.dir) != holds(to.dir) {
             self.core.kernel.inc_epoch().await;
@@ -282,14 +284,14 @@ impl Core {
         }
     }
 
-    /// The inode that the kernel means by a name that it wants to change: it holds its directory locked, so that
-    /// what it was told last is what is known here.
+    /// The inode that the kernel means by a name that it wants to change: it holds its directory
+    /// locked, so that what it was told last is what is known here.
     fn meant(&self, place: Place<'_>) -> Option<Ino> {
         self.known(place).map(|inode| inode.ino)
     }
 
-    /// An inode lost a name. If the kernel meant another by that, it counts that one's links down: what it keeps of
-    /// this one is from before.
+    /// An inode lost a name. If the kernel meant another by that, it counts that one's links down:
+    /// what it keeps of this one is from before.
     async fn lost_unmeant(&self, meant: Option<Ino>, ino: Ino) {
         if meant != Some(ino) {
             self.kernel.inval_attr(ino).await;
@@ -305,13 +307,13 @@ impl Core {
         }
     }
 
-    /// Commits what this client has dirty of the files that a rename gives names which others had before.
-    /// What other clients have dirty the server recalls. Nothing is asked of the server here that others
-    /// could wait for: the commits wait for no gate.
+    /// Commits what this client has dirty of the files that a rename gives names which others had
+    /// before. What other clients have dirty the server recalls. Nothing is asked of the server
+    /// here that others could wait for: the commits wait for no gate.
     ///
     /// Gives the flags to ask the server with. Is the name not known to be there, and the file not
-    /// committed, then the server is asked to replace nothing, and with it goes what to answer if the
-    /// name is there: that the file cannot be committed, if it was tried.
+    /// committed, then the server is asked to replace nothing, and with it goes what to answer if
+    /// the name is there: that the file cannot be committed, if it was tried.
     ///
     /// # Errors
     /// The content is lost, or cannot be committed now: then the old name must stay.
@@ -373,8 +375,8 @@ impl Core {
         }
     }
 
-    /// The inode to which a name leads, asked from the server if that is not known. `None`: to none, or the
-    /// server has another answer, which the operation will get as well.
+    /// The inode to which a name leads, asked from the server if that is not known. `None`: to
+    /// none, or the server has another answer, which the operation will get as well.
     async fn find(&self, place: Place<'_>) -> Result<Option<Ino>, Fault> {
         if let Some(inode) = self.known(place) {
             return Ok(Some(inode.ino));

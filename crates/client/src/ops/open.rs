@@ -235,9 +235,9 @@ impl Client {
     }
 }
 
-/// Is it plain that the kernel would let `caller` open what turned out to exist? It checks
-/// nothing that an answer to CREATE opens. Where it is not plain the kernel looks the name up, and checks. User 0
-/// has no more rights than others: behind a mount that maps ids it may be anybody.
+/// Is it plain that the kernel would let `caller` open what turned out to exist? It checks nothing
+/// that an answer to CREATE opens. Where it is not plain the kernel looks the name up, and checks.
+/// User 0 has no more rights than others: behind a mount that maps ids it may be anybody.
 fn may_open(caller: &Caller, attr: &Attr, flags: OpenFlags) -> bool {
     let writes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
     let reads = flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
@@ -279,14 +279,15 @@ impl Core {
     }
 
     /// Gets what opening takes. Does the kernel bypass its page cache? When it ends, and until
-    /// something else is awaited, the kernel has no pages but under `DATA_X` if the handle may map them
-    /// writable: a page that is there gets dirty without a request.
+    /// something else is awaited, the kernel has no pages but under `DATA_X` if the handle may map
+    /// them writable: a page that is there gets dirty without a request.
     async fn rights_to_open(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<bool, Fault> {
         let mut direct = is_direct(flags);
         if flags.read_write() && !direct {
             direct = self.acquire_open(inode, Rights::DATA_X).await?;
         }
-        // Reading or writing follows, as a rule; and who writes may have `DATA_X` from before `OPEN` was lost.
+        // Reading or writing follows, as a rule; and who writes may have `DATA_X` from before
+        // `OPEN` was lost.
         if !inode.holds(Rights::OPEN) {
             let follows = if flags.writes() { Rights::DATA_X } else { Rights::DATA_S };
             self.acquire_open(inode, follows).await?;

@@ -1,8 +1,9 @@
 //! The mounted directory while the server is away.
 //!
-//! `df`, `mountpoint`, `umount` and `ls -l` of the directory above ask every mount of a host, whoever runs them. So
-//! that one server that is away does not stop them all, what they ask of the mounted directory is answered
-//! as it was last known once the server has been silent for a second. The kernel keeps none of these answers.
+//! `df`, `mountpoint`, `umount` and `ls -l` of the directory above ask every mount of a host,
+//! whoever runs them. So that one server that is away does not stop them all, what they ask of the
+//! mounted directory is answered as it was last known once the server has been silent for a second.
+//! The kernel keeps none of these answers.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -16,7 +17,8 @@ use crate::inode::Inode;
 use crate::rpc::Call;
 
 impl Client {
-    /// Learns what is told of the mounted directory if the server is away. Without it there is just less to tell.
+    /// Learns what is told of the mounted directory if the server is away. Without it there is just
+    /// less to tell.
     pub(crate) async fn look_at_root(&self) {
         let ino = InoRef::Is { ino: self.root() };
         let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
@@ -25,8 +27,8 @@ impl Client {
         }
     }
 
-    /// The answer of `ask` about the inode. If it is the mounted directory and the server is silent: what `known` tells of
-    /// it, if anything.
+    /// The answer of `ask` about the inode. If it is the mounted directory and the server is
+    /// silent: what `known` tells of it, if anything.
     pub(super) async fn or_as_last_known<T>(
         &self,
         ino: Ino,

@@ -22,7 +22,8 @@ fn time(spec: TimeSpec) -> SetTime {
 }
 
 /// For how long the kernel may believe attributes that it takes in also where they were invalidated
-/// after the answer: those of SETATTR (before Linux 6.16), of LINK, and of CREATE for a file that is there.
+/// after the answer: those of SETATTR (before Linux 6.16), of LINK, and of CREATE for a file that
+/// is there.
 pub(super) const TAKEN_IN_WITHOUT_QUESTION: Duration = Duration::ZERO;
 
 impl Client {
@@ -73,8 +74,8 @@ impl Client {
         } else {
             match core.ask_attr(ino).await {
                 Ok((_, attr)) => attr,
-                // It was changed, and then removed: who changed it by its name must not try that again
-                // with what has the name now.
+                // It was changed, and then removed: who changed it by its name must not try that
+                // again with what has the name now.
                 Err(Fault::Stale | Fault::NotFound) if changed => Attr { nlink: 0, ..inode.attr() },
                 Err(fault) => return Err(fault),
             }
@@ -122,8 +123,8 @@ impl Core {
         if set.mtime.is_some()
             && let Some(content) = inode.content()
         {
-            // What was written before no longer sets the time, also not by a commit that is sent again
-            // after a restart; what is written from now on does.
+            // What was written before no longer sets the time, also not by a commit that is sent
+            // again after a restart; what is written from now on does.
             content.file.times_setting().await;
         }
         if inode.is_lost() {

@@ -66,8 +66,8 @@ impl Client {
 }
 
 impl Core {
-    /// Keeps what the first operation of a request, which asked for space, was told: it is told again while the
-    /// server is silent.
+    /// Keeps what the first operation of a request, which asked for space, was told: it is told
+    /// again while the server is silent.
     pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<Statfs, Fault> {
         let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
         let statfs = Statfs {

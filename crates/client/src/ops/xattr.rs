@@ -95,7 +95,8 @@ impl Client {
             && inode.has_buffered_writer()
             && inode.has_pages()
         {
-            // What was stored into a mapping before comes first: its write-back takes the attribute away.
+            // What was stored into a mapping before comes first: its write-back takes the attribute
+            // away.
             self.core.void_pages(&inode, (0, u64::MAX)).await;
         }
         let op = Op::SetXattr {
@@ -165,7 +166,8 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
     known.lack(name)
 }
 
-/// The segments of a layout: file offset, length and device offset in bytes; before them what lies with the inode.
+/// The segments of a layout: file offset, length and device offset in bytes; before them what lies
+/// with the inode.
 fn layout_json(inline: usize, extents: &[Extent]) -> String {
     let mut text = String::from("[");
     if inline > 0 {

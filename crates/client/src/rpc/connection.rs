@@ -342,8 +342,8 @@ impl Session {
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += u64::from(!planted(Bug::EvictionUntold));
-            // The same server has what it answered, durable with the new client's number; of what one
-            // before it had answered it says how much survived.
+            // The same server has what it answered, durable with the new client's number; of what
+            // one before it had answered it says how much survived.
             let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
             let undone: Vec<_> = state.kept.undone(survived, epoch).collect();
             undone.iter().for_each(|kept| gone.add(kept));

@@ -1,10 +1,11 @@
 //! Answered requests that a restart of the server may undo, to be replayed then.
 //!
 //! Invariants:
-//! - they are in the order of their transactions; one leaves when the server says that it is durable, or with its session;
-//! - from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and the server is made to write what it has.
-//!   The other half is for what is under way meanwhile. Nobody waits: if the server's device is slower than that, the list
-//!   grows by what is answered until then.
+//! - they are in the order of their transactions; one leaves when the server says that it is
+//!   durable, or with its session;
+//! - from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and the server is
+//!   made to write what it has. The other half is for what is under way meanwhile. Nobody waits: if
+//!   the server's device is slower than that, the list grows by what is answered until then.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -83,7 +84,8 @@ impl KeptRequests {
         range.map(|(transno, kept)| (*transno, kept))
     }
 
-    /// Those after `survived` that a server of another epoch than `epoch` answered: it had them in memory only.
+    /// Those after `survived` that a server of another epoch than `epoch` answered: it had them in
+    /// memory only.
     pub fn undone(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &Kept> {
         self.between(survived, Bound::Unbounded)
             .filter(move |(transno, kept)| kept.replayed.unwrap_or(*transno).epoch != epoch)
@@ -98,8 +100,8 @@ impl KeptRequests {
     }
 
     /// The recovery is done: the replayed requests are kept under their new numbers. Not before: a
-    /// restart during the recovery lets it begin anew, in the old order, from what survived of the old epoch.
-    /// The highest of the numbers.
+    /// restart during the recovery lets it begin anew, in the old order, from what survived of the
+    /// old epoch. The highest of the numbers.
     pub fn renumber(&mut self) -> Transno {
         let before = std::mem::take(self);
         for (transno, mut kept) in before.list {

@@ -40,7 +40,8 @@ use kept::{Kept, KeptRequests};
 /// What the session tells the rest of the client. All are called on the
 /// connection's task and do not wait.
 pub(crate) trait Events {
-    /// A reply came; `request`, the session's number `order`, has as many operations as ran, or more.
+    /// A reply came; `request`, the session's number `order`, has as many operations as ran, or
+    /// more.
     fn absorb(&self, request: &Request, reply: &Reply, order: u64);
     /// The server said something unasked (glimpses and evictions excepted).
     fn push(&self, push: Push);
@@ -117,8 +118,8 @@ struct Pending {
     request: Rc<Request>,
     /// Number of the request, in the order of making.
     order: u64,
-    /// When it went out first: the answer may be to that, however often it was sent again since. It may have come over this
-    /// connection before the client, which stood still, sent it there.
+    /// When it went out first: the answer may be to that, however often it was sent again since. It
+    /// may have come over this connection before the client, which stood still, sent it there.
     sent: Instant,
     /// The server may have it.
     on_its_way: bool,
@@ -171,8 +172,8 @@ struct State {
     lease: Duration,
     lease_ends: Instant,
     heard: Instant,
-    /// Since when the server has not answered what it would answer at once, or there is no connection on which
-    /// requests go out.
+    /// Since when the server has not answered what it would answer at once, or there is no
+    /// connection on which requests go out.
     quiet: Option<Instant>,
     /// When the connection was lost that no other has replaced.
     lost: Option<Instant>,
@@ -212,7 +213,8 @@ impl State {
         self.client == ClientId(0)
     }
 
-    /// The server has answered what was sent then. Of a session that it has ended since no lease is left.
+    /// The server has answered what was sent then. Of a session that it has ended since no lease is
+    /// left.
     fn extend_lease(&mut self, sent: Instant) {
         if !self.has_no_session() {
             self.lease_ends = self.lease_ends.max(sent + self.lease);
@@ -247,7 +249,8 @@ impl Session {
         self.state.borrow().requests
     }
 
-    /// Rises whenever changes that were answered, and not known to be durable, are lost with the session.
+    /// Rises whenever changes that were answered, and not known to be durable, are lost with the
+    /// session.
     pub fn losses(&self) -> u64 {
         self.state.borrow().losses
     }
@@ -259,11 +262,10 @@ impl Session {
 
     /// Makes a request and waits for its answer, through reconnections and restarts.
     ///
-    /// # Errors
-    /// `Evicted`: the session was lost before the answer came, and nobody knows whether the request
-    /// was executed; one that only asks is made again instead. `Unreachable`: the session is closed.
-    /// `Interrupted`: the operation that it is part of was given up before it was sent. `Stale`: it names an
-    /// inode whose making was lost.
+    /// # Errors `Evicted`: the session was lost before the answer came, and nobody knows whether
+    /// the request was executed; one that only asks is made again instead. `Unreachable`: the
+    /// session is closed. `Interrupted`: the operation that it is part of was given up before it
+    /// was sent. `Stale`: it names an inode whose making was lost.
     pub async fn call(&self, call: Call) -> Answer {
         // One that asks for nothing wants what was done in this session to be durable.
         if call.ops.is_empty() || !call.ops.iter().all(only_asks) {

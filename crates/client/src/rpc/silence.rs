@@ -1,11 +1,12 @@
 //! Does the server answer at all?
 //!
-//! A request may take long although the server is well: it waits for another client. So who wants to know
-//! whether the server is silent asks for something that is always answered at once, a renewal of the lease.
+//! A request may take long although the server is well: it waits for another client. So who wants
+//! to know whether the server is silent asks for something that is always answered at once, a
+//! renewal of the lease.
 //!
 //! Invariants:
-//! - the server counts as silent only while something is asked of it that it would answer at once, or while
-//!   there is no connection on which requests go out;
+//! - the server counts as silent only while something is asked of it that it would answer at once,
+//!   or while there is no connection on which requests go out;
 //! - whatever it says while requests go out ends the silence.
 
 use std::future::{Future, pending};
@@ -20,7 +21,8 @@ use crate::client::first;
 const SILENT: Duration = Duration::from_secs(1);
 /// After so much of that the server is asked for a sign of life.
 const PROBE: Duration = Duration::from_millis(500);
-/// A process that stood still has answers in its sockets that it has not looked at: it looks for so long.
+/// A process that stood still has answers in its sockets that it has not looked at: it looks for so
+/// long.
 const SETTLE: Duration = Duration::from_millis(20);
 
 impl State {

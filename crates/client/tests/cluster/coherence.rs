@@ -450,7 +450,8 @@ fn who_makes_a_file_while_another_removes_it_keeps_it_open() {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let b = Rc::new(b);
         for round in 0..100u64 {
-            // The answer to the creation waits until this is durable, and what is recalled waits for the answer.
+            // The answer to the creation waits until this is durable, and what is recalled waits
+            // for the answer.
             b.mkdir(Ino::ROOT, "f").await.unwrap();
             b.client.rmdir(&ROOT, Place { dir: Ino::ROOT, name: &name("f") }).await.unwrap();
             let (remover, env) = (b.clone(), cluster.env.clone());
@@ -552,7 +553,8 @@ fn appends_of_two_clients_never_overwrite_each_other() {
     });
 }
 
-/// Else the kernel drops the page that carries it, reads it anew from before the write, and keeps that.
+/// Else the kernel drops the page that carries it, reads it anew from before the write, and keeps
+/// that.
 #[test]
 fn who_opens_a_file_while_a_write_through_pages_waits_leaves_its_pages() {
     check(23, |cluster| async move {
@@ -695,8 +697,9 @@ fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
     });
 }
 
-/// Who may map a file writable reads pages under `DATA_X` only. A READ that waits for that right keeps
-/// its folio locked, and the right waits for a client whose invalidation must not wait for the folio.
+/// Who may map a file writable reads pages under `DATA_X` only. A READ that waits for that right
+/// keeps its folio locked, and the right waits for a client whose invalidation must not wait for
+/// the folio.
 #[test]
 fn a_recall_does_not_wait_for_a_read_that_waits_for_the_right_to_write() {
     for seed in 60..90 {
@@ -745,7 +748,8 @@ fn a_file_is_opened_for_mapping_without_pages_under_the_right_to_read() {
         a.read_page(ino, reading, 0).await;
         let told = |told| a.kernel.told.borrow().contains(&told);
         assert!(!told(Told::Pages(ino, 0, 0)));
-        // O_APPEND bypasses the pages, and takes no right to write when it is opened; O_RDWR may map.
+        // O_APPEND bypasses the pages, and takes no right to write when it is opened; O_RDWR may
+        // map.
         let appending = a.open(ino, OpenFlags(2 | OpenFlags::APPEND)).await;
         assert!(told(Told::Pages(ino, 0, 0)));
         // The server knows that the right to read is gone: it can be had again.

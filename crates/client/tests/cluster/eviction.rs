@@ -77,8 +77,9 @@ fn an_answer_to_what_was_sent_before_a_client_stood_still_gives_it_no_lease_back
         for mount in [&a, &b] {
             assert!(mount.find(Ino::ROOT, "new").await.is_none());
         }
-        // The server reads the request when it goes on, and asks b for its right first. By then there is another connection, over
-        // which the answer comes, and a stands still before it has heard of that.
+        // The server reads the request when it goes on, and asks b for its right first. By then
+        // there is another connection, over which the answer comes, and a stands still before it
+        // has heard of that.
         cluster.world.pause("mds");
         let client = a.client.clone();
         cluster.env.spawn(async move {
@@ -381,8 +382,8 @@ fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
     });
 }
 
-/// The recall waits for the kernel, which waits for the folio of a READ; that waits for the right, which can only be
-/// asked for anew when the recall has ended.
+/// The recall waits for the kernel, which waits for the folio of a READ; that waits for the right,
+/// which can only be asked for anew when the recall has ended.
 #[test]
 fn a_recall_that_waits_for_a_read_ends_when_the_session_is_lost() {
     check(12, |cluster| async move {
@@ -460,7 +461,8 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
             assert_eq!(reports, [Err(Fault::Io), Ok(())], "every descriptor tells, once");
         }
         assert_eq!(a.write_back(handle, 4096, &[3; 4096]).await, Err(Fault::Io));
-        // A page that is filled anew meanwhile was not there before: what is stored into that arrives.
+        // A page that is filled anew meanwhile was not there before: what is stored into that
+        // arrives.
         a.read_page(ino, handle, 0).await;
         assert_eq!(a.write_back(handle, 0, &[5; 4096]).await, Ok(4096));
         assert_eq!(a.write_back(handle, 4096, &[3; 4096]).await, Err(Fault::Io));

@@ -63,8 +63,8 @@ pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F)
     check_with(seed, store::Features::USUAL, test);
 }
 
-/// Added to every seed, to try the tests in other orders of events: `REDBUD_COURSE` in the environment, else 0.
-/// An even number leaves it to each test whether tasks are shuffled.
+/// Added to every seed, to try the tests in other orders of events: `REDBUD_COURSE` in the
+/// environment, else 0. An even number leaves it to each test whether tasks are shuffled.
 fn other_courses() -> u64 {
     let course = std::env::var("REDBUD_COURSE").ok();
     course.map_or(0, |text| text.parse().expect("REDBUD_COURSE is a number"))

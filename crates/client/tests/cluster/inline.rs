@@ -123,8 +123,8 @@ async fn set_xattr(mount: &Mount, ino: Ino, len: usize) -> Result<(), Fault> {
     mount.client.setxattr(&ROOT, ino, b"user.y", &vec![8; len], 0, false).await
 }
 
-/// Longer names and attributes for files whose content is on its way: 800 bytes, where slots have room for 878. Who takes the
-/// room is not refused: the content goes to the data zone.
+/// Longer names and attributes for files whose content is on its way: 800 bytes, where slots have
+/// room for 878. Who takes the room is not refused: the content goes to the data zone.
 #[test]
 fn with_a_full_metadata_zone_nothing_is_lost_of_content_whose_room_shrinks() {
     for seed in [5, 6] {
@@ -176,8 +176,8 @@ fn with_a_full_metadata_zone_nothing_is_lost_of_content_whose_room_shrinks() {
     }
 }
 
-/// What files hold that were each written with 800 bytes, here and for another client; and that nothing was told as lost.
-/// How many have a block of the data zone, the others being content.
+/// What files hold that were each written with 800 bytes, here and for another client; and that
+/// nothing was told as lost. How many have a block of the data zone, the others being content.
 async fn check_all_there(a: &Mount, b: &Mount, handles: Vec<Handle>, names: &[String]) -> usize {
     let mut placed = 0;
     for (index, (handle, text)) in handles.into_iter().zip(names).enumerate() {

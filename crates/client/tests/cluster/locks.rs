@@ -188,7 +188,8 @@ fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
         // Who did not lock it has lost nothing.
         a.write(free, 0, b"as").await;
         a.client.fsync(free, false).await.unwrap();
-        // Half of the range is given up, then all; a lock taken anew does not hide that one was lost.
+        // Half of the range is given up, then all; a lock taken anew does not hide that one was
+        // lost.
         a.client.setlk(ranged, lock(2, None, 0, 49), false).await.unwrap();
         assert_eq!(a.try_write(ranged, 0, b"x").await, Err(Fault::Io));
         b.client.setlk(theirs, lock(4, None, 0, 99), false).await.unwrap();

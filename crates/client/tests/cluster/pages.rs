@@ -34,8 +34,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// The kernel of client a had the page, and has dropped it for a write of client b: also if it has just
-    /// copied a WRITE into it.
+    /// The kernel of client a had the page, and has dropped it for a write of client b: also if it
+    /// has just copied a WRITE into it.
     async fn dropped(cluster: &Cluster) -> Shared {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", &[1; PAGE]).await;
@@ -158,7 +158,8 @@ fn read_at_the_end_stores_the_last_byte_where_the_file_grows_elsewhere() {
         let (attr, _) = b.client.getattr_to_read(ino, reader).await.unwrap();
         assert_eq!(attr.size, 150);
         assert!(b.kernel.told.borrow().contains(&Told::Stored(ino, 150)));
-        // A WRITE through pages may be on its way where a process may write: its bytes are not touched.
+        // A WRITE through pages may be on its way where a process may write: its bytes are not
+        // touched.
         let both = b.open(ino, RDWR).await;
         a.write(writer, 150, &[3; 50]).await;
         b.kernel.told.borrow_mut().clear();

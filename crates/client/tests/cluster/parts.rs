@@ -1,4 +1,5 @@
-//! Several clients write one file at the same time: each holds the parts it writes, and all see one file.
+//! Several clients write one file at the same time: each holds the parts it writes, and all see one
+//! file.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -420,8 +420,8 @@ fn an_unmount_waits_for_a_device_that_answers_nothing_in_bounds_and_names_it() {
     });
 }
 
-/// The server dies twice; after the first time the connection breaks `late` after the client came back.
-/// True if the server took the recovery for done, and the client did not hear so.
+/// The server dies twice; after the first time the connection breaks `late` after the client came
+/// back. True if the server took the recovery for done, and the client did not hear so.
 async fn dies_again(cluster: Cluster, late: Duration) -> bool {
     let count = |text: &str| logged().iter().filter(|line| line.contains(text)).count();
     let a = cluster.mount("a").await;

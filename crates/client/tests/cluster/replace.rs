@@ -1,4 +1,5 @@
-//! Renames over a name: whatever happens to the client, the name leads to the old content or the new.
+//! Renames over a name: whatever happens to the client, the name leads to the old content or the
+//! new.
 
 use client::Place;
 use env::sim::{DiskAction, DiskFault};

@@ -80,7 +80,8 @@ pub enum NotifyLane {
     Attrs,
     /// Page ranges that no recall waits for; may block behind requests that wait for recalls.
     Voids,
-    /// Page ranges that lack a WRITE which is about to be answered, and bytes that raise the size for a read.
+    /// Page ranges that lack a WRITE which is about to be answered, and bytes that raise the size
+    /// for a read.
     Lacking,
 }
 
@@ -106,9 +107,9 @@ impl FuseChannel {
         Ok(FuseChannel(Rc::new(Inner::new(env, fd, lanes, true))))
     }
 
-    /// A further channel of the same mount (FUSE_DEV_IOC_CLONE), for another executor. It is told of
-    /// requests over io_uring, if that is started; of those by the device only [`FuseChannel::try_recv`]
-    /// tells. A request is answered on the channel that it came by.
+    /// A further channel of the same mount (FUSE_DEV_IOC_CLONE), for another executor. It is told
+    /// of requests over io_uring, if that is started; of those by the device only
+    /// [`FuseChannel::try_recv`] tells. A request is answered on the channel that it came by.
     ///
     /// # Errors
     /// /dev/fuse cannot be opened, or the channel is not mounted.
@@ -168,9 +169,9 @@ impl FuseChannel {
         self.0.uring.borrow().taken
     }
 
-    /// The next request; `None` when the file system was unmounted, also by force. `head` holds the first
-    /// 80 bytes (fuse_in_header and fuse_write_in of a WRITE), `body` the rest, page-aligned, so that write
-    /// data needs no copy. One task at a time may wait here.
+    /// The next request; `None` when the file system was unmounted, also by force. `head` holds the
+    /// first 80 bytes (fuse_in_header and fuse_write_in of a WRITE), `body` the rest, page-aligned,
+    /// so that write data needs no copy. One task at a time may wait here.
     ///
     /// # Errors
     /// The channel is broken.

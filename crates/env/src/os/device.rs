@@ -126,7 +126,8 @@ fn queue_says(device: u64, attribute: &str, value: &str) -> bool {
 /// Gives a range up. A device or file system that cannot do that is no error.
 pub(crate) fn discard(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
-    // SAFETY: BLKDISCARD reads two u64 from a live array; on anything but a block device it is refused.
+    // SAFETY: BLKDISCARD reads two u64 from a live array; on anything but a block device it is
+    // refused.
     let result = match sys::check(unsafe { libc::ioctl(fd, BLKDISCARD, range.as_ptr()) }) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

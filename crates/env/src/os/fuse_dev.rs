@@ -32,8 +32,8 @@ pub(crate) fn clone(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(new)
 }
 
-/// Does the channel fail so because the file system was unmounted? ENODEV says that, or ECONNABORTED
-/// where the call was at work on a request just then.
+/// Does the channel fail so because the file system was unmounted? ENODEV says that, or
+/// ECONNABORTED where the call was at work on a request just then.
 pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ECONNABORTED))
 }

@@ -82,7 +82,8 @@ impl FuseEntry {
         let parts = self.parts.as_ptr() as u64;
         let mut entry =
             opcode::UringCmd80::new(Fd(fd), REGISTER).cmd(command).addr(Some(parts)).build();
-        // SAFETY: the entry is laid out as the kernel's submission, of which byte 24 begins the 32-bit `len`.
+        // SAFETY: the entry is laid out as the kernel's submission, of which byte 24 begins the
+        // 32-bit `len`.
         unsafe { (&raw mut entry).cast::<u8>().add(SQE_LEN).cast::<u32>().write(2) };
         entry
     }

@@ -73,7 +73,8 @@ pub(crate) fn holder(fd: RawFd, at: u64) -> Option<u32> {
     None
 }
 
-/// Is this line of fdinfo a lock on byte `at`? "lock:\t1: OFDLCK  ADVISORY  WRITE -1 fd:01:11 START END".
+/// Is this line of fdinfo a lock on byte `at`? "lock:\t1: OFDLCK  ADVISORY  WRITE -1 fd:01:11 START
+/// END".
 fn holds(line: &str, at: u64) -> bool {
     line.starts_with("lock:")
         && line.contains("OFDLCK")

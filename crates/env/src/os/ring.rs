@@ -139,7 +139,8 @@ impl Ring {
     fn drain_backlog(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the addresses in the entry lie in `ops` or `rung`, which outlive the operation.
+            // SAFETY: the addresses in the entry lie in `ops` or `rung`, which outlive the
+            // operation.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }
@@ -204,7 +205,8 @@ impl Ring {
             InFlight::Send { bytes, .. } => Payload::Bytes(bytes),
             InFlight::Recv { mut bytes, .. } => {
                 if let Ok(received) = result {
-                    // SAFETY: the kernel has written that many bytes behind the old length, within the capacity.
+                    // SAFETY: the kernel has written that many bytes behind the old length, within
+                    // the capacity.
                     unsafe { bytes.set_len(bytes.len() + received) };
                 }
                 Payload::Bytes(bytes)

@@ -50,7 +50,8 @@ fn install() {
         .spawn(move || listen(reader))
         .expect("a thread for signals can be made");
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler does only what is async-signal-safe; a zeroed sigaction has an empty mask.
+        // SAFETY: the handler does only what is async-signal-safe; a zeroed sigaction has an empty
+        // mask.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
@@ -78,7 +79,8 @@ pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Has SIGINT or SIGTERM arrived? From the first call on they end the process no longer by themselves.
+/// Has SIGINT or SIGTERM arrived? From the first call on they end the process no longer by
+/// themselves.
 pub fn asked_to_stop() -> bool {
     INSTALL.call_once(install);
     count() > 0

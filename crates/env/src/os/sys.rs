@@ -54,7 +54,8 @@ impl Entropy {
     pub(crate) fn next(&mut self) -> u64 {
         if self.left == 0 {
             let len = size_of_val(&self.words);
-            // SAFETY: the kernel writes `len` bytes into the array; up to 256 bytes never come short.
+            // SAFETY: the kernel writes `len` bytes into the array; up to 256 bytes never come
+            // short.
             let got = unsafe { libc::getrandom(self.words.as_mut_ptr().cast(), len, 0) };
             assert_eq!(got, len as isize, "getrandom: {}", io::Error::last_os_error());
             self.left = self.words.len();

@@ -202,7 +202,8 @@ impl State {
     }
 }
 
-/// Puts those writes that are stable now in place. What a flush failed before, of the same pages, is gone.
+/// Puts those writes that are stable now in place. What a flush failed before, of the same pages,
+/// is gone.
 pub(crate) fn make_stable(
     unstable: &mut Vec<Write>,
     stable: &mut Image,
@@ -590,7 +591,8 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Locks `byte` (`None`: the whole disk) for the open file `holder`, or tells that another holds it.
+    /// Locks `byte` (`None`: the whole disk) for the open file `holder`, or tells that another
+    /// holds it.
     pub(crate) fn take_lock(&self, byte: Option<(String, u64)>, holder: u64) -> bool {
         *self.lock().locks.entry(byte).or_insert(holder) == holder
     }

@@ -39,8 +39,8 @@ pub struct HardDisk {
 }
 
 impl HardDisk {
-    /// The papers' disk: 15,000 revolutions a minute, 300 GB, with the seek times that data sheets of
-    /// such disks name.
+    /// The papers' disk: 15,000 revolutions a minute, 300 GB, with the seek times that data sheets
+    /// of such disks name.
     pub fn fibre_channel() -> HardDisk {
         HardDisk {
             capacity: 300_000_000_000,

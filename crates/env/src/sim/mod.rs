@@ -5,8 +5,8 @@
 //! Invariants:
 //! - the same seed and the same program give the same run, event by event
 //!   ([`SimWorld::trace`] tells);
-//! - computing takes no virtual time, but for a little when tasks keep each other busy, and for messages where
-//!   they have a price ([`SimOptions::price`]);
+//! - computing takes no virtual time, but for a little when tasks keep each other busy, and for
+//!   messages where they have a price ([`SimOptions::price`]);
 //! - a disk outlives the worlds it is attached to.
 //!
 //! Not modelled: writes that reach a disk after a power cut, torn sectors of 512 bytes.

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - bytes of one direction arrive in the order in which they were sent, whole
 //!   or not at all: a cut loses the rest of the stream, never its middle;
-//! - a partition, of both directions or one, holds traffic up and loses nothing; it is delivered after healing;
+//! - a partition, of both directions or one, holds traffic up and loses nothing; it is delivered
+//!   after healing;
 //! - a sender has at most [`WINDOW`] bytes that the receiver has not taken.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -249,7 +250,8 @@ impl State {
         self.schedule(at, Event::Net(NetEvent::Connected { token, socket: near, address }));
     }
 
-    /// What has arrived is there when the receiver's processor is through with it, and with what came before.
+    /// What has arrived is there when the receiver's processor is through with it, and with what
+    /// came before.
     fn receive(&mut self, to: u64, bytes: Vec<u8>, end: bool) {
         let Some(node) = self.net.sockets.get(&to).map(|socket| socket.node) else { return };
         let paid = self.pay(node, bytes.len());

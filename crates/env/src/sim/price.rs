@@ -2,12 +2,14 @@
 //!
 //! Invariants:
 //! - without a price computing takes no virtual time, and nothing here is asked;
-//! - a processor does one thing at a time, in the order in which it was asked; who asks while it is busy waits;
+//! - a processor does one thing at a time, in the order in which it was asked; who asks while it is
+//!   busy waits;
 //! - the bytes of one direction of a connection are never taken in another order for it.
 //!
-//! A *message* is what one send gives to a connection, as far as the window takes it, so what a sender puts together
-//! is paid once. It is paid twice: it leaves when the sender's processor is through with it, and can be read when
-//! the receiver's is. A sender does not wait for its own processor: what it sends later leaves later.
+//! A *message* is what one send gives to a connection, as far as the window takes it, so what a
+//! sender puts together is paid once. It is paid twice: it leaves when the sender's processor is
+//! through with it, and can be read when the receiver's is. A sender does not wait for its own
+//! processor: what it sends later leaves later.
 
 use types::{Duration, Instant};
 
@@ -38,7 +40,8 @@ impl Price {
         Duration::from_nanos(self.message.as_nanos() as u64 + payload)
     }
 
-    /// A request that changes something or not, with its answer: what the server's processor has to do.
+    /// A request that changes something or not, with its answer: what the server's processor has to
+    /// do.
     pub fn request(&self, changes: bool) -> Duration {
         let work = if changes { self.change } else { Duration::ZERO };
         Duration::from_nanos(2 * self.message.as_nanos() as u64 + work.as_nanos() as u64)

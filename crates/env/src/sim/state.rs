@@ -144,7 +144,8 @@ struct OpenFile {
     closed: bool,
 }
 
-/// The clock of a node: it runs faster or slower than the world's time, and its wall clock may jump.
+/// The clock of a node: it runs faster or slower than the world's time, and its wall clock may
+/// jump.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct NodeClock {
     /// How much faster it runs, in millionths.
@@ -237,7 +238,8 @@ impl State {
         self.clocks.get(&self.nodes[node as usize]).copied().unwrap_or_default()
     }
 
-    /// When the processors of the host of `node` are through with a message of `bytes` bytes; at once if it costs nothing.
+    /// When the processors of the host of `node` are through with a message of `bytes` bytes; at
+    /// once if it costs nothing.
     pub(crate) fn pay(&mut self, node: NodeId, bytes: usize) -> Instant {
         let Some(price) = self.options.price.filter(|_| bytes > 0) else { return self.now };
         let host = self.hosts.get(&self.nodes[node as usize]).cloned().unwrap_or_default();

@@ -150,7 +150,8 @@ fn nobody_listening_refuses_and_a_taken_address_too() {
 
 const FREE: Duration = Duration::from_micros(100);
 
-/// When each of three messages of 2 KiB, sent at once from as many clients, can be read; and the trace.
+/// When each of three messages of 2 KiB, sent at once from as many clients, can be read; and the
+/// trace.
 fn three_messages(price: Option<Price>, processors: usize) -> (Vec<u64>, SimWorld) {
     let options = SimOptions { net_latency: FREE..=FREE, price, ..SimOptions::default() };
     let world = SimWorld::with_options(1, options);

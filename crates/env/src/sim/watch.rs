@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - one at a time looks on, on the thread that it looks at, and changes nothing of what it sees;
-//! - it is told at the moment at which a thing happens. The world is busy then: who looks on must not
-//!   touch it, nor use a disk but for [`SimDisk::peek`] and [`SimDisk::is`].
+//! - it is told at the moment at which a thing happens. The world is busy then: who looks on must
+//!   not touch it, nor use a disk but for [`SimDisk::peek`] and [`SimDisk::is`].
 
 use std::cell::RefCell;
 use std::rc::Rc;

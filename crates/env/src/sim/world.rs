@@ -130,18 +130,20 @@ impl SimWorld {
         lock(&self.0.state).hosts.insert(name.to_owned(), host.to_owned());
     }
 
-    /// Gives a host so many processors instead of one, for the price of messages ([`super::SimOptions::price`]).
+    /// Gives a host so many processors instead of one, for the price of messages
+    /// ([`super::SimOptions::price`]).
     pub fn set_processors(&self, host: &str, count: usize) {
         lock(&self.0.state).processors.insert(host.to_owned(), Processors::new(count));
     }
 
-    /// How long a host's processors were busy with messages. Nodes that were put nowhere are on the host "".
+    /// How long a host's processors were busy with messages. Nodes that were put nowhere are on the
+    /// host "".
     pub fn busy(&self, host: &str) -> Duration {
         lock(&self.0.state).processors.get(host).map_or(Duration::ZERO, Processors::busy)
     }
 
-    /// Lets the node have several executors that take turns. Which task runs next is drawn from those of all
-    /// of them, as ever; what a task belongs to is all that differs.
+    /// Lets the node have several executors that take turns. Which task runs next is drawn from
+    /// those of all of them, as ever; what a task belongs to is all that differs.
     pub fn set_executors(&self, name: &str, executors: usize) {
         lock(&self.0.state).executors.insert(name.to_owned(), executors);
     }
@@ -174,8 +176,8 @@ impl SimWorld {
         lock(&self.0.state).block(from, to);
     }
 
-    /// Lets the node's listeners take connections, on which then nobody ever says anything, until told
-    /// otherwise.
+    /// Lets the node's listeners take connections, on which then nobody ever says anything, until
+    /// told otherwise.
     pub fn mute(&self, name: &str, mute: bool) {
         let net = &mut lock(&self.0.state).net;
         if mute {

@@ -106,8 +106,8 @@ fn large_and_unaligned_writes_arrive_whole_by_every_way_of_opening() {
 /// Threads of a busy mount.
 const CALLERS: u8 = 16;
 
-/// [`CALLERS`] threads do `work`, again and again, until it gives `false`, or `meanwhile`, which runs beside them and
-/// is given how often it was done, has ended.
+/// [`CALLERS`] threads do `work`, again and again, until it gives `false`, or `meanwhile`, which
+/// runs beside them and is given how often it was done, has ended.
 fn while_busy(work: impl Fn(u8, usize) -> bool + Sync, meanwhile: impl FnOnce(&AtomicU64)) {
     let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {

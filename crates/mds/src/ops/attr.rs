@@ -44,8 +44,8 @@ pub fn set_attr(
     changed(cx, txn, attr)
 }
 
-/// The kernel judged by the owner that it knew, and another client may have changed that since: then
-/// only the present owner and root may.
+/// The kernel judged by the owner that it knew, and another client may have changed that since:
+/// then only the present owner and root may.
 fn check_owner(cx: &Cx<'_>, attr: &Attr, set: &SetAttr) -> Result<(), Stop> {
     let times = set.atime.is_some() || set.mtime.is_some();
     let explicit = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || times;

@@ -5,8 +5,8 @@
 //! - edits take effect in their order; a commit too large for one transaction is
 //!   several, and each leaves a file that a crash may show: a growing size is set
 //!   first (holes read as zeros), a shrinking one and the times last;
-//! - content that is to lie with the inode raises the size to its end in the same transaction; a mapping of block 0 takes
-//!   it away in the same transaction;
+//! - content that is to lie with the inode raises the size to its end in the same transaction; a
+//!   mapping of block 0 takes it away in the same transaction;
 //! - how far it came is kept with each transaction, so a commit sent again after a
 //!   restart goes on where it was; and the client is told, if it can go no further.
 

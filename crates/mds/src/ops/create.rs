@@ -59,8 +59,9 @@ pub fn unnamed(
     finish(cx, txn, ino, want | Rights::OPEN, dir_attr)
 }
 
-/// Leaves a whiteout under a name that has just been free, with `given` what a replay was answered. As ext4 makes it:
-/// the caller's, and as the directory hands down. The caller sees to the directory's times.
+/// Leaves a whiteout under a name that has just been free, with `given` what a replay was answered.
+/// As ext4 makes it: the caller's, and as the directory hands down. The caller sees to the
+/// directory's times.
 pub fn whiteout(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
@@ -110,8 +111,8 @@ fn finish(
     Ok(OpReply::Made { leased: cx.leased(attr), dir: cx.leased(dir), inline_max })
 }
 
-/// The maker's rights: what it wants, if that can be granted; and what it counts as open from the answer
-/// on is held open, however many leases there are.
+/// The maker's rights: what it wants, if that can be granted; and what it counts as open from the
+/// answer on is held open, however many leases there are.
 pub fn want(cx: &mut Cx<'_>, attr: &Attr, want: Rights) {
     cx.want(attr, want);
     if want.contains(Rights::OPEN | Rights::DATA_X) {
@@ -158,7 +159,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Of a replay: the directory may have been changed since, and that not been lost. What was answered holds.
+    /// Of a replay: the directory may have been changed since, and that not been lost. What was
+    /// answered holds.
     fn or_as_answered(self, cx: &Cx<'_>) -> Plan {
         match cx.given {
             Some(OpReply::Made { leased, .. }) => {

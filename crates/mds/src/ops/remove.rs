@@ -77,8 +77,8 @@ pub fn need_target(cx: &mut Cx<'_>, attr: &Attr) {
     }
 }
 
-/// Takes `name` away from the inode of `attr`, from a directory its only one. With its last name gone an inode is an
-/// orphan; a small one that nobody uses goes with its name.
+/// Takes `name` away from the inode of `attr`, from a directory its only one. With its last name
+/// gone an inode is an orphan; a small one that nobody uses goes with its name.
 pub fn take_name(
     cx: &mut Cx<'_>,
     txn: &mut Txn<'_>,
@@ -108,8 +108,8 @@ pub fn take_name(
     Ok(attr)
 }
 
-/// Does nobody hold anything of the inode, but for what the client that asks gives up with this request? What a replay
-/// finds says nothing of that: not everybody has reclaimed yet.
+/// Does nobody hold anything of the inode, but for what the client that asks gives up with this
+/// request? What a replay finds says nothing of that: not everybody has reclaimed yet.
 fn is_unused(cx: &Cx<'_>, ino: Ino, unused: Option<Ino>) -> bool {
     let leases = cx.server.leases.borrow();
     let given_up = unused == Some(ino) || leases.rights(cx.client, ino).is_empty();

@@ -78,8 +78,8 @@ pub fn rename(
     for dir in [from.0, to.0] {
         cx.need(dir, Rights::NAMES | Rights::ATTR);
     }
-    // What gets the name of something else has its content committed: a client that writes the file hands it
-    // over, so that the name leads to the old content or the new if that client dies.
+    // What gets the name of something else has its content committed: a client that writes the file
+    // hands it over, so that the name leads to the old content or the new if that client dies.
     let writes = |attr: &Attr| match attr.kind {
         FileKind::Regular if target.is_some() => Rights::WRITES,
         _ => Rights::empty(),

@@ -31,7 +31,8 @@ pub struct Bed {
     scrub_interval: Rc<Cell<Duration>>,
 }
 
-/// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the file system.
+/// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the
+/// file system.
 pub fn with_blocks<F: Future<Output = ()>>(blocks: u64, test: impl FnOnce(Bed) -> F) {
     with_seed(7, blocks, test);
 }

@@ -212,8 +212,8 @@ fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
     });
 }
 
-/// Of two requests of a client one waits for another's change of a directory and is granted the right to its attributes; the
-/// other one need not wait, and tells the directory in passing.
+/// Of two requests of a client one waits for another's change of a directory and is granted the
+/// right to its attributes; the other one need not wait, and tells the directory in passing.
 #[test]
 fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
     run(|bed| async move {

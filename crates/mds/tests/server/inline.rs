@@ -143,7 +143,8 @@ fn a_longer_name_asks_nothing_of_who_writes_the_file() {
     });
 }
 
-/// The client has a block of the data zone for it: mapping that needs none of what is kept for removals.
+/// The client has a block of the data zone for it: mapping that needs none of what is kept for
+/// removals.
 #[test]
 fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapping_is_taken() {
     let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
@@ -176,7 +177,8 @@ fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapp
             }
         };
         assert_eq!(told(&c, ino).await, (Vec::new(), 0), "as it was");
-        // Also while something is being freed, which may wait for a recall, and that for the commit.
+        // Also while something is being freed, which may wait for a recall, and that for the
+        // commit.
         let unlink = Op::Unlink { dir: at(ROOT), name: name("f0"), unused: None };
         let commit = Op::Commit {
             ino,

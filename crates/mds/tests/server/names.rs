@@ -115,7 +115,8 @@ fn a_small_file_that_nobody_uses_is_gone_with_the_answer_and_one_that_is_open_is
             } else {
                 Op::Unlink { dir: at(ROOT), name: name(text), unused: Some(ino) }
             };
-            // No time passes for the task that frees: what is asked next in the same request finds nothing.
+            // No time passes for the task that frees: what is asked next in the same request finds
+            // nothing.
             let answers = c.compound(vec![op, Op::GetAttr { ino: at(ino), want: Rights::empty() }]);
             let answers = answers.await;
             assert!(answers[0].is_ok(), "{answers:?}");

@@ -503,7 +503,8 @@ fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behi
         bed.restart().await;
         back(c.clone(), vec![], vec![]).await;
         back(o.clone(), open.clone(), vec![]).await;
-        // Nothing of this server becomes durable. The directory's first inodes get a place of their own …
+        // Nothing of this server becomes durable. The directory's first inodes get a place of their
+        // own …
         let make = Op::Create {
             dir: at(d),
             name: name("x"),

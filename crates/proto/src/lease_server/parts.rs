@@ -128,8 +128,8 @@ impl LeaseTable {
         grew
     }
 
-    /// Asks every client but `except` for the blocks of `part` that exclude it. Yields the recalls to
-    /// push: none for what is asked back already.
+    /// Asks every client but `except` for the blocks of `part` that exclude it. Yields the recalls
+    /// to push: none for what is asked back already.
     pub fn recall_part(&mut self, except: ClientId, ino: Ino, part: Part) -> Vec<Recall> {
         let (Some(holders), Some(holdings)) = (self.inodes.get_mut(&ino), self.parts.get_mut(&ino))
         else {
@@ -159,8 +159,8 @@ impl LeaseTable {
         asked.filter(|&asked| asked != BlockRange::ALL)
     }
 
-    /// Puts parts back that `client` held before the server's restart. Yields those that another client
-    /// has claimed first.
+    /// Puts parts back that `client` held before the server's restart. Yields those that another
+    /// client has claimed first.
     pub fn reclaim_parts(&mut self, client: ClientId, ino: Ino, parts: &[Part]) -> Vec<Part> {
         let mut refused = Vec::new();
         for &part in parts {

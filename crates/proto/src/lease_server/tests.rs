@@ -444,7 +444,8 @@ fn whatever_crosses_no_client_relies_on_a_part_that_another_may_change() {
                         .into_iter()
                         .for_each(|recall| down[1 - who].push(Down::Recalled(recall)));
                 }
-                // Parts are clean when the whole is asked for, and no answer to another request is under way.
+                // Parts are clean when the whole is asked for, and no answer to another request is
+                // under way.
                 2 if parts.is_empty()
                     && down[who].is_empty()
                     && table.grantable(client, F, Rights::DATA_X).contains(Rights::DATA_X) =>
@@ -466,7 +467,8 @@ fn whatever_crosses_no_client_relies_on_a_part_that_another_may_change() {
                         if take.contains(P) {
                             parts.remove(part.unwrap_or(BlockRange::ALL));
                         }
-                        // A client may not know of all its parts, so it keeps the right with the last of them.
+                        // A client may not know of all its parts, so it keeps the right with the
+                        // last of them.
                         lease.give(if part.is_some() { take - P } else { take });
                         up[who].push((seq, take, part));
                     }

@@ -1,21 +1,26 @@
-//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is, and so is what one client has
-//! seen of another's work.
+//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is, and so
+//! is what one client has seen of another's work.
 //!
-//! What the metadata device keeps of the log is followed write by write and flush by flush, whatever the server says of it. So
-//! - no answer of the server says of more of the log that it is durable than the device would keep if it lost its power at
-//!   that moment; nor does one to a request that is to be durable leave before its transaction is;
-//! - no server begins with less of the log than any before it has said to be durable, nor with what is not stable itself;
-//! - when an application is told of a name or of attributes, also by ENOENT or EEXIST, what other clients had changed of these
-//!   before it asked is durable, whoever of them, or the server, dies next;
-//! - when `fsync` of a directory or `syncfs` succeeds, what its client had been told before to be done to names and attributes
-//!   is durable; with `fsync` of a file, to its attributes;
-//! - when `fsync` or `syncfs` succeeds, what its client had written to blocks of the file (`syncfs`: of any) before it was asked is
-//!   stable on the data device. A newer write of the same block that is stable will do, and what the device has failed is
-//!   told in other ways.
+//! What the metadata device keeps of the log is followed write by write and flush by flush,
+//! whatever the server says of it. So
+//! - no answer of the server says of more of the log that it is durable than the device would keep
+//!   if it lost its power at that moment; nor does one to a request that is to be durable leave
+//!   before its transaction is;
+//! - no server begins with less of the log than any before it has said to be durable, nor with what
+//!   is not stable itself;
+//! - when an application is told of a name or of attributes, also by ENOENT or EEXIST, what other
+//!   clients had changed of these before it asked is durable, whoever of them, or the server, dies
+//!   next;
+//! - when `fsync` of a directory or `syncfs` succeeds, what its client had been told before to be
+//!   done to names and attributes is durable; with `fsync` of a file, to its attributes;
+//! - when `fsync` or `syncfs` succeeds, what its client had written to blocks of the file
+//!   (`syncfs`: of any) before it was asked is stable on the data device. A newer write of the same
+//!   block that is stable will do, and what the device has failed is told in other ways.
 //!
-//! Not looked at here: whether `fsync` left something that was never written; what of a name or of attributes was changed
-//! beside what an operation names (the link count of what is removed); content that one client saw of another; and what is replayed
-//! after a restart, until it is changed again. What a client then reads after a loss tells the model.
+//! Not looked at here: whether `fsync` left something that was never written; what of a name or of
+//! attributes was changed beside what an operation names (the link count of what is removed);
+//! content that one client saw of another; and what is replayed after a restart, until it is
+//! changed again. What a client then reads after a loss tells the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,7 +43,8 @@ struct LogOnDisk {
     begin: Option<u64>,
     /// Up to here all was written.
     end: u64,
-    /// What was written beyond that: a group that goes on at the log's beginning is written in two pieces, in any order.
+    /// What was written beyond that: a group that goes on at the log's beginning is written in two
+    /// pieces, in any order.
     pieces: Vec<Range<u64>>,
     /// Writes that are not stable, as positions of the log.
     loose: BTreeMap<u64, Range<u64>>,
@@ -73,7 +79,8 @@ impl LogOnDisk {
         }
     }
 
-    /// Where in the log a write begins, if it is one of the log. A group tells; the other piece of one lies in the lap that is nearest.
+    /// Where in the log a write begins, if it is one of the log. A group tells; the other piece of
+    /// one lies in the lap that is nearest.
     fn position(&mut self, offset: u64, bytes: &[u8]) -> Option<u64> {
         if let Some((_, lsn)) = epochs::group(bytes) {
             self.begin = Some(offset - lsn % LOG_BYTES);
@@ -202,7 +209,8 @@ impl Durable {
         self.changes.clear();
     }
 
-    /// The server answers that all up to `told` is durable; with `its` also that this transaction is.
+    /// The server answers that all up to `told` is durable; with `its` also that this transaction
+    /// is.
     pub(crate) fn answers(&mut self, told: Transno, its: Option<Transno>) {
         if !self.watches {
             return;
@@ -263,7 +271,8 @@ impl Durable {
         }
     }
 
-    /// What of names and attributes a client was told to be done before it asked must be durable when it has synced that.
+    /// What of names and attributes a client was told to be done before it asked must be durable
+    /// when it has synced that.
     fn names_synced(&self, call: &Call, durable: u64) {
         let is_meant = |unit: &Unit| match (&call.op, unit) {
             (Op::Fsync(of, _), Unit::Attr(ino)) => of == ino,
@@ -309,8 +318,8 @@ impl Durable {
         self.loose.clear();
     }
 
-    /// The data device has failed a write or a flush of whoever runs there, or he has lost his session: what he had written is no longer to
-    /// be stable, and he tells that.
+    /// The data device has failed a write or a flush of whoever runs there, or he has lost his
+    /// session: what he had written is no longer to be stable, and he tells that.
     pub(crate) fn given_up(&mut self, place: &Place) {
         for writes in self.loose.values_mut() {
             writes.retain(|_, loose| !is_of(&loose.node, place));
@@ -318,8 +327,8 @@ impl Durable {
         self.loose.retain(|_, writes| !writes.is_empty());
     }
 
-    /// A client at this place is told that what it had written before it asked is durable; `is_its` tells whether a block is
-    /// one that is meant.
+    /// A client at this place is told that what it had written before it asked is durable; `is_its`
+    /// tells whether a block is one that is meant.
     pub(crate) fn synced(&self, call: &Call, place: &Place, is_its: impl Fn(u64) -> bool) {
         for (block, writes) in &self.loose {
             let older = |of: &Loose| of.at < call.begun && is_of(&of.node, place);

@@ -1,10 +1,10 @@
 //! Invariant 7, of the log: after an epoch was raised, no older record takes effect.
 //!
 //! - Every server that has opened the metadata has a higher epoch than all before it;
-//! - once a server has written to the metadata device, no write of one that was started before it is
-//!   submitted, nor reaches the device;
-//! - no group of records carries an older epoch than that of the newest server that has opened the metadata, and in the
-//!   order of the log no older epoch stands behind a newer one.
+//! - once a server has written to the metadata device, no write of one that was started before it
+//!   is submitted, nor reaches the device;
+//! - no group of records carries an older epoch than that of the newest server that has opened the
+//!   metadata, and in the order of the log no older epoch stands behind a newer one.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,18 @@
-//! Invariant 6: two clients never hold conflicting rights, as the server counts them and as they believe themselves.
+//! Invariant 6: two clients never hold conflicting rights, as the server counts them and as they
+//! believe themselves.
 //!
-//! Looked at whenever an application asks or is answered, where there are many leases less often (`LEASES_AN_EVENT`):
+//! Looked at whenever an application asks or is answered, where there are many leases less often
+//! (`LEASES_AN_EVENT`):
 //! - no two leases that the server counts on one inode conflict;
-//! - what a client relies on, while its lease has not run out, the server counts as the client's, asked back or not, once it has heard
-//!   all clients of the server before it. Of an inode that is gone the server counts nothing: its number does not come back,
-//!   and a client may learn later that it is;
+//! - what a client relies on, while its lease has not run out, the server counts as the client's,
+//!   asked back or not, once it has heard all clients of the server before it. Of an inode that is
+//!   gone the server counts nothing: its number does not come back, and a client may learn later
+//!   that it is;
 //! - what two clients rely on does not conflict, whatever any server counts, or whether one runs.
 //!
-//! So a client that was evicted while its lease is good, and relies on what another was given since, is a violation; one past its
-//! lease counts as holding nothing. Of parts each is compared, too, block by block.
+//! So a client that was evicted while its lease is good, and relies on what another was given
+//! since, is a violation; one past its lease counts as holding nothing. Of parts each is compared,
+//! too, block by block.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,9 +1,10 @@
-//! One module for each invariant, or for several that one look shows. But for `views` they look while the cluster runs, at the moment at
-//! which what they look at could break.
+//! One module for each invariant, or for several that one look shows. But for `views` they look
+//! while the cluster runs, at the moment at which what they look at could break.
 //!
 //! Invariants:
 //! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);
-//! - a violation carries the invariant's number and text, and comes before whatever follows from it.
+//! - a violation carries the invariant's number and text, and comes before whatever follows from
+//!   it.
 
 pub(crate) mod durable;
 pub(crate) mod epochs;
@@ -29,8 +30,8 @@ use crate::fleet::Fleet;
 use crate::history::{Applied, History};
 use crate::{cluster, fields, fleet, log, mount, rot, run, space};
 
-/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs` has a bug
-/// for each.
+/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs`
+/// has a bug for each.
 pub const ALL: &[&str] = &[
     leases::CONFLICT,
     durable::DURABLE,
@@ -232,12 +233,12 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     }
 }
 
-/// Leases that are looked at for each thing that happens, on average and at most: a long run has many, and looking at all
-/// of them each time would take most of its time.
+/// Leases that are looked at for each thing that happens, on average and at most: a long run has
+/// many, and looking at all of them each time would take most of its time.
 const LEASES_AN_EVENT: usize = 32;
 
-/// From here on clients, what they rely on, and what their applications are told, are looked at whenever something happens that an
-/// application sees.
+/// From here on clients, what they rely on, and what their applications are told, are looked at
+/// whenever something happens that an application sees.
 pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
     let of = cluster.clone();
     history.look_at_ends(Box::new(move |call| of.checks.ended(&of, call)));

@@ -1,12 +1,15 @@
 //! Invariant 8: an operation that was acknowledged once and replayed happens once.
 //!
-//! Whatever a client asks for has a number, of its request's slot and sequence and of the operation in it, which it keeps when it is sent
-//! again or replayed. Looked at whenever a transaction of the store does what an operation asks for:
-//! - what such a number asks for is done once, unless the transaction that did it was lost with its server;
-//! - of a commit that is done in parts, each part is behind those before it, and nothing comes after the last.
+//! Whatever a client asks for has a number, of its request's slot and sequence and of the operation
+//! in it, which it keeps when it is sent again or replayed. Looked at whenever a transaction of the
+//! store does what an operation asks for:
+//! - what such a number asks for is done once, unless the transaction that did it was lost with its
+//!   server;
+//! - of a commit that is done in parts, each part is behind those before it, and nothing comes
+//!   after the last.
 //!
-//! That what was acknowledged and lost with its server is done again, and in the order of then, is told by what applications see: the
-//! model knows it.
+//! That what was acknowledged and lost with its server is done again, and in the order of then, is
+//! told by what applications see: the model knows it.
 
 use std::collections::BTreeMap;
 

@@ -1,18 +1,23 @@
 //! Invariants 2, 6 and 7, of the data device: a block is written by whom it belongs to.
 //!
-//! Every write of a client is looked at when it is submitted and when it reaches the device. As the server that runs counts
-//! at that moment, each of its blocks must be
-//! - of the pool of a client of that run of its host, be it in quarantine: one process has several if it is evicted;
-//! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held exclusively;
+//! Every write of a client is looked at when it is submitted and when it reaches the device. As the
+//! server that runs counts at that moment, each of its blocks must be
+//! - of the pool of a client of that run of its host, be it in quarantine: one process has several
+//!   if it is evicted;
+//! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held
+//!   exclusively;
 //! - or a file's that is frozen for such a client, which is in quarantine;
-//! - or, when the write reaches the device, freed and not yet free: its file may have gone meanwhile.
+//! - or, when the write reaches the device, freed and not yet free: its file may have gone
+//!   meanwhile.
 //!
-//! So a write to a free block, to another client's pool, to a file that its client may not write, or by a client whose
-//! quarantine has ended is a violation, whether or not anybody ever reads what it wrote.
+//! So a write to a free block, to another client's pool, to a file that its client may not write,
+//! or by a client whose quarantine has ended is a violation, whether or not anybody ever reads what
+//! it wrote.
 //!
-//! Not looked at: writes while no server runs, or while one has not yet heard all clients of the one before it. What it counts then
-//! lacks what they will replay. A write may reach the device long after it was submitted (`stall`, `long-stall`): no
-//! exception is made for that, since no quarantine ends while a device stands still or did a moment ago.
+//! Not looked at: writes while no server runs, or while one has not yet heard all clients of the
+//! one before it. What it counts then lacks what they will replay. A write may reach the device
+//! long after it was submitted (`stall`, `long-stall`): no exception is made for that, since no
+//! quarantine ends while a device stands still or did a moment ago.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,7 +41,8 @@ const MANY: usize = 1 << 16;
 /// What is remembered.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// On which node each client runs or ran, and in which run of it: the one in which it was first seen.
+    /// On which node each client runs or ran, and in which run of it: the one in which it was first
+    /// seen.
     nodes: BTreeMap<ClientId, Place>,
     /// Of which file each block became last.
     files: BTreeMap<u64, Ino>,
@@ -218,7 +224,8 @@ mod tests {
         let mut owners = Owners::default();
         let on = |client| vec![(ClientId(client), "c0".to_owned())];
         owners.meet(on(1), |_| Some(4));
-        // The server keeps the session of the dead one, and the process has a second one after an eviction.
+        // The server keeps the session of the dead one, and the process has a second one after an
+        // eviction.
         owners.meet([on(1), on(2), on(3)].concat(), |_| Some(7));
         assert_eq!(owners.of(("c0", 4)), [ClientId(1)]);
         assert_eq!(owners.of(("c0", 7)), [ClientId(2), ClientId(3)]);

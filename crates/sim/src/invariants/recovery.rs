@@ -1,8 +1,9 @@
 //! Invariants 1, 2 and 5, after every recovery: the metadata are whole.
 //!
-//! The metadata device is copied and checked whole (`fsck`) twice for each start of a server: when the store's recovery has ended,
-//! which is when nothing of this server was changed yet; and when all clients have reclaimed and replayed, as soon as an
-//! application then asks or is answered. What is in the log alone counts: the check recovers the copy as the next server would.
+//! The metadata device is copied and checked whole (`fsck`) twice for each start of a server: when
+//! the store's recovery has ended, which is when nothing of this server was changed yet; and when
+//! all clients have reclaimed and replayed, as soon as an application then asks or is answered.
+//! What is in the log alone counts: the check recovers the copy as the next server would.
 
 use crate::cluster::{self, Cluster};
 use crate::log;

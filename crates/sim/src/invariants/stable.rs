@@ -1,14 +1,16 @@
-//! Invariant 3, at the moment at which it could break: metadata never point at data that are not yet stable.
+//! Invariant 3, at the moment at which it could break: metadata never point at data that are not
+//! yet stable.
 //!
 //! When a commit is executed, every block that it makes a written part of a file
 //! - was written by the client that commits, since it came to its pool;
-//! - and a flush that began after some such write has succeeded. A newer write of the same block may be under way: then
-//!   the block holds a file's bytes of then or now, in any case.
+//! - and a flush that began after some such write has succeeded. A newer write of the same block
+//!   may be under way: then the block holds a file's bytes of then or now, in any case.
 //!
-//! Not looked at: whether that write was meant for this file, where the client has given another one the block of its pool that it had
-//! written for the first; what a client replays. The server that executed it first looked at it, or died before; and blocks that
-//! were written while no server counts whose they are (it is down, or has not heard all its clients), as to whether
-//! that was in an earlier life of theirs.
+//! Not looked at: whether that write was meant for this file, where the client has given another
+//! one the block of its pool that it had written for the first; what a client replays. The server
+//! that executed it first looked at it, or died before; and blocks that were written while no
+//! server counts whose they are (it is down, or has not heard all its clients), as to whether that
+//! was in an earlier life of theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,16 +30,17 @@ pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stabl
 #[derive(Default)]
 struct Written {
     node: Node,
-    /// The first write by that node since it came to its pool, and whether that or a later one is stable.
+    /// The first write by that node since it came to its pool, and whether that or a later one is
+    /// stable.
     first: u64,
     stable: bool,
     /// Block of which file it became since.
     mapped: Option<(Ino, u64)>,
-    /// The first write after that while no server counted whose the block was, and whether that or a later one is stable: the file
-    /// may have given it up by then, and the client have it anew.
+    /// The first write after that while no server counted whose the block was, and whether that or
+    /// a later one is stable: the file may have given it up by then, and the client have it anew.
     uncounted: Option<(u64, bool)>,
-    /// Block of which file it had become by a commit that was lost with its server, and whether it was stable then: that
-    /// commit may be sent again, whatever was written since.
+    /// Block of which file it had become by a commit that was lost with its server, and whether it
+    /// was stable then: that commit may be sent again, whatever was written since.
     lost: Option<((Ino, u64), bool)>,
 }
 
@@ -74,7 +77,8 @@ impl Stable {
         of_it.map(|(&id, _)| id).collect()
     }
 
-    /// A server begins, of whose metadata these blocks are no file's: what had made them one was lost with the one before.
+    /// A server begins, of whose metadata these blocks are no file's: what had made them one was
+    /// lost with the one before.
     pub(crate) fn unmapped(&mut self, is_mapped: impl Fn(u64) -> bool) {
         for (&block, known) in &mut self.blocks {
             if known.mapped.is_some() && !is_mapped(block) {
@@ -117,7 +121,8 @@ impl Stable {
         }
     }
 
-    /// A commit lets the metadata point at something; it is of the client at `place`, if that is known.
+    /// A commit lets the metadata point at something; it is of the client at `place`, if that is
+    /// known.
     pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, place: Option<&Place>) {
         for extent in pointed.extents {
             for nth in 0..extent.len {
@@ -302,7 +307,8 @@ mod tests {
                 write(stable, 1, "c0", POOL);
                 stable.stable(&[1]);
                 commit(stable, 20, false);
-                // In place, and not flushed before the block is back in the pool and written for another file.
+                // In place, and not flushed before the block is back in the pool and written for
+                // another file.
                 write(stable, 2, "c0", Owner::Mapped);
                 write(stable, 3, "c0", POOL);
                 stable.stable(&[2]);

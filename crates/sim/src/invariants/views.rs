@@ -1,8 +1,10 @@
-//! Invariant 9, when the run has ended: what clients saw is what one POSIX file system on one host could have shown, in some order
-//! that agrees with real time, but for what SEMANTICS.md lets go with sessions and devices.
+//! Invariant 9, when the run has ended: what clients saw is what one POSIX file system on one host
+//! could have shown, in some order that agrees with real time, but for what SEMANTICS.md lets go
+//! with sessions and devices.
 //!
-//! First the order that the server and the clients told is tried, then, if that does not explain everything, all of them ([`Judge`]); only
-//! what no order explains is a violation. What the model meets is told here, whatever broke below it.
+//! First the order that the server and the clients told is tried, then, if that does not explain
+//! everything, all of them ([`Judge`]); only what no order explains is a violation. What the model
+//! meets is told here, whatever broke below it.
 
 use crate::call::Call;
 use crate::judge::{Abandoned, Judge};
@@ -22,8 +24,8 @@ pub(crate) struct Unjudged {
     pub misled: Option<String>,
 }
 
-/// Judges a whole history; of a `mortal` one sessions may have lost something. With `all_orders` nothing that was told of their order
-/// counts.
+/// Judges a whole history; of a `mortal` one sessions may have lost something. With `all_orders`
+/// nothing that was told of their order counts.
 ///
 /// # Errors
 /// The step that nothing explains, for people.

@@ -150,8 +150,8 @@ impl Cache {
         self.names.remove(&at);
     }
 
-    /// An answer tells of an inode of this generation. `true`: the kernel knows another one by that number,
-    /// which it gives up; the lookups of both are forgotten together.
+    /// An answer tells of an inode of this generation. `true`: the kernel knows another one by that
+    /// number, which it gives up; the lookups of both are forgotten together.
     pub fn supersedes(&mut self, attr: &Attr, generation: u64) -> bool {
         let ino = attr.ino;
         let Some(node) = self.nodes.get_mut(&ino) else { return false };

@@ -1,11 +1,14 @@
 //! Requests of processes that are killed, or get a signal, while they wait for the answer.
 //!
 //! Invariants:
-//! - a killed process waits no longer, and asks for nothing any more: its request runs to its end without it, as
-//!   far as `fuse` has it done, and gives back what its answer would have given to the kernel;
-//! - a request that nobody has taken from the kernel's queue goes with its process: it is never done;
+//! - a killed process waits no longer, and asks for nothing any more: its request runs to its end
+//!   without it, as far as `fuse` has it done, and gives back what its answer would have given to
+//!   the kernel;
+//! - a request that nobody has taken from the kernel's queue goes with its process: it is never
+//!   done;
 //! - what a killed process asked for may be done at any moment until that end;
-//! - a signal that a process handles ends only waits for locks. A lock that was granted all the same is taken back.
+//! - a signal that a process handles ends only waits for locks. A lock that was granted all the
+//!   same is taken back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +24,8 @@ use types::{Duration, Fault, Ino, LockOwner};
 use crate::kernel::Caches;
 use crate::kernel::vfs::Vfs;
 
-/// A request stays in the kernel's queue for so long at most, where processes are killed: one in [`QUEUED`].
+/// A request stays in the kernel's queue for so long at most, where processes are killed: one in
+/// [`QUEUED`].
 const QUEUED_US: u64 = 300;
 const QUEUED: u64 = 8;
 /// Within this time `fuse` sees that who closes a file is at its end.
@@ -186,8 +190,8 @@ impl Vfs {
         &self.caches.0.calls
     }
 
-    /// Asks the client for `work`, which gives the kernel what `given` says. `held` is held until that has ended,
-    /// also without the process.
+    /// Asks the client for `work`, which gives the kernel what `given` says. `held` is held until
+    /// that has ended, also without the process.
     ///
     /// # Errors
     /// Those of `work`; `Interrupted` if the process is killed before the answer, or was before.
@@ -289,7 +293,8 @@ impl Vfs {
         self.leaves(GoesOn(Some(goes_on)));
     }
 
-    /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and it is gone.
+    /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and it is
+    /// gone.
     async fn is_never_sent(
         &self,
         kind: Kind,
@@ -327,9 +332,8 @@ impl Vfs {
 
     /// Takes a lock; `wait`: when it is free.
     ///
-    /// # Errors
-    /// Those of the client; `Interrupted` if a signal ends the wait, of which the process dies or not: until what is
-    /// left behind is over the lock may have been held.
+    /// # Errors Those of the client; `Interrupted` if a signal ends the wait, of which the process
+    /// dies or not: until what is left behind is over the lock may have been held.
     pub async fn take_lock(
         &self,
         (ino, handle): (Ino, Handle),

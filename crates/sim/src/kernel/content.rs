@@ -25,8 +25,8 @@ const AHEAD_MAX: u64 = 4;
 pub struct Bytes {
     /// The bytes; fewer than asked for only at the end of the file.
     pub bytes: Vec<u8>,
-    /// Another process of this kernel changed the file meanwhile, or the kernel knows no better: they may
-    /// be of any time.
+    /// Another process of this kernel changed the file meanwhile, or the kernel knows no better:
+    /// they may be of any time.
     pub blurred: bool,
 }
 
@@ -47,16 +47,18 @@ impl Vfs {
         let leased = !self.client().lease_left().is_zero();
         let losing = self.caches.is_losing(ino);
         let end = offset + len;
-        // A size that Linux does not take in it does not use either: it reads to the end that it knew.
+        // A size that Linux does not take in it does not use either: it reads to the end that it
+        // knew.
         let sized = end <= self.size(ino) || {
             let Told { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
             kept && attr.size == self.size(ino)
         };
-        // Another process's question, or its change of attributes, may have been asked for before this read began, and
-        // be answered now.
+        // Another process's question, or its change of attributes, may have been asked for before
+        // this read began, and be answered now.
         let told = pages.sizes_told.get();
         let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
-        // Nor need a size from before a change by this kernel be true, where it has forgotten the inode since.
+        // Nor need a size from before a change by this kernel be true, where it has forgotten the
+        // inode since.
         let sized = sized
             && !self.cache(|cache| cache.is_older(ino))
             && pages.doubtful_size.get() != Some(self.size(ino))
@@ -96,8 +98,8 @@ impl Vfs {
         Ok(out)
     }
 
-    /// Fills a page, and perhaps some that follow and are not there. The answer may tell the size; where an
-    /// invalidation has overtaken it Linux keeps the old one, and shows zeros up to it.
+    /// Fills a page, and perhaps some that follow and are not there. The answer may tell the size;
+    /// where an invalidation has overtaken it Linux keeps the old one, and shows zeros up to it.
     pub(super) async fn fill(
         &self,
         (ino, handle): (Ino, Handle),
@@ -165,8 +167,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// One request of a write(2) through pages, under the inode's lock: from `offset` on, up to `end`. How
-    /// far it went, and how.
+    /// One request of a write(2) through pages, under the inode's lock: from `offset` on, up to
+    /// `end`. How far it went, and how.
     pub async fn write_pages(
         &self,
         (ino, handle): (Ino, Handle),
@@ -207,9 +209,10 @@ impl Vfs {
         (to, written)
     }
 
-    /// The size of a file changed as an answer told it, from `old`: Linux cuts its pages off and, as Redbud does not
-    /// ask for EXPLICIT_INVAL_DATA, drops the rest. It does so after it has taken the size in: what was written since may be cut
-    /// off as well, and is shown so until the rest is dropped.
+    /// The size of a file changed as an answer told it, from `old`: Linux cuts its pages off and,
+    /// as Redbud does not ask for EXPLICIT_INVAL_DATA, drops the rest. It does so after it has
+    /// taken the size in: what was written since may be cut off as well, and is shown so until the
+    /// rest is dropped.
     pub async fn resized(&self, ino: Ino, old: u64) {
         let size = self.size(ino);
         if let Some(pages) = self.known_pages(ino)
@@ -224,8 +227,9 @@ impl Vfs {
 }
 
 impl Caches {
-    /// FUSE_NOTIFY_STORE of bytes within one page: the size grows with them at once. A page that they begin, and the
-    /// file ends with, is up to date. `false`: the kernel does not know the inode.
+    /// FUSE_NOTIFY_STORE of bytes within one page: the size grows with them at once. A page that
+    /// they begin, and the file ends with, is up to date. `false`: the kernel does not know the
+    /// inode.
     pub(super) async fn store_told(&self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
         if self.0.cache.borrow().kind(ino).is_none() {
             return false;

@@ -1,10 +1,12 @@
 //! Stores into shared mappings, and how a kernel without a write-back cache writes them back.
 //!
 //! Invariants:
-//! - a page is dirtied under its lock while nobody writes it back, and is clean while it is written back;
+//! - a page is dirtied under its lock while nobody writes it back, and is clean while it is written
+//!   back;
 //! - a dirty page is dropped only after it was written back, or cut off with the file's end;
 //! - nothing is sent while a request that changes the size is under way (`fuse_set_nowrite`);
-//! - what could not be written back every descriptor tells that was open then, at `fsync` or `close`.
+//! - what could not be written back every descriptor tells that was open then, at `fsync` or
+//!   `close`.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -56,7 +58,8 @@ impl Caches {
         self.0.pages.borrow().get(&ino).cloned()
     }
 
-    /// Writes back what is dirty of bytes `[start, end)`, and waits for what others write back of them.
+    /// Writes back what is dirty of bytes `[start, end)`, and waits for what others write back of
+    /// them.
     pub(crate) async fn write_back(&self, ino: Ino, start: u64, end: u64) {
         let Some(pages) = self.known_pages(ino) else { return };
         let mut left =
@@ -148,9 +151,9 @@ impl Vfs {
         self.caches.invalidate(ino, start, end).await;
     }
 
-    /// A store of `bytes` at `offset`, within a page, into a mapping that the open file gave. `false`: it is
-    /// not made, because it lies behind the end of the file as the kernel knows it (SIGBUS), the page cannot
-    /// be had, or this kernel changes the file at this moment.
+    /// A store of `bytes` at `offset`, within a page, into a mapping that the open file gave.
+    /// `false`: it is not made, because it lies behind the end of the file as the kernel knows it
+    /// (SIGBUS), the page cannot be had, or this kernel changes the file at this moment.
     pub async fn store(&self, (ino, handle): (Ino, Handle), offset: u64, bytes: &[u8]) -> bool {
         let pages = self.pages(ino);
         let (index, at) = (offset / BLOCK_U64, (offset % BLOCK_U64) as usize);
@@ -223,7 +226,8 @@ impl Vfs {
         }
     }
 
-    /// The last mapping of a descriptor goes, and then the descriptor: what was stored is written back.
+    /// The last mapping of a descriptor goes, and then the descriptor: what was stored is written
+    /// back.
     pub(super) async fn unmap(&self, ino: Ino, handle: Handle) {
         let Some(pages) = self.known_pages(ino) else { return };
         self.write_back(ino, 0, u64::MAX).await;

@@ -284,8 +284,8 @@ impl Caches {
         self.0.changing.has(Mark::Name(at))
     }
 
-    /// The client tells that a device lost what was written to a file. It has the pages dropped, which nobody
-    /// waits for: until then they show what is lost.
+    /// The client tells that a device lost what was written to a file. It has the pages dropped,
+    /// which nobody waits for: until then they show what is lost.
     pub(crate) fn loses(&self, ino: Ino) {
         self.0.lost.borrow_mut().insert(ino, self.0.env.now());
     }

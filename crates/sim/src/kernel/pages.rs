@@ -4,9 +4,10 @@
 //! - a page is filled, changed, zeroed and dropped under its lock, and believed only while it is
 //!   up to date;
 //! - who waits for a lock looks again whether the page is still of the file;
-//! - nobody waits for one page while holding another, but for a reader, whose further pages are new,
-//!   and for who writes pages back, who holds what he has taken from being stored into;
-//! - a page that a mapping has dirtied is changed, zeroed and dropped only while nobody writes it back.
+//! - nobody waits for one page while holding another, but for a reader, whose further pages are
+//!   new, and for who writes pages back, who holds what he has taken from being stored into;
+//! - a page that a mapping has dirtied is changed, zeroed and dropped only while nobody writes it
+//!   back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -87,7 +88,8 @@ pub struct Pages {
     pub changing: Cell<(u32, u64)>,
     /// A size that an answer has told otherwise, which was not taken in.
     pub doubtful_size: Cell<Option<u64>>,
-    /// How often an answer to a question for attributes, or to a change of them, has changed the size.
+    /// How often an answer to a question for attributes, or to a change of them, has changed the
+    /// size.
     pub sizes_told: Cell<u64>,
 }
 

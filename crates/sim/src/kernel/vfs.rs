@@ -1,8 +1,8 @@
 //! System calls on names and attributes, as Linux turns them into requests.
 //!
 //! Invariants:
-//! - what the kernel knows it answers by itself; what it asks it asks of the client, and takes the answer
-//!   in after other things may have happened;
+//! - what the kernel knows it answers by itself; what it asks it asks of the client, and takes the
+//!   answer in after other things may have happened;
 //! - inodes that a process found it uses until its next operation, and those of its open files.
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,8 @@ use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
 use crate::model::{UMASK, mode_asked};
 
-/// The thread that asked runs so soon after the answer, unless the machine stands still: Linux counts from then on.
+/// The thread that asked runs so soon after the answer, unless the machine stands still: Linux
+/// counts from then on.
 const WOKEN_WITHIN: Duration = Duration::from_millis(1);
 
 /// What a name leads to.
@@ -41,8 +42,8 @@ pub struct Found {
 pub struct Looked {
     /// What the name leads to, if it is there.
     pub found: Option<Found>,
-    /// The kernel answered by itself while a change of the directory was under way, which others may
-    /// have seen already.
+    /// The kernel answered by itself while a change of the directory was under way, which others
+    /// may have seen already.
     pub blurred: bool,
 }
 
@@ -220,8 +221,8 @@ impl Vfs {
         self.caches.known_pages(ino)
     }
 
-    /// What the kernel holds, for people: files with pages that are locked or being written back, and how many
-    /// requests go on without a process.
+    /// What the kernel holds, for people: files with pages that are locked or being written back,
+    /// and how many requests go on without a process.
     pub fn held(&self) -> String {
         let mut text = String::new();
         for (ino, pages) in &*self.caches.0.pages.borrow() {

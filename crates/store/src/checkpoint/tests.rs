@@ -130,9 +130,9 @@ fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
     );
     println!("{outcome:?}");
     outcome.check_log();
-    // Batches of the blocks that were dirty for longest took 69 writes where the directories lay mixed. They
-    // lie apart now, also from the trees and the root's content, which makes listings sequential and costs a sweep a
-    // seek for each.
+    // Batches of the blocks that were dirty for longest took 69 writes where the directories lay
+    // mixed. They lie apart now, also from the trees and the root's content, which makes listings
+    // sequential and costs a sweep a seek for each.
     assert!(outcome.home <= 3 * TASKS + 4, "{outcome:?}");
     assert!(outcome.longest < Duration::from_millis(160), "{outcome:?}");
 }

@@ -25,8 +25,8 @@ fn a_group_gathers_an_eighth_of_the_time_that_the_one_before_took_or_until_all_a
     assert_eq!(Gathering::NOTHING.goes_on(Instant(0), 0), None);
 }
 
-/// Processes make files on the papers' hard disk, each durable before the next, with a moment between: the groups that
-/// the log took, and the time.
+/// Processes make files on the papers' hard disk, each durable before the next, with a moment
+/// between: the groups that the log took, and the time.
 fn durable(processes: u64, files: u64) -> (u64, Duration) {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", 1 << 30);

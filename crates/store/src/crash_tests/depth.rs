@@ -6,8 +6,8 @@
 //! - every state counted was recovered and read whole.
 //!
 //! All crashes of the first kind are visited, and inside one recovery of some all those of the
-//! second and third. `REDBUD_CRASH_STATES=1000000 cargo test --release -p redbud-store depth -- --nocapture`
-//! visits so many states.
+//! second and third. `REDBUD_CRASH_STATES=1000000 cargo test --release -p redbud-store depth --
+//! --nocapture` visits so many states.
 
 use env::sim::{CrashOptions, SimDisk, SimRng, crash_images};
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: what a record says is checked against what came before it; a stream that contradicts
 //! itself is refused with the number of the record. What was loaded until then stays on the new
-//! file system, whose superblock says so from before the first record until after the last ([`load_onto`]):
-//! nothing opens it, and it is to be formatted again.
+//! file system, whose superblock says so from before the first record until after the last
+//! ([`load_onto`]): nothing opens it, and it is to be formatted again.
 
 use std::fmt;
 use std::io::Read;
@@ -67,8 +67,8 @@ pub struct Loaded {
     pub segments: u64,
 }
 
-/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. From before the
-/// first record until all of it is at home the file system cannot be opened.
+/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. From before
+/// the first record until all of it is at home the file system cannot be opened.
 ///
 /// # Errors
 /// As [`load`]; what the stream's head says is refused before anything is written.
@@ -96,7 +96,8 @@ pub async fn load_onto(
     Ok(loaded)
 }
 
-/// Loads a dump into a new, empty file system that is open. It is not durable before the store is closed.
+/// Loads a dump into a new, empty file system that is open. It is not durable before the store is
+/// closed.
 ///
 /// # Errors
 /// The stream, the store, or the target; nothing is given back then: format the target again.

@@ -1,21 +1,24 @@
 //! Dump and load: the namespace and the layouts as a portable stream ([`stream`]).
 //!
 //! Invariants:
-//! - a dump holds every inode that a name leads to, with its names, attributes, extended attributes, target,
-//!   content that lies with it, and segments; inodes without a name, clients, their pools and replies, and settings are of
-//!   the moment and not in it;
+//! - a dump holds every inode that a name leads to, with its names, attributes, extended
+//!   attributes, target, content that lies with it, and segments; inodes without a name, clients,
+//!   their pools and replies, and settings are of the moment and not in it;
 //! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
 //!   same, byte for byte, but for the head, which tells of the file system;
-//! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with what is below it, and told;
-//! - what cannot be read is left out and told, by what it belongs to, and so is a file of which fewer blocks of data, or more, are in the dump
-//!   than it counts; all else is in it, and it is as sound a stream as any;
+//! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with
+//!   what is below it, and told;
+//! - what cannot be read is left out and told, by what it belongs to, and so is a file of which
+//!   fewer blocks of data, or more, are in the dump than it counts; all else is in it, and it is as
+//!   sound a stream as any;
 //! - it ends on any store: a directory that names lead to twice is damage, and an error;
-//! - a dump of a file system with the feature `inline-data` has version 2, with the content that lies with inodes, and
-//!   needs a file system with the feature; every other has version 1;
-//! - inode numbers are new after a load. They lead to places, and the places of the old zone (chunks with gaps of
-//!   what was removed and moved) are what a load gets rid of. Nothing outlives an unmount that knows them;
-//! - a load needs a new file system whose data zones are those of the dump, by number, and not smaller:
-//!   segments keep their places, so the data is where it was.
+//! - a dump of a file system with the feature `inline-data` has version 2, with the content that
+//!   lies with inodes, and needs a file system with the feature; every other has version 1;
+//! - inode numbers are new after a load. They lead to places, and the places of the old zone
+//!   (chunks with gaps of what was removed and moved) are what a load gets rid of. Nothing outlives
+//!   an unmount that knows them;
+//! - a load needs a new file system whose data zones are those of the dump, by number, and not
+//!   smaller: segments keep their places, so the data is where it was.
 
 mod load;
 pub mod stream;
@@ -94,21 +97,24 @@ pub struct Dumped {
     pub links: u64,
     /// Segments.
     pub segments: u64,
-    /// Names that are not legal, which are left out with all below them: a line for each, at most [`LEFT_OUT_MAX`].
+    /// Names that are not legal, which are left out with all below them: a line for each, at most
+    /// [`LEFT_OUT_MAX`].
     pub left_out: Vec<String>,
     /// How many these are.
     pub left_out_count: u64,
-    /// What could not be read, or has not as many blocks of data as it counts: a line for each, at most [`LEFT_OUT_MAX`].
+    /// What could not be read, or has not as many blocks of data as it counts: a line for each, at
+    /// most [`LEFT_OUT_MAX`].
     pub damaged: Vec<String>,
     /// How many these are.
     pub damaged_count: u64,
-    /// The table of data zones is damaged, and why the labels of these zones do not say in its place what it said: the head
-    /// lacks them, so a load does not see before it begins whether its target has them.
+    /// The table of data zones is damaged, and why the labels of these zones do not say in its
+    /// place what it said: the head lacks them, so a load does not see before it begins whether its
+    /// target has them.
     pub zones_unknown: Vec<String>,
 }
 
-/// Writes everything that names lead to. Nothing may change the store meanwhile. Where the table of data zones is damaged, the
-/// labels of `zones` say what it said.
+/// Writes everything that names lead to. Nothing may change the store meanwhile. Where the table of
+/// data zones is damaged, the labels of `zones` say what it said.
 ///
 /// # Errors
 /// The store or `out` failed, or names lead to a directory twice.
@@ -417,8 +423,8 @@ impl std::fmt::Display for Damage {
 }
 
 impl Txn<'_> {
-    /// Segments of a file that lie behind block `from` or in it, at most `max`, without what is in some
-    /// damaged blocks.
+    /// Segments of a file that lie behind block `from` or in it, at most `max`, without what is in
+    /// some damaged blocks.
     fn layout_without(
         &mut self,
         ino: Ino,

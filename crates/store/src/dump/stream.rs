@@ -1,16 +1,19 @@
 //! The stream of a dump: records, each with a checksum.
 //!
 //! Invariants:
-//! - the first record is a head and the last an end; between them every directory comes before what is
-//!   in it, and an inode before its content, further names and segments;
-//! - inodes are numbered by the dump, from 1 (the root) up, in the order of their records: numbers of
-//!   the file system are not in it;
-//! - records carry a running number in their checksum: one that is missing, doubled or moved is noticed;
+//! - the first record is a head and the last an end; between them every directory comes before what
+//!   is in it, and an inode before its content, further names and segments;
+//! - inodes are numbered by the dump, from 1 (the root) up, in the order of their records: numbers
+//!   of the file system are not in it;
+//! - records carry a running number in their checksum: one that is missing, doubled or moved is
+//!   noticed;
 //! - nothing follows the end; nanoseconds are below 1,000,000,000;
-//! - reading is total: any bytes give records or a [`StreamError`], and no record is larger than [`RECORD_MAX`].
+//! - reading is total: any bytes give records or a [`StreamError`], and no record is larger than
+//!   [`RECORD_MAX`].
 //!
-//! Integers are little-endian. A record: length of the body u32, kind u8, CRC32C u32 over the record's number
-//! (u64, the first is 0), the kind and the body, then the body. *bytes* is a length u32 and so many bytes.
+//! Integers are little-endian. A record: length of the body u32, kind u8, CRC32C u32 over the
+//! record's number (u64, the first is 0), the kind and the body, then the body. *bytes* is a length
+//! u32 and so many bytes.
 //!
 //! | kind | name | body |
 //! |---|---|---|
@@ -75,7 +78,8 @@ pub struct Inode {
 pub enum Record {
     /// The first.
     Head {
-        /// Does it say that there may be records of content? It is of version 2 then, else of version 1.
+        /// Does it say that there may be records of content? It is of version 2 then, else of
+        /// version 1.
         content: bool,
         /// Name of the file system.
         name: Vec<u8>,

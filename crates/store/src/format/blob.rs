@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - a chain has no cycle, and its blocks are full except the last;
-//! - on a file system with the feature `blob-owners` each block says whose blob it is of and where in it, and is
-//!   believed by nobody else; without the feature none says so.
+//! - on a file system with the feature `blob-owners` each block says whose blob it is of and where
+//!   in it, and is believed by nobody else; without the feature none says so.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|

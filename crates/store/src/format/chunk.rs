@@ -1,9 +1,10 @@
 //! The global directory table: where the content of every chunk lies.
 //!
 //! Invariants:
-//! - a chunk holds directory content (blocks of slots) or buckets of a directory's name map, at most 8,192
-//!   blocks; slot s of a chunk is the (s % 8)th of its block s / 8 (7.2);
-//! - the first chunk of a directory, and of its map, stands in its slot, the next ones in the descriptors before them;
+//! - a chunk holds directory content (blocks of slots) or buckets of a directory's name map, at
+//!   most 8,192 blocks; slot s of a chunk is the (s % 8)th of its block s / 8 (7.2);
+//! - the first chunk of a directory, and of its map, stands in its slot, the next ones in the
+//!   descriptors before them;
 //! - a chunk has one descriptor (key ⟨chunk, 0xffff⟩) and one item per run of
 //!   contiguous content blocks (key ⟨chunk, index of the run's first block⟩);
 //! - runs cover `[0, allocated)` without gaps; blocks `[0, used)` are
@@ -58,7 +59,8 @@ pub struct Descriptor {
     pub owner: Ino,
     /// The owner's next chunk; 0 none.
     pub next: DirNo,
-    /// Position among the owner's chunks of content, or with [`MAP_CHUNK`] among those of its name map.
+    /// Position among the owner's chunks of content, or with [`MAP_CHUNK`] among those of its name
+    /// map.
     pub index: u32,
     /// Blocks initialised.
     pub used: u32,

@@ -1,13 +1,16 @@
-//! Layout blocks: segments of a file that outgrew its slot, in up to two blocks of the metadata zone beside its inode.
+//! Layout blocks: segments of a file that outgrew its slot, in up to two blocks of the metadata
+//! zone beside its inode.
 //!
 //! Invariants, on a file system with the feature `layout-blocks`:
-//! - a regular file has no layout block, a first one, or a first and a second; its slot leads to them (7.2), and a block
-//!   belongs to one file, whose number it carries;
-//! - a file whose segments all lie in its slot has at most a first block, which it got when it was made and has not used: that
-//!   is allocated, was not initialised, and is never read;
-//! - else every block that it has holds at least one segment. All segments of the slot lie before all of the first block,
-//!   those before all of the second, and those before all of the extent tree;
-//! - segments of one block are without order and without gaps, so that one that comes or goes changes few bytes.
+//! - a regular file has no layout block, a first one, or a first and a second; its slot leads to
+//!   them (7.2), and a block belongs to one file, whose number it carries;
+//! - a file whose segments all lie in its slot has at most a first block, which it got when it was
+//!   made and has not used: that is allocated, was not initialised, and is never read;
+//! - else every block that it has holds at least one segment. All segments of the slot lie before
+//!   all of the first block, those before all of the second, and those before all of the extent
+//!   tree;
+//! - segments of one block are without order and without gaps, so that one that comes or goes
+//!   changes few bytes.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -60,8 +63,8 @@ pub fn segments(block: &Block, ino: Ino) -> Result<Vec<Extent>, &'static str> {
     all.ok_or("layout block: a bad segment")
 }
 
-/// Makes `wanted`, which is sorted and fits, the segments of the block of `ino`, which has `there` so far. Those that
-/// stay are not moved but into the gaps that others leave.
+/// Makes `wanted`, which is sorted and fits, the segments of the block of `ino`, which has `there`
+/// so far. Those that stay are not moved but into the gaps that others leave.
 pub fn put(block: &mut Block, ino: Ino, there: &[Extent], wanted: &[Extent]) {
     assert!((1..=CAPACITY).contains(&wanted.len()), "segments that a layout block cannot hold");
     put_u64(block, OWNER, ino.0);
@@ -73,7 +76,8 @@ pub fn put(block: &mut Block, ino: Ino, there: &[Extent], wanted: &[Extent]) {
     block[FIRST + wanted.len() * SEGMENT..].fill(0);
 }
 
-/// The segments of `wanted`, sorted, in the order in which the fewest places change that hold `there`.
+/// The segments of `wanted`, sorted, in the order in which the fewest places change that hold
+/// `there`.
 fn arranged(there: &[Extent], wanted: &[Extent]) -> Vec<Extent> {
     let find = |extent: &Extent| wanted.binary_search_by_key(&extent.file, |e| e.file).ok();
     let mut stays = vec![false; wanted.len()];

@@ -1,8 +1,9 @@
 //! The name map (Lmap) of a large directory: from the hash of a name to the slots that may hold it.
 //!
 //! Invariants:
-//! - a map is a chain of chunks of its own, whose blocks are its buckets in order: bucket `b` is block
-//!   `b % CHUNK_BLOCKS` of chunk `b / CHUNK_BLOCKS`; there are as many buckets as initialised blocks;
+//! - a map is a chain of chunks of its own, whose blocks are its buckets in order: bucket `b` is
+//!   block `b % CHUNK_BLOCKS` of chunk `b / CHUNK_BLOCKS`; there are as many buckets as initialised
+//!   blocks;
 //! - every name of the directory has exactly one entry, in the bucket that its hash leads to
 //!   ([`bucket_of`]) or in the blocks chained to that;
 //! - entries of a block are without order and without gaps; a chained block has at least one.
@@ -17,11 +18,12 @@
 //! | 4092 | 4 | reserved | zero |
 //!
 //! The hash of a name is FNV-1a of its bytes with 64 bits (offset basis `cbf29ce484222325`, prime
-//! `100000001b3`), then mixed: `h ^= h >> 33`, `h *= ff51afd7ed558ccd`, `h ^= h >> 33`, `h *= c4ceb9fe1a85ec53`,
-//! `h ^= h >> 33`. With `n` buckets, and 2^k the least power of two not below n, the bucket is the low k bits of
-//! the hash if that is below n, else the low k − 1 bits. (The paper takes MD5. What matters is that
-//! low bits are even and that hashes of two names of one directory hardly ever agree, for then a lookup
-//! reads one block of content too many; a cryptographic hash costs more and gives nothing, since names are compared.)
+//! `100000001b3`), then mixed: `h ^= h >> 33`, `h *= ff51afd7ed558ccd`, `h ^= h >> 33`, `h *=
+//! c4ceb9fe1a85ec53`, `h ^= h >> 33`. With `n` buckets, and 2^k the least power of two not below n,
+//! the bucket is the low k bits of the hash if that is below n, else the low k − 1 bits. (The paper
+//! takes MD5. What matters is that low bits are even and that hashes of two names of one directory
+//! hardly ever agree, for then a lookup reads one block of content too many; a cryptographic hash
+//! costs more and gives nothing, since names are compared.)
 
 use types::MetaBlock;
 use types::limits::BLOCK;
@@ -68,7 +70,8 @@ pub fn bucket_of(hash: u64, buckets: u32) -> u32 {
     low as u32
 }
 
-/// The bucket whose entries are shared out when bucket `new` is added, and that takes them back when it goes.
+/// The bucket whose entries are shared out when bucket `new` is added, and that takes them back
+/// when it goes.
 pub fn parent_of(new: u32) -> u32 {
     new & !(1 << (31 - new.leading_zeros()))
 }

@@ -1,12 +1,12 @@
 //! The namespace index: one tree of all directories, sisters beside each other (002 §3.2).
 //!
 //! Invariants, on a file system with the feature `namespace-index`:
-//! - every directory whose slot lies in a directory other than the attic has exactly one entry; the root has none, nor
-//!   has a directory in the attic, and there are no others;
-//! - the key names the directory in which the slot lies by its first chunk, which stays as long as it lives, and the
-//!   *stream* that made the directory, which its slot repeats (7.2);
-//! - files change nothing here, nor does the growth of a directory: an entry comes with mkdir, goes with rmdir, and
-//!   changes its place when a directory is moved to another one.
+//! - every directory whose slot lies in a directory other than the attic has exactly one entry; the
+//!   root has none, nor has a directory in the attic, and there are no others;
+//! - the key names the directory in which the slot lies by its first chunk, which stays as long as
+//!   it lives, and the *stream* that made the directory, which its slot repeats (7.2);
+//! - files change nothing here, nor does the growth of a directory: an entry comes with mkdir, goes
+//!   with rmdir, and changes its place when a directory is moved to another one.
 //!
 //! A key, 128 bits, big-endian:
 //!
@@ -16,16 +16,18 @@
 //! | 24 | stream | user in the high 12 bits, client in the low: who made it |
 //! | 64 | directory | its inode number |
 //!
-//! A value, 8 bytes: the metadata block at which the content begins, or was to begin where there was no room; 0: any. It
-//! is where the next sister looks for room behind, and nothing is found through it.
+//! A value, 8 bytes: the metadata block at which the content begins, or was to begin where there
+//! was no room; 0: any. It is where the next sister looks for room behind, and nothing is found
+//! through it.
 //!
 //! An entry whose key is all zeros means nothing and is there from mkfs on.
 //!
-//! The user is that of the owner at mkdir: `uid ^ uid >> 12 ^ uid >> 24`, the client the number of the client that asked, 0
-//! where none did (`redbud load`, repair), each in its low 12 bits. Who shares a stream by chance lies together, no more.
-//! (The paper has 54, 20 and 54 bits, and takes the address of the first content block for a directory. Here an empty
-//! directory has no content, and content may move; the inode number stays, leads to the inode, and never comes again.
-//! Nor does the process count: a directory tree is a user's work through many short processes.)
+//! The user is that of the owner at mkdir: `uid ^ uid >> 12 ^ uid >> 24`, the client the number of
+//! the client that asked, 0 where none did (`redbud load`, repair), each in its low 12 bits. Who
+//! shares a stream by chance lies together, no more. (The paper has 54, 20 and 54 bits, and takes
+//! the address of the first content block for a directory. Here an empty directory has no content,
+//! and content may move; the inode number stays, leads to the inode, and never comes again. Nor
+//! does the process count: a directory tree is a user's work through many short processes.)
 
 use types::{ClientId, DirNo, Ino, MetaBlock};
 

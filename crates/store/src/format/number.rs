@@ -6,10 +6,11 @@
 //!   issued once and never again;
 //! - chunk 0 is the system's: slot 1 is the root directory (inode 1), slot 2 the attic (inode 2);
 //! - a place (chunk, slot) is 56 bits: chunk in the high 40, slot in the low 16;
-//! - an inode lies in the slot in which its number was born, if that has state 1 and this number; else in
-//!   the place that the tree of moved inodes has for it: key its number, value the place, 8 bytes each;
-//! - the attic is a hidden directory of inodes without a name: orphans, and those whose first name was
-//!   removed while further names (slots of state 2) are left.
+//! - an inode lies in the slot in which its number was born, if that has state 1 and this number;
+//!   else in the place that the tree of moved inodes has for it: key its number, value the place, 8
+//!   bytes each;
+//! - the attic is a hidden directory of inodes without a name: orphans, and those whose first name
+//!   was removed while further names (slots of state 2) are left.
 
 use types::{DirNo, Ino};
 

@@ -2,24 +2,26 @@
 //! and first segments, or a further name of an inode that lives elsewhere.
 //!
 //! Invariants:
-//! - a content block is the 32-byte block header and 8 slots of 508 bytes; on a file system with the feature
-//!   `slots-1024`, `slots-2048` or `slots-4096` it is of another type and has 4 slots of 1,016, 2 of 2,032 or 1 of
-//!   4,064 bytes. The block of the system's chunk always has 8;
-//! - slots are numbered as if each block had 8: numbers that a block has no slot for count as retired;
+//! - a content block is the 32-byte block header and 8 slots of 508 bytes; on a file system with
+//!   the feature `slots-1024`, `slots-2048` or `slots-4096` it is of another type and has 4 slots
+//!   of 1,016, 2 of 2,032 or 1 of 4,064 bytes. The block of the system's chunk always has 8;
+//! - slots are numbered as if each block had 8: numbers that a block has no slot for count as
+//!   retired;
 //! - `next_reuse` only grows: a number once issued for a slot never comes again;
 //!   at 256 the slot is retired and holds nothing until its chunk goes;
-//! - the tail holds, without gaps, the name, the inline xattrs, then either the
-//!   target of a short symlink, the file's *lowest* segments, sorted, or the content of its block 0;
-//! - block 0 of a file with content in its slot or in a blob is mapped by no segment; behind the content it is zero,
-//!   and the content is not empty, not longer than the file and not than 3,928 bytes, wherever it lies. Should both be
-//!   there, the content is what counts: it has a checksum;
-//! - a regular file with layout blocks (8.1) has a first one, and a second only if segments lie in both; they lie below
-//!   block 2^32 of the metadata zone;
-//! - the fragments of a directory are the sum, over the regular files whose slots lie in it, of the sixteens of their
-//!   segments: a file of 15 has none, one of 47 has two. The attic has none, nor has any on a file system without the
-//!   feature `layout-blocks`;
-//! - other flags than those below, both flags of content at once, and those of content or layout blocks on a file system
-//!   without the feature for them or on what is no regular file are damage (repair clears them);
+//! - the tail holds, without gaps, the name, the inline xattrs, then either the target of a short
+//!   symlink, the file's *lowest* segments, sorted, or the content of its block 0;
+//! - block 0 of a file with content in its slot or in a blob is mapped by no segment; behind the
+//!   content it is zero, and the content is not empty, not longer than the file and not than 3,928
+//!   bytes, wherever it lies. Should both be there, the content is what counts: it has a checksum;
+//! - a regular file with layout blocks (8.1) has a first one, and a second only if segments lie in
+//!   both; they lie below block 2^32 of the metadata zone;
+//! - the fragments of a directory are the sum, over the regular files whose slots lie in it, of the
+//!   sixteens of their segments: a file of 15 has none, one of 47 has two. The attic has none, nor
+//!   has any on a file system without the feature `layout-blocks`;
+//! - other flags than those below, both flags of content at once, and those of content or layout
+//!   blocks on a file system without the feature for them or on what is no regular file are damage
+//!   (repair clears them);
 //! - of a link only state, kind, name, number and `next_reuse` are set;
 //! - a slot carries no checksum of its own: it never travels without its block,
 //!   whose header has one.
@@ -199,8 +201,8 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// The slot `index` (below 8) of a content block; a retired one if the block has none of that number. Its
-    /// contents are checked by [`Slot::check`].
+    /// The slot `index` (below 8) of a content block; a retired one if the block has none of that
+    /// number. Its contents are checked by [`Slot::check`].
     pub fn load(block: &[u8; BLOCK], index: u32) -> Slot {
         let Some(place) = place(block, index) else {
             let mut none = Slot::default();
@@ -230,8 +232,8 @@ impl Slot {
             && &block[tail..tail + name.len()] == name
     }
 
-    /// Puts it at `index` of a content block. A number that the block has no slot for takes nothing: only
-    /// an empty slot is ever put there.
+    /// Puts it at `index` of a content block. A number that the block has no slot for takes
+    /// nothing: only an empty slot is ever put there.
     pub fn store(&self, block: &mut [u8; BLOCK], index: u32) {
         let Some(place) = place(block, index) else {
             assert!(self.state() == SlotState::Empty, "a block has no slot of this number");
@@ -337,8 +339,9 @@ impl Slot {
         unknown
     }
 
-    /// Clears flags of content that cannot be, on a file system that knows content or not (`known`): segments stay
-    /// segments, and what is none is removed from the tail. Says what was wrong, and changes nothing else.
+    /// Clears flags of content that cannot be, on a file system that knows content or not
+    /// (`known`): segments stay segments, and what is none is removed from the tail. Says what was
+    /// wrong, and changes nothing else.
     pub(crate) fn mend_content(&mut self, known: bool) -> Option<&'static str> {
         let (tail, blob) = (self.0[5] & FLAG_CONTENT != 0, self.0[5] & FLAG_CONTENT_BLOB != 0);
         let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
@@ -370,7 +373,8 @@ impl Slot {
         Some(what)
     }
 
-    /// Clears a flag of layout blocks on what is no file, and of several that cannot be keeps one. Says whether that was so.
+    /// Clears a flag of layout blocks on what is no file, and of several that cannot be keeps one.
+    /// Says whether that was so.
     pub(crate) fn mend_layout_blocks(&mut self) -> bool {
         let empty = self.state() == SlotState::Empty;
         if empty || self.0[5] & FLAG_LAYOUT == 0 || self.check_layout_blocks().is_ok() {
@@ -621,12 +625,14 @@ impl Slot {
         }
     }
 
-    /// Layout blocks of a regular file, in order. Without segments outside the slot the block is not in use.
+    /// Layout blocks of a regular file, in order. Without segments outside the slot the block is
+    /// not in use.
     pub fn layout_blocks(&self) -> Vec<MetaBlock> {
         layout_words(&self.0).into_iter().flatten().collect()
     }
 
-    /// The layout blocks of the file in slot `index` of a content block, as far as there is one and it has some.
+    /// The layout blocks of the file in slot `index` of a content block, as far as there is one and
+    /// it has some.
     pub fn layout_blocks_at(block: &[u8; BLOCK], index: u32) -> [Option<MetaBlock>; BLOCKS_MAX] {
         place(block, index).map_or([None; BLOCKS_MAX], |place| layout_words(&block[place]))
     }
@@ -792,8 +798,8 @@ impl Slot {
         }
     }
 
-    /// The attributes as others see them: content that lies with the inode is a block, too, because there are programs
-    /// that take a file without blocks for one hole.
+    /// The attributes as others see them: content that lies with the inode is a block, too, because
+    /// there are programs that take a file without blocks for one hole.
     pub fn told_attr(&self) -> Attr {
         let attr = self.attr();
         Attr { blocks: attr.blocks.saturating_add(u64::from(self.has_content())), ..attr }
@@ -820,7 +826,8 @@ impl Slot {
     }
 }
 
-/// Has an inode of this type a device number? The word means something else of directories and files.
+/// Has an inode of this type a device number? The word means something else of directories and
+/// files.
 fn has_rdev(kind: FileKind) -> bool {
     !matches!(kind, FileKind::Directory | FileKind::Regular)
 }

@@ -1,12 +1,15 @@
-//! Directory content that is read, and looked through by other threads, before its turn in the check.
+//! Directory content that is read, and looked through by other threads, before its turn in the
+//! check.
 //!
 //! Invariants:
-//! - what comes out does not depend on it: a digest is that of its unit whoever makes it and when, the check takes
-//!   digests in the order of its own walk, and makes those that nobody foresaw;
-//! - a block that the cache has counts as it is there, as of before the unit is read; any other is at home in its newest
-//!   version, because nothing changes the store during a check. Nothing that is read here enters the cache;
-//! - bounded: for each block that is under way or waits for its turn, as it is or as a digest, there is a permit
-//!   ([`Ahead::room`]); at most [`FsckOptions::jobs`](super::FsckOptions::jobs) threads work;
+//! - what comes out does not depend on it: a digest is that of its unit whoever makes it and when,
+//!   the check takes digests in the order of its own walk, and makes those that nobody foresaw;
+//! - a block that the cache has counts as it is there, as of before the unit is read; any other is
+//!   at home in its newest version, because nothing changes the store during a check. Nothing that
+//!   is read here enters the cache;
+//! - bounded: for each block that is under way or waits for its turn, as it is or as a digest,
+//!   there is a permit ([`Ahead::room`]); at most [`FsckOptions::jobs`](super::FsckOptions::jobs)
+//!   threads work;
 //! - what cannot be read is left to the check, which reads it through the store and tells.
 
 use std::collections::VecDeque;
@@ -76,7 +79,8 @@ impl Ahead {
         (self.launched, self.directories) = (0, 0);
     }
 
-    /// Starts to read the next units, as many as go together, if there is room; says whether it did.
+    /// Starts to read the next units, as many as go together, if there is room; says whether it
+    /// did.
     pub(super) fn launch(&mut self, mfs: &Mfs) -> bool {
         let room = self.room.available() >= BATCH as usize;
         let Some(device) = self.device.clone().filter(|_| room) else { return false };

@@ -2,9 +2,11 @@
 //!
 //! Invariants:
 //! - a blob that says whose it is belongs to nobody else, whoever leads to it;
-//! - who lacks a blob gets the one that says it is that, if it is whole, allocated, and nothing leads to it: of several the
-//!   one that was changed last. What nobody lacks is not given back: the owner may have given it up;
-//! - none is sought while a part of the bitmap is lost: what was given up long ago looks the same then.
+//! - who lacks a blob gets the one that says it is that, if it is whole, allocated, and nothing
+//!   leads to it: of several the one that was changed last. What nobody lacks is not given back:
+//!   the owner may have given it up;
+//! - none is sought while a part of the bitmap is lost: what was given up long ago looks the same
+//!   then.
 
 use std::collections::BTreeMap;
 
@@ -76,8 +78,9 @@ impl Check {
         Ok(if alone { Blob::Whole(bytes) } else { Blob::Shared(bytes) })
     }
 
-    /// The bytes of what the inode in a slot has in the blob that begins at a block. If they are not to be had, that is told,
-    /// unless the blob says that it is another, as this kind of finding; and `lost` is planned.
+    /// The bytes of what the inode in a slot has in the blob that begins at a block. If they are
+    /// not to be had, that is told, unless the blob says that it is another, as this kind of
+    /// finding; and `lost` is planned.
     pub(super) async fn inode_blob(
         &mut self,
         (at, first): (SlotAt, u64),
@@ -105,7 +108,8 @@ impl Check {
         }
     }
 
-    /// Finds the blobs that are lacking among the blocks that are allocated and that nothing leads to.
+    /// Finds the blobs that are lacking among the blocks that are allocated and that nothing leads
+    /// to.
     pub(super) async fn find_blobs(&mut self) -> Result<(), StoreError> {
         if self.lacking.is_empty() || self.is_bitmap_lost().await? {
             return Ok(());
@@ -141,7 +145,8 @@ impl Check {
         Ok(word.is_none_or(|word| word & BITMAP_LOST != 0))
     }
 
-    /// The blob that begins at `first`, if it is whole and one of those that are lacking: its blocks, and when it was changed last.
+    /// The blob that begins at `first`, if it is whole and one of those that are lacking: its
+    /// blocks, and when it was changed last.
     async fn offer(
         &self,
         first: MetaBlock,

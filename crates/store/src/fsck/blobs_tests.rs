@@ -1,5 +1,5 @@
-//! Blobs in the place of others, under right checksums: nobody is served them, nor changes or frees them, and repair gives
-//! back to each what is still on the device.
+//! Blobs in the place of others, under right checksums: nobody is served them, nor changes or frees
+//! them, and repair gives back to each what is still on the device.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -467,7 +467,8 @@ fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
     }
 }
 
-/// A closed device, and the attributes of one file and the content of another on it, with where their blobs begin.
+/// A closed device, and the attributes of one file and the content of another on it, with where
+/// their blobs begin.
 fn device() -> (SimDisk, [(MetaBlock, Whose); 2]) {
     let features = Features::USUAL.with(Feature::INLINE_DATA);
     let disk = populated_as(Shape { features, maps: MapLimits::USUAL, dirs: 3 });

@@ -226,7 +226,8 @@ async fn populate(mfs: &Mfs, count: usize) {
     .await;
 }
 
-/// A file with content in its slot, and one with content that is in a blob, whatever the size of slots is.
+/// A file with content in its slot, and one with content that is in a blob, whatever the size of
+/// slots is.
 async fn contents_beside_inodes(mfs: &Mfs) {
     for (text, len) in [("in the slot".to_owned(), 200), ("b".repeat(255), CONTENT_MAX)] {
         run(mfs, |txn| {
@@ -436,9 +437,9 @@ fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
         for (path, text) in before.iter().filter(|(_, text)| !lost(text)) {
             let number = text.split(' ').next().unwrap();
             let now = by_number.get(number).copied();
-            // A leaf of the extent tree, or a layout block, held segments of the one file that has many; its second name
-            // or attributes may have been in the block, too.
-            // The target of a symlink was in its blob, and nowhere else.
+            // A leaf of the extent tree, or a layout block, held segments of the one file that has
+            // many; its second name or attributes may have been in the block, too. The target of a
+            // symlink was in its blob, and nowhere else.
             let target = kind == BlockType::OwnedBlob && path.ends_with("/symlink");
             let big = now.is_some() && (path.ends_with("/big") || path.ends_with("/hard"));
             assert!(
@@ -759,8 +760,8 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
     let disk = populated();
     let whole = zone_label(PagId(4)).encode();
     type Change = fn(&mut [u8; BLOCK]);
-    // What is left of the label, whether --relabel names the zone, whether the device is large enough, and what is
-    // said of it; nothing is said of what is mended.
+    // What is left of the label, whether --relabel names the zone, whether the device is large
+    // enough, and what is said of it; nothing is said of what is mended.
     let cases: [(Change, bool, bool, Option<&str>); 8] = [
         (|_| {}, true, true, None),
         (|block| block[100] ^= 1, false, true, None),
@@ -888,7 +889,8 @@ fn set_line(disk: &SimDisk, id: PagId, change: impl Fn(&mut PagRecord)) {
 pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
     let disk = populated();
     let before = (contents(&disk), zones(&disk));
-    // In which zone most of the files lie, it does not matter: both are tried. One size is in the midst of what is mapped.
+    // In which zone most of the files lie, it does not matter: both are tried. One size is in the
+    // midst of what is mapped.
     let sizes = [2, 100, 1500, ZONE_BLOCKS - 1, ZONE_BLOCKS + 1, 1 << 40];
     for (zone, blocks) in ZONES.iter().flat_map(|zone| sizes.map(|blocks| (zone.id, blocks))) {
         let what = format!("zone {zone}, {blocks} blocks");
@@ -902,7 +904,8 @@ pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
         let repaired = repair_naming(&broken, &others, |_| {});
         assert_eq!((&repaired.done, repaired.wanted.len()), (&vec![], 1), "{what}");
         assert!(!repaired.left.is_clean(), "{what}");
-        // A label that is none is not made of what the table says of this zone, unless whoever runs this says so.
+        // A label that is none is not made of what the table says of this zone, unless whoever runs
+        // this says so.
         let marred = |id: PagId| move |block: &mut Vec<u8>| block[100] ^= u8::from(id == PagId(4));
         let repaired = repair_naming(&broken, &ZONES, marred(zone));
         if zone == PagId(4) {
@@ -981,7 +984,8 @@ fn a_segment_in_a_zone_that_never_was_is_removed_and_told() {
         assert_eq!(others(contents(&broken)), others(text.clone()), "{:#?}", repaired.done);
         assert!(extents || contents(&broken)[path] != text[path]);
     }
-    // Not where nobody names the zones that there are, nor where one is named that the table does not have.
+    // Not where nobody names the zones that there are, nor where one is named that the table does
+    // not have.
     let nine = ZonePlace { id: PagId(9), path: "nowhere" };
     for named in [vec![], vec![ZONES[0]], vec![ZONES[0], ZONES[1], nine]] {
         let broken = plant(false);
@@ -990,7 +994,8 @@ fn a_segment_in_a_zone_that_never_was_is_removed_and_told() {
     }
 }
 
-/// What a dump of a device has: by path, what it says of the inode but for its number. And what it tells.
+/// What a dump of a device has: by path, what it says of the inode but for its number. And what it
+/// tells.
 fn paths_dumped(disk: &SimDisk) -> (BTreeMap<String, String>, Dumped) {
     let (bytes, dumped) = in_world(&disk.fork(), |env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();

@@ -1,12 +1,12 @@
 //! What content blocks leave behind, worked out apart from the rest of the check: on any thread.
 //!
 //! Invariants:
-//! - a [`Digest`] depends on the blocks of its [`Unit`] and on the superblock alone: whoever makes it, and when, it is
-//!   the same;
-//! - a slot is *plain* if it holds an ordinary inode, sound, at home and with a legal name, and nothing is left to be decided
-//!   but whether its number was met before, and whether the extent tree has a block that lies with the inode, too. Plain
-//!   slots are no findings, so what they leave behind has no order. Slots that hold something else come along as
-//!   they are, in order;
+//! - a [`Digest`] depends on the blocks of its [`Unit`] and on the superblock alone: whoever makes
+//!   it, and when, it is the same;
+//! - a slot is *plain* if it holds an ordinary inode, sound, at home and with a legal name, and
+//!   nothing is left to be decided but whether its number was met before, and whether the extent
+//!   tree has a block that lies with the inode, too. Plain slots are no findings, so what they
+//!   leave behind has no order. Slots that hold something else come along as they are, in order;
 //! - a block that is damaged or of another type is only named: the check reads it again, and tells.
 
 use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
@@ -131,8 +131,8 @@ pub(super) struct Digest {
     pub(super) contents: Vec<Ino>,
     /// Everything else, in order.
     pub(super) rest: Vec<Rest>,
-    /// An inode that was born in the chunk is in another slot of it: which is met first may decide, so all slots count in
-    /// their order.
+    /// An inode that was born in the chunk is in another slot of it: which is met first may decide,
+    /// so all slots count in their order.
     pub(super) tangled: bool,
 }
 
@@ -224,8 +224,8 @@ impl Maker<'_> {
         plain
     }
 
-    /// Notes the segments of a file, or that its content lies with it, if nothing of it lies elsewhere and its
-    /// blocks are counted rightly.
+    /// Notes the segments of a file, or that its content lies with it, if nothing of it lies
+    /// elsewhere and its blocks are counted rightly.
     fn file(&mut self, slot: &Slot, attr: &Attr) -> bool {
         let ino = slot.ino();
         let elsewhere =

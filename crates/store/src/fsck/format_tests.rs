@@ -1,4 +1,5 @@
-//! Damage at rest on devices of every format: with slots of each size, and all other features that last.
+//! Damage at rest on devices of every format: with slots of each size, and all other features that
+//! last.
 //!
 //! | damage | kinds of block | what comes of it |
 //! |---|---|---|
@@ -8,8 +9,8 @@
 //!
 //! Groups of the log are damaged the same ways in `crash_tests`.
 //!
-//! Invariant of these tests: a kind of block, a size of slots or a feature that is new and of which these devices
-//! have nothing fails them.
+//! Invariant of these tests: a kind of block, a size of slots or a feature that is new and of which
+//! these devices have nothing fails them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +127,8 @@ impl Device {
         let told = found.iter().any(|problem| {
             (problem.kind, problem.subject) == (ProblemKind::DamagedBlock, Subject::Block(block))
         });
-        // One copy of the superblock is as good as two: a power cut leaves it so, too, and who opens writes both anew.
+        // One copy of the superblock is as good as two: a power cut leaves it so, too, and who
+        // opens writes both anew.
         let copy = self.kinds[&BlockType::Super].contains(&at);
         assert!(told || copy && found.is_empty(), "{what}: {found:?}");
         let right = |error: &StoreError| matches!(error, StoreError::Corrupt { block: named, .. } if *named == block);
@@ -212,14 +214,15 @@ fn are_all(kinds: &BTreeSet<BlockType>) {
     assert_eq!(*kinds, all.collect());
 }
 
-/// The features of the devices of these tests: all that last with slots of each size, and one whose blobs do not say
-/// whose they are.
+/// The features of the devices of these tests: all that last with slots of each size, and one whose
+/// blobs do not say whose they are.
 fn formats() -> Vec<Features> {
     let silent = lasting(SlotSize::Bytes512).without(Feature::BLOB_OWNERS);
     SlotSize::ALL.map(lasting).into_iter().chain([silent]).collect()
 }
 
-/// Does what `each` says with a device of each format, for each kind of block; the blocks are those to be damaged.
+/// Does what `each` says with a device of each format, for each kind of block; the blocks are those
+/// to be damaged.
 fn on_each(mut each: impl FnMut(&Device, BlockType, &[u64], &str)) {
     let mut met = BTreeSet::new();
     for features in formats() {
@@ -283,9 +286,11 @@ enum Old {
     Heals,
     /// It contradicts others: the check tells.
     Told,
-    /// So it is where names, inodes, segments or counts changed; attributes alone contradict nothing.
+    /// So it is where names, inodes, segments or counts changed; attributes alone contradict
+    /// nothing.
     Partly,
-    /// Nothing tells it from what should be there (SEMANTICS 2.8), unless the log still says how old it must be.
+    /// Nothing tells it from what should be there (SEMANTICS 2.8), unless the log still says how
+    /// old it must be.
     Silent,
 }
 

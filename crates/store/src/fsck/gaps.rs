@@ -1,10 +1,11 @@
 //! Where in files segments were lost.
 //!
 //! Invariants:
-//! - how many blocks a file lost is known by the counts in its slot, which lay elsewhere: so also a repair that goes on where
-//!   another was broken off tells of it;
-//! - where they were follows from the keys between which a node is lost, and from what is before a layout block. Where the counts
-//!   contradict that, as they may where no check has met the gap, the whole file is told;
+//! - how many blocks a file lost is known by the counts in its slot, which lay elsewhere: so also a
+//!   repair that goes on where another was broken off tells of it;
+//! - where they were follows from the keys between which a node is lost, and from what is before a
+//!   layout block. Where the counts contradict that, as they may where no check has met the gap,
+//!   the whole file is told;
 //! - what is told to the byte had segments, all of it, and has none.
 
 use types::limits::BLOCK_U64;
@@ -77,7 +78,8 @@ impl Gaps {
         out
     }
 
-    /// What a file lost that has only the segments `there`, sorted, and counts `missing` more blocks.
+    /// What a file lost that has only the segments `there`, sorted, and counts `missing` more
+    /// blocks.
     pub(super) fn losses(&self, ino: Ino, size: u64, there: &[Extent], missing: u64) -> Vec<Loss> {
         let gaps = without(&self.of(ino, there), there);
         let whole = || without(&[(0, u64::MAX)], there);

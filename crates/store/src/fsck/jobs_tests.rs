@@ -59,8 +59,8 @@ pub(super) fn checked(mfs: &Mfs) -> Report {
     report
 }
 
-/// Directories with files of every sort: with content, in segments of the slot, of the tree and of both, renamed, with two
-/// names, orphans; and what is no file.
+/// Directories with files of every sort: with content, in segments of the slot, of the tree and of
+/// both, renamed, with two names, orphans; and what is no file.
 fn mixed(slots: SlotSize) -> Mfs {
     const DIRS: u64 = 40;
     let features = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
@@ -141,7 +141,8 @@ fn files_of_every_sort_are_found_sound_with_any_number_of_threads() {
     }
 }
 
-/// A directory of ordinary files, the even ones with content, the odd ones with a segment; in a file system of them alone.
+/// A directory of ordinary files, the even ones with content, the odd ones with a segment; in a
+/// file system of them alone.
 fn ordinary() -> (Mfs, Vec<Ino>) {
     let mfs = formatted_for_images(20_000, Features::USUAL.with(Feature::INLINE_DATA));
     let client = run(&mfs, |txn| txn.new_client(b"client"));

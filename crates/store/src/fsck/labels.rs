@@ -1,12 +1,14 @@
 //! Labels that are none any more.
 //!
 //! Invariants:
-//! - a metadata device without a label is this file system's if its superblocks have the file system's name, and a label of
-//!   the data zones that were named their UUID, and none another one;
-//! - what a label is to say is in the table of data zones: where that cannot be read, no label is looked at here;
-//! - a label is written only over what is none, on a device that is large enough and that either still has the zone's
-//!   UUID there or is named by whoever runs this;
-//! - of a zone of which data are left, as nobody knows how large it is, only where whoever runs this names it.
+//! - a metadata device without a label is this file system's if its superblocks have the file
+//!   system's name, and a label of the data zones that were named their UUID, and none another one;
+//! - what a label is to say is in the table of data zones: where that cannot be read, no label is
+//!   looked at here;
+//! - a label is written only over what is none, on a device that is large enough and that either
+//!   still has the zone's UUID there or is named by whoever runs this;
+//! - of a zone of which data are left, as nobody knows how large it is, only where whoever runs
+//!   this names it.
 
 use env::Env;
 use types::PagBlock;

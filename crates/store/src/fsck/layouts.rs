@@ -1,7 +1,8 @@
 //! Layout blocks of files, and how fragmented directories say that their files are.
 //!
 //! Invariants:
-//! - a block in use is believed only if it names its file; what it claims is then the file's, whoever else claims it;
+//! - a block in use is believed only if it names its file; what it claims is then the file's,
+//!   whoever else claims it;
 //! - fragments are compared only when nothing is wrong that they follow from.
 
 use types::{Extent, FileKind, Ino, MetaBlock};
@@ -24,8 +25,8 @@ pub(super) struct Fragments {
 }
 
 impl Check {
-    /// Checks the layout blocks of a file, whose `content` counts more than a segment of its block 0, and notes the
-    /// segments in them.
+    /// Checks the layout blocks of a file, whose `content` counts more than a segment of its block
+    /// 0, and notes the segments in them.
     pub(super) async fn layout_blocks(
         &mut self,
         at: SlotAt,
@@ -87,7 +88,8 @@ impl Check {
         Ok(())
     }
 
-    /// Counts a segment of a file, and notes which data blocks are its; block 0 is not, beside `content`.
+    /// Counts a segment of a file, and notes which data blocks are its; block 0 is not, beside
+    /// `content`.
     pub(super) fn segment(&mut self, ino: Ino, extent: &Extent, content: bool, seen: &mut Seen) {
         seen.mapped = seen.mapped.saturating_add(extent.len);
         seen.end = extent.end();

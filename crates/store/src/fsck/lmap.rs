@@ -1,4 +1,5 @@
-//! Name maps: every name of a large directory has one entry there, where its hash leads, and no other is there.
+//! Name maps: every name of a large directory has one entry there, where its hash leads, and no
+//! other is there.
 
 use types::{Ino, MetaBlock};
 
@@ -59,13 +60,15 @@ impl Check {
         self.plan.add(Fix::DropMap(dir));
     }
 
-    /// A directory without a map, which repair makes if it is large and there is room: a repair that was broken off
-    /// leaves such directories. It is no finding: one for whose map there was no room at the time is sound.
+    /// A directory without a map, which repair makes if it is large and there is room: a repair
+    /// that was broken off leaves such directories. It is no finding: one for whose map there was
+    /// no room at the time is sound.
     fn unmapped(&mut self, of: &Directory) {
         let state = self.mfs.inner.state.borrow();
         let least = state.limits.blocks;
         let free = state.space.total_free();
-        // A bucket holds the names of more than one block; so much room is enough whatever the names are.
+        // A bucket holds the names of more than one block; so much room is enough whatever the
+        // names are.
         let room = free >= state.space.kept() + ROOM * of.blocks;
         drop(state);
         let featured = self.features.has(Feature::NAME_MAPS);
@@ -218,8 +221,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Plants something in the map, where the name `n0` has its entry; expects the finding, about the directory, its
-    /// map, or the bucket, and that repair mends it without losing a name.
+    /// Plants something in the map, where the name `n0` has its entry; expects the finding, about
+    /// the directory, its map, or the bucket, and that repair mends it without losing a name.
     fn planted(what: &str, plant: impl Fn(&mut Txn<'_>, MetaBlock) -> Result<(), Stop>) {
         for size in SlotSize::ALL {
             planted_on(&mapped(size), what, &plant);

@@ -1,12 +1,14 @@
 //! What repair could not keep.
 //!
 //! Invariants:
-//! - a fix that takes something of the users' away gives a [`Loss`] back with what it did; [`Losses`] alone gathers them.
-//!   Whatever a fix takes that was nobody's, or is made anew from others, is none;
-//! - a loss says what it is about by number. Paths are found at the end of the repair, where everything is in its place: so
-//!   a path that is told is one under which users find what is left;
-//! - it is told a first time, without a path, when the transaction that loses it has been made, before that can be durable:
-//!   somebody knows of all that is lost, also if the repair is broken off;
+//! - a fix that takes something of the users' away gives a [`Loss`] back with what it did;
+//!   [`Losses`] alone gathers them. Whatever a fix takes that was nobody's, or is made anew from
+//!   others, is none;
+//! - a loss says what it is about by number. Paths are found at the end of the repair, where
+//!   everything is in its place: so a path that is told is one under which users find what is left;
+//! - it is told a first time, without a path, when the transaction that loses it has been made,
+//!   before that can be durable: somebody knows of all that is lost, also if the repair is broken
+//!   off;
 //! - losses are bounded (`LINES_MAX`), and have an order of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,8 +80,8 @@ pub(super) enum Loss {
         ino: Ino,
         len: u64,
     },
-    /// Extended attributes: all, or those from one on in the order of names. Its name is known if `of` says so; else
-    /// that of the one before it is given.
+    /// Extended attributes: all, or those from one on in the order of names. Its name is known if
+    /// `of` says so; else that of the one before it is given.
     Xattrs {
         ino: Ino,
         from: Option<(Vec<u8>, Known)>,
@@ -96,7 +98,8 @@ pub(super) enum Loss {
         from: u64,
         to: u64,
     },
-    /// So many bytes that were mapped, somewhere in the holes from `from` on, up to `to` if that is known.
+    /// So many bytes that were mapped, somewhere in the holes from `from` on, up to `to` if that is
+    /// known.
     Holes {
         ino: Ino,
         bytes: u64,
@@ -118,7 +121,8 @@ pub(super) enum Loss {
     Table(TreeName),
     /// What was removed may be back.
     Past,
-    /// Data blocks that became free. Only beside other losses they may hold something of the users'.
+    /// Data blocks that became free. Only beside other losses they may hold something of the
+    /// users'.
     Data {
         pag: PagId,
         blocks: u64,
@@ -351,7 +355,8 @@ const PAST: &str = "which blocks were free, while content of directories was mis
 const REPLIES: &str =
     "replies kept for clients: a request that such a client sends again may be done again";
 
-/// What is gone with entries of a tree that other blocks do not tell of; `None` if they tell of all.
+/// What is gone with entries of a tree that other blocks do not tell of; `None` if they tell of
+/// all.
 pub(super) fn table(name: TreeName) -> Option<&'static str> {
     Some(match name {
         TreeName::Quarantines => {

@@ -1,7 +1,9 @@
-//! Checking a metadata device, offline and without writing a byte; and repairing it ([`fn@repair`]).
+//! Checking a metadata device, offline and without writing a byte; and repairing it
+//! ([`fn@repair`]).
 //!
 //! Every finding is of a kind in the catalogue ([`ProblemKind`]); the check adds to it a fix
-//! ([`plan`]), which repair does ([`fix`]), stage by stage, round by round. docs/FSCK.md is for users.
+//! ([`plan`]), which repair does ([`fix`]), stage by stage, round by round. docs/FSCK.md is for
+//! users.
 //!
 //! Invariants checked (DESIGN: 1, 2, 5, and every checksum):
 //! - every metadata block has one owner, and the bitmap says so;
@@ -10,12 +12,13 @@
 //! - every segment lies in the data zones, no data block has two owners, none has
 //!   nobody, and the counts are right.
 //!
-//! The log is redone in memory first, so a device that was not closed is checked
-//! as recovery would leave it. Every finding has a kind of its own, and every kind
-//! a test that plants it with slots of every size (`tests`): found where it was planted, mended or left as the
-//! catalogue says, a second check clean and a second repair idle, inodes that were not damaged as before. Damage at
+//! The log is redone in memory first, so a device that was not closed is checked as recovery would
+//! leave it. Every finding has a kind of its own, and every kind a test that plants it with slots
+//! of every size (`tests`): found where it was planted, mended or left as the catalogue says, a
+//! second check clean and a second repair idle, inodes that were not damaged as before. Damage at
 //! rest in every kind of block of every format is in `format_tests`, with what no format can tell.
-//! What a repair cannot keep is told ([`Lost`]); that it tells of all is tried block by block in `sweep_tests`.
+//! What a repair cannot keep is told ([`Lost`]); that it tells of all is tried block by block in
+//! `sweep_tests`.
 
 mod ahead;
 mod blobs;
@@ -76,7 +79,8 @@ use crate::zones::{Labels, ZonePlace};
 /// Findings that a report lists; more are only counted.
 pub const PROBLEMS_MAX: usize = 10_000;
 
-/// Threads that look through directory content at once, at most: more would wait for the one that walks.
+/// Threads that look through directory content at once, at most: more would wait for the one that
+/// walks.
 pub const JOBS_MAX: usize = 16;
 
 /// How to check.
@@ -86,16 +90,20 @@ pub struct FsckOptions<'a> {
     pub cache_bytes: usize,
     /// Told now and then how many inodes were met, and how many there are.
     pub progress: Option<fn(u64, u64)>,
-    /// Told of each thing that repair loses, by its number, as soon as it does: before that can be durable, so that of a repair that
-    /// is broken off somebody knows.
+    /// Told of each thing that repair loses, by its number, as soon as it does: before that can be
+    /// durable, so that of a repair that is broken off somebody knows.
     pub losing: Option<fn(&Lost)>,
-    /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is the caller's own.
+    /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is
+    /// the caller's own.
     pub jobs: usize,
-    /// Where the data zones lie: their labels are looked at, and if the table of data zones is lost, repair takes it from them.
+    /// Where the data zones lie: their labels are looked at, and if the table of data zones is
+    /// lost, repair takes it from them.
     pub zones: &'a [ZonePlace<'a>],
-    /// Name of the file system: a device without a label is taken only for one of this name. `None`: of any.
+    /// Name of the file system: a device without a label is taken only for one of this name.
+    /// `None`: of any.
     pub name: Option<&'a str>,
-    /// Zones whose devices are meant, though their labels say nothing any more: repair writes those anew.
+    /// Zones whose devices are meant, though their labels say nothing any more: repair writes those
+    /// anew.
     pub relabel: &'a [PagId],
 }
 

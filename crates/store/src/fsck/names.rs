@@ -39,7 +39,8 @@ pub(super) struct Tree {
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
-    /// Fragments of directories, as their files have them and as they count them, where either has any.
+    /// Fragments of directories, as their files have them and as they count them, where either has
+    /// any.
     pub(super) fragments: BTreeMap<Ino, Fragments>,
     /// Directories that the namespace index should have.
     pub(super) directories: Vec<Met>,
@@ -238,7 +239,8 @@ impl Check {
         out
     }
 
-    /// Content whose slots are of another size is whole, and read as it is: nothing is done about it.
+    /// Content whose slots are of another size is whole, and read as it is: nothing is done about
+    /// it.
     fn report_other_slots(&mut self) {
         let said = self.features.slots().share();
         for (kind, blocks) in std::mem::take(&mut self.tree.other_slots) {
@@ -327,8 +329,9 @@ impl Check {
         Ok(blocks)
     }
 
-    /// Were none of the inodes in the plain slots of a unit met before, and has the extent tree nothing of those whose
-    /// content lies with them? Then it does not matter in which order these slots are met.
+    /// Were none of the inodes in the plain slots of a unit met before, and has the extent tree
+    /// nothing of those whose content lies with them? Then it does not matter in which order these
+    /// slots are met.
     async fn is_simple(&mut self, unit: &Unit, digest: &Digest) -> Result<bool, StoreError> {
         if digest.tangled || is_one_by_one() {
             return Ok(false);
@@ -611,8 +614,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks the content that lies with an inode; says whether there is some that stays, which counts more than a
-    /// segment of its block.
+    /// Checks the content that lies with an inode; says whether there is some that stays, which
+    /// counts more than a segment of its block.
     async fn file_content(&mut self, at: SlotAt, slot: &Slot) -> Result<bool, StoreError> {
         let (ino, size) = (slot.ino(), slot.attr().size);
         let subject = Subject::Inode(ino);

@@ -1,7 +1,7 @@
 //! The namespace index, compared with the directories that were met.
 //!
-//! Invariant: it is compared only when nothing is wrong that it follows from: until then each difference would be
-//! found a second time, and mended too early.
+//! Invariant: it is compared only when nothing is wrong that it follows from: until then each
+//! difference would be found a second time, and mended too early.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,16 @@
-//! Damage to one or two blocks of those that everything is found through, on devices with one bitmap block.
+//! Damage to one or two blocks of those that everything is found through, on devices with one
+//! bitmap block.
 //!
-//! In the gate a part of the pairs is tried; `REDBUD_PAIRS=all cargo test -p redbud-store fsck::pairs` tries all of them,
-//! with slots of each size, each pair damaged in every way.
+//! In the gate a part of the pairs is tried; `REDBUD_PAIRS=all cargo test -p redbud-store
+//! fsck::pairs` tries all of them, with slots of each size, each pair damaged in every way.
 //!
 //! Invariants:
 //! - the log does not have the blocks any more, so what is mended comes from other blocks;
-//! - every inode whose slot was not in the damaged blocks is there after a repair, as it was, by its path or in lost+found;
-//!   at its path, where neither content of directories was damaged nor everything that says where inodes are;
-//! - nothing is found by a second check, and the table of data zones says of each what it said, which is taken from their labels;
+//! - every inode whose slot was not in the damaged blocks is there after a repair, as it was, by
+//!   its path or in lost+found; at its path, where neither content of directories was damaged nor
+//!   everything that says where inodes are;
+//! - nothing is found by a second check, and the table of data zones says of each what it said,
+//!   which is taken from their labels;
 //! - what was removed does not come back, though free blocks still say something of it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +116,8 @@ fn child(txn: &mut Txn<'_>, dir: Ino, text: &str) -> Result<Ino, Stop> {
     txn.lookup(dir, &name(text.to_owned()))?.ok_or(Stop::Fault(Fault::NotFound))
 }
 
-/// The blocks through which everything else is found, and one of each sort of content of directories.
+/// The blocks through which everything else is found, and one of each sort of content of
+/// directories.
 fn critical(txn: &mut Txn<'_>) -> Result<Vec<Critical>, Stop> {
     let blocks = txn.meta_space().0;
     let mut out = vec![
@@ -144,8 +148,8 @@ async fn open(env: &env::Env) -> Mfs {
     Mfs::open(env, &disk, options).await.unwrap()
 }
 
-/// Makes what will be removed: directories with files, and most of the segments of a file; and files that have a layout block
-/// ahead, which is allocated and was never written.
+/// Makes what will be removed: directories with files, and most of the segments of a file; and
+/// files that have a layout block ahead, which is allocated and was never written.
 async fn come(mfs: &Mfs) -> BTreeSet<String> {
     let parent = run(mfs, |txn| child(txn, Ino::ROOT, "d0")).await;
     let mut removed = BTreeSet::new();
@@ -228,7 +232,8 @@ impl Device {
             mfs.close().await.unwrap();
             (removed, segments)
         });
-        // A repair leaves leaves behind that say what was in them; by themselves trees empty those that they give back.
+        // A repair leaves leaves behind that say what was in them; by themselves trees empty those
+        // that they give back.
         wipe_log(&disk);
         Way::Zeros.damage(&disk, segments, &mut SimRng::new(1));
         assert!(repaired(&disk).1.is_clean());
@@ -342,8 +347,9 @@ fn number(text: &str) -> &str {
     text.split(' ').next().unwrap()
 }
 
-/// All inodes that were told, whatever their paths, but lost+found, and those that repair makes in it for content, as of
-/// further names alone, of which it does not know the directory: their names are other numbers than theirs.
+/// All inodes that were told, whatever their paths, but lost+found, and those that repair makes in
+/// it for content, as of further names alone, of which it does not know the directory: their names
+/// are other numbers than theirs.
 fn inodes(told: &BTreeMap<String, String>) -> BTreeSet<&String> {
     let made = |(path, text): &(&String, &String)| {
         let name = path.strip_prefix("/lost+found").filter(|_| text.contains(" Directory "));
@@ -433,8 +439,8 @@ fn faults(device: &Device, pair: &[&Critical], way: Way, rng: &mut SimRng) -> Ve
     out
 }
 
-/// Is this pair, the `at`-th, tried in the gate? All that tell what is used and where directories are, and all with what only
-/// labels tell; with larger slots those from which least is left.
+/// Is this pair, the `at`-th, tried in the gate? All that tell what is used and where directories
+/// are, and all with what only labels tell; with larger slots those from which least is left.
 fn is_sampled(size: SlotSize, pair: [&Critical; 2], at: usize) -> bool {
     let first = ["bitmap 0", "directory table"].contains(&&*pair[0].0);
     let second = ["directory table", "moved inodes"].contains(&&*pair[1].0);
@@ -493,7 +499,8 @@ fn the_root_is_made_anew_where_nothing_says_any_more_where_anything_is() {
 #[test]
 fn a_block_that_only_the_log_has_is_not_given_away_where_the_bitmap_is_lost() {
     let device = Device::new(SlotSize::Bytes512);
-    // The log speaks of the inodes in one block, and neither of the bitmap nor of the directory table.
+    // The log speaks of the inodes in one block, and neither of the bitmap nor of the directory
+    // table.
     let disk = device.disk.fork();
     let block = in_world(&disk, |env| async move {
         let mfs = open(&env).await;

@@ -97,7 +97,8 @@ pub(super) enum Fix {
     NextChunk(u64),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
-    /// The bitmap block of this index is unreadable: until the end, what may hold something counts as allocated.
+    /// The bitmap block of this index is unreadable: until the end, what may hold something counts
+    /// as allocated.
     LostBitmap(u64),
     /// Blocks in use are marked free.
     MarkUsed(MetaBlock, u64),
@@ -153,7 +154,8 @@ pub(super) enum Fix {
     LinkKind(SlotAt, FileKind),
     /// A second slot with the inode's number.
     Duplicate(SlotAt),
-    /// The `moved` tree is to say this; `None`: nothing. Where an inode is depends on its chunk's number alone.
+    /// The `moved` tree is to say this; `None`: nothing. Where an inode is depends on its chunk's
+    /// number alone.
     Moved(Ino, Option<Place>),
     /// Slots of blocks that were given back go on behind this inode's number.
     RaiseReuse(Ino),
@@ -171,11 +173,13 @@ pub(super) enum Fix {
     Target(SlotAt, Option<u64>),
     /// Cut the content of the slot's file to what it may have, or remove all of it.
     Content(SlotAt, bool),
-    /// The namespace index is to have this entry, with where the directory begins, or not to have it.
+    /// The namespace index is to have this entry, with where the directory begins, or not to have
+    /// it.
     IndexEntry(Entry, Option<Option<MetaBlock>>),
     /// Something lies in this data zone, which is not in the table of them.
     AddZone(PagId),
-    /// The table is to say of a data zone what its label says; or why nobody knows how large the zone is.
+    /// The table is to say of a data zone what its label says; or why nobody knows how large the
+    /// zone is.
     SetZone(Result<PagFormat, String>),
     /// Remove a segment of the extent tree.
     DropExtent([u8; EXTENT_KEY]),
@@ -282,7 +286,8 @@ pub(super) struct Planned(Stage, usize);
 pub(super) struct Plan {
     stages: Stages,
     damaged: BTreeSet<MetaBlock>,
-    /// Damaged blocks that nothing leads to: put back if the log has them, else nothing is to be done.
+    /// Damaged blocks that nothing leads to: put back if the log has them, else nothing is to be
+    /// done.
     doubtful: Vec<MetaBlock>,
     inodes_missing: bool,
 }
@@ -364,7 +369,8 @@ impl Plan {
 
     /// Its fixes, stage by stage.
     pub(super) fn into_stages(mut self) -> Stages {
-        // Where a data zone ends of which the table says nothing, or what is wrong, is not known yet: nothing is done about data, nor about sums.
+        // Where a data zone ends of which the table says nothing, or what is wrong, is not known
+        // yet: nothing is done about data, nor about sums.
         if self.stages.contains_key(&Stage::Zones) {
             self.stages.retain(|stage, _| *stage <= Stage::Zones);
         }

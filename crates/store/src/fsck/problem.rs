@@ -148,7 +148,8 @@ kinds! {
     /// A symlink target that makes no sense.
     BadTarget = Error, "the target of a symlink makes no sense",
         "the size is set to that of the target; a symlink without a target is removed";
-    /// Content beside the inode that cannot be read, is too long, of a block that is mapped, or of a file system without it.
+    /// Content beside the inode that cannot be read, is too long, of a block that is mapped, or of
+    /// a file system without it.
     BadContent = Error, "the content that lies with a file's inode makes no sense",
         "it is cut to the size of the file, and to 3,928 bytes; where it can be read, a segment of its block is removed, else the content; where the superblock lacks the feature, flags of content are cleared, segments stay, and content is removed";
     /// A blob that says it is another's, or of another kind, than what leads to it says.

@@ -7,7 +7,8 @@
 //!   whole fixes made; repairing again goes on from there. A fix is decided from what the check
 //!   found, and that from what is on the device: so the outcome is the same;
 //! - metadata space is given back only when nothing else is left to do;
-//! - what it takes away for good is told: each fix gives it back, [`Losses`] gathers it, and `losing` is told at once;
+//! - what it takes away for good is told: each fix gives it back, [`Losses`] gathers it, and
+//!   `losing` is told at once;
 //! - it ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
 
 use env::{Disk, Env};
@@ -38,7 +39,8 @@ pub struct Repaired {
     pub done: Vec<String>,
     /// What was lost for good.
     pub lost: Vec<Lost>,
-    /// Labels of data zones without which the table of them cannot be built anew: which, and why they are not to be had.
+    /// Labels of data zones without which the table of them cannot be built anew: which, and why
+    /// they are not to be had.
     pub wanted: Vec<String>,
     /// Lines and findings beyond the limits.
     pub omitted: u64,
@@ -51,7 +53,8 @@ pub struct Repaired {
 /// What one round leaves to those after it.
 #[derive(Default)]
 struct Memory {
-    /// Directories whose name maps are missing or were removed, and how many of them were looked at again.
+    /// Directories whose name maps are missing or were removed, and how many of them were looked at
+    /// again.
     mapless: Vec<Ino>,
     tried: usize,
     losses: Losses,
@@ -121,8 +124,8 @@ impl Repaired {
         Ok(progress)
     }
 
-    /// Makes the name maps that are missing; says whether there was one to try. What finds no room is
-    /// left: the directory is searched without a map.
+    /// Makes the name maps that are missing; says whether there was one to try. What finds no room
+    /// is left: the directory is searched without a map.
     async fn make_maps(&mut self, mfs: &Mfs, memory: &mut Memory) -> Result<bool, StoreError> {
         let new = memory.mapless.split_off(memory.tried);
         memory.tried += new.len();
@@ -137,7 +140,8 @@ impl Repaired {
         Ok(!new.is_empty())
     }
 
-    /// Notes what the opening has mended; says whether that was anything. What it left is found by every check.
+    /// Notes what the opening has mended; says whether that was anything. What it left is found by
+    /// every check.
     fn note_opening(&mut self, mfs: &Mfs) -> bool {
         let mut mended = false;
         for Damaged { block, what, remedy } in mfs.damaged() {
@@ -163,8 +167,8 @@ fn push(lines: &mut Vec<String>, line: String, omitted: &mut u64) {
 }
 
 impl Kept {
-    /// What is to be done, stage by stage, after the log was asked: before anything is written, as whatever is goes through
-    /// the same log.
+    /// What is to be done, stage by stage, after the log was asked: before anything is written, as
+    /// whatever is goes through the same log.
     async fn plan(&mut self, mfs: &Mfs, mut plan: Plan) -> Result<Stages, StoreError> {
         let doubtful = plan.take_doubtful();
         let mut stages = plan.into_stages();

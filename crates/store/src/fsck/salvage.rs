@@ -69,8 +69,8 @@ pub(crate) async fn changed(
     Ok(blocks)
 }
 
-/// Gives the whole groups of the log, which ends at `end`, in order, and `None` for each block of it where none begins or
-/// `each` makes nothing of the one that does.
+/// Gives the whole groups of the log, which ends at `end`, in order, and `None` for each block of
+/// it where none begins or `each` makes nothing of the one that does.
 async fn each_group(
     device: &Device,
     superblock: &Superblock,

@@ -135,8 +135,8 @@ impl Check {
         Ok(())
     }
 
-    /// Pieces in data zones without a record, from the front of `pieces`; gives the others. The record
-    /// is what is lost, as far as anybody knows, unless the zone never was.
+    /// Pieces in data zones without a record, from the front of `pieces`; gives the others. The
+    /// record is what is lost, as far as anybody knows, unless the zone never was.
     fn unknown_zone<'a>(
         &mut self,
         table: &Zones,

@@ -1,11 +1,13 @@
 //! Content blocks that no chunk of the directory table has, by the inodes in them.
 //!
 //! Invariants:
-//! - a block belongs where more than half of its inodes say: one that came from another directory is elsewhere than its
-//!   number says, which only the tree of moved inodes knows. Where that is lost, too, a few may agree by chance;
+//! - a block belongs where more than half of its inodes say: one that came from another directory
+//!   is elsewhere than its number says, which only the tree of moved inodes knows. Where that is
+//!   lost, too, a few may agree by chance;
 //! - blocks are stranded only while fewer inodes were met than there are: what a block that became
-//!   free still says of files that were removed is not missing. One that holds further names only does not say where it belongs, and
-//!   is stranded while an inode that it names counts more names than were met;
+//!   free still says of files that were removed is not missing. One that holds further names only
+//!   does not say where it belongs, and is stranded while an inode that it names counts more names
+//!   than were met;
 //! - a stranded block is never given back, and while there is one the number of inodes is
 //!   not set: so the next check finds it again.
 
@@ -136,7 +138,8 @@ impl Check {
         }
     }
 
-    /// Plans to find the chunks of stranded blocks: when everything that may lead to them was mended.
+    /// Plans to find the chunks of stranded blocks: when everything that may lead to them was
+    /// mended.
     pub(super) fn plan_stranded(&mut self) {
         if self.stranded.is_empty() {
             return;

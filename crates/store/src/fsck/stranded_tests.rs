@@ -1,4 +1,5 @@
-//! Content whose chunks are lost from the directory table is found; it is freed only where no inode is missing.
+//! Content whose chunks are lost from the directory table is found; it is freed only where no inode
+//! is missing.
 
 use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
 
@@ -180,7 +181,8 @@ fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
     assert_eq!(run(&mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec())), chunks, "{:#?}", out.done);
 }
 
-/// A block with two inodes that say they are of different chunks, and so many more inodes in the count.
+/// A block with two inodes that say they are of different chunks, and so many more inodes in the
+/// count.
 fn contradiction(mfs: &Mfs, missing: u64) -> (MetaBlock, [Ino; 2]) {
     let places = [0, 1].map(|at| Place { chunk: DirNo(900 + u64::from(at)), slot: at });
     let inodes = places.map(|place| ino_of(place, 0));

@@ -1,11 +1,13 @@
 //! Whatever block is lost, the report says of everything that it costs.
 //!
-//! In the gate some blocks of each kind are tried; `REDBUD_SWEEP=all cargo test -p redbud-store fsck::sweep` tries all of
-//! them.
+//! In the gate some blocks of each kind are tried; `REDBUD_SWEEP=all cargo test -p redbud-store
+//! fsck::sweep` tries all of them.
 //!
-//! Invariants, for a device with something of every kind, of which one block is zeros and the log has none:
-//! - what differs between the tree before the damage and that after a repair is told under LOST: names by name or directory,
-//!   layouts by ranges that hold the blocks that are gone, and by how many these are, attributes by name or the first of their names;
+//! Invariants, for a device with something of every kind, of which one block is zeros and the log
+//! has none:
+//! - what differs between the tree before the damage and that after a repair is told under LOST:
+//!   names by name or directory, layouts by ranges that hold the blocks that are gone, and by how
+//!   many these are, attributes by name or the first of their names;
 //! - what is told to the byte is gone, and nothing that is there is told as gone;
 //! - a second check finds nothing.
 
@@ -97,8 +99,8 @@ async fn make(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind, symlink: Option<&
     run(mfs, |txn| txn.create(dir, &name(text.to_owned()), &new, None)).await
 }
 
-/// What populated devices have too little of: content that holds names alone, long blobs, leaves full of segments, layout
-/// blocks, depth, and directories of several chunks.
+/// What populated devices have too little of: content that holds names alone, long blobs, leaves
+/// full of segments, layout blocks, depth, and directories of several chunks.
 async fn furnish(mfs: &Mfs) {
     let dir = async |text: &str| run(mfs, |txn| directory(txn, Ino::ROOT, text.into())).await;
     let (files, names, blobs) = (dir("files").await, dir("names").await, dir("blobs").await);

@@ -117,8 +117,8 @@ fn world() -> World {
     World { mfs, client, dir, file, symlink, moved, orphan, mapped, small, inline }
 }
 
-/// A directory with a name map, a file with content in its slot, and one with content in a blob where slots have
-/// no room for it.
+/// A directory with a name map, a file with content in its slot, and one with content in a blob
+/// where slots have no room for it.
 fn untouched(mfs: &Mfs) -> (Ino, Ino, Ino) {
     let mapped = run(mfs, |txn| {
         links(txn, Ino::ROOT, 1)?;
@@ -195,8 +195,8 @@ fn contents(world: &World) -> BTreeMap<&'static str, String> {
     out
 }
 
-/// Plants something, expects a finding of this kind about what the plant gives, among at most `most`, and repairs it:
-/// nothing is found then, and every inode but the `victims` is as it was.
+/// Plants something, expects a finding of this kind about what the plant gives, among at most
+/// `most`, and repairs it: nothing is found then, and every inode but the `victims` is as it was.
 fn planted_on(
     victims: &[&str],
     kind: ProblemKind,
@@ -622,7 +622,8 @@ fn content_that_makes_no_sense_is_found() {
     let (before, after) = planted_with(&kinds, of_orphan, |world, txn| stray(txn, world, 1));
     assert_eq!((after.orphan, after.file), (numbers(100), before.file));
     assert_eq!(after.mapped, []);
-    // Two files in one blob: it is the one's, or where it does not say whose it is, each has one of its own then.
+    // Two files in one blob: it is the one's, or where it does not say whose it is, each has one of
+    // its own then.
     let two = |world: &World, txn: &mut Txn<'_>| {
         let (spot, _) = txn.locate_live(world.file)?;
         txn.unmap(world.file, FileBlock(0), FileBlock(1))?;
@@ -735,8 +736,8 @@ fn data(world: &World) -> Data {
     })
 }
 
-/// Plants in content of the files and expects exactly these findings, the first of what `of` says; gives the data of
-/// the files before, and when it is repaired.
+/// Plants in content of the files and expects exactly these findings, the first of what `of` says;
+/// gives the data of the files before, and when it is repaired.
 fn planted_with(
     kinds: &[ProblemKind],
     of: impl Fn(&World) -> Subject,

@@ -1,13 +1,13 @@
 //! Data zones against their labels, and against what lies in them.
 //!
 //! Invariants:
-//! - where all is sound each block of a zone has an owner: some run ends where the zone does, and none begins behind it. So the
-//!   runs *bear out* a size, or they do not;
-//! - what a label says the table is to say before anything is cut or freed by the table's word, but where the runs bear out what the
-//!   table says and not what the label does: then nobody knows;
+//! - where all is sound each block of a zone has an owner: some run ends where the zone does, and
+//!   none begins behind it. So the runs *bear out* a size, or they do not;
+//! - what a label says the table is to say before anything is cut or freed by the table's word, but
+//!   where the runs bear out what the table says and not what the label does: then nobody knows;
 //! - nor does anybody where there is no label and the runs do not bear out what the table says;
-//! - a zone never was if neither the table nor whoever runs this names it, though both name others, and the table none besides. Files
-//!   and space for others together lie in a real one only.
+//! - a zone never was if neither the table nor whoever runs this names it, though both name others,
+//!   and the table none besides. Files and space for others together lie in a real one only.
 
 use types::{PagBlock, PagId};
 

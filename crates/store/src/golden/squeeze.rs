@@ -1,7 +1,8 @@
-//! A small compression for golden images, which must be readable for ever: no more than what was there before.
+//! A small compression for golden images, which must be readable for ever: no more than what was
+//! there before.
 //!
-//! Until the end: literals u16 and so many bytes, then a match: length u16 and distance u32, of bytes that are
-//! `distance` behind the end of what is there (they may overlap it).
+//! Until the end: literals u16 and so many bytes, then a match: length u16 and distance u32, of
+//! bytes that are `distance` behind the end of what is there (they may overlap it).
 
 use std::collections::BTreeMap;
 

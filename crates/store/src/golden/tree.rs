@@ -1,4 +1,5 @@
-//! The tree of the golden images: a directory of each kind, a file of each kind, and what clients leave.
+//! The tree of the golden images: a directory of each kind, a file of each kind, and what clients
+//! leave.
 
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::{
@@ -18,8 +19,8 @@ use crate::txn::Txn;
 
 /// Bytes of the device.
 const SIZE: u64 = 64 << 20;
-/// Names that the long directory has for a while, and of how many it keeps one: in several chunks, which are given
-/// back nearly whole, or in one with a map, which shrinks.
+/// Names that the long directory has for a while, and of how many it keeps one: in several chunks,
+/// which are given back nearly whole, or in one with a map, which shrinks.
 const LONG: (u32, u32) = (CHUNK_SLOTS + 200, 1999);
 const MAPPED: (u32, u32) = (1000, 59);
 
@@ -199,7 +200,8 @@ async fn files(mfs: &Mfs) {
     .await;
 }
 
-/// A file with segments in both layout blocks and beyond, and one that has got a block and does not use it.
+/// A file with segments in both layout blocks and beyond, and one that has got a block and does not
+/// use it.
 async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
     let ino = run(mfs, |txn| file(txn, dir, "two blocks", 9)).await;
     let (pag, first, _) = run(mfs, |txn| txn.grant(client, None, 400)).await[0];

@@ -1,7 +1,8 @@
 //! Reading ahead in a directory with a name map.
 //!
-//! Invariant: a name that is sought alone costs one bucket and one content block; who goes through the names in the
-//! order of their slots, or looks up many, reads pieces that double as long as that goes on.
+//! Invariant: a name that is sought alone costs one bucket and one content block; who goes through
+//! the names in the order of their slots, or looks up many, reads pieces that double as long as
+//! that goes on.
 
 use types::{Ino, MetaBlock};
 
@@ -49,7 +50,8 @@ impl Ahead {
 }
 
 impl Txn<'_> {
-    /// Makes sure that the content block of a slot is cached, and what follows it if names are gone through.
+    /// Makes sure that the content block of a slot is cached, and what follows it if names are gone
+    /// through.
     pub(crate) fn fetch_content(&mut self, dir: Ino, spot: &Spot) -> Result<(), Stop> {
         if !matches!(self.read(spot.block), Err(Stop::Miss(..))) {
             return Ok(());
@@ -64,7 +66,8 @@ impl Txn<'_> {
         self.fetch_around(spot.block, spot.block, piece.map_or(1, |piece| piece.len))
     }
 
-    /// Fetches `home` with those of its neighbours in `first..first + len` up to the next that is cached, in one read.
+    /// Fetches `home` with those of its neighbours in `first..first + len` up to the next that is
+    /// cached, in one read.
     fn fetch_around(&self, home: MetaBlock, first: MetaBlock, len: u32) -> Result<(), Stop> {
         let missing = |block: &u64| matches!(self.read(MetaBlock(*block)), Err(Stop::Miss(..)));
         let before = (first.0..home.0).rev().take_while(missing).count() as u64;
@@ -72,8 +75,8 @@ impl Txn<'_> {
         Err(Stop::Miss(MetaBlock(home.0 - before), before as u32 + 1 + behind as u32))
     }
 
-    /// Makes sure that a block of a name map is cached, with its neighbours in `first..first + len` if
-    /// many were read before.
+    /// Makes sure that a block of a name map is cached, with its neighbours in `first..first + len`
+    /// if many were read before.
     pub(crate) fn fetch_piece(
         &mut self,
         dir: Ino,

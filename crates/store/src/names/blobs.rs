@@ -1,7 +1,7 @@
 //! Reading, writing and freeing chains of blob blocks.
 //!
-//! Invariants: on a file system whose blobs say whose they are, a block that says another owner, or that it is something else
-//! of its owner, is not read, written or freed for whoever was led to it.
+//! Invariants: on a file system whose blobs say whose they are, a block that says another owner, or
+//! that it is something else of its owner, is not read, written or freed for whoever was led to it.
 
 use types::{Fault, MetaBlock};
 

@@ -1,16 +1,17 @@
 //! The content of directories: chunks, runs of blocks, slots taken and released.
 //!
 //! Invariants:
-//! - content grows in contiguous runs as long as what the directory has, up to [`RUN_MAX`] blocks, and up to
-//!   [`RUN_LARGE`] in a large one; each next to the one before where there is room. Its blocks come into use
-//!   one by one, when their first slot is needed, but up to [`RUN_MAX`] are made empty together, so that the
-//!   stretch into which a directory grows goes home in one request without a gap;
-//! - the lowest free slot is used first; a released one when its release is durable, for which it is waited where there is
-//!   no space to grow;
+//! - content grows in contiguous runs as long as what the directory has, up to [`RUN_MAX`] blocks,
+//!   and up to [`RUN_LARGE`] in a large one; each next to the one before where there is room. Its
+//!   blocks come into use one by one, when their first slot is needed, but up to [`RUN_MAX`] are
+//!   made empty together, so that the stretch into which a directory grows goes home in one request
+//!   without a gap;
+//! - the lowest free slot is used first; a released one when its release is durable, for which it
+//!   is waited where there is no space to grow;
 //! - a slot that has issued 256 numbers is retired;
-//! - a unit of [`UNIT_BLOCKS`] blocks without a slot in use gives its blocks back, but for one while
-//!   the directory has no other free slots. They come again before content grows at its end, and
-//!   their slots go on with the highest number that was next in any of them.
+//! - a unit of [`UNIT_BLOCKS`] blocks without a slot in use gives its blocks back, but for one
+//!   while the directory has no other free slots. They come again before content grows at its end,
+//!   and their slots go on with the highest number that was next in any of them.
 
 use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
@@ -82,8 +83,9 @@ impl Txn<'_> {
         self.take_apart(dir, first)
     }
 
-    /// Clients are going to replay what was lost, each in its own order: until [`Txn::end_replays`], what
-    /// takes a slot without naming it stays away from the places that replays will name.
+    /// Clients are going to replay what was lost, each in its own order: until
+    /// [`Txn::end_replays`], what takes a slot without naming it stays away from the places that
+    /// replays will name.
     ///
     /// # Errors
     /// `NoSpace` if the numbers of chunks have run out.
@@ -369,8 +371,9 @@ impl Txn<'_> {
         self.give_back_unit(spot)
     }
 
-    /// If no slot of the unit is in use, its blocks are freed. (Not while clients replay: a replay may
-    /// name any slot that was empty at its first execution, with the number that was next there.)
+    /// If no slot of the unit is in use, its blocks are freed. (Not while clients replay: a replay
+    /// may name any slot that was empty at its first execution, with the number that was next
+    /// there.)
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
         if self.side().names.apart.is_some() || self.unit_in_use(dir, number, unit)? {
@@ -404,8 +407,9 @@ impl Txn<'_> {
         self.store(&home, &slot)
     }
 
-    /// The blocks of an empty unit that can be given back: all, but for one as long as its slots are
-    /// all that the directory has left of the `idle` ones, or a file that comes and goes would cost a block each time.
+    /// The blocks of an empty unit that can be given back: all, but for one as long as its slots
+    /// are all that the directory has left of the `idle` ones, or a file that comes and goes would
+    /// cost a block each time.
     fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<Empty>, Stop> {
         let chunk = self.chunk(number)?;
         let first = unit.first_block();

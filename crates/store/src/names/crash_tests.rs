@@ -5,8 +5,8 @@
 //! exactly as after some operation not older than the newest durable one, and
 //! `fsck` must find nothing. The same is done to a store whose cache is as small as possible.
 //!
-//! Each sweep (crashes here; failing calls, and no space, in `faults`) meets every feature that lasts with slots of
-//! every size: [`Swept`] tells of one that none of its operations used.
+//! Each sweep (crashes here; failing calls, and no space, in `faults`) meets every feature that
+//! lasts with slots of every size: [`Swept`] tells of one that none of its operations used.
 
 mod faults;
 
@@ -84,7 +84,8 @@ impl Swept {
         }
     }
 
-    /// Each lasting feature was met with slots of each size: one that is new and not met fails this.
+    /// Each lasting feature was met with slots of each size: one that is new and not met fails
+    /// this.
     fn met_all(&self) {
         for size in SlotSize::ALL {
             for name in lasting(size).iter().filter_map(Feature::name) {
@@ -408,8 +409,8 @@ impl Work {
     }
 }
 
-/// What random operations do of small slots at best: a file with content, one with attributes that need blobs, and one with
-/// more segments than a slot of this size holds.
+/// What random operations do of small slots at best: a file with content, one with attributes that
+/// need blobs, and one with more segments than a slot of this size holds.
 fn planted(size: SlotSize) -> VecDeque<Draw> {
     /// Segments that one operation makes at most.
     const EACH: u64 = 20;
@@ -684,7 +685,8 @@ fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
         damaged.flip_bit(block * BLOCK as u64 + 40 + block % 4000, (block % 8) as u8);
         found += u64::from(!run_fsck(&damaged).is_clean());
     }
-    // Blocks allocated for content and layouts to come are not read, and one of the superblocks is enough.
+    // Blocks allocated for content and layouts to come are not read, and one of the superblocks is
+    // enough.
     let wanted = sound.counts.meta_blocks - first_block - 1 - unused;
     assert!(found >= wanted, "{found} of {wanted}, {unused} unused");
 }

@@ -195,8 +195,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes: segments go to
-    /// layout blocks or the extent tree, then content, target and xattrs to blobs.
+    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes:
+    /// segments go to layout blocks or the extent tree, then content, target and xattrs to blobs.
     pub(crate) fn fit_name(
         &mut self,
         slot: &mut Slot,

@@ -1,9 +1,11 @@
-//! Freeing inodes: without links, in bounded steps that may be repeated after a crash, or small ones with their last name.
+//! Freeing inodes: without links, in bounded steps that may be repeated after a crash, or small
+//! ones with their last name.
 //!
 //! Invariants:
 //! - a step takes away what is last first; the inode's slot goes last, so
 //!   that an inode half freed is still an orphan and is found again;
-//! - what goes with its name ([`Txn::free_with_name`]) is never an orphan, on the disk or in memory.
+//! - what goes with its name ([`Txn::free_with_name`]) is never an orphan, on the disk or in
+//!   memory.
 
 use types::{DirNo, Fault, FileKind, Ino, Name};
 
@@ -20,8 +22,9 @@ use crate::txn::Txn;
 const SMALL_SEGMENTS: usize = 4;
 
 impl Txn<'_> {
-    /// Removes a name and frees the inode that lies under it, if that has no other name and is small: no directory, few
-    /// segments, all in its slot, and no blobs. `None` otherwise, and nothing has changed. Nobody may use the inode any more.
+    /// Removes a name and frees the inode that lies under it, if that has no other name and is
+    /// small: no directory, few segments, all in its slot, and no blobs. `None` otherwise, and
+    /// nothing has changed. Nobody may use the inode any more.
     ///
     /// # Errors
     /// `NotFound`; as [`Txn::lookup`].
@@ -65,7 +68,8 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    /// Frees an inode that maps nothing any more: its blobs, layout blocks and slot, with its name if it has one.
+    /// Frees an inode that maps nothing any more: its blobs, layout blocks and slot, with its name
+    /// if it has one.
     fn free_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
         let slot = self.load(spot)?;
         let ino = slot.ino();
@@ -123,7 +127,8 @@ impl Txn<'_> {
         Ok(done)
     }
 
-    /// Frees at most `left` runs of a chunk; when none is left the chunk too, and gives the next one.
+    /// Frees at most `left` runs of a chunk; when none is left the chunk too, and gives the next
+    /// one.
     fn free_chunk(
         &mut self,
         spot: &Spot,

@@ -1,7 +1,8 @@
-//! A directory with room for a hundred million files: positions, places, numbers and counts of its far end.
+//! A directory with room for a hundred million files: positions, places, numbers and counts of its
+//! far end.
 //!
-//! Nearly all of its blocks were given back, as if the files had been removed: so it is small, and every
-//! address is as it would be. Files are put into slots all over it.
+//! Nearly all of its blocks were given back, as if the files had been removed: so it is small, and
+//! every address is as it would be. Files are put into slots all over it.
 
 use env::DiskOptions;
 use env::sim::SimWorld;

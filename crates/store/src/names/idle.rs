@@ -1,12 +1,13 @@
 //! Free slots of a directory with a name map, found without reading its content.
 //!
 //! Invariants:
-//! - how many slots are idle is known from what the directory's slot counts; which ones they are is learnt:
-//!   from the last block in use, from slots given up since, and, when at least a quarter of all slots
-//!   would be wasted otherwise, by reading the content piece by piece while files are made;
+//! - how many slots are idle is known from what the directory's slot counts; which ones they are is
+//!   learnt: from the last block in use, from slots given up since, and, when at least a quarter of
+//!   all slots would be wasted otherwise, by reading the content piece by piece while files are
+//!   made;
 //! - what is learnt is what is committed, without slots that rest;
-//! - a unit gives its blocks back if all of them are in the cache and empty: those who remove many names
-//!   have read them.
+//! - a unit gives its blocks back if all of them are in the cache and empty: those who remove many
+//!   names have read them.
 
 use std::collections::BTreeSet;
 
@@ -144,7 +145,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Learns the free slots of the next piece of content from `at` on; where to go on, if not at the end.
+    /// Learns the free slots of the next piece of content from `at` on; where to go on, if not at
+    /// the end.
     fn learn_piece(&mut self, dir: Ino, at: Position) -> Result<Option<Position>, Stop> {
         let names = &self.side().names;
         let number = names.dir(dir).and_then(|index| index.chunks.get(at.chunk())).copied();

@@ -477,7 +477,8 @@ impl Names {
         count == 0
     }
 
-    /// The lowest free slot of `dir`, if `chunk` is given of its chunk of this index. The index must be complete.
+    /// The lowest free slot of `dir`, if `chunk` is given of its chunk of this index. The index
+    /// must be complete.
     pub fn lowest_free(
         &self,
         pending: &Pending,
@@ -547,7 +548,8 @@ impl Names {
         pending.slot_is_free(dir, at).unwrap_or_else(base)
     }
 
-    /// The transaction that has to be durable before the next slot of `dir` that was given up can be used.
+    /// The transaction that has to be durable before the next slot of `dir` that was given up can
+    /// be used.
     pub fn rests(&self, dir: Ino) -> Option<Transno> {
         self.dirs.get(&dir)?.resting.front().map(|&(transno, _)| transno)
     }

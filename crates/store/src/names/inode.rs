@@ -79,8 +79,9 @@ impl Txn<'_> {
         }
     }
 
-    /// Sets the attributes of the inode `attr.ino`. Kind and blocks, and the size
-    /// of a directory, are the store's and stay. Content that lies with the inode and is longer is cut. With no links it is an orphan.
+    /// Sets the attributes of the inode `attr.ino`. Kind and blocks, and the size of a directory,
+    /// are the store's and stay. Content that lies with the inode and is longer is cut. With no
+    /// links it is an orphan.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.

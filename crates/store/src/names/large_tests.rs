@@ -1,7 +1,8 @@
-//! Large directories on a disk that counts: lookups, changes and listings of one that nothing is known of.
+//! Large directories on a disk that counts: lookups, changes and listings of one that nothing is
+//! known of.
 //!
-//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-store names::large -- --nocapture` takes a directory of so
-//! many names.
+//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-store names::large -- --nocapture` takes a
+//! directory of so many names.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
@@ -96,8 +97,8 @@ async fn unlink(mfs: &Mfs, dir: Ino, n: u32) {
     mfs.run(Cost::DELETE, |txn| txn.free_inode_step(ino, 9)).await.unwrap();
 }
 
-/// Names that are made one after the other are looked up, made, moved and removed in a directory of which
-/// only the inode and the runs are in memory.
+/// Names that are made one after the other are looked up, made, moved and removed in a directory of
+/// which only the inode and the runs are in memory.
 #[test]
 fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_change() {
     let (world, names) = (SimWorld::new(1), names());
@@ -124,8 +125,9 @@ fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_c
     });
 }
 
-/// Eight clients make files in directories of their own, and each group of eight becomes durable together: what the
-/// log takes for each, its header, padding and the full images of blocks included.
+/// Eight clients make files in directories of their own, and each group of eight becomes durable
+/// together: what the log takes for each, its header, padding and the full images of blocks
+/// included.
 #[test]
 fn the_log_takes_few_bytes_for_a_create_with_slots_of_any_size() {
     for (size, most) in SlotSize::ALL.into_iter().zip([600, 700, 900, 1200]) {
@@ -237,7 +239,8 @@ async fn changes(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
     }
     let cost = (reads(disk).0 - before.0, (reads(disk).1 - before.1) >> 10);
     println!("50 creates, unlinks and renames: {cost:?} reads and KiB");
-    // Four blocks for each round of three, and the map as a whole, which is read in pieces before long.
+    // Four blocks for each round of three, and the map as a whole, which is read in pieces before
+    // long.
     let map = u64::from(names) / 128 * 6;
     assert!(cost.0 <= 50 * 4 && cost.1 <= 50 * 4 * 4 + map, "{cost:?}, the map {map} KiB");
     for n in 0..50 {
@@ -271,8 +274,8 @@ async fn listing(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
     mfs.close().await.unwrap();
 }
 
-/// A directory with a map that grew and was emptied has given back its content and nearly all of its map, its
-/// slots come again, and removing it leaves nothing.
+/// A directory with a map that grew and was emptied has given back its content and nearly all of
+/// its map, its slots come again, and removing it leaves nothing.
 #[test]
 fn a_large_directory_shrinks_is_filled_again_and_goes() {
     let world = SimWorld::new(1);
@@ -316,8 +319,8 @@ fn a_large_directory_shrinks_is_filled_again_and_goes() {
     });
 }
 
-/// Where names went at random and nothing is known of the directory, the content is read again when at
-/// least a quarter of its slots would be wasted, and new names take their places.
+/// Where names went at random and nothing is known of the directory, the content is read again when
+/// at least a quarter of its slots would be wasted, and new names take their places.
 #[test]
 fn idle_slots_of_a_cold_directory_are_found_when_there_are_many() {
     let world = SimWorld::new(1);

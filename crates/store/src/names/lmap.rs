@@ -1,13 +1,15 @@
-//! The name map of a large directory (002 §3.1): a name's hash leads to its slot without a look at the content.
+//! The name map of a large directory (002 §3.1): a name's hash leads to its slot without a look at
+//! the content.
 //!
 //! Invariants:
-//! - a directory gets its map when its content reaches [`Limits::blocks`], in the transaction that lets it
-//!   grow so far; from then on a name and its entry change in the same transaction;
+//! - a directory gets its map when its content reaches [`Limits::blocks`], in the transaction that
+//!   lets it grow so far; from then on a name and its entry change in the same transaction;
 //! - the map grows and shrinks by linear hashing, one bucket at a time: a bucket for each
-//!   [`Limits::load`] names, which leaves room for what lies uneven while not all buckets are split, so that
-//!   practically none is ever chained and a lookup reads one bucket and one content block;
-//! - the directory's slot counts the names of its map; in memory a directory with a map has its chunks and
-//!   some free slots, never its names.
+//!   [`Limits::load`] names, which leaves room for what lies uneven while not all buckets are
+//!   split, so that practically none is ever chained and a lookup reads one bucket and one content
+//!   block;
+//! - the directory's slot counts the names of its map; in memory a directory with a map has its
+//!   chunks and some free slots, never its names.
 
 use types::{DirNo, Fault, Ino, MetaBlock};
 
@@ -35,15 +37,17 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What servers take: from 65,536 names on (32 MiB of content). Below that, reading the content once, in requests of
-    /// a mebibyte, costs a hard disk as much as sixteen lookups in a map, and then the directory's index is in memory. And
-    /// who makes or removes many names changes all buckets of a map again and again, since hashes scatter: with maps from
-    /// 16,384 names on, directories of 50,000 took 1.9 times the accesses of the traditional layout for creates, 3.6 times
-    /// for deletes. A bucket for each 128 names, as the paper has it.
+    /// What servers take: from 65,536 names on (32 MiB of content). Below that, reading the content
+    /// once, in requests of a mebibyte, costs a hard disk as much as sixteen lookups in a map, and
+    /// then the directory's index is in memory. And who makes or removes many names changes all
+    /// buckets of a map again and again, since hashes scatter: with maps from 16,384 names on,
+    /// directories of 50,000 took 1.9 times the accesses of the traditional layout for creates, 3.6
+    /// times for deletes. A bucket for each 128 names, as the paper has it.
     pub const USUAL: Limits = Limits { blocks: 8192, load: 128, entries: BUCKET_ENTRIES };
     /// For tests: every directory has a map from its first block on.
     pub const ALWAYS: Limits = Limits { blocks: 1, load: 2, entries: 3 };
-    /// For tests: small directories have maps, whose buckets are split, joined and chained all the time.
+    /// For tests: small directories have maps, whose buckets are split, joined and chained all the
+    /// time.
     pub const TINY: Limits = Limits { blocks: 2, load: 4, entries: 6 };
 }
 
@@ -327,7 +331,8 @@ impl Txn<'_> {
         Ok(run.home(block))
     }
 
-    /// The next chunk of a map, behind `last`; the directory's slot is told of the first by the caller.
+    /// The next chunk of a map, behind `last`; the directory's slot is told of the first by the
+    /// caller.
     fn add_map_chunk(&mut self, dir: Ino, last: Option<DirNo>) -> Result<DirNo, Stop> {
         let number = DirNo(self.root(NEXT_CHUNK)?);
         if number.0 > DIRNO_MAX {
@@ -357,7 +362,8 @@ impl Txn<'_> {
             let before = map.chunks.len().checked_sub(2).map(|at| map.chunks[at]);
             return self.drop_map_chunk(dir, number, before);
         }
-        // What is left unused is as long as what is used: it is freed, and a map that grows again does not notice.
+        // What is left unused is as long as what is used: it is freed, and a map that grows again
+        // does not notice.
         let keep = used.next_power_of_two();
         if keep < chunk.allocated() {
             for run in old.iter().filter_map(|run| run.part(keep, CHUNK_BLOCKS)) {
@@ -428,8 +434,9 @@ impl Txn<'_> {
         Ok(featured && slot.map() == 0 && slot.blocks() >= self.state.limits.blocks)
     }
 
-    /// A step of making a map that its directory is told of at the end ([`Txn::finish_map`]): adds a bucket with
-    /// each of these entries behind chunk `last` (`None`: the map has none yet). The first and the last chunk now.
+    /// A step of making a map that its directory is told of at the end ([`Txn::finish_map`]): adds
+    /// a bucket with each of these entries behind chunk `last` (`None`: the map has none yet). The
+    /// first and the last chunk now.
     pub(crate) fn add_buckets(
         &mut self,
         dir: Ino,
@@ -461,15 +468,17 @@ impl Txn<'_> {
         self.store(&spot, &slot)
     }
 
-    /// Is there room on the device, in log and cache for the map of a directory of so many blocks? It is made once in
-    /// a directory's life and is no part of what a transaction states, so without room it waits for the next growth.
+    /// Is there room on the device, in log and cache for the map of a directory of so many blocks?
+    /// It is made once in a directory's life and is no part of what a transaction states, so
+    /// without room it waits for the next growth.
     fn has_room_for_map(&self, blocks: u64) -> bool {
         let names = blocks * u64::from(SLOTS_PER_BLOCK);
         let buckets = names.div_ceil(u64::from(self.state.limits.load)) + 1;
         let (log, cache) = (&self.state.log, &self.state.cache);
         let journal = names * ENTRY_LOGGED + buckets * BUCKET_LOGGED;
         let dirty = cache.unsettled() as u64 + 2 * buckets;
-        // The last run may be as long as all before it; the tables of chunks and runs grow by a few.
+        // The last run may be as long as all before it; the tables of chunks and runs grow by a
+        // few.
         let space = self.state.space.kept() + 2 * buckets + u64::from(RUN_MAX);
         if self.meta_space().1 < space {
             return false;

@@ -1,12 +1,14 @@
 //! The namespace index at work: directories by their parent and who made them (002 §3.2).
 //!
 //! Invariants:
-//! - what is on the device is in [`crate::format::namespace`]; without the feature nothing of this module does anything;
+//! - what is on the device is in [`crate::format::namespace`]; without the feature nothing of this
+//!   module does anything;
 //! - entries change in the transaction that makes, removes or moves the directory;
-//! - a search starts from the node in which the last one ended ([`Finger`]), of this transaction or of those before
-//!   it. A change that splits, joins or frees nodes drops the finger, and so does whoever changes blocks without
-//!   this module ([`crate::mfs::Mfs::forget_indexes`]);
-//! - an entry that should be there and is not is passed over: `fsck` finds it, and nothing else needs it.
+//! - a search starts from the node in which the last one ended ([`Finger`]), of this transaction or
+//!   of those before it. A change that splits, joins or frees nodes drops the finger, and so does
+//!   whoever changes blocks without this module ([`crate::mfs::Mfs::forget_indexes`]);
+//! - an entry that should be there and is not is passed over: `fsck` finds it, and nothing else
+//!   needs it.
 
 use types::{DirNo, FileKind, Ino, MetaBlock};
 
@@ -85,8 +87,8 @@ impl Txn<'_> {
         self.state.superblock.features.has(feature)
     }
 
-    /// At most `max` subdirectories of `dir`, those of one stream together, behind `after`; `None` without
-    /// the feature `namespace-index`. The content of `dir` is not read.
+    /// At most `max` subdirectories of `dir`, those of one stream together, behind `after`; `None`
+    /// without the feature `namespace-index`. The content of `dir` is not read.
     ///
     /// # Errors
     /// `Stale` if there is no such directory.
@@ -105,7 +107,8 @@ impl Txn<'_> {
         if parent.0 == 0 {
             return Ok(Some(out));
         }
-        // The number behind the last one; no directory has the greatest (its reuse number would be that of a retired slot).
+        // The number behind the last one; no directory has the greatest (its reuse number would be
+        // that of a retired slot).
         let mut from = Entry { parent, stream, dir: Ino(ino.0.saturating_add(1)) }.key();
         while out.len() < max {
             self.approach(&from)?;
@@ -160,7 +163,8 @@ impl Txn<'_> {
         self.approach(key)?;
         let mut before = NAMESPACE.before(self, self.finger(), key)?;
         let behind = NAMESPACE.here(self, self.finger(), key, 1)?.first().copied();
-        // The one before may be the last of the leaf before. The one behind is sought in this leaf only: it is a hint.
+        // The one before may be the last of the leaf before. The one behind is sought in this leaf
+        // only: it is a hint.
         if let Some(least) = self.finger().least().filter(|_| before.is_none()) {
             let last = u128::from_be_bytes(least).saturating_sub(1).to_be_bytes();
             self.approach(&last)?;

@@ -1,11 +1,13 @@
-//! Reading around: who works on small directories that lie near each other has those between them read along.
+//! Reading around: who works on small directories that lie near each other has those between them
+//! read along.
 //!
-//! Invariant: a directory that is read alone costs what its content costs; only where one was read before in the same
-//! region lately more is read than was asked for, and no more than [`WINDOW_MAX`] blocks.
+//! Invariant: a directory that is read alone costs what its content costs; only where one was read
+//! before in the same region lately more is read than was asked for, and no more than
+//! [`WINDOW_MAX`] blocks.
 //!
-//! A directory lies near its sisters and near what was made with it ([`super::placement`]), but programs go through a tree
-//! in an order of their own. The kernel's ext4 does the same with the blocks of inodes, always, 32 at a time; here it
-//! begins when it pays.
+//! A directory lies near its sisters and near what was made with it ([`super::placement`]), but
+//! programs go through a tree in an order of their own. The kernel's ext4 does the same with the
+//! blocks of inodes, always, 32 at a time; here it begins when it pays.
 
 use types::{HashMap, MetaBlock};
 
@@ -16,7 +18,8 @@ use crate::txn::Txn;
 const REGION: u64 = 256;
 /// Regions of which is remembered how often they were read in; beyond that all is forgotten.
 const REGIONS_MAX: usize = 4096;
-/// Blocks that are read together, by how often the region was read in before: first these, then four times as many.
+/// Blocks that are read together, by how often the region was read in before: first these, then
+/// four times as many.
 const WINDOW_FIRST: u64 = 16;
 const WINDOW_MAX: u64 = 128;
 
@@ -27,7 +30,8 @@ pub(crate) struct Nearby {
 }
 
 impl Nearby {
-    /// The window, aligned, in which the blocks `first..end` are to be read: nothing around them at first.
+    /// The window, aligned, in which the blocks `first..end` are to be read: nothing around them at
+    /// first.
     fn window(&mut self, first: u64, end: u64) -> Around {
         if self.reads.len() >= REGIONS_MAX {
             self.reads.clear();
@@ -45,7 +49,8 @@ impl Nearby {
 }
 
 impl Txn<'_> {
-    /// As `stop`, with what lies around the content that it misses, if that is small and others were read near it.
+    /// As `stop`, with what lies around the content that it misses, if that is small and others
+    /// were read near it.
     pub(crate) fn read_around(&mut self, stop: Stop) -> Stop {
         let (Stop::Miss(first, count) | Stop::Scan(first, count)) = stop else { return stop };
         let end = first.0 + u64::from(count);
@@ -105,8 +110,9 @@ mod tests {
         Name::new(format!("name{n}").as_bytes()).unwrap()
     }
 
-    /// Makes directories with a file each, and looks the files up in another order on a store that was just opened:
-    /// the reads that took, and what each lookup gave. Before that `damage` is told where the content of a directory lies.
+    /// Makes directories with a file each, and looks the files up in another order on a store that
+    /// was just opened: the reads that took, and what each lookup gave. Before that `damage` is
+    /// told where the content of a directory lies.
     fn walked(
         damage: impl Fn(&SimDisk, u32, MetaBlock) -> ControlFlow<()>,
     ) -> (u64, Vec<Result<Option<Ino>, StoreError>>) {

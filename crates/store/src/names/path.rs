@@ -1,10 +1,12 @@
-//! From an inode number to a path: the reverse walk; and to all its paths: a walk of the whole tree.
+//! From an inode number to a path: the reverse walk; and to all its paths: a walk of the whole
+//! tree.
 //!
 //! Invariants:
-//! - the reverse walk goes from slot to directory, which each chunk names, so it costs a few reads for each
-//!   level and searches nothing;
-//! - the other one reads directory after directory from the root on, each once, until every inode that is sought has as many
-//!   names as it counts; a directory that cannot be read is told, and the walk goes on.
+//! - the reverse walk goes from slot to directory, which each chunk names, so it costs a few reads
+//!   for each level and searches nothing;
+//! - the other one reads directory after directory from the root on, each once, until every inode
+//!   that is sought has as many names as it counts; a directory that cannot be read is told, and
+//!   the walk goes on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,8 +25,9 @@ const PAGE: usize = 256;
 const DEPTH_MAX: usize = 1 << 16;
 
 impl Txn<'_> {
-    /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, or if it
-    /// has no name, or its own slot has none (a file whose first name was removed while it had others).
+    /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, or
+    /// if it has no name, or its own slot has none (a file whose first name was removed while it
+    /// had others).
     ///
     /// # Errors
     /// `Stop::Corrupt` if the way goes in a circle; `Stop` of the blocks read.

@@ -1,20 +1,25 @@
 //! Where the content of directories comes to lie, and what they have ahead of their needs.
 //!
 //! Invariants:
-//! - all of it is a matter of speed: whatever is chosen here, every block is found through its chunk;
-//! - a directory of the root begins in a region of its own, as long as there are unused ones; so does the first
-//!   directory of each owner in a directory that belongs to somebody else, so that the trees of several users do not
-//!   mix (002 §3.2: directories that one stream makes lie together);
-//! - every other directory begins behind the sister beside it in the namespace index: one of the same stream, else of
-//!   the same user, else any (002 §3.2: subdirectories of one parent lie together, and then those that one stream made);
-//!   where it begins is settled by mkdir, before it has content, and the index keeps that;
-//! - without the namespace index (a file system without the feature) where the last sister of an owner lies is remembered,
-//!   not stored: after a reopening, or when the memory was full and cleared, the next directory of an owner counts as
-//!   the first again;
-//! - [`DirPlacement`] chooses otherwise for comparison only, and leaves nothing on the device that says so;
-//! - content grows by as much as there is of it, at least [`FIRST`] blocks, while a quarter of the device is
-//!   free, and block by block then;
-//! - blocks that are allocated ahead keep no transaction from getting space: it takes them back ([`trim`]).
+//! - all of it is a matter of speed: whatever is chosen here, every block is found through its
+//!   chunk;
+//! - a directory of the root begins in a region of its own, as long as there are unused ones; so
+//!   does the first directory of each owner in a directory that belongs to somebody else, so that
+//!   the trees of several users do not mix (002 §3.2: directories that one stream makes lie
+//!   together);
+//! - every other directory begins behind the sister beside it in the namespace index: one of the
+//!   same stream, else of the same user, else any (002 §3.2: subdirectories of one parent lie
+//!   together, and then those that one stream made); where it begins is settled by mkdir, before it
+//!   has content, and the index keeps that;
+//! - without the namespace index (a file system without the feature) where the last sister of an
+//!   owner lies is remembered, not stored: after a reopening, or when the memory was full and
+//!   cleared, the next directory of an owner counts as the first again;
+//! - [`DirPlacement`] chooses otherwise for comparison only, and leaves nothing on the device that
+//!   says so;
+//! - content grows by as much as there is of it, at least [`FIRST`] blocks, while a quarter of the
+//!   device is free, and block by block then;
+//! - blocks that are allocated ahead keep no transaction from getting space: it takes them back
+//!   ([`trim`]).
 
 use types::{DirNo, HashMap, Ino, MetaBlock};
 
@@ -63,7 +68,8 @@ pub enum DirPlacement {
 pub struct Placement {
     /// How directories are placed.
     pub(crate) policy: DirPlacement,
-    /// Behind the content of the newest subdirectory of each directory that the user of this number owns; without index.
+    /// Behind the content of the newest subdirectory of each directory that the user of this number
+    /// owns; without index.
     behind: HashMap<(Ino, u32), MetaBlock>,
     /// Behind the content of the newest directory of all.
     newest: Option<MetaBlock>,
@@ -129,7 +135,8 @@ impl Txn<'_> {
         Ok(goal)
     }
 
-    /// Where the new directory in `slot`, whose entry is to be `entry`, is to begin; it lies in `parent`, in the block `home`.
+    /// Where the new directory in `slot`, whose entry is to be `entry`, is to begin; it lies in
+    /// `parent`, in the block `home`.
     pub(crate) fn choose_start(
         &mut self,
         parent: Ino,
@@ -154,7 +161,8 @@ impl Txn<'_> {
         Ok(Some(there.map_or(home, MetaBlock)))
     }
 
-    /// Does a directory of `parent` begin a region, if its sisters of the same owner end at `behind`?
+    /// Does a directory of `parent` begin a region, if its sisters of the same owner end at
+    /// `behind`?
     fn begins_a_region(
         &mut self,
         parent: Ino,
@@ -190,8 +198,8 @@ impl Txn<'_> {
             return Ok(None);
         }
         let (region, len) = (MetaBlock(self.side().placement.region), self.region_blocks());
-        // One that begins at a multiple of its length, if it can be had: else it could be the unused rest of another one,
-        // which shall grow there.
+        // One that begins at a multiple of its length, if it can be had: else it could be the
+        // unused rest of another one, which shall grow there.
         if let Some(found) = self.find_meta(2 * len as u32 - 1, region)? {
             return Ok(Some(MetaBlock(found.0.next_multiple_of(len))));
         }
@@ -244,8 +252,8 @@ impl Txn<'_> {
     }
 }
 
-/// Takes back what directories have ahead, until there is enough or all of them were looked at. The blocks
-/// that came back.
+/// Takes back what directories have ahead, until there is enough or all of them were looked at. The
+/// blocks that came back.
 pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
     let start = match &mfs.inner.state.borrow().side.placement {
         placement if placement.nothing_ahead => return Ok(0),

@@ -16,8 +16,8 @@ use crate::txn::Txn;
 /// Blocks that are read together at most; twice what was asked for, as the listing will go on.
 const PIECE_MAX: usize = 256;
 
-/// Blocks that are read on behind a small directory, at first and at most, and how far behind the last listing the next may
-/// begin that goes on from it.
+/// Blocks that are read on behind a small directory, at first and at most, and how far behind the
+/// last listing the next may begin that goes on from it.
 const ON_FIRST: u32 = 8;
 const ON_MAX: u32 = 64;
 const ON_GAP: u64 = 8;
@@ -75,8 +75,8 @@ impl Txn<'_> {
         self.readdir_telling(dir, after, max, &BTreeSet::new(), |_| ())
     }
 
-    /// As [`Txn::readdir`], without what cannot be read in some damaged blocks. That, and names that are not legal, are no
-    /// entries: `told` is told of them.
+    /// As [`Txn::readdir`], without what cannot be read in some damaged blocks. That, and names
+    /// that are not legal, are no entries: `told` is told of them.
     ///
     /// # Errors
     /// The same.
@@ -180,8 +180,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Reads on behind the blocks that `stop` misses, if they follow what was listed last: whoever walks a tree goes on
-    /// to the sisters of a directory, which lie behind it.
+    /// Reads on behind the blocks that `stop` misses, if they follow what was listed last: whoever
+    /// walks a tree goes on to the sisters of a directory, which lie behind it.
     fn read_on(&mut self, stop: Stop) -> Stop {
         let Stop::Miss(first, count) = stop else { return stop };
         let end = first.0 + u64::from(count);

@@ -34,7 +34,8 @@ fn set_nlink(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
     Ok(nlink)
 }
 
-/// Removes a name as the server does: the link, and the inode with the last one; at once, or by way of the attic.
+/// Removes a name as the server does: the link, and the inode with the last one; at once, or by way
+/// of the attic.
 fn unlink(txn: &mut Txn<'_>, dir: Ino, text: &Name) -> Result<(), Stop> {
     let at_once = text.as_bytes().iter().map(|&byte| u32::from(byte)).sum::<u32>() % 2 == 1;
     if at_once && txn.free_with_name(dir, text)?.is_some() {

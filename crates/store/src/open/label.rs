@@ -3,8 +3,10 @@
 //! Invariants:
 //! - a device that the label says is something else is refused;
 //! - a damaged label alone costs nothing: all that it says the superblock says too;
-//! - a label that is nothing but zeros is none, unless both superblocks are whole and whoever repairs knows whose they are;
-//! - no message about a device that carries a whole superblock, or a label of its own, suggests to format it.
+//! - a label that is nothing but zeros is none, unless both superblocks are whole and whoever
+//!   repairs knows whose they are;
+//! - no message about a device that carries a whole superblock, or a label of its own, suggests to
+//!   format it.
 
 use types::label::{LABEL_MAGIC, Label, LabelError, LabelKind};
 use types::{MetaBlock, Uuid};
@@ -52,7 +54,8 @@ pub(crate) async fn check(device: &Device) -> Result<Condition, StoreError> {
     }
 }
 
-/// The superblock of a device whose label is nothing but zeros, where both copies are whole and of one file system.
+/// The superblock of a device whose label is nothing but zeros, where both copies are whole and of
+/// one file system.
 pub(crate) async fn unlabelled(device: &Device) -> Result<Option<Superblock>, StoreError> {
     if device.blocks() < 4 {
         return Ok(None);

@@ -1,15 +1,17 @@
 //! Which copy of the roots an opening takes.
 //!
 //! Invariants:
-//! - an image of their block behind the tail is the newest version: redo has put it into the cache, and
-//!   nothing else is asked;
-//! - without one, the words of the superblock that redo began from are what was at home when it was written,
-//!   and nothing has changed them since: a change after they went home begins with an image, and the tail does
-//!   not pass that before it, too, is at home. So the home block must hold the same words, and
-//!   its position must be that of the last change in the log, or one before the tail if there is none;
+//! - an image of their block behind the tail is the newest version: redo has put it into the cache,
+//!   and nothing else is asked;
+//! - without one, the words of the superblock that redo began from are what was at home when it was
+//!   written, and nothing has changed them since: a change after they went home begins with an
+//!   image, and the tail does not pass that before it, too, is at home. So the home block must hold
+//!   the same words, and its position must be that of the last change in the log, or one before the
+//!   tail if there is none;
 //! - newer words are never replaced by older ones.
 //!
-//! The cases, of a home block at position `lsn`, with `log` the last change behind the tail (it has no image):
+//! The cases, of a home block at position `lsn`, with `log` the last change behind the tail (it has
+//! no image):
 //!
 //! | home block            | words           | taken      | told | why                                        |
 //! |-----------------------|-----------------|------------|------|--------------------------------------------|
@@ -73,8 +75,8 @@ fn choose(home: &Home, log: Option<Lsn>, tail: Lsn, words: Option<&RootWords>) -
     }
 }
 
-/// Makes sure that the superblock to be written repeats the roots, and that the cache has them if they
-/// do not come from home; gives what is wrong with their block.
+/// Makes sure that the superblock to be written repeats the roots, and that the cache has them if
+/// they do not come from home; gives what is wrong with their block.
 pub(super) async fn read_roots(
     device: &Device,
     superblock: &mut Superblock,

@@ -41,8 +41,9 @@ const UNREADABLE: &str = "cannot be read";
 type Still<'a> = &'a dyn Fn(&mut Txn<'_>, MetaBlock) -> Result<bool, Stop>;
 
 impl Scrub<'_> {
-    /// Reads `count` blocks of type `kind` from `first` on where they lie. Gives those that are whole
-    /// and of which nothing newer is on its way; damaged ones are mended or told, if they are in use `still`.
+    /// Reads `count` blocks of type `kind` from `first` on where they lie. Gives those that are
+    /// whole and of which nothing newer is on its way; damaged ones are mended or told, if they are
+    /// in use `still`.
     pub(super) async fn read(
         &self,
         first: MetaBlock,
@@ -78,7 +79,8 @@ impl Scrub<'_> {
         Ok(out)
     }
 
-    /// The blocks of the blob that begins at `first`, if it is still `named`; tells of `subject` if it is another.
+    /// The blocks of the blob that begins at `first`, if it is still `named`; tells of `subject` if
+    /// it is another.
     pub(super) async fn blob(
         &self,
         (first, whose): (MetaBlock, Whose),
@@ -250,8 +252,8 @@ impl Scrub<'_> {
         Ok(Mended::Yes)
     }
 
-    /// Mends the blocks that a body lacks and that cannot be read; those of which nothing newer is known
-    /// become findings. Says whether the body may be tried again.
+    /// Mends the blocks that a body lacks and that cannot be read; those of which nothing newer is
+    /// known become findings. Says whether the body may be tried again.
     pub(super) async fn mend_missing<T>(
         &self,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -274,8 +276,9 @@ impl Scrub<'_> {
         Ok(again)
     }
 
-    /// Brings the log's newest version of a damaged block that is not cached into the cache. The claim on the block
-    /// tells of everybody who makes it anew meanwhile: what the log had before is old then.
+    /// Brings the log's newest version of a damaged block that is not cached into the cache. The
+    /// claim on the block tells of everybody who makes it anew meanwhile: what the log had before
+    /// is old then.
     async fn fetch_from_log(&self, block: MetaBlock) -> Result<Mended, StoreError> {
         let Some(claim) = self.mfs.inner.claim_one(block) else { return Ok(Mended::Whole) };
         let mut found = match self.mfs.salvage(&BTreeSet::from([block])).await {

@@ -28,7 +28,8 @@ struct Look {
 }
 
 impl Scrub<'_> {
-    /// Is a slot that was read all right, and does nothing more have to be asked for that? Of most it is so.
+    /// Is a slot that was read all right, and does nothing more have to be asked for that? Of most
+    /// it is so.
     pub(super) fn is_plain(&self, place: Place, slot: &Slot) -> bool {
         if slot.check().is_err() {
             return false;
@@ -219,8 +220,8 @@ fn look_at_inode(
     }
 }
 
-/// The layout blocks of a file are its own, and allocated. Gives how many segments they have, the blocks that these
-/// map, and where they end.
+/// The layout blocks of a file are its own, and allocated. Gives how many segments they have, the
+/// blocks that these map, and where they end.
 fn look_at_layout_blocks(
     txn: &Txn<'_>,
     home: MetaBlock,
@@ -251,7 +252,8 @@ fn look_at_layout_blocks(
     Ok((found, mapped, end))
 }
 
-/// The segments in the extent tree are as many as the slot says, `near` being those in layout blocks.
+/// The segments in the extent tree are as many as the slot says, `near` being those in layout
+/// blocks.
 fn look_at_segments(
     txn: &Txn<'_>,
     slot: &Slot,

@@ -1,8 +1,8 @@
 //! Reading the whole metadata device and checking it while it is in use.
 //!
 //! Invariants:
-//! - nothing waits for a scrub but for the disk and for its turn; directory content and nodes are read at a bounded
-//!   rate and past the cache, what a decision rests on besides through it;
+//! - nothing waits for a scrub but for the disk and for its turn; directory content and nodes are
+//!   read at a bounded rate and past the cache, what a decision rests on besides through it;
 //! - what is told was true at one moment: a suspicion from what was read is decided by one
 //!   transaction that reads all it rests on, and a block counts as damaged only if nothing
 //!   touched it while it was read, and if it is still in use;
@@ -10,11 +10,12 @@
 //!   with nothing but that version.
 //!
 //! Checked: the checksum, address and type of every block in use, where it lies and not only in the
-//! cache; the shape of every tree; chunks against their directories, neighbours and the bitmap; slots,
-//! attributes, targets and content of inodes; where each inode is and what leads to it; further names against
-//! their inodes; layouts against the data zones. Not checked, because no single
-//! moment decides it: link counts, blocks with two owners, blocks of nobody, counts, how fragmented directories are, names
-//! that a directory has twice, name maps against names. `redbud fsck` does that, offline ([`mod@crate::fsck`]).
+//! cache; the shape of every tree; chunks against their directories, neighbours and the bitmap;
+//! slots, attributes, targets and content of inodes; where each inode is and what leads to it;
+//! further names against their inodes; layouts against the data zones. Not checked, because no
+//! single moment decides it: link counts, blocks with two owners, blocks of nobody, counts, how
+//! fragmented directories are, names that a directory has twice, name maps against names. `redbud
+//! fsck` does that, offline ([`mod@crate::fsck`]).
 
 mod blocks;
 mod inodes;
@@ -66,7 +67,8 @@ const TRIES: usize = 8;
 pub struct ScrubOptions {
     /// Bytes that are read in a second at most; 0: as many as the device gives.
     pub rate: u64,
-    /// Blocks that the device cannot read are written anew, too. If it cannot write them either, that ends the store.
+    /// Blocks that the device cannot read are written anew, too. If it cannot write them either,
+    /// that ends the store.
     pub unreadable: bool,
 }
 
@@ -104,8 +106,8 @@ impl Mfs {
     /// Reads and checks the whole device while others use the store. How far it is stands in `told`
     /// at any moment, and in the end what was found. To be broken off, drop it.
     ///
-    /// # Errors
-    /// `Poisoned`; `ReadOnly` where something is to be mended. A device that cannot be read is a finding.
+    /// # Errors `Poisoned`; `ReadOnly` where something is to be mended. A device that cannot be
+    /// read is a finding.
     pub async fn scrub(
         &self,
         options: ScrubOptions,
@@ -173,7 +175,8 @@ impl Scrub<'_> {
         }
     }
 
-    /// Runs a body that only reads. A damaged block that it meets is mended, or becomes a finding and `None`.
+    /// Runs a body that only reads. A damaged block that it meets is mended, or becomes a finding
+    /// and `None`.
     async fn ask<T>(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -250,7 +253,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Every node and every entry of a tree, leaf by leaf: each leaf and the way to it as they are at one moment.
+    /// Every node and every entry of a tree, leaf by leaf: each leaf and the way to it as they are
+    /// at one moment.
     async fn tree<const K: usize, const V: usize>(
         &self,
         tree: Tree<K, V>,

@@ -1,14 +1,16 @@
 //! How fragmented directories are, and layout blocks that files get when they are made (002 §3.1).
 //!
 //! Invariants:
-//! - the *fragments* of a directory are counted in its slot (7.2), by the transactions that change the segments or the
-//!   place of a file. A file is counted by sixteens, so that one that fits a slot costs nothing, and others a few bytes
-//!   in one of sixteen changes;
-//! - the *degree* of a directory is its fragments, times sixteen, through its names. Where it is above a threshold, a new file
-//!   gets a layout block behind the block of its inode at once: an allocated block, no more. It is not initialised and not written;
-//! - such a block is given back with its file; when 1,024 younger ones are unused; and when metadata space is short, where it
-//!   is known. It is known since its file was made, and after an opening since the directory was indexed by reading it
-//!   (directories with a name map are not). It gets no file while metadata space is short, nor while clients replay.
+//! - the *fragments* of a directory are counted in its slot (7.2), by the transactions that change
+//!   the segments or the place of a file. A file is counted by sixteens, so that one that fits a
+//!   slot costs nothing, and others a few bytes in one of sixteen changes;
+//! - the *degree* of a directory is its fragments, times sixteen, through its names. Where it is
+//!   above a threshold, a new file gets a layout block behind the block of its inode at once: an
+//!   allocated block, no more. It is not initialised and not written;
+//! - such a block is given back with its file; when 1,024 younger ones are unused; and when
+//!   metadata space is short, where it is known. It is known since its file was made, and after an
+//!   opening since the directory was indexed by reading it (directories with a name map are not).
+//!   It gets no file while metadata space is short, nor while clients replay.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +25,8 @@ use crate::mfs::{Cost, Mfs};
 use crate::names::find::Spot;
 use crate::txn::Txn;
 
-/// Files with unused layout blocks, of those that are known; beyond them the oldest give theirs back.
+/// Files with unused layout blocks, of those that are known; beyond them the oldest give theirs
+/// back.
 const UNUSED_MAX: usize = 1024;
 /// Files that are known at most.
 const KNOWN_MAX: usize = 1 << 16;
@@ -70,7 +73,8 @@ impl LayoutLimits {
     pub const TINY: LayoutLimits = LayoutLimits { capacity: 3, ahead: LayoutAhead::Above(1) };
 }
 
-/// Files that have a layout block which they do not use, in the order in which that was noted; hints.
+/// Files that have a layout block which they do not use, in the order in which that was noted;
+/// hints.
 #[derive(Default, Debug)]
 pub(crate) struct Unused {
     order: BTreeMap<u64, Ino>,
@@ -108,7 +112,8 @@ impl Unused {
 }
 
 impl Txn<'_> {
-    /// Counts the segments of a file, which were `before` fragments of directory `dir` and are `after`.
+    /// Counts the segments of a file, which were `before` fragments of directory `dir` and are
+    /// `after`.
     pub(crate) fn count_fragments(
         &mut self,
         dir: Ino,
@@ -180,8 +185,8 @@ impl Txn<'_> {
         self.on_commit(move |side, _| side.space.unused.forget(ino));
     }
 
-    /// Frees the layout block that a file does not use, if it is so. How many blocks. A file that cannot be read keeps
-    /// its own: that is no matter of who asks.
+    /// Frees the layout block that a file does not use, if it is so. How many blocks. A file that
+    /// cannot be read keeps its own: that is no matter of who asks.
     fn take_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
         self.layout_block_is_used(ino);
         let (spot, mut slot) = match self.slot_of(ino) {

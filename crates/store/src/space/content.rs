@@ -1,12 +1,14 @@
 //! Content that lies with its inode: block 0 of a small file, in its slot or in a blob.
 //!
 //! Invariants:
-//! - block 0 of a file is content, or mapped by a segment, or a hole; what makes it one of them ends the others. On a
-//!   damaged file system that has both, content is what counts;
-//! - content is not empty, not longer than [`CONTENT_MAX`] and not than the file; what block 0 has behind it is zero;
-//! - new content comes to lie in the slot if it fits beside name and attributes and no segment is there, else in a blob.
-//!   It leaves the slot when a name or an attribute needs the room. Making it shorter never moves it, and so needs no
-//!   room; segments in the slot and content in the slot exclude each other, and neither drives the other out;
+//! - block 0 of a file is content, or mapped by a segment, or a hole; what makes it one of them
+//!   ends the others. On a damaged file system that has both, content is what counts;
+//! - content is not empty, not longer than [`CONTENT_MAX`] and not than the file; what block 0 has
+//!   behind it is zero;
+//! - new content comes to lie in the slot if it fits beside name and attributes and no segment is
+//!   there, else in a blob. It leaves the slot when a name or an attribute needs the room. Making
+//!   it shorter never moves it, and so needs no room; segments in the slot and content in the slot
+//!   exclude each other, and neither drives the other out;
 //! - there is none on a file system without the feature `inline-data`.
 
 use types::limits::CONTENT_MAX;
@@ -20,8 +22,8 @@ use crate::format::slot::Slot;
 use crate::txn::Txn;
 
 impl Txn<'_> {
-    /// How many bytes of content would lie in the slot of the file if nothing but block 0 of it were mapped; 0 if the
-    /// file system knows no such content.
+    /// How many bytes of content would lie in the slot of the file if nothing but block 0 of it
+    /// were mapped; 0 if the file system knows no such content.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
@@ -45,11 +47,11 @@ impl Txn<'_> {
         }
     }
 
-    /// Block 0 of the file is to hold these bytes, and zeros behind them; what was there goes. The size is at
-    /// least their number then.
+    /// Block 0 of the file is to hold these bytes, and zeros behind them; what was there goes. The
+    /// size is at least their number then.
     ///
-    /// # Errors
-    /// `Invalid` if there are more than [`CONTENT_MAX`], or the file system knows no such content; `NoSpace`; `Stale`.
+    /// # Errors `Invalid` if there are more than [`CONTENT_MAX`], or the file system knows no such
+    /// content; `NoSpace`; `Stale`.
     pub fn set_content(&mut self, ino: Ino, bytes: &[u8]) -> Result<(), Stop> {
         if bytes.len() > CONTENT_MAX || !self.has_content_feature() {
             return Err(Stop::Fault(Fault::Invalid));
@@ -93,7 +95,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Content beyond the size of `slot`, or longer than it may be, goes; the rest stays where it is.
+    /// Content beyond the size of `slot`, or longer than it may be, goes; the rest stays where it
+    /// is.
     pub(crate) fn cut_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
         let most = slot.attr().size.min(CONTENT_MAX as u64) as usize;
         if most == 0 {

@@ -1,7 +1,8 @@
-//! What the mapping of fragmented files costs to read from a disk, with layout blocks and without; and what they cost to make.
+//! What the mapping of fragmented files costs to read from a disk, with layout blocks and without;
+//! and what they cost to make.
 //!
-//! `cargo test --release -p redbud-store -- --ignored --nocapture mapping_of_fragmented_files` prints the tables of
-//! docs/BENCHMARKS.md; the other tests hold what they say, on fewer files.
+//! `cargo test --release -p redbud-store -- --ignored --nocapture mapping_of_fragmented_files`
+//! prints the tables of docs/BENCHMARKS.md; the other tests hold what they say, on fewer files.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
@@ -76,7 +77,8 @@ async fn create(mfs: &Mfs, n: u64) -> Ino {
     mfs.run(Cost::SMALL, |txn| txn.create(Ino::ROOT, &name(n), &new, None)).await.unwrap().0
 }
 
-/// Maps the next segments of a file, of one block each, at blocks of the zone that follow each other.
+/// Maps the next segments of a file, of one block each, at blocks of the zone that follow each
+/// other.
 async fn grow(mfs: &Mfs, client: types::ClientId, ino: Ino, from: u64, next: &mut u64, to: u64) {
     let first = *next;
     *next += to - from;
@@ -91,8 +93,8 @@ async fn grow(mfs: &Mfs, client: types::ClientId, ino: Ino, from: u64, next: &mu
     map.await.unwrap();
 }
 
-/// A closed device with `files` files of `segments` segments in one directory, which grew in turns, in no order; and
-/// the blocks of metadata that they take.
+/// A closed device with `files` files of `segments` segments in one directory, which grew in turns,
+/// in no order; and the blocks of metadata that they take.
 fn filled(way: Way, files: u64, segments: u64) -> (SimDisk, Vec<Ino>, u64) {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
@@ -140,7 +142,8 @@ fn shuffle(list: &mut [Ino], rng: &mut SimRng) {
     }
 }
 
-/// Reads inode and whole mapping of each file, by a store that was just opened on a virtual hard disk.
+/// Reads inode and whole mapping of each file, by a store that was just opened on a virtual hard
+/// disk.
 fn read(disk: &SimDisk, way: Way, inos: &[Ino], segments: u64) -> Reads {
     let disk = disk.fork();
     disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));

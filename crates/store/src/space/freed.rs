@@ -80,14 +80,16 @@ impl Txn<'_> {
         holds.contains_key(&ino) || holds.contains_key(&Ino::NONE)
     }
 
-    /// End of the log: the record of this transaction, if it changes anything, is the next one behind it.
+    /// End of the log: the record of this transaction, if it changes anything, is the next one
+    /// behind it.
     pub(crate) fn log_end(&self) -> Lsn {
         self.state.log.end()
     }
 }
 
 impl Mfs {
-    /// Freed blocks of `ino` (`Ino::NONE`: of all files) stay freed until [`Mfs::unhold_freed`] is called as often.
+    /// Freed blocks of `ino` (`Ino::NONE`: of all files) stay freed until [`Mfs::unhold_freed`] is
+    /// called as often.
     pub fn hold_freed(&self, ino: Ino) {
         *self.inner.state.borrow_mut().side.space.holds.entry(ino).or_default() += 1;
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - a quarantined client's pool does not shrink except by [`Txn::release_pool`];
-//! - a quarantine ends when its client is removed: a client that is known and in none may come back;
+//! - a quarantine ends when its client is removed: a client that is known and in none may come
+//!   back;
 //! - freed blocks of a frozen file do not become free while it is frozen.
 
 use types::{ClientId, Fault, Ino};
@@ -17,7 +18,8 @@ use crate::txn::Txn;
 pub const ALL_FILES: Ino = Ino(u64::MAX);
 
 impl Txn<'_> {
-    /// As [`Txn::quarantine`], of a client of which nobody knows which files it could write: all count as frozen.
+    /// As [`Txn::quarantine`], of a client of which nobody knows which files it could write: all
+    /// count as frozen.
     ///
     /// # Errors
     /// As [`Txn::freeze`].

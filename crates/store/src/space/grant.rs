@@ -21,8 +21,8 @@ impl Txn<'_> {
     /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from
     /// the PAG `hint` if it has any.
     ///
-    /// # Errors
-    /// `NoSpace` if nothing is free anywhere (freed blocks may become free: [`Txn::release_freed`]); `Invalid` for 0 blocks.
+    /// # Errors `NoSpace` if nothing is free anywhere (freed blocks may become free:
+    /// [`Txn::release_freed`]); `Invalid` for 0 blocks.
     pub fn grant(
         &mut self,
         client: ClientId,

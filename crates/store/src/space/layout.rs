@@ -1,4 +1,5 @@
-//! Layouts: the sorted segments of a file, the lowest near its inode ([`super::near`]), the others in the extent tree.
+//! Layouts: the sorted segments of a file, the lowest near its inode ([`super::near`]), the others
+//! in the extent tree.
 //!
 //! Invariants:
 //! - every segment near the inode lies before every segment of the tree;
@@ -28,7 +29,8 @@ pub(super) struct Layout {
 }
 
 impl Txn<'_> {
-    /// At most `max` segments that end behind file block `from`, sorted; the first may begin before it.
+    /// At most `max` segments that end behind file block `from`, sorted; the first may begin before
+    /// it.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
@@ -228,7 +230,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Moves the highest segments of a slot, which lies in the block `content`, out of it, so that `keep` are left.
+    /// Moves the highest segments of a slot, which lies in the block `content`, out of it, so that
+    /// `keep` are left.
     pub(crate) fn spill_segments(
         &mut self,
         content: MetaBlock,
@@ -246,7 +249,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Makes `list`, which is sorted, the segments of the file in `slot`, of which `tree` are in the extent tree so far.
+    /// Makes `list`, which is sorted, the segments of the file in `slot`, of which `tree` are in
+    /// the extent tree so far.
     pub(crate) fn replace_segments(
         &mut self,
         spot: &Spot,

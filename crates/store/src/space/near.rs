@@ -1,11 +1,14 @@
 //! Segments near an inode: in its slot, and in its layout blocks.
 //!
 //! Invariants:
-//! - what belongs where is in [`crate::format::layout`]; a block is made when the part before it overflows, freed with its
-//!   last segment, and joined to the part before it when both fill three quarters of that at most;
-//! - a part that overflows gives its highest segments to the next one, the last part gives them to the extent tree: so
-//!   each change touches few bytes of each part, and a lookup one slot, two blocks and a tree at most;
-//! - no block is made while metadata space is short: the tree needs a tenth of the space for a few segments.
+//! - what belongs where is in [`crate::format::layout`]; a block is made when the part before it
+//!   overflows, freed with its last segment, and joined to the part before it when both fill three
+//!   quarters of that at most;
+//! - a part that overflows gives its highest segments to the next one, the last part gives them to
+//!   the extent tree: so each change touches few bytes of each part, and a lookup one slot, two
+//!   blocks and a tree at most;
+//! - no block is made while metadata space is short: the tree needs a tenth of the space for a few
+//!   segments.
 
 use types::{Extent, Fault, Ino, MetaBlock};
 
@@ -60,7 +63,8 @@ impl Near {
     }
 }
 
-/// Joins parts that are little filled to those before them; the first holds `room`, the others `capacity`.
+/// Joins parts that are little filled to those before them; the first holds `room`, the others
+/// `capacity`.
 fn join(lists: &mut [Vec<Extent>], room: usize, capacity: usize) {
     for at in (1..lists.len()).rev() {
         let capacity = if at == 1 { room } else { capacity };
@@ -133,8 +137,9 @@ impl Txn<'_> {
         Ok(behind.count() as u32)
     }
 
-    /// Makes `wanted`, which is sorted, the segments near the inode of `slot`, where there were those of `near` so far;
-    /// the slot has room for `room`. Gives how many lie in layout blocks then, and those, the highest, that have no room.
+    /// Makes `wanted`, which is sorted, the segments near the inode of `slot`, where there were
+    /// those of `near` so far; the slot has room for `room`. Gives how many lie in layout blocks
+    /// then, and those, the highest, that have no room.
     pub(crate) fn lay(
         &mut self,
         content: MetaBlock,
@@ -200,8 +205,8 @@ impl Txn<'_> {
         Ok(used)
     }
 
-    /// A layout block for a file that has these in use: the one that it has got ahead, else a new one. `None` if it is to
-    /// have no more.
+    /// A layout block for a file that has these in use: the one that it has got ahead, else a new
+    /// one. `None` if it is to have no more.
     fn another_block(
         &mut self,
         content: MetaBlock,

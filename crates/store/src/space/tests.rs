@@ -243,7 +243,8 @@ fn random_operations_equal_a_table_of_blocks() {
 
 #[test]
 fn random_operations_on_fragmented_files_equal_a_table_of_blocks() {
-    // Few segments in a layout block, or as many as there is room for; in small slots and in large ones.
+    // Few segments in a layout block, or as many as there is room for; in small slots and in large
+    // ones.
     let few = LayoutLimits { capacity: 5, ..LayoutLimits::USUAL };
     for (start, layouts) in [(1u64, few), (2, few), (3, few), (4, LayoutLimits::USUAL)] {
         let mfs = formatted_inline_near(SlotSize::ALL[start as usize % SlotSize::ALL.len()]);

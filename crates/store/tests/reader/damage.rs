@@ -130,7 +130,8 @@ fn features_that_are_unknown_are_refused_by_name_if_they_are_needed() {
     assert!(with(200, 1 << 7, 64 + 7).is_ok());
 }
 
-/// Where the groups of the log lie on the device that do not go on at its beginning, and their lengths.
+/// Where the groups of the log lie on the device that do not go on at its beginning, and their
+/// lengths.
 fn groups(image: &Image, disk: &SimDisk) -> Vec<(u64, usize)> {
     let (superblock, end) = (&image.superblock, image.device.redone.end);
     let (mut lsn, mut out) = (superblock.tail, Vec::new());

@@ -1,5 +1,5 @@
-//! The device: blocks, each believed only with its checksum, its own address and the tag of its file system
-//! (FORMAT.md 3.1), in the state in which the log leaves them.
+//! The device: blocks, each believed only with its checksum, its own address and the tag of its
+//! file system (FORMAT.md 3.1), in the state in which the log leaves them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,7 +43,8 @@ pub type Block = [u8; BLOCK];
 #[derive(Debug)]
 pub enum Error {
     Io(std::io::Error),
-    /// Whole, but not for this reader: no metadata device, another version, unknown features, an unfinished load.
+    /// Whole, but not for this reader: no metadata device, another version, unknown features, an
+    /// unfinished load.
     Refused(String),
     /// This block is not what it should be.
     Damaged {
@@ -133,7 +134,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The block of this number, which must be of this type: from the log, or from home if the log has no image of it.
+    /// The block of this number, which must be of this type: from the log, or from home if the log
+    /// has no image of it.
     pub fn read(&self, block: u64, kind: u8) -> Result<Box<Block>, Error> {
         if block == 0 || block >= self.blocks {
             return damaged(block, "outside the device");
@@ -151,7 +153,8 @@ impl Device {
         Ok(data)
     }
 
-    /// The block as it is at home, where it must have all changes of which the log has no image (4.1).
+    /// The block as it is at home, where it must have all changes of which the log has no image
+    /// (4.1).
     fn at_home(&self, block: u64, kind: u8) -> Result<Box<Block>, Error> {
         let data = raw(&self.file, block)?;
         check(&data, block, kind, self.tag)?;

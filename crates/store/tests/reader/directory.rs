@@ -114,7 +114,8 @@ impl Image {
         }
     }
 
-    /// The slot that holds an inode: where its number says, else where the tree of moved inodes says (6).
+    /// The slot that holds an inode: where its number says, else where the tree of moved inodes
+    /// says (6).
     pub fn locate(&self, ino: u64) -> Result<Slot, Error> {
         let holds = |slot: &Slot| slot.state != LINK && slot.ino == ino;
         if let Some(slot) = self.slot(ino >> 24, ino & 0xffff)?.filter(holds) {
@@ -129,7 +130,8 @@ impl Image {
         damaged(self.roots[2], "an inode is nowhere")
     }
 
-    /// The slot of a name, found by the directory's name map if it has one (7.3), else by reading all slots.
+    /// The slot of a name, found by the directory's name map if it has one (7.3), else by reading
+    /// all slots.
     pub fn lookup(&self, dir: &Slot, name: &[u8]) -> Result<Option<Slot>, Error> {
         let mut found = None;
         if dir.map == 0 {
@@ -175,7 +177,8 @@ impl Image {
     }
 }
 
-/// The bytes of a slot of a block, by the number that it has there; `None` if blocks of this type have no such slot.
+/// The bytes of a slot of a block, by the number that it has there; `None` if blocks of this type
+/// have no such slot.
 fn slot_at(block: &Block, number: u64) -> Option<&[u8]> {
     let slots = match block[4] {
         CONTENT => 8,

@@ -74,7 +74,8 @@ impl Image {
     }
 }
 
-/// The roots, or what the superblock has of them where the last write of their block was lost (3.2).
+/// The roots, or what the superblock has of them where the last write of their block was lost
+/// (3.2).
 fn roots_of(superblock: &Superblock, device: &Device) -> Result<[u64; 64], Error> {
     let copy = Some(superblock.roots_copy).filter(|words| *words != [0; 64]);
     let Redone { images, at_home, .. } = &device.redone;

@@ -204,7 +204,8 @@ impl Image {
             inode.content = std::mem::take(&mut in_tail).to_vec();
         }
         inode.segments = in_tail.chunks_exact(24).map(segment_of).collect();
-        // The word `body` counts the segments beyond the slot: in layout blocks (8.1), then in the extent tree (8).
+        // The word `body` counts the segments beyond the slot: in layout blocks (8.1), then in the
+        // extent tree (8).
         let all = slot.body.saturating_add(inode.segments.len() as u64);
         if slot.has(LAYOUT_BLOCK) && slot.body > 0 {
             for word in slot.words.into_iter().filter(|&word| word != 0) {

@@ -1,14 +1,14 @@
 //! A reader of metadata devices, written from FORMAT.md alone: it knows nothing of the store.
 //!
 //! Invariants:
-//! - the modules of the reader use the standard library and CRC32C, nothing of Redbud; the store is in the tests only,
-//!   where it makes images and says what should be found;
+//! - the modules of the reader use the standard library and CRC32C, nothing of Redbud; the store is
+//!   in the tests only, where it makes images and says what should be found;
 //! - what the reader needs to know stands in FORMAT.md, whose sections the modules name;
 //! - reading is total: any bytes give a tree or an [`Error`].
 //!
-//! The reader is [`device`], [`superblock`], [`log`], [`tree`], [`directory`], [`inode`], [`space`] and, on top of them,
-//! [`image`]. [`made`] makes images, [`golden`] unpacks those of the repository, [`sound`] sees whether what must agree does,
-//! and [`damage`] damages them.
+//! The reader is [`device`], [`superblock`], [`log`], [`tree`], [`directory`], [`inode`], [`space`]
+//! and, on top of them, [`image`]. [`made`] makes images, [`golden`] unpacks those of the
+//! repository, [`sound`] sees whether what must agree does, and [`damage`] damages them.
 
 mod damage;
 mod device;

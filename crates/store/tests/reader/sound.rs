@@ -54,7 +54,8 @@ fn sizes(inode: &Inode) {
     assert!(inode.xattrs.is_sorted_by(|a, b| a.0 < b.0), "attributes out of order");
 }
 
-/// What the slot of a directory counts: files by the sixteens of their segments, and names if there is a map (7.2).
+/// What the slot of a directory counts: files by the sixteens of their segments, and names if there
+/// is a map (7.2).
 fn counts(image: &Image, dir: &Slot) {
     let (mut names, mut fragments) = (0, 0);
     let mut count = |slot: Slot| {
@@ -95,7 +96,8 @@ fn names(image: &Image, found: &[Found]) {
     }
 }
 
-/// The index has every directory but the root and those in the attic, with its parent's first chunk and its own stream (7.4).
+/// The index has every directory but the root and those in the attic, with its parent's first chunk
+/// and its own stream (7.4).
 fn namespace_index(image: &Image, found: &[Found]) {
     let dirs =
         found.iter().filter(|found| found.inode.kind == Kind::Directory && found.inode.ino != ROOT);

@@ -17,7 +17,8 @@ pub struct Pag {
     pub freed: u64,
 }
 
-/// Data blocks that belong to no file: zone, first block, length, and the client in whose pool they are.
+/// Data blocks that belong to no file: zone, first block, length, and the client in whose pool they
+/// are.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
     pub pag: u16,

@@ -72,7 +72,8 @@ impl Image {
     ) -> Result<(), Error> {
         for n in 0..node.count {
             let (key, value) = node.entry(n);
-            // The separator of the first child is unused: it has all keys from the node's own bound on.
+            // The separator of the first child is unused: it has all keys from the node's own bound
+            // on.
             let low = if node.level > 0 && n == 0 { bounds.low } else { key };
             let high = if n + 1 < node.count { Some(node.entry(n + 1).0) } else { bounds.high };
             if low < bounds.low || high.is_some_and(|high| high <= low) {

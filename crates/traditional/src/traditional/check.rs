@@ -155,7 +155,8 @@ impl Traditional {
         }
     }
 
-    /// Every leaf of an index has the names of its hashes and no others, and every block is in the index once.
+    /// Every leaf of an index has the names of its hashes and no others, and every block is in the
+    /// index once.
     fn check_order(
         &self,
         txn: &Txn<'_>,

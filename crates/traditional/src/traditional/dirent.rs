@@ -1,8 +1,8 @@
 //! A block of directory entries, as ext3 has them.
 //!
 //! Invariants:
-//! - the entries fill the block without gaps; space that a removed entry leaves belongs to the entry
-//!   before it, or to an entry without an inode at the block's beginning;
+//! - the entries fill the block without gaps; space that a removed entry leaves belongs to the
+//!   entry before it, or to an entry without an inode at the block's beginning;
 //! - functions are total: bytes that are no entries are told, not believed.
 //!
 //! | offset | size | field    | meaning                                    |
@@ -53,7 +53,8 @@ pub fn needed(len: usize) -> usize {
     HEAD + len.next_multiple_of(4)
 }
 
-/// The entries of a block, one after the other; the first that makes no sense is an error, and the last.
+/// The entries of a block, one after the other; the first that makes no sense is an error, and the
+/// last.
 pub struct Entries<'a> {
     block: &'a Block,
     at: usize,

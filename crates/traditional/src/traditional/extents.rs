@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! - extents are sorted, do not overlap, and neighbours that continue each other are joined;
-//! - the inode's pointers hold either all of them, or none but the block's address (the 13th) and how many
-//!   the block has (the 14th).
+//! - the inode's pointers hold either all of them, or none but the block's address (the 13th) and
+//!   how many the block has (the 14th).
 //!
-//! An extent has 24 bytes: first block of the file, length, and ⟨PAG 16, address 48⟩, 8 bytes each. Blocks
-//! past 168 extents are not made: nothing that is measured has so many.
+//! An extent has 24 bytes: first block of the file, length, and ⟨PAG 16, address 48⟩, 8 bytes each.
+//! Blocks past 168 extents are not made: nothing that is measured has so many.
 
 use store::block::{HEADER, get_u64, put_u64};
 use store::{BlockType, Stop, Txn};

@@ -6,8 +6,8 @@
 //!   exists if any block has;
 //! - the counts of a descriptor equal the bitmap and the inodes.
 //!
-//! A descriptor has 32 bytes: address of the bitmap u64, free inodes u32, directories u32, initialised
-//! blocks of the table u32, reserved.
+//! A descriptor has 32 bytes: address of the bitmap u64, free inodes u32, directories u32,
+//! initialised blocks of the table u32, reserved.
 
 use store::block::{HEADER, get_u32, get_u64, put_u32, put_u64};
 use store::{BlockType, Stop, Txn};
@@ -224,7 +224,8 @@ impl Traditional {
         }
     }
 
-    /// Orlov's rule for other directories: the first group from the parent's on that is not crowded.
+    /// Orlov's rule for other directories: the first group from the parent's on that is not
+    /// crowded.
     fn near(&self, txn: &Txn<'_>, home: u64) -> Result<Option<u64>, Stop> {
         let (groups, inodes) = (self.geometry.groups, self.geometry.group_inodes);
         let mut directories = 0;

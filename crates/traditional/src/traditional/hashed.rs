@@ -1,9 +1,11 @@
 //! Directories with an index, as ext3's `dir_index` makes them.
 //!
 //! Invariants:
-//! - a directory of one block has no index; its first split makes block 0 the root of the index, behind
-//!   "." and "..", in space that counts as ".."'s: to a linear reader the block has two entries;
-//! - entries of the index are sorted; a leaf has the names from its own hash on, up to the next one's;
+//! - a directory of one block has no index; its first split makes block 0 the root of the index,
+//!   behind "." and "..", in space that counts as ".."'s: to a linear reader the block has two
+//!   entries;
+//! - entries of the index are sorted; a leaf has the names from its own hash on, up to the next
+//!   one's;
 //! - names of equal hash are never parted;
 //! - the index has one level of nodes below its root at most.
 //!
@@ -257,7 +259,8 @@ impl Traditional {
         }
     }
 
-    /// Entries in the order of their hashes; a cookie is the hash, plus one. Leaves are read one by one, as ext3 does.
+    /// Entries in the order of their hashes; a cookie is the hash, plus one. Leaves are read one by
+    /// one, as ext3 does.
     pub(super) fn list_hashed(
         &self,
         txn: &mut Txn<'_>,

@@ -35,8 +35,9 @@ pub const EACH: u64 = 16;
 pub const POINTERS: usize = 14;
 /// The directory has an index.
 pub const FLAG_HASHED: u8 = 1;
-/// Blocks of a table that are read ahead, as ext4 does (`inode_readahead_blks`): those beside the wanted
-/// one up to the next multiple of this, in requests of their own, which the kernel does not join with it.
+/// Blocks of a table that are read ahead, as ext4 does (`inode_readahead_blks`): those beside the
+/// wanted one up to the next multiple of this, in requests of their own, which the kernel does not
+/// join with it.
 const READ_AHEAD: u64 = 32;
 
 const _: () = assert!(BYTES >= 96 + 8 * POINTERS && HEADER + BYTES * EACH as usize == BLOCK);

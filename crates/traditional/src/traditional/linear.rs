@@ -1,10 +1,11 @@
 //! Directories without an index: names are sought block by block.
 //!
 //! Invariants:
-//! - [`Index`] is a pure function of the directory's committed blocks, or of the first of them while it
-//!   is built; occupancy changes only while it is complete, and then by hooks of successful transactions;
-//! - it saves time of the processor only: blocks are read as ext4's linear search reads them, in order,
-//!   each by a request of its own, and what is found is decided by the blocks.
+//! - [`Index`] is a pure function of the directory's committed blocks, or of the first of them
+//!   while it is built; occupancy changes only while it is complete, and then by hooks of
+//!   successful transactions;
+//! - it saves time of the processor only: blocks are read as ext4's linear search reads them, in
+//!   order, each by a request of its own, and what is found is decided by the blocks.
 
 use std::collections::BTreeSet;
 use std::hash::Hasher;
@@ -19,7 +20,8 @@ use super::dirent::{self, Entries};
 use super::inode::Record;
 use crate::layout::Listing;
 
-/// Blocks of a request of a search. (The kernel has eight requests under way, but does not join them.)
+/// Blocks of a request of a search. (The kernel has eight requests under way, but does not join
+/// them.)
 const SEARCH_AHEAD: u64 = 1;
 
 /// What is known of a linear directory.
@@ -265,8 +267,8 @@ impl Traditional {
     }
 }
 
-/// Blocks of one request of the kernel's readahead at this place of a directory that is read in order:
-/// one, then four, later 128 KiB.
+/// Blocks of one request of the kernel's readahead at this place of a directory that is read in
+/// order: one, then four, later 128 KiB.
 fn read_ahead(index: u64) -> u64 {
     match index {
         0 => 1,

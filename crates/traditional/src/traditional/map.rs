@@ -79,7 +79,8 @@ impl Traditional {
         }
     }
 
-    /// Makes sure that block `index` is cached, reading it with those of the next `ahead` − 1 that lie behind it.
+    /// Makes sure that block `index` is cached, reading it with those of the next `ahead` − 1 that
+    /// lie behind it.
     pub(super) fn want_blocks(
         &self,
         txn: &Txn<'_>,

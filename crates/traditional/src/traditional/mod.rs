@@ -3,16 +3,19 @@
 //! Invariants:
 //! - an inode lies where its number says, for ever; a number is used again as soon as it is free;
 //! - an inode is allocated if its bit is set, and then it has a name or is in the list of orphans;
-//! - a directory's inode lies in a group chosen when it is made (Orlov: those of the root spread, others
-//!   near their parent), its files' inodes and its blocks in the same group while there is room;
-//! - entries are found by reading blocks in order (linear), or through an index by the hash of the name
-//!   in the directory's first block and one level below it (hashed); inside a block both are the same;
-//! - what is kept in memory for linear directories is a pure function of their blocks, built by reading
-//!   them as a linear search does.
+//! - a directory's inode lies in a group chosen when it is made (Orlov: those of the root spread,
+//!   others near their parent), its files' inodes and its blocks in the same group while there is
+//!   room;
+//! - entries are found by reading blocks in order (linear), or through an index by the hash of the
+//!   name in the directory's first block and one level below it (hashed); inside a block both are
+//!   the same;
+//! - what is kept in memory for linear directories is a pure function of their blocks, built by
+//!   reading them as a linear search does.
 //!
-//! What ext3 has and this has not: block bitmaps of its own (the store's bitmap has one block for about
-//! as many blocks as a group, all beside each other, which costs fewer accesses), directory debt in
-//! Orlov's rule, and data. An inode has 254 bytes instead of 256, so that 16 fill a block with its header.
+//! What ext3 has and this has not: block bitmaps of its own (the store's bitmap has one block for
+//! about as many blocks as a group, all beside each other, which costs fewer accesses), directory
+//! debt in Orlov's rule, and data. An inode has 254 bytes instead of 256, so that 16 fill a block
+//! with its header.
 
 mod check;
 mod dirent;
@@ -88,7 +91,8 @@ pub struct Traditional {
 
 impl Traditional {
     /// Writes an empty root directory and all groups, in one transaction on a store that has been
-    /// formatted and not used; its own directories stay as they are. `hashed`: directories have an index.
+    /// formatted and not used; its own directories stay as they are. `hashed`: directories have an
+    /// index.
     ///
     /// # Errors
     /// `NoSpace`; `Invalid` for a geometry that makes no sense.

@@ -287,7 +287,8 @@ impl Layout for Traditional {
             return Err(Fault::IsDirectory.into());
         }
         let ino = self.unname(txn, (dir, &mut record), name, &found, now)?;
-        // All that an inode has are some extents: it goes at once, as a small one does in the embedded layout.
+        // All that an inode has are some extents: it goes at once, as a small one does in the
+        // embedded layout.
         self.reclaim(txn, ino)?;
         Ok(ino)
     }

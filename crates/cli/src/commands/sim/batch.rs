@@ -146,8 +146,8 @@ pub struct Totals {
     /// Runs that were not judged to their end; campaigns of earlier releases did not count them.
     #[serde(default)]
     pub abandoned: u64,
-    /// Looks of checkers into the store that runs, and those of them that saw nothing, so that nobody was accused;
-    /// campaigns of earlier releases did not count them.
+    /// Looks of checkers into the store that runs, and those of them that saw nothing, so that
+    /// nobody was accused; campaigns of earlier releases did not count them.
     #[serde(default)]
     pub looks: u64,
     #[serde(default)]

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - its file holds what all seeds before `next_seed` came to, and is replaced as a whole: a
 //!   campaign that is broken off goes on where the file was written last;
-//! - all seeds of a campaign are run by the same build and with the same options, unless the caller wants it otherwise:
-//!   then the file tells from which seed on which were used.
+//! - all seeds of a campaign are run by the same build and with the same options, unless the caller
+//!   wants it otherwise: then the file tells from which seed on which were used.
 
 use std::fs;
 use std::path::Path;
@@ -68,11 +68,11 @@ pub struct Found {
 }
 
 impl Campaign {
-    /// The campaign in `path`, or a new one that begins with `stage`. With `changed` one goes on that another build or other
-    /// options began.
+    /// The campaign in `path`, or a new one that begins with `stage`. With `changed` one goes on
+    /// that another build or other options began.
     ///
-    /// # Errors
-    /// The file cannot be read, is none, or belongs to a campaign of another build or with other options.
+    /// # Errors The file cannot be read, is none, or belongs to a campaign of another build or with
+    /// other options.
     pub fn open(path: &Path, stage: Stage, changed: bool) -> Result<Campaign, Failure> {
         let failed =
             |text: String| Failure::failed("RB-CAMPAIGN", format!("{}: {text}", path.display()));

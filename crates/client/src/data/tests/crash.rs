@@ -83,8 +83,8 @@ fn bytes_written_in_place_are_stable_after_a_while_although_their_writer_makes_n
     }
 }
 
-/// Behind the end lies what a client wrote that is dead: zeros take its place in the block, and the size says nothing
-/// that only they make true.
+/// Behind the end lies what a client wrote that is dead: zeros take its place in the block, and the
+/// size says nothing that only they make true.
 #[test]
 fn a_file_that_grows_over_what_lies_behind_its_end_shows_none_of_that_after_a_power_cut() {
     for seed in 250..256 {

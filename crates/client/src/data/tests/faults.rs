@@ -83,7 +83,8 @@ fn what_was_written_in_place_beside_a_write_that_failed_is_made_stable() {
             rig.write(&other, 0, &[9; 64 << 10]).await.unwrap();
             other.fsync(false).await.unwrap();
             rig.acquire(&file);
-            // Two pieces of one write: a new block and one in place; the device refuses one of them.
+            // Two pieces of one write: a new block and one in place; the device refuses one of
+            // them.
             rig.server.disks[0].fail(DiskAction::Write, nth, DiskFault::Io);
             rig.write(&file, 0, &[2; 8192]).await.unwrap();
             assert_eq!(file.fsync(false).await, Err(Fault::Io));
@@ -542,8 +543,9 @@ fn lies_on(rig: &Rig, ino: u64, pags: &[u16]) {
     now.files.insert(Ino(ino), file);
 }
 
-/// A file of two blocks, the first on `data1`, and one that is on `data2` alone. `data1` answers nothing;
-/// a second write of the first file waits for one of its second block, and will go to both devices.
+/// A file of two blocks, the first on `data1`, and one that is on `data2` alone. `data1` answers
+/// nothing; a second write of the first file waits for one of its second block, and will go to both
+/// devices.
 async fn one_of_them_waits_for_itself(rig: &Rig) -> (Rc<File>, Rc<File>) {
     lies_on(rig, 1, &[1, 2]);
     lies_on(rig, 2, &[2]);

@@ -219,7 +219,8 @@ fn a_write_that_waited_for_the_old_block_sees_what_came_meanwhile() {
             rig.env.sleep(Duration::from_millis(1)).await;
             rig.write(&file, 0, &[4; 4096]).await.unwrap();
             rig.server.disks[0].stall(false);
-            // If the one that waited reads the block, the other is written at the same time, and may be there first.
+            // If the one that waited reads the block, the other is written at the same time, and
+            // may be there first.
             while !done.get() && file.state.borrow().reading.is_empty() {
                 rig.env.sleep(Duration::from_micros(5)).await;
             }
@@ -326,7 +327,8 @@ fn on_a_full_zone_small_files_are_overwritten_shortened_and_punched() {
     }
 }
 
-/// What fits beside the inode is there before the write is answered; what does not is refused, and who syncs is told of nothing.
+/// What fits beside the inode is there before the write is answered; what does not is refused, and
+/// who syncs is told of nothing.
 #[test]
 fn on_a_full_zone_a_small_file_is_new_and_grows_as_far_as_it_fits_and_stays_as_it_was_beyond() {
     for seed in 0..4 {
@@ -430,7 +432,8 @@ fn the_last_block_of_a_zone_takes_content_that_grows_before_it_is_committed() {
     }
 }
 
-/// A commit leaves out content that a mapping in it replaces. If that is refused, and its data lost since, the server has neither.
+/// A commit leaves out content that a mapping in it replaces. If that is refused, and its data lost
+/// since, the server has neither.
 #[test]
 fn content_that_was_never_sent_is_sent_when_what_replaced_it_is_lost() {
     run(4, setup(), |rig| async move {
@@ -454,7 +457,8 @@ fn content_that_was_never_sent_is_sent_when_what_replaced_it_is_lost() {
     });
 }
 
-/// How a file that has 100 bytes of content is changed while its slot loses room, and what it holds then.
+/// How a file that has 100 bytes of content is changed while its slot loses room, and what it holds
+/// then.
 async fn changed_without_room(rig: &Rig, file: &Rc<File>, how: u64) -> Vec<u8> {
     rig.write(file, 50, &[8; 1000]).await.unwrap();
     let mut want = [vec![7; 50], vec![8; 1000]].concat();
@@ -522,8 +526,8 @@ fn many_files_whose_room_is_taken_are_synced_together() {
     });
 }
 
-/// What the device does not take of it is lost, and told; it is not lost from the sight of who wrote it before the server
-/// says what holds.
+/// What the device does not take of it is lost, and told; it is not lost from the sight of who
+/// wrote it before the server says what holds.
 #[test]
 fn content_without_room_whose_block_the_device_does_not_take_is_sent_again() {
     run(4, setup(), |rig| async move {

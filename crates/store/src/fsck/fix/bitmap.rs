@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! - the log's newest version of it is taken, if there is one: nothing else is as exact;
-//! - else every block counts as allocated until the end, but those that *hold nothing*: nobody has them as far as the
-//!   check could see, the log has no change of them, and what lies there is not of this file system, or content without
-//!   any inode or name, or a node of a tree without entries, as both are when they are given back. So what nothing leads
-//!   to is sought in all others and never overwritten, and there is room for what repair makes;
+//! - else every block counts as allocated until the end, but those that *hold nothing*: nobody has
+//!   them as far as the check could see, the log has no change of them, and what lies there is not
+//!   of this file system, or content without any inode or name, or a node of a tree without
+//!   entries, as both are when they are given back. So what nothing leads to is sought in all
+//!   others and never overwritten, and there is room for what repair makes;
 //! - who is found only later to have such a block has lost nothing: it was allocated, and empty.
 
 use types::limits::BLOCK;
@@ -99,7 +100,8 @@ impl Fixer {
     }
 }
 
-/// Can a block be given away that nothing leads to? What is at home is believed as far as it is whole.
+/// Can a block be given away that nothing leads to? What is at home is believed as far as it is
+/// whole.
 fn holds_nothing(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
     if let Some(uuid) = at_home {
         let tag = tag_of(uuid);

@@ -141,12 +141,13 @@ impl Fixer {
         Ok(out)
     }
 
-    /// Finds places for blocks that nothing leads to, and after the first of these for which there is any, others are looked
-    /// for anew, as less is missing then:
-    /// 1. blocks that a chunk lacks, which go there, and blocks whose inodes contradict each other: each gets a chunk of its
-    ///    own, with a new number, and there may be directories in it;
+    /// Finds places for blocks that nothing leads to, and after the first of these for which there
+    /// is any, others are looked for anew, as less is missing then:
+    /// 1. blocks that a chunk lacks, which go there, and blocks whose inodes contradict each other:
+    ///    each gets a chunk of its own, with a new number, and there may be directories in it;
     /// 2. chunks that the table lacks;
-    /// 3. blocks in whose place there is another one, and those of further names alone: they, too, get chunks of their own.
+    /// 3. blocks in whose place there is another one, and those of further names alone: they, too,
+    ///    get chunks of their own.
     async fn find_others(&mut self) -> Done {
         let (mut named, mut nowhere) = (Evidence::new(), Vec::new());
         for (block, said) in &self.check.stranded {
@@ -208,8 +209,9 @@ impl Fixer {
         Ok(numbered.map(|(number, block)| (DirNo(number), Blocks::from([(0, block)]))).collect())
     }
 
-    /// Puts chunks together that the table lacks and nothing leads to. Where just one directory lacks
-    /// as many blocks as all of them have, they are its, in the order of their numbers; else whose they are is not known.
+    /// Puts chunks together that the table lacks and nothing leads to. Where just one directory
+    /// lacks as many blocks as all of them have, they are its, in the order of their numbers; else
+    /// whose they are is not known.
     async fn make_chunks(&mut self, chunks: Vec<(DirNo, Blocks)>) -> Result<(), StoreError> {
         let all: usize = chunks.iter().map(|(_, blocks)| blocks.len()).sum();
         let mut short = match self.check.short[..] {
@@ -389,7 +391,8 @@ fn cut_missing(txn: &mut Txn<'_>, dir: Ino, number: DirNo) -> Result<String, Sto
     cut_chain(txn, dir, last)
 }
 
-/// Puts a chunk that no directory has reached where it belongs, if its directory is not in a `lost` one.
+/// Puts a chunk that no directory has reached where it belongs, if its directory is not in a `lost`
+/// one.
 fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Result<Change, Stop> {
     if !txn.ensure_chunk(number)? {
         return Err(Stop::Fault(Fault::Stale));
@@ -468,7 +471,8 @@ fn append(
     Ok(format!("chunk {number} is part of directory {dir} again").into())
 }
 
-/// A directory in lost+found for content whose directory is gone: with the same number, if that is known.
+/// A directory in lost+found for content whose directory is gone: with the same number, if that is
+/// known.
 fn home_for(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
     let found = txn.lost_and_found()?;
     let name = match owner {

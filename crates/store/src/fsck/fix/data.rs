@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! - the counts in the table of data zones are not believed, and set at the very end;
-//! - a segment that makes its file map more blocks than the slot counts, and has blocks that are others' or none, is cut to what
-//!   the slot counts, before it takes anything from anybody;
-//! - whatever changes the segments of a file counts them anew ([`rewrite`]), and tells which blocks of it are mapped no more: those
-//!   whose segments it takes, and those that the slot counts and nothing has.
+//! - a segment that makes its file map more blocks than the slot counts, and has blocks that are
+//!   others' or none, is cut to what the slot counts, before it takes anything from anybody;
+//! - whatever changes the segments of a file counts them anew ([`rewrite`]), and tells which blocks
+//!   of it are mapped no more: those whose segments it takes, and those that the slot counts and
+//!   nothing has.
 
 use types::{Extent, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
 
@@ -212,8 +213,9 @@ fn cut(
     Ok(Vec::new())
 }
 
-/// Changes the segments of a file, and counts them anew. Those that overlap one before them go, and that of block 0
-/// if the file has content. Gives what of the file is not mapped any more, and what it counted and has not.
+/// Changes the segments of a file, and counts them anew. Those that overlap one before them go, and
+/// that of block 0 if the file has content. Gives what of the file is not mapped any more, and what
+/// it counted and has not.
 fn rewrite(
     txn: &mut Txn<'_>,
     ino: Ino,

@@ -1,7 +1,8 @@
 //! Making the name map of a directory anew, which was removed because it was wrong.
 //!
-//! Invariant: the map grows beside the directory, whose slot is told of it by the last transaction. What was made
-//! until a repair was broken off belongs to no directory then, and the next one removes it.
+//! Invariant: the map grows beside the directory, whose slot is told of it by the last transaction.
+//! What was made until a repair was broken off belongs to no directory then, and the next one
+//! removes it.
 
 use types::{DirNo, Ino, MetaBlock};
 

@@ -73,8 +73,8 @@ type Evidence = BTreeMap<DirNo, Blocks>;
 /// Blocks as the log has them.
 type Versions = BTreeMap<MetaBlock, Box<Block>>;
 
-/// What the log has of damaged blocks. It is asked before the repair's own writes go over what it still holds, so
-/// what was found is kept from round to round, until it was put back.
+/// What the log has of damaged blocks. It is asked before the repair's own writes go over what it
+/// still holds, so what was found is kept from round to round, until it was put back.
 #[derive(Default)]
 pub(super) struct Salvaged {
     searched: BTreeSet<MetaBlock>,
@@ -121,8 +121,8 @@ impl Salvaged {
 /// What the rounds of a repair hand on.
 pub(super) struct Kept {
     pub(super) salvaged: Salvaged,
-    /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there look like used ones of
-    /// nobody.
+    /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there
+    /// look like used ones of nobody.
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
@@ -189,7 +189,8 @@ impl Fixer {
         }
     }
 
-    /// What the rounds after this one need; `forgotten`: what was damaged in trees and layouts is no more there.
+    /// What the rounds after this one need; `forgotten`: what was damaged in trees and layouts is
+    /// no more there.
     pub(super) fn into_kept(mut self, forgotten: bool) -> Kept {
         if forgotten {
             self.kept.gaps.append(self.check.gaps);

@@ -63,7 +63,8 @@ impl Fixer {
         Ok(done.await?.then(|| line.into()))
     }
 
-    /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that it could write.
+    /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that
+    /// it could write.
     async fn add_client(&mut self, client: ClientId) -> Done {
         let key = client.0.to_be_bytes();
         if client.0 == 0 || client.0 >= CLIENT_END {

@@ -39,8 +39,8 @@ impl Txn<'_> {
         Ok(self.chunk(at.place.chunk)?.descriptor.owner)
     }
 
-    /// That the name in a slot goes, which leads to an inode that is gone, or that has another name. What lies in the attic, has
-    /// none that users know.
+    /// That the name in a slot goes, which leads to an inode that is gone, or that has another
+    /// name. What lies in the attic, has none that users know.
     fn losing_name(&mut self, at: SlotAt, slot: &Slot, gone: bool) -> Result<Option<Loss>, Stop> {
         let dir = self.directory_at(at)?;
         let (name, ino) = (slot.name().to_vec(), slot.ino());
@@ -254,7 +254,8 @@ impl Fixer {
         .await
     }
 
-    /// Removes the attributes but those that lie whole in the blocks of their blob before the first that is damaged.
+    /// Removes the attributes but those that lie whole in the blocks of their blob before the first
+    /// that is damaged.
     async fn drop_xattrs(&mut self, at: SlotAt) -> Done {
         let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
         let bytes = match slot.xattr_blob() {

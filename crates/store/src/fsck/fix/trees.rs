@@ -5,14 +5,16 @@
 //!   puts it in the place of the old. Until then the old one is as it was;
 //! - blocks of the old tree, and of a new one whose making was broken off, are nobody's
 //!   then: the last stage frees them;
-//! - what is left: the entries of all nodes that can be reached and read; and of leaves that
-//!   are allocated, nobody's, and of the widths that this tree alone has. What was reached wins, then what was changed last;
-//! - where a part of the bitmap was lost such leaves may have been free. A leaf that was given back has keys where leaves are that
-//!   were changed when that happened, or later, and of those of a tree no two have keys between each other's: so one
-//!   that overlaps with one that was reached, or was changed later, was free, and nothing of it is taken;
-//! - which clients were evicted, and what they could write, is never forgotten: where the list of quarantines is
-//!   lost every client is in the new one, where that of frozen files is, all files are frozen for every client
-//!   in quarantine; both before the old tree is replaced;
+//! - what is left: the entries of all nodes that can be reached and read; and of leaves that are
+//!   allocated, nobody's, and of the widths that this tree alone has. What was reached wins, then
+//!   what was changed last;
+//! - where a part of the bitmap was lost such leaves may have been free. A leaf that was given back
+//!   has keys where leaves are that were changed when that happened, or later, and of those of a
+//!   tree no two have keys between each other's: so one that overlaps with one that was reached, or
+//!   was changed later, was free, and nothing of it is taken;
+//! - which clients were evicted, and what they could write, is never forgotten: where the list of
+//!   quarantines is lost every client is in the new one, where that of frozen files is, all files
+//!   are frozen for every client in quarantine; both before the old tree is replaced;
 //! - entries go from leaf to leaf, so that a tree of any size needs little memory.
 
 use std::collections::BTreeMap;
@@ -106,7 +108,8 @@ impl Fixer {
         self.build_with(tree, unique, what, &[]).await
     }
 
-    /// As [`Fixer::build`]; the new tree has also these entries before it takes the place of the old one.
+    /// As [`Fixer::build`]; the new tree has also these entries before it takes the place of the
+    /// old one.
     pub(super) async fn build_with<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
@@ -133,8 +136,9 @@ impl Fixer {
         Ok(Some(line.into()))
     }
 
-    /// Begins a new tree; says whether there are no nodes of one that was not brought to an end. Its leaves are younger than
-    /// those that they were made from, and need not have all that is in these.
+    /// Begins a new tree; says whether there are no nodes of one that was not brought to an end.
+    /// Its leaves are younger than those that they were made from, and need not have all that is in
+    /// these.
     async fn begin_scratch(&mut self) -> Result<bool, StoreError> {
         let begin = self.mfs.run(Cost::DELETE, |txn| {
             let mut word = txn.root(UNFINISHED)?;
@@ -148,8 +152,8 @@ impl Fixer {
         Ok(begin.await?.0)
     }
 
-    /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and the spans of all leaves that
-    /// were reached.
+    /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and
+    /// the spans of all leaves that were reached.
     async fn reached<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
@@ -178,7 +182,8 @@ impl Fixer {
         Ok((count, spans))
     }
 
-    /// Puts entries into the new tree; how many are new there. With `over` they take the place of others.
+    /// Puts entries into the new tree; how many are new there. With `over` they take the place of
+    /// others.
     async fn enter<const K: usize, const V: usize>(
         &self,
         entries: &[([u8; K], [u8; V])],
@@ -201,8 +206,8 @@ impl Fixer {
         Ok(count)
     }
 
-    /// Adds the entries of leaves of such a tree that nothing leads to, those that were changed last first; how many. With
-    /// spans only those that overlap with none.
+    /// Adds the entries of leaves of such a tree that nothing leads to, those that were changed
+    /// last first; how many. With spans only those that overlap with none.
     async fn strays<const K: usize, const V: usize>(
         &mut self,
         mut spans: Option<Spans<K>>,
@@ -219,7 +224,8 @@ impl Fixer {
             let Some(lsn) = read.await.ok().and_then(|(lsn, _)| lsn) else { continue };
             match self.kept.returned.get(&block) {
                 Some(before) => leaves.push((*before, block)),
-                // What this repair wrote is of a tree that it did not bring to an end, from the same leaves.
+                // What this repair wrote is of a tree that it did not bring to an end, from the
+                // same leaves.
                 None if lsn > self.kept.began => {}
                 None => leaves.push((lsn, block)),
             }
@@ -256,7 +262,8 @@ impl Fixer {
     }
 }
 
-/// Keys that leaves have, from a first one up to below a last one: spans that do not overlap. `None`: there is no last.
+/// Keys that leaves have, from a first one up to below a last one: spans that do not overlap.
+/// `None`: there is no last.
 struct Spans<const K: usize>(BTreeMap<[u8; K], Option<[u8; K]>>);
 
 impl<const K: usize> Default for Spans<K> {

@@ -1,9 +1,11 @@
 //! The table of data zones, from the labels of their devices.
 //!
 //! Invariants:
-//! - a table that is built anew has every zone that was named and every zone in which something lies, or it is not built: with a
-//!   part of it a server would start, and meet segments in zones that it does not know;
-//! - a line that says what the label does not is set to what that says before anything is cut or freed by it;
+//! - a table that is built anew has every zone that was named and every zone in which something
+//!   lies, or it is not built: with a part of it a server would start, and meet segments in zones
+//!   that it does not know;
+//! - a line that says what the label does not is set to what that says before anything is cut or
+//!   freed by it;
 //! - a line has what the label says and no counts: they are counted when everything else is sound.
 
 use types::{Fault, PagId};

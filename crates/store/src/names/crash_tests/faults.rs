@@ -1,13 +1,14 @@
 //! A device that fails, and one that is full, at every call.
 //!
-//! - Whichever write, flush or read fails (once, or that one and all after it), an error names what failed; a store opened
-//!   on a device that works again holds exactly what it would after some operation, not before the newest durable one,
-//!   and is clean.
-//! - Wherever no metadata block is found, the operation fails as a whole, or does without; a full device lets everything be
-//!   removed.
+//! - Whichever write, flush or read fails (once, or that one and all after it), an error names what
+//!   failed; a store opened on a device that works again holds exactly what it would after some
+//!   operation, not before the newest durable one, and is clean.
+//! - Wherever no metadata block is found, the operation fails as a whole, or does without; a full
+//!   device lets everything be removed.
 //!
-//! Every call fails with the first workload, every read and every sixth other call with those that have slots of the other
-//! sizes; `REDBUD_FAULT_SEEDS` tries every call of so many workloads. Not covered: two faults of different kinds in one run.
+//! Every call fails with the first workload, every read and every sixth other call with those that
+//! have slots of the other sizes; `REDBUD_FAULT_SEEDS` tries every call of so many workloads. Not
+//! covered: two faults of different kinds in one run.
 
 use env::sim::{DiskAction, DiskFault};
 
@@ -78,8 +79,9 @@ impl Course {
         Course { seed, disk: image, client, draws, dumps }
     }
 
-    /// Runs the operations while the device fails as planned. What is sure to be durable, and the error of the call
-    /// that failed. After a failed read everything goes on, as if nothing had been.
+    /// Runs the operations while the device fails as planned. What is sure to be durable, and the
+    /// error of the call that failed. After a failed read everything goes on, as if nothing had
+    /// been.
     fn run(&self, disk: &SimDisk, plan: impl Fn(&SimDisk)) -> (usize, Option<StoreError>) {
         let world = SimWorld::new(self.seed);
         world.attach("meta", disk);
@@ -118,7 +120,8 @@ impl Course {
         })
     }
 
-    /// A store on this device holds what an operation left that is not older than the `durable`-th, and is clean.
+    /// A store on this device holds what an operation left that is not older than the `durable`-th,
+    /// and is clean.
     fn holds(&self, disk: &SimDisk, durable: usize, what: &str) {
         let world = SimWorld::new(self.seed);
         world.attach("meta", disk);
@@ -178,7 +181,8 @@ fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
                 points += 1;
                 match error {
                     Some(error) => names_what_failed(&error, action, &what),
-                    // There was another copy of what could not be read, or it was asked for once more, by itself.
+                    // There was another copy of what could not be read, or it was asked for once
+                    // more, by itself.
                     None if action == DiskAction::Read => healed += 1,
                     None => panic!("{what}, and nobody is told"),
                 }
@@ -225,7 +229,8 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
                     swept.look(&mfs).await;
                 }
                 let draw = work.draw();
-                // Those that do without hide the searches behind them: every other run begins behind.
+                // Those that do without hide the searches behind them: every other run begins
+                // behind.
                 for nth in 1 + work.rng.below(3).. {
                     fail_searches(&mfs, nth);
                     let done = attempt(&mfs, COST, client, &draw, count).await;

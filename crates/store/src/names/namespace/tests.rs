@@ -1,5 +1,5 @@
-//! The index has the directories that there are, leads to them without their parents' content, and is searched from
-//! where the last search ended.
+//! The index has the directories that there are, leads to them without their parents' content, and
+//! is searched from where the last search ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -187,8 +187,8 @@ fn what_is_ahead_comes_back_and_everything_is_still_found() {
     assert!(problems.iter().all(|it| it.kind == ProblemKind::WrongLinkCount), "{problems:?}");
 }
 
-/// A store on a device on which only so many blocks are free beside what is kept, and directories have blocks ahead that the
-/// cache knows nothing of.
+/// A store on a device on which only so many blocks are free beside what is kept, and directories
+/// have blocks ahead that the cache knows nothing of.
 async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
     let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
     let options = FormatOptions {

@@ -90,8 +90,8 @@ async fn table_block(mfs: &Mfs) -> MetaBlock {
     made.await.unwrap().0
 }
 
-/// A device that was not closed, whose root and leaf were changed twice: behind the tail the log has the
-/// second change of them and no image. With it their older versions, and the leaf.
+/// A device that was not closed, whose root and leaf were changed twice: behind the tail the log
+/// has the second change of them and no image. With it their older versions, and the leaf.
 struct Lost {
     disk: SimDisk,
     stale: [Vec<u8>; 2],
@@ -155,7 +155,8 @@ async fn format(env: &Env) {
     Mfs::format(env, &disk, &options).await.unwrap();
 }
 
-/// Opens `disk` in every way: the roots are whole, told if `what` says so, and healed by an opening that writes.
+/// Opens `disk` in every way: the roots are whole, told if `what` says so, and healed by an opening
+/// that writes.
 fn roots_are_whole(
     disk: &SimDisk,
     leaf: MetaBlock,
