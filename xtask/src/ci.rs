@@ -1,12 +1,12 @@
-//! The gate, step by step. Every step runs even if an earlier one failed (a
-//! build that fails makes the later ones fail at once), so one run tells all.
+//! The gate and its quick part, step by step. Every step runs even if an earlier one failed (a
+//! build that fails makes the later ones fail at once), so one run reports everything.
 
 use std::cell::Cell;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::step::{self, Outcome};
-use crate::{documents, prerequisites};
+use crate::{prerequisites, tidy};
 
 /// No step takes this long on two quiet cores; a hang ends here.
 pub const LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -14,9 +14,14 @@ pub const LIMIT: Duration = Duration::from_secs(25 * 60);
 /// A step: its name, the arguments of cargo, its environment.
 type Step = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
-const STEPS: [Step; 6] = [
-    ("formatting", &["fmt", "--all", "--check"], &[]),
-    ("lints", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[]),
+const FORMATTING: Step = ("formatting", &["fmt", "--all", "--check"], &[]);
+const LINTS: Step =
+    ("lints", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[]);
+
+/// The steps of the gate behind `tidy`.
+const GATE: [Step; 6] = [
+    FORMATTING,
+    LINTS,
     ("build", &["build", "--workspace", "--all-targets", "--locked"], &[]),
     ("tests", &["test", "--workspace", "--locked", "--no-fail-fast"], &[("RUST_BACKTRACE", "1")]),
     (
@@ -33,6 +38,21 @@ const STEPS: [Step; 6] = [
     ),
 ];
 
+/// The steps of `quick` behind `tidy`.
+const QUICK: [Step; 4] = [
+    FORMATTING,
+    LINTS,
+    ("unit tests", &["test", "--workspace", "--lib", "--locked", "--no-fail-fast"], &[]),
+    (
+        "seeds",
+        &[
+            "run", "--quiet", "--locked", "--", "sim", "--seed", "1", "--count", "200", "--jobs",
+            "2",
+        ],
+        &[],
+    ),
+];
+
 /// Runs the gate.
 pub fn run() -> ExitCode {
     let begin = Instant::now();
@@ -40,46 +60,73 @@ pub fn run() -> ExitCode {
         println!("ci: FAILED: prerequisites: {text}");
         return ExitCode::FAILURE;
     }
+    steps("ci", &GATE, begin)
+}
+
+/// Runs what takes a few minutes, and needs neither root nor mounts.
+pub fn quick() -> ExitCode {
+    let begin = Instant::now();
+    if let Err(text) = prerequisites::components() {
+        println!("quick: FAILED: prerequisites: {text}");
+        return ExitCode::FAILURE;
+    }
+    steps("quick", &QUICK, begin)
+}
+
+/// Runs `tidy` and `steps`; reports failures, the time of each step and the sum under `name`.
+fn steps(name: &str, steps: &[Step], begin: Instant) -> ExitCode {
     let tree = tree_state();
-    let quoted = documents::check(&crate::root());
-    let mut failed: Vec<(&str, Outcome)> = Vec::new();
-    for (name, arguments, environment) in STEPS {
-        println!("== {name}: cargo {}", arguments.join(" "));
-        let panicked = Cell::new(false);
-        let watch = |line: &str| {
-            // What a panic says is in the line after the place where it did.
-            let says = panicked.replace(is_panic(line)).then(|| line.to_owned());
-            finding(line).or(says)
-        };
-        let outcome = step::cargo(arguments, environment, LIMIT, watch);
-        let word = if outcome.passed { "passed" } else { "FAILED" };
-        println!("== {name}: {word} in {:.0} s", outcome.time.as_secs_f64());
-        if !outcome.passed {
-            failed.push((name, outcome));
-        }
+    let mut done: Vec<(&str, Outcome)> = vec![("tidy", tidy())];
+    for &(step, arguments, environment) in steps {
+        println!("== {step}: cargo {}", arguments.join(" "));
+        done.push((step, run_step(arguments, environment)));
+        report(step, &done[done.len() - 1].1);
     }
     let touched = tree_state() != tree;
-    let seconds = begin.elapsed().as_secs();
-    for (name, outcome) in &failed {
+    for (step, outcome) in &done {
         for line in &outcome.failures {
-            println!("ci: {name}: {line}");
+            println!("{name}: {step}: {line}");
         }
     }
-    // Worth a word, not a failure: the code is right, its quotation is late.
-    if let Err(text) = &quoted {
-        println!("ci: note: {text}");
-    }
     if touched {
-        println!("ci: the gate changed the tree: see git status");
+        println!("{name}: the checks changed the tree: see git status");
     }
-    if failed.is_empty() && !touched {
-        println!("ci: passed: {} steps in {seconds} s", STEPS.len());
+    for (step, outcome) in &done {
+        println!("{name}: {:6.0} s  {step}", outcome.time.as_secs_f64());
+    }
+    let seconds = begin.elapsed().as_secs();
+    let mut failed: Vec<&str> =
+        done.iter().filter(|(_, outcome)| !outcome.passed).map(|(step, _)| *step).collect();
+    failed.extend(touched.then_some("tree changed"));
+    if failed.is_empty() {
+        println!("{name}: passed: {} steps in {seconds} s", done.len());
         return ExitCode::SUCCESS;
     }
-    let mut names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
-    names.extend(touched.then_some("tree changed"));
-    println!("ci: FAILED: {} in {seconds} s", names.join(", "));
+    println!("{name}: FAILED: {} in {seconds} s", failed.join(", "));
     ExitCode::FAILURE
+}
+
+fn run_step(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
+    let panicked = Cell::new(false);
+    step::cargo(arguments, environment, LIMIT, |line| {
+        // What a panic says is in the line after the place where it did.
+        let says = panicked.replace(is_panic(line)).then(|| line.to_owned());
+        finding(line).or(says)
+    })
+}
+
+fn tidy() -> Outcome {
+    println!("== tidy: cargo xtask tidy");
+    let begin = Instant::now();
+    let failures = tidy::findings(&crate::root(), false).unwrap_or_else(|text| vec![text]);
+    let outcome = Outcome { passed: failures.is_empty(), failures, time: begin.elapsed() };
+    report("tidy", &outcome);
+    outcome
+}
+
+fn report(step: &str, outcome: &Outcome) {
+    let word = if outcome.passed { "passed" } else { "FAILED" };
+    println!("== {step}: {word} in {:.0} s", outcome.time.as_secs_f64());
 }
 
 /// Lines worth repeating at the end: failing tests and where they panicked, test programs that a

@@ -2,7 +2,7 @@
 //! stands the module documentation of the file at PATH, and nothing else.
 //!
 //! Invariant: the byte tables of the formats are written once, beside the code that
-//! reads them; the gate says so if a document is behind.
+//! reads them; the gate fails if a document is behind.
 
 use std::fs;
 use std::path::Path;

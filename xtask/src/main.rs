@@ -1,4 +1,5 @@
-//! The commands of the workshop: `cargo xtask ci`, the whole gate.
+//! What developers run: `cargo xtask ci`, the whole gate; `cargo xtask quick`, its part that needs
+//! neither root nor much time; `cargo xtask tidy`, what keeps the tree readable.
 //!
 //! Invariants:
 //! - the gate never writes to the tree: everything it makes is under `target`
@@ -12,6 +13,7 @@ mod ci;
 mod documents;
 mod prerequisites;
 mod step;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +21,10 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  ci             the whole gate: prerequisites, formatting, lints, build, tests, documentation
+  ci             the whole gate: tidy, formatting, lints, build, tests, documentation; needs root
+  quick          tidy, formatting, lints, unit tests and 200 seeds of the simulator
+  tidy           width of lines, sizes, import circles, words and sentences (xtask/ratchet.txt)
+  tidy --lower   the same; brings entries of the ratchet down to what is counted
   golden         makes the golden images of the format that are missing (docs/FORMAT-CHANGES.md)
   documents      brings FORMAT.md and PROTOCOLS.md up to date with the code that they quote
   prerequisites  only looks for what the gate needs, and installs what it can
@@ -30,6 +35,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["ci"] => ci::run(),
+        ["quick"] => ci::quick(),
+        ["tidy"] => tidy::run(&root(), false),
+        ["tidy", "--lower"] => tidy::run(&root(), true),
         ["golden"] => golden(),
         ["documents"] => done(documents::write(&root())),
         ["prerequisites"] => done(prerequisites::ensure()),

@@ -31,7 +31,8 @@ pub fn ensure() -> Result<(), String> {
     devices()
 }
 
-fn components() -> Result<(), String> {
+/// Makes sure that formatting and lints are there.
+pub fn components() -> Result<(), String> {
     for (tool, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if succeeds("cargo", &[tool, "--version"]) {
             continue;

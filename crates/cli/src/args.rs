@@ -521,7 +521,7 @@ pub struct SimArgs {
     /// Kinds of faults, separated by commas, or "none"; else all
     #[arg(long, value_delimiter = ',')]
     pub faults: Option<Vec<String>>,
-    /// What operations do: mixed, names, content
+    /// What operations do: mixed, names, content, fields
     #[arg(long, default_value = "mixed")]
     pub workload: String,
     /// Spread the operations over about so much virtual time, 12 at most; else they come as fast as
