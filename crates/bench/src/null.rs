@@ -390,7 +390,8 @@ impl Filesystem for NullFs {
         let size = self.state.borrow_mut().opened(handle)?.attr.size;
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let end = left.min(len as usize).min(self.data.len());
-        Ok(ReadData { parts: vec![ReadPart { buffer: Rc::clone(&self.data), start: 0, end }] })
+        let parts = vec![ReadPart { buffer: Rc::clone(&self.data), start: 0, end }];
+        Ok(ReadData { parts, ..ReadData::default() })
     }
 
     async fn write(

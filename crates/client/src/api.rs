@@ -6,6 +6,7 @@ use env::IoBuf;
 use types::{Attr, Duration, FileKind, Ino, Name, Timestamp};
 
 pub use crate::boundary::LocalFuture;
+use crate::pages::Reading;
 pub use types::LockOwner;
 
 /// What the kernel is told when rights are recalled. Each ends when the kernel
@@ -26,6 +27,13 @@ pub trait Kernel {
     /// it may wait for a page that the WRITE has locked, and must not be held up by what waits for
     /// recalls.
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
+    /// What the kernel's pages hold of bytes `[offset, offset + len)` of one page: as many as it has,
+    /// and not beyond the size that it has. This waits for no page (FUSE_NOTIFY_RETRIEVE). `None`:
+    /// it does not tell.
+    fn retrieve(&self, ino: Ino, offset: u64, len: u32) -> LocalFuture<'static, Option<Vec<u8>>> {
+        let _ = (ino, offset, len);
+        Box::pin(std::future::ready(None))
+    }
     /// The file has these bytes there: if they end behind the size that the kernel has, that is its
     /// size from now on.
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()>;
@@ -304,6 +312,21 @@ impl ReadPart {
 pub struct ReadData {
     /// The pieces.
     pub parts: Vec<ReadPart>,
+    /// The kernel has pages locked until it has the answer: to be dropped when it is sent.
+    pub filling: Option<Filling>,
+}
+
+/// Pages of the kernel that an answer fills.
+#[derive(Clone)]
+pub struct Filling {
+    _pages: Rc<Reading>,
+}
+
+impl Filling {
+    /// Until every clone is dropped.
+    pub(crate) fn new(pages: Reading) -> Filling {
+        Filling { _pages: Rc::new(pages) }
+    }
 }
 
 impl ReadData {

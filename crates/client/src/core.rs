@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
 use env::Env;
-use env::sync::Notify;
+use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
     DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
@@ -89,6 +89,8 @@ pub(crate) struct Core {
     pub recalls: Cell<u64>,
     /// Number of the request whose reply is being absorbed.
     absorbing: Cell<u64>,
+    /// Held while the kernel drops pages that lack a WRITE.
+    pub dropping: Rc<AsyncMutex>,
     /// Space as told last.
     pub statfs: Cell<Option<Statfs>>,
     /// Names of the extended attributes of the mounted directory, as told last.
@@ -129,6 +131,7 @@ impl Core {
             recalls: Cell::new(0),
             absorbing: Cell::new(0),
             statfs: Cell::new(None),
+            dropping: Rc::default(),
             root_xattrs: RefCell::default(),
             closed_contents: RefCell::default(),
             returning: RefCell::default(),
@@ -332,7 +335,8 @@ impl Core {
     /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have
     /// one locked.
     pub async fn void_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
-        let _dropping = inode.content().map(|content| content.pages.dropping());
+        let range = vec![(from, to)];
+        let _dropping = inode.content().map(|content| content.pages.dropping(range));
         let len = if to == u64::MAX { 0 } else { to - from };
         self.kernel.void_pages(inode.ino, from, len).await;
     }
@@ -895,7 +899,7 @@ impl Core {
     ) {
         self.kernel.inc_epoch().await;
         for (ino, content) in outdated {
-            let dropping = content.pages.dropping();
+            let dropping = content.pages.dropping(vec![(0, u64::MAX)]);
             self.kernel.void_pages(ino, 0, 0).await;
             drop(dropping);
             content.pages_dropped();

@@ -8,8 +8,11 @@
 //! Invariants:
 //! - a kernel sends one WRITE through the pages of an inode at a time: it copies the next one in
 //!   only after it has taken the answer to the last one;
-//! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages, and
-//!   between the answers to the WRITE before and to this one;
+//! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages, between
+//!   the answers to the WRITE before and to this one, and was not dropped again since;
+//! - a WRITE keeps at most one page locked until it is answered: the last one, if it changes a part
+//!   of it and that page was not up to date. Such a page has the bytes of the WRITE, so the kernel
+//!   is asked what its last page holds before it is told to drop that;
 //! - what a mapping stored into a page that lacks a WRITE is written back without the bytes of
 //!   that WRITE, which are newer;
 //! - a WRITE is put in only when no write-back of the same bytes is in service that began before;
@@ -28,12 +31,24 @@ use crate::ranges::{Bytes, append, intersect, overlap, pages_touched, subtract};
 /// So long after an answer that makes the kernel drop pages it may still be about to drop them.
 const TAKEN_IN: Duration = Duration::from_secs(2);
 /// Ranges of refilled pages that are told apart.
-const REFILLED_MAX: usize = 256;
+const REFILLED_MAX: usize = 1024;
+/// A WRITE that the kernel had copied into its pages before this time has arrived, or the lease of
+/// this client has run out.
+const ARRIVED: Duration = Duration::from_secs(10);
+
+/// Pages that READs filled while the same number of invalidations had begun.
+struct Refilled {
+    begun: u64,
+    /// When the last READ of them was served.
+    last: Instant,
+    ranges: Vec<Bytes>,
+}
 
 /// See the module.
 pub(crate) struct KernelPages {
-    /// Invalidations under way.
+    /// Invalidations under way, and how many have begun.
     dropping: Cell<u32>,
+    begun: Cell<u64>,
     /// Pages were dropped since the last WRITE through pages was answered.
     dropped: Cell<bool>,
     /// Until when the kernel may drop pages because of an answer that it was given.
@@ -41,7 +56,9 @@ pub(crate) struct KernelPages {
     /// The size that the kernel has, as far as is known.
     size: Cell<u64>,
     /// Pages that READs have filled since pages were dropped.
-    refilled: RefCell<Vec<Bytes>>,
+    refilled: RefCell<Vec<Refilled>>,
+    /// READs of pages in service.
+    reads: RefCell<Vec<Bytes>>,
     /// When an invalidation of the inode, or another size than it had, reached the kernel last.
     disturbed: Cell<Instant>,
     /// Recalls that are telling the kernel of the inode.
@@ -66,10 +83,12 @@ impl KernelPages {
     pub fn new(size: u64) -> KernelPages {
         KernelPages {
             dropping: Cell::new(0),
+            begun: Cell::new(0),
             dropped: Cell::new(false),
             drops_until: Cell::default(),
             size: Cell::new(size),
             refilled: RefCell::default(),
+            reads: RefCell::default(),
             disturbed: Cell::default(),
             recalls: Cell::new(0),
             storing: RefCell::default(),
@@ -82,11 +101,13 @@ impl KernelPages {
         }
     }
 
-    /// The kernel is being told to drop pages, until what is returned is dropped.
-    pub fn dropping(self: &Rc<Self>) -> Dropping {
+    /// The kernel is being told to drop the pages of `ranges`; all of them are dropped when the guard
+    /// is.
+    pub fn dropping(self: &Rc<Self>, ranges: Vec<Bytes>) -> Dropping {
         self.dropping.set(self.dropping.get() + 1);
         self.dropped.set(true);
-        Dropping(self.clone())
+        self.begun.set(self.begun.get() + 1);
+        Dropping { pages: self.clone(), begun: self.begun.get(), ranges }
     }
 
     /// An answer that leaves now makes the kernel drop pages.
@@ -179,21 +200,68 @@ impl KernelPages {
         }
     }
 
-    /// A READ that fills pages is served.
-    pub fn read(&self, range: Bytes, now: Instant) {
-        if !self.dropped.get() && self.dropping.get() == 0 && now >= self.drops_until.get() {
-            return;
+    /// A READ that fills pages is served, until the guard is dropped.
+    pub fn read(self: &Rc<Self>, range: Bytes, now: Instant) -> Reading {
+        let pages = pages_touched(range);
+        self.reads.borrow_mut().push(pages);
+        if self.may_lack(now) {
+            self.refill(pages, now);
         }
-        let mut refilled = self.refilled.borrow_mut();
-        append(&mut refilled, pages_touched(range));
-        if refilled.len() > REFILLED_MAX {
-            *refilled = vec![(0, u64::MAX)];
+        Reading(self.clone(), pages)
+    }
+
+    fn refill(&self, pages: Bytes, now: Instant) {
+        let (mut refilled, begun) = (self.refilled.borrow_mut(), self.begun.get());
+        match refilled.last_mut() {
+            Some(last) if last.begun == begun => {
+                last.last = now;
+                append(&mut last.ranges, pages);
+            }
+            _ => refilled.push(Refilled { begun, last: now, ranges: vec![pages] }),
+        }
+        let ranges: usize = refilled.iter().map(|filled| filled.ranges.len()).sum();
+        if ranges > REFILLED_MAX {
+            *refilled = vec![Refilled { begun, last: now, ranges: vec![(0, u64::MAX)] }];
         }
     }
 
+    /// The pages of `ranges` that were filled before invalidation number `begun` are dropped.
+    fn forget_filled(&self, begun: u64, ranges: &[Bytes]) {
+        let mut refilled = self.refilled.borrow_mut();
+        for filled in refilled.iter_mut().filter(|filled| filled.begun < begun) {
+            filled.ranges = subtract(&filled.ranges, ranges);
+        }
+        refilled.retain(|filled| !filled.ranges.is_empty());
+    }
+
     /// Pages that may lack a WRITE of `range` which has been put in.
-    pub fn lacking(&self, range: Bytes) -> Vec<Bytes> {
-        intersect(&self.refilled.borrow(), pages_touched(range))
+    pub fn lacking(&self, range: Bytes, now: Instant) -> Vec<Bytes> {
+        let refilled = self.refilled.borrow();
+        let recent = refilled.iter().filter(|filled| now < filled.last + ARRIVED);
+        recent.flat_map(|filled| intersect(&filled.ranges, pages_touched(range))).collect()
+    }
+
+    /// May pages lack a WRITE that comes now?
+    pub fn may_lack(&self, now: Instant) -> bool {
+        self.dropped.get() || self.dropping.get() > 0 || now < self.drops_until.get()
+    }
+
+    /// Does the kernel certainly have a size of at least `size`?
+    pub fn has_size(&self, size: u64) -> bool {
+        self.size.get() >= size
+    }
+
+    /// Is a READ of a page of `range` not yet answered?
+    pub fn is_reading(&self, range: Bytes) -> bool {
+        let pages = pages_touched(range);
+        self.reads.borrow().iter().any(|&read| overlap(read, pages))
+    }
+
+    /// Is a request in service that keeps a page of `range` locked, and is none of its WRITEs?
+    pub fn is_in_service(&self, range: Bytes) -> bool {
+        let pages = pages_touched(range);
+        let writes_back = self.write_backs.borrow().values().any(|&back| overlap(back, pages));
+        writes_back || self.is_reading(range)
     }
 
     /// A WRITE through pages is about to be answered: the kernel copies the next one in after that.
@@ -239,12 +307,26 @@ impl KernelPages {
 }
 
 /// See [`KernelPages::dropping`].
-pub(crate) struct Dropping(Rc<KernelPages>);
+pub(crate) struct Dropping {
+    pages: Rc<KernelPages>,
+    begun: u64,
+    ranges: Vec<Bytes>,
+}
 
 impl Drop for Dropping {
     fn drop(&mut self) {
-        self.0.dropping.set(self.0.dropping.get() - 1);
-        self.0.dropped.set(true);
+        self.pages.dropping.set(self.pages.dropping.get() - 1);
+        self.pages.dropped.set(true);
+        self.pages.forget_filled(self.begun, &self.ranges);
+    }
+}
+
+/// See [`KernelPages::read`].
+pub(crate) struct Reading(Rc<KernelPages>, Bytes);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        remove(&self.0.reads, self.1);
     }
 }
 
@@ -342,30 +424,30 @@ mod tests {
     #[test]
     fn page_filled_after_a_drop_may_lack_a_write() {
         let pages = pages();
-        pages.read((0, 4096), NOW);
-        assert_eq!(pages.lacking((0, 8)), [], "nothing was dropped");
-        let dropping = pages.dropping();
-        pages.read((4096, 8192), NOW);
+        drop(pages.read((0, 4096), NOW));
+        assert_eq!(pages.lacking((0, 8), NOW), [], "nothing was dropped");
+        let dropping = pages.dropping(vec![(0, u64::MAX)]);
+        drop(pages.read((4096, 8192), NOW));
         drop(dropping);
-        pages.read((0, 4096), NOW);
-        assert_eq!(pages.lacking((8, 16)), [(0, 4096)]);
-        assert_eq!(pages.lacking((8192, 8200)), []);
+        drop(pages.read((0, 4096), NOW));
+        assert_eq!(pages.lacking((8, 16), NOW), [(0, 4096)]);
+        assert_eq!(pages.lacking((8192, 8200), NOW), []);
         pages.answered();
-        pages.read((0, 4096), NOW);
-        assert_eq!(pages.lacking((8, 16)), [], "filled after the last WRITE was answered");
+        drop(pages.read((0, 4096), NOW));
+        assert_eq!(pages.lacking((8, 16), NOW), [], "filled after the last WRITE was answered");
     }
 
     #[test]
     fn drop_under_way_counts_beyond_the_answer_to_a_write() {
         let pages = pages();
-        let dropping = pages.dropping();
+        let dropping = pages.dropping(vec![(0, u64::MAX)]);
         pages.answered();
-        pages.read((0, 4096), NOW);
-        assert_eq!(pages.lacking((0, 1)), [(0, 4096)]);
+        drop(pages.read((0, 4096), NOW));
+        assert_eq!(pages.lacking((0, 1), NOW), [(0, 4096)]);
         pages.answered();
         drop(dropping);
-        pages.read((0, 4096), NOW);
-        assert_eq!(pages.lacking((0, 1)), [(0, 4096)], "it ended after the answer");
+        drop(pages.read((0, 4096), NOW));
+        assert_eq!(pages.lacking((0, 1), NOW), [(0, 4096)], "it ended after the answer");
     }
 
     #[test]
@@ -373,13 +455,42 @@ mod tests {
         let pages = pages();
         pages.size_told(100, NOW);
         pages.answered();
-        pages.read((0, 100), NOW + Duration::from_secs(1));
-        assert_eq!(pages.lacking((0, 1)), [(0, 4096)]);
+        drop(pages.read((0, 100), NOW + Duration::from_secs(1)));
+        assert_eq!(pages.lacking((0, 1), NOW), [(0, 4096)]);
         pages.answered();
         pages.grew(200);
         pages.size_told(200, NOW + Duration::from_secs(3));
-        pages.read((0, 100), NOW + Duration::from_secs(3));
-        assert_eq!(pages.lacking((0, 1)), [], "the kernel had that size");
+        drop(pages.read((0, 100), NOW + Duration::from_secs(3)));
+        assert_eq!(pages.lacking((0, 1), NOW), [], "the kernel had that size");
+    }
+
+    #[test]
+    fn page_that_was_dropped_again_lacks_no_write_and_one_filled_meanwhile_may() {
+        let pages = pages();
+        drop(pages.dropping(vec![(0, u64::MAX)]));
+        drop(pages.read((0, 8192), NOW));
+        let dropping = pages.dropping(vec![(0, 4096)]);
+        assert_eq!(pages.lacking((0, 8), NOW), [(0, 4096)], "not yet dropped");
+        drop(pages.read((8192, 8200), NOW));
+        drop(dropping);
+        assert_eq!(pages.lacking((0, 8), NOW), [], "a WRITE that comes now keeps its page locked");
+        assert_eq!(pages.lacking((4096, 9000), NOW), [(4096, 8192), (8192, 12288)]);
+        let dropping = pages.dropping(vec![(0, u64::MAX)]);
+        drop(pages.read((0, 10), NOW));
+        drop(dropping);
+        assert_eq!(pages.lacking((0, 9000), NOW), [(0, 4096)], "filled behind the invalidation");
+        assert_eq!(pages.lacking((0, 9000), NOW + ARRIVED), []);
+    }
+
+    #[test]
+    fn requests_in_service_keep_their_pages_locked() {
+        let pages = pages();
+        let read = pages.read((10, 20), NOW);
+        assert!(pages.is_in_service((4000, 4001)) && !pages.is_in_service((4096, 4097)));
+        drop(read);
+        assert!(!pages.is_in_service((0, 1)));
+        let (_back, _) = pages.write_back((4096, 8192));
+        assert!(pages.is_in_service((4096, 4097)));
     }
 
     #[test]

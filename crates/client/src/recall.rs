@@ -35,6 +35,7 @@ use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
 use crate::core::Core;
 use crate::inode::{Inode, Stays};
+use crate::pages::Recalling;
 use crate::rpc::Call;
 use crate::uses::Content;
 
@@ -95,22 +96,22 @@ impl Core {
             self.kernel.inc_epoch().await;
         }
         let content = inode.content();
-        let recalling = content.map(|content| content.pages.recall(self.env.now()));
+        let mut telling = content.map(|content| content.pages.recall(self.env.now()));
         if known && take.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
         }
         let data = take & Rights::WHOLE;
         if !data.is_empty() && inode.kind() == FileKind::Regular {
             self.let_use(inode, data).await;
-            self.drain(inode, data).await;
+            self.drain(inode, data, &mut telling).await;
         }
+        drop(telling);
         if take.contains(Rights::DATA_P) {
             self.drain_part(inode, part.unwrap_or(BlockRange::ALL)).await;
             if part.is_none() {
                 inode.give(Rights::DATA_P, self.session.order());
             }
         }
-        drop(recalling);
         let still_open = take.contains(Rights::OPEN) && self.stays_open(inode).await;
         let give = if still_open { take - Rights::OPEN } else { take };
         if still_open {
@@ -145,7 +146,7 @@ impl Core {
     /// Gives up the rights on the whole content of its own accord. The server hears of it, but
     /// nothing is awaited after they were given up here.
     pub async fn leave_whole(&self, inode: &Rc<Inode>) {
-        self.drain(inode, Rights::WHOLE).await;
+        self.drain(inode, Rights::WHOLE, &mut None).await;
         let Some(core) = self.me.upgrade() else { return };
         let (ino, seq) = (inode.ino, inode.lease(|lease| lease.seq()));
         let stays = Stays::known(inode);
@@ -166,8 +167,9 @@ impl Core {
         }
     }
 
-    /// Takes `data` rights from the requests that use them, and gives them up locally.
-    async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
+    /// Takes `data` rights from the requests that use them, and gives them up locally. `telling` ends
+    /// when the kernel has dropped the pages, before what is dirty is flushed.
+    async fn drain(&self, inode: &Rc<Inode>, data: Rights, telling: &mut Option<Recalling>) {
         if inode.content().is_none() && !inode.has_pages() {
             inode.give(data, self.session.order());
             return;
@@ -184,7 +186,7 @@ impl Core {
         if inode.has_pages() {
             self.drop_pages(inode, &content, data, content.all_unlocked()).await;
         }
-        self.rounds(inode, &content, data).await;
+        self.rounds(inode, &content, data, telling).await;
         inode.set_pages(false);
         inode.give(data, self.session.order());
         if planted(Bug::DataKeptAfterRecall) {
@@ -275,8 +277,8 @@ impl Core {
         data: Rights,
         ranges: Vec<(u64, u64)>,
     ) {
-        let (kernel, ino, dropping) = (self.kernel.clone(), inode.ino, content.pages.dropping());
-        let passing = ranges.clone();
+        let (kernel, ino) = (self.kernel.clone(), inode.ino);
+        let (dropping, passing) = (content.pages.dropping(ranges.clone()), ranges.clone());
         let mut dropped = self.env.spawn_join(async move {
             for (start, end) in ranges {
                 let len = if end == u64::MAX { 0 } else { end - start };
@@ -295,7 +297,13 @@ impl Core {
     }
 
     /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
-    async fn rounds(&self, inode: &Rc<Inode>, content: &Rc<Content>, data: Rights) {
+    async fn rounds(
+        &self,
+        inode: &Rc<Inode>,
+        content: &Rc<Content>,
+        data: Rights,
+        telling: &mut Option<Recalling>,
+    ) {
         loop {
             content.park();
             if let Some(ranges) = content.take_noted() {
@@ -310,6 +318,7 @@ impl Core {
             if content.file.is_settled() || planted(Bug::RecallWithoutFlush) {
                 return;
             }
+            telling.take();
             // A removal that holds the file back waits for the gate that this recall keeps shut.
             content.file.resume();
             if let Err(fault) = content.file.flush().await

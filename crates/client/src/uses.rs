@@ -37,11 +37,11 @@ use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_AHEAD_MAX, PARTS_MAX};
 use types::{Ahead, BlockRange, Bug, Duration, Fault, FileBlock, Instant, Part, Rights, planted};
 
-use crate::api::Caller;
+use crate::api::{Caller, Filling};
 use crate::core::Core;
 use crate::data::File;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
-use crate::pages::{KernelPages, Storing};
+use crate::pages::{KernelPages, Reading, Storing};
 use crate::ranges::{append, overlap, pages_covered, pages_touched, subtract};
 use crate::rpc::{Call, result};
 
@@ -357,14 +357,14 @@ impl Content {
     fn use_whole(self: &Rc<Self>, now: Instant) -> Use {
         self.served.set(now);
         self.uses.set(self.uses.get() + 1);
-        Use { content: self.clone(), part: None }
+        Use { content: self.clone(), part: None, reading: None }
     }
 
     fn use_part(self: &Rc<Self>, range: BlockRange) -> Use {
         self.uses.set(self.uses.get() + 1);
         let number = self.parked_next.replace(self.parked_next.get() + 1);
         self.part_uses.borrow_mut().insert(number, range);
-        Use { content: self.clone(), part: Some(number) }
+        Use { content: self.clone(), part: Some(number), reading: None }
     }
 
     /// The recall ended: parked requests ask anew.
@@ -447,12 +447,19 @@ pub(crate) struct Use {
     content: Rc<Content>,
     /// Its number among the uses of parts.
     part: Option<u64>,
+    /// It fills pages of the kernel.
+    reading: Option<Reading>,
 }
 
 impl Use {
     /// The file.
     pub fn file(&self) -> &Rc<File> {
         &self.content.file
+    }
+
+    /// The pages of the kernel that the answer fills, if it fills any.
+    pub fn filling(&mut self) -> Option<Filling> {
+        self.reading.take().map(Filling::new)
     }
 
     /// What the kernel's pages of the file may hold.
@@ -615,12 +622,13 @@ impl Core {
                     || content.is_passing(service, range);
                 if served {
                     content.note(service, range);
+                    let now = self.env.now();
+                    let mut in_use = content.use_whole(now);
                     if service == Service::PageRead {
                         inode.set_pages(true);
                         content.refill(range);
-                        content.pages.read(range, self.env.now());
+                        in_use.reading = Some(content.pages.read(range, now));
                     }
-                    let in_use = content.use_whole(self.env.now());
                     drop(parked);
                     if writes && content.untold_tail.take() {
                         in_use.file().zero_tail().await?;

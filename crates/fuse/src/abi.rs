@@ -249,6 +249,13 @@ abi! {
     NotifyInvalEntryOut[16] { parent: u64, namelen: u32, flags: u32, }
     /// `fuse_notify_store_out`.
     NotifyStoreOut[24] { nodeid: u64, offset: u64, size: u32, padding: u32, }
+    NotifyRetrieveOut[32] {
+        notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32,
+    }
+    /// `fuse_notify_retrieve_in`: the bytes follow it.
+    NotifyRetrieveIn[40] {
+        dummy1: u64, offset: u64, size: u32, dummy2: u32, dummy3: u64, dummy4: u64,
+    }
     /// `fuse_notify_prune_out` without the inodes that follow it.
     NotifyPruneOut[16] { count: u32, padding: u32, spare: u64, }
 }
@@ -487,6 +494,8 @@ pub const NOTIFY_INVAL_INODE: i32 = 2;
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// Notification: bytes of a file, which raise the size that the kernel has if they lie behind it.
 pub const NOTIFY_STORE: i32 = 4;
+/// Notification: the kernel is to tell what its pages of a file hold. The answer is a request.
+pub const NOTIFY_RETRIEVE: i32 = 5;
 /// Notification: all cached names are void (from minor version 44).
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 /// First minor version with [`NOTIFY_INC_EPOCH`].

@@ -33,6 +33,13 @@ fn place(dir: Ino, name: &Name) -> Place<'_> {
     Place { dir, name }
 }
 
+/// The caller as the file system is to see it for a change of content: set-id bits stay for who may
+/// keep them.
+fn keeping_setid(caller: &Caller) -> Caller {
+    let privileged = !caller.is_known() && may(caller, Capability::Fsetid);
+    if privileged { Caller { uid: 0, ..*caller } } else { *caller }
+}
+
 async fn serve<F: Filesystem>(
     session: &Session<F>,
     header: &Header,
@@ -224,16 +231,14 @@ async fn serve<F: Filesystem>(
             DONE
         }
         Operation::Fallocate { handle, mode, offset, len } => {
-            let privileged = !caller.is_known() && may(caller, Capability::Fsetid);
-            let caller = if privileged { &Caller { uid: 0, ..*caller } } else { caller };
-            fs.fallocate(caller, handle, mode, offset, len).await?;
+            fs.fallocate(&keeping_setid(caller), handle, mode, offset, len).await?;
             DONE
         }
         Operation::Lseek { handle, offset, whence } => {
             Answer::fixed(&LseekOut { offset: fs.lseek(handle, offset, whence).await? })
         }
         Operation::CopyRange { range, wide } => {
-            let copied = fs.copy_range(caller, range).await?;
+            let copied = fs.copy_range(&keeping_setid(caller), range).await?;
             if wide {
                 Answer::fixed(&CopyFileRangeOut { bytes_copied: copied })
             } else {

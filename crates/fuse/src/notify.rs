@@ -19,12 +19,14 @@ use std::io;
 use std::rc::Rc;
 
 use client::{Kernel, api::LocalFuture};
+use env::sync::{OneSender, oneshot};
 use env::{Env, FuseChannel, NotifyLane};
 use types::{Bug, Duration, HashMap, HashSet, Ino, Instant, Name, planted};
 
 use crate::abi::{
-    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE,
-    NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut, OutHeader, Sink,
+    Abi, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_RETRIEVE,
+    NOTIFY_STORE, NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyRetrieveOut,
+    NotifyStoreOut, OutHeader, Sink,
 };
 
 /// Inodes kept that the kernel did not know when their attributes were voided.
@@ -37,6 +39,8 @@ pub const LATER: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
 /// After so long an answer has been taken in.
 const TAKEN_IN: Duration = Duration::from_secs(2);
+/// A kernel that is asked for pages answers within this time, or not at all.
+const RETRIEVE_WITHIN: Duration = Duration::from_secs(1);
 /// Inodes kept that the kernel was just told of.
 const TOLD_MAX: usize = 4096;
 
@@ -73,6 +77,11 @@ struct Inner {
     /// The inodes that the last answers told of, by the threads that were answered and have not
     /// been heard of since; and by the inodes themselves where threads have no number.
     told: RefCell<HashMap<(u32, Ino), (Ino, Instant)>>,
+    /// Who waits for bytes of the kernel's pages, by the number of the question.
+    retrieving: RefCell<HashMap<u64, OneSender<Vec<u8>>>>,
+    retrieved: Cell<u64>,
+    /// The kernel does not answer such questions.
+    silent: Cell<bool>,
     /// Which of [`LATER`] comes next, while a task sees to it.
     later: Cell<Option<usize>>,
 }
@@ -290,6 +299,34 @@ impl Notifier {
         }
     }
 
+    /// The kernel answers question `unique` with these bytes of its pages.
+    pub fn retrieved(&self, unique: u64, bytes: Vec<u8>) {
+        if let Some(asked) = self.inner.retrieving.borrow_mut().remove(&unique) {
+            asked.send(bytes);
+        }
+    }
+
+    async fn retrieve_now(self, ino: Ino, offset: u64, size: u32) -> Option<Vec<u8>> {
+        let (env, kernel) = self.inner.attached.borrow().clone()?;
+        if self.inner.silent.get() {
+            return None;
+        }
+        let unique = self.inner.retrieved.get() + 1;
+        self.inner.retrieved.set(unique);
+        let (sender, receiver) = oneshot();
+        self.inner.retrieving.borrow_mut().insert(unique, sender);
+        let message = retrieve_message(unique, self.node(ino), offset, size);
+        let answer = match kernel.notify(NotifyLane::Attrs, message).await {
+            Ok(true) => env.timeout(RETRIEVE_WITHIN, receiver).await.flatten(),
+            // It has no pages of an inode that it does not know.
+            Ok(false) => Some(Vec::new()),
+            Err(_) => None,
+        };
+        self.inner.retrieving.borrow_mut().remove(&unique);
+        self.inner.silent.set(answer.is_none());
+        answer
+    }
+
     async fn prune_now(self, ino: Ino) {
         let attached = self.inner.attached.borrow().clone();
         let Some((_, kernel)) = attached else { return };
@@ -324,6 +361,10 @@ impl Kernel for Notifier {
 
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.drop_pages(NotifyLane::Lacking, ino, (offset, len))
+    }
+
+    fn retrieve(&self, ino: Ino, offset: u64, len: u32) -> LocalFuture<'static, Option<Vec<u8>>> {
+        Box::pin(self.clone().retrieve_now(ino, offset, len))
     }
 
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
@@ -381,6 +422,12 @@ fn store_message(ino: Ino, offset: u64, bytes: &[u8]) -> Vec<u8> {
     NotifyStoreOut { nodeid: ino.0, offset, size, padding: 0 }.write(&mut body);
     body.put(bytes);
     message(NOTIFY_STORE, &body)
+}
+
+fn retrieve_message(notify_unique: u64, ino: Ino, offset: u64, size: u32) -> Vec<u8> {
+    let mut body = Vec::new();
+    NotifyRetrieveOut { notify_unique, nodeid: ino.0, offset, size, padding: 0 }.write(&mut body);
+    message(NOTIFY_RETRIEVE, &body)
 }
 
 fn prune_message(ino: Ino) -> Vec<u8> {

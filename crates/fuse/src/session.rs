@@ -19,7 +19,7 @@ use env::sync::Notify;
 use env::{Env, FuseChannel, FuseRequest, IoBuf};
 use types::{Ino, limits::IO_MAX};
 
-use crate::abi::{Abi, InHeader, Opcode, WriteIn};
+use crate::abi::{Abi, InHeader, NotifyRetrieveIn, Opcode, WriteIn};
 use crate::counters::Counters;
 use crate::crew::{self, Crew};
 use crate::decode::{Header, Operation, decode};
@@ -219,6 +219,11 @@ pub(crate) async fn start<F: Filesystem>(
     };
     header.ino = session.inode(header.ino);
     session.counters.count(header.opcode);
+    if header.opcode == Opcode::NotifyReply as u32 {
+        let answer = arguments(&request);
+        let bytes = answer.get(NotifyRetrieveIn::SIZE..).unwrap_or_default();
+        return session.notifier.retrieved(header.unique, bytes.to_vec());
+    }
     session.notifier.heard(header.caller.pid);
     session.crew.heard(header.caller.pid);
     let (operation, body) = match decode_request(session, &header, request) {

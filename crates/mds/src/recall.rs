@@ -70,9 +70,13 @@ pub async fn recall(
         let mut awaited = Vec::new();
         for need in needs {
             let leases = server.leases.borrow();
+            let content = need.take & (Rights::WHOLE | Rights::DATA_P);
+            hands_over |= leases.awaited(client, need.ino, content).into_iter().next().is_some();
             awaited.extend(leases.awaited(client, need.ino, need.take));
             if let Some(part) = need.part {
+                let held = awaited.len();
                 awaited.extend(leases.part_conflicts(client, need.ino, part));
+                hands_over |= awaited.len() > held;
             }
         }
         if awaited.is_empty() || waiter.is_some_and(Session::is_over) {
@@ -81,8 +85,6 @@ pub async fn recall(
             }
             return gates;
         }
-        let content = Rights::WHOLE | Rights::DATA_P;
-        hands_over |= needs.iter().any(|need| need.take.intersects(content) || need.part.is_some());
         if !told && server.env.now().since(begun) > server.config.lease {
             told = true;
             let inos = needs.iter().map(|need| need.ino).collect();

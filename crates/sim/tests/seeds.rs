@@ -105,11 +105,21 @@ fn a_run_leaves_nothing_of_its_world_behind() {
 #[test]
 fn every_workload_holds_also_when_it_is_spread_over_an_hour() {
     let hour = Duration::from_secs(3600);
-    for_each(seeds(6), |seed| {
-        let workload = Workload::ALL[(seed % 3) as usize];
-        let time = (seed >= 3).then_some(hour);
+    let kinds = Workload::ALL.len() as u64;
+    for_each(seeds(2 * kinds), |seed| {
+        let workload = Workload::ALL[(seed % kinds) as usize];
+        let time = (seed >= kinds).then_some(hour);
         let report = check(&Plan { workload, time, operations: 60, ..plan(seed) });
         assert!(time.is_none() || report.time > hour / 4, "{:?}", report.time);
+    });
+}
+
+/// A process reads what it has written, and no call on a shared page takes long (OWN, FAIR).
+#[test]
+fn processes_share_a_page_fairly_with_all_faults_and_with_none() {
+    for_each(seeds(200), |seed| {
+        let faults = if seed % 2 == 0 { Vec::new() } else { plan(seed).faults };
+        check(&Plan { workload: Workload::Fields, faults, operations: 150, ..plan(seed) });
     });
 }
 

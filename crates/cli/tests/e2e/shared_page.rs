@@ -75,6 +75,124 @@ fn process_reads_what_it_wrote_into_a_page_that_another_client_writes() {
     cluster.finish();
 }
 
+/// SEMANTICS 1.1. Several files at once: the kernel drops pages of one file after the other.
+#[test]
+fn processes_read_what_they_wrote_into_pages_of_several_files_that_another_client_writes() {
+    const FILES: usize = 6;
+    let (cluster, a, b) = two_mounts();
+    for index in 0..FILES {
+        fs::write(a.join(format!("f{index}")), [0; 4096]).unwrap();
+    }
+    let writer = |root: &Path, index: usize, offset: u64, pause: bool| {
+        let name = root.join(format!("f{index}"));
+        let file = OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let begun = Instant::now();
+        let mut lost = 0;
+        for round in 1.. {
+            file.write_all_at(&u64::to_le_bytes(round), offset).unwrap();
+            lost += u64::from(number(&file, offset) != round);
+            if begun.elapsed() > WHILE {
+                break;
+            }
+            if pause {
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+        lost
+    };
+    let lost: u64 = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for index in 0..FILES {
+            for (root, offset, pause) in [(&a, 0, false), (&a, 64, false), (&b, 128, true)] {
+                threads.push(scope.spawn(move || writer(root, index, offset, pause)));
+            }
+        }
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(lost, 0, "reads that did not find what was written before");
+    cluster.finish();
+}
+
+/// SEMANTICS 1.1 and 3.3. Readers and writers of its own client share the page, and another client
+/// writes it.
+#[test]
+fn writer_of_a_page_that_its_own_client_shares_keeps_its_pace() {
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), [0; 4096]).unwrap();
+    for others_write in [false, true] {
+        let ended = AtomicBool::new(false);
+        let mut waits = thread::scope(|scope| {
+            for (root, offset, pause) in [(&a, 64, 0), (&a, 72, 0), (&b, 128, 200)] {
+                let (file, ended) = (open(root), &ended);
+                scope.spawn(move || {
+                    while !ended.load(Ordering::Relaxed) {
+                        if others_write || pause > 0 {
+                            file.write_all_at(b"others", offset).unwrap();
+                        }
+                        number(&file, offset);
+                        thread::sleep(Duration::from_micros(pause));
+                    }
+                });
+            }
+            let _end = End(&ended);
+            let (file, begun) = (open(&a), Instant::now());
+            let mut waits = Vec::new();
+            while begun.elapsed() < WHILE {
+                let before = Instant::now();
+                file.write_all_at(b"mine", 0).unwrap();
+                waits.push(before.elapsed());
+            }
+            waits
+        });
+        waits.sort_unstable();
+        let late = waits[waits.len() * 95 / 100];
+        assert!(late < Duration::from_millis(90), "{late:?} of {}", waits.len());
+        assert!(waits.len() > 300, "{} writes", waits.len());
+    }
+    cluster.finish();
+}
+
+/// SEMANTICS 1.1: what was stored into a mapping under a range lock is there for the next holder.
+#[test]
+fn counters_in_a_mapping_under_range_locks_lose_no_update() {
+    const ROUNDS: u64 = 150;
+    let (cluster, a, b) = two_mounts();
+    fs::write(a.join("f"), [0; 16384]).unwrap();
+    let sum: u64 = thread::scope(|scope| {
+        for root in [&a, &b, &a, &b] {
+            let (program, file) = (COUNT_IN_A_MAPPING, root.join("f"));
+            scope.spawn(move || {
+                let mut command = std::process::Command::new("python3");
+                success(command.args(["-c", program]).arg(file).arg(ROUNDS.to_string()));
+            });
+        }
+        ROUNDS * 4
+    });
+    for root in [&a, &b] {
+        let file = open(root);
+        let counted: u64 = (0..8).map(|counter| number(&file, counter * 2000)).sum();
+        assert_eq!(counted, sum);
+    }
+    cluster.finish();
+}
+
+/// Counts up one of eight counters in turns, under its lock: through a mapping, or by read and
+/// write. A process of its own, because POSIX locks are one per process.
+const COUNT_IN_A_MAPPING: &str = "\
+import fcntl, mmap, os, random, struct, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(f, 16384)
+r = random.Random(os.getpid())
+for i in range(int(sys.argv[2])):
+    at = r.randrange(8) * 2000
+    fcntl.lockf(f, fcntl.LOCK_EX, 8, at)
+    if i % 3:
+        struct.pack_into('q', m, at, struct.unpack_from('q', m, at)[0] + 1)
+    else:
+        os.pwrite(f, struct.pack('q', struct.unpack('q', os.pread(f, 8, at))[0] + 1), at)
+    fcntl.lockf(f, fcntl.LOCK_UN, 8, at)
+";
+
 /// SEMANTICS 1.1 and 3.3: a hand-over between clients ends, whatever they do.
 #[test]
 fn writers_of_one_page_on_two_clients_both_get_on() {

@@ -84,6 +84,8 @@ pub struct DataContext {
     pub(super) syncs: Syncs,
     /// Device writes in flight.
     pub(super) flights: Cell<usize>,
+    /// Files of which content was lost and no process has heard of it.
+    pub(super) unreported_losses: Cell<usize>,
     /// Sessions lost so far: what was launched in an earlier one is not submitted.
     pub(super) session: Cell<u64>,
     dirty_max: u64,
@@ -134,6 +136,7 @@ impl DataContext {
             budget: Budget::new(config.dirty_max as u64),
             space: Space::default(),
             syncs: Syncs::default(),
+            unreported_losses: Cell::new(0),
             flights: Cell::new(0),
             session: Cell::new(0),
             dirty_max: config.dirty_max as u64,
@@ -233,6 +236,11 @@ impl DataContext {
     /// Is nothing dirty, in flight, uncommitted or not yet stable?
     pub fn is_settled(&self) -> bool {
         self.active.borrow().values().all(|file| file.is_settled())
+    }
+
+    /// Is content of a file lost of which no process has heard?
+    pub fn has_unreported_loss(&self) -> bool {
+        self.unreported_losses.get() > 0
     }
 
     /// Files of which something is dirty, in flight or uncommitted.
@@ -735,8 +743,12 @@ impl File {
     /// [`File::flush`] this gives nothing up: what the server does not take now stays dirty.
     ///
     /// # Errors
-    /// Some of it is lost, or the server has had no room for it for a while.
+    /// Some of it is lost, now or before and no process has heard of it; or the server has had no
+    /// room for it for a while.
     pub async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
+        if self.report_loss() {
+            return Err(Fault::Io);
+        }
         for tries in 0.. {
             if self.is_settled() {
                 break;

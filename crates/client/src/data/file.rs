@@ -143,6 +143,8 @@ pub struct File {
     pub(super) append: AsyncMutex,
     pub(super) loading: AsyncMutex,
     pub(super) errors: Cell<u64>,
+    /// Content was lost, and neither a descriptor nor a rename has reported it.
+    unreported: Cell<bool>,
     /// The inode is no more, and its number perhaps another one's: nothing goes to the server.
     pub(super) given_up: Cell<bool>,
 }
@@ -332,6 +334,12 @@ fn join_edits(last: &mut Edit, next: &Edit) -> bool {
     }
 }
 
+impl Drop for File {
+    fn drop(&mut self) {
+        self.report_loss();
+    }
+}
+
 impl File {
     /// The content of inode `ino`; no layout is known, no right held.
     pub fn new(ctx: &Rc<DataContext>, ino: Ino, attr: &Attr) -> Rc<File> {
@@ -381,6 +389,7 @@ impl File {
             append: AsyncMutex::new(),
             loading: AsyncMutex::new(),
             errors: Cell::new(0),
+            unreported: Cell::new(false),
             given_up: Cell::new(false),
         })
     }
@@ -519,6 +528,28 @@ impl File {
         self.state.borrow().is_settled()
     }
 
+    /// Something that was accepted before is lost.
+    fn fail(&self) {
+        self.errors.set(self.errors.get() + 1);
+        if !self.unreported.replace(true) {
+            self.ctx.unreported_losses.set(self.ctx.unreported_losses.get() + 1);
+        }
+    }
+
+    /// Is content lost of which no process has heard?
+    pub fn has_unreported_loss(&self) -> bool {
+        self.unreported.get()
+    }
+
+    /// A process hears now of what was lost, or has replaced it. Was there anything?
+    pub fn report_loss(&self) -> bool {
+        let lost = self.unreported.take();
+        if lost {
+            self.ctx.unreported_losses.set(self.ctx.unreported_losses.get() - 1);
+        }
+        lost
+    }
+
     /// Rises with every failure of what was accepted before; a handle reports it once per rise.
     pub fn error_seq(&self) -> u64 {
         self.errors.get()
@@ -557,7 +588,7 @@ impl File {
     pub fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
         if lost && !state.loss_told && state.has_changes() {
-            self.errors.set(self.errors.get() + 1);
+            self.fail();
             self.ctx.rpc.log(&format!(
                 "{}: the session was lost; what was written and not yet committed is lost",
                 self.ctx.rpc.describe(self.ino)
@@ -593,7 +624,7 @@ impl File {
     /// A commit that the server had answered went with that server and the session.
     pub fn lost_commit(&self) {
         let told = self.state.borrow().loss_told;
-        self.errors.set(self.errors.get() + 1);
+        self.fail();
         if !told {
             self.ctx.rpc.log(&format!(
                 "{}: the session was lost; what was committed last is lost with the server's restart",
@@ -605,7 +636,7 @@ impl File {
     /// What the kernel had yet to write back, under a right that went with its session, is not
     /// taken.
     pub fn lose_pages(&self) {
-        self.errors.set(self.errors.get() + 1);
+        self.fail();
         self.ctx.rpc.log(&format!(
             "{}: the session was lost; what was stored into a mapping and not yet written back is lost",
             self.ctx.rpc.describe(self.ino)
@@ -730,7 +761,7 @@ impl File {
     /// Data of blocks `[from, to)` is lost: who has the file open is told, and so is the log, and
     /// the kernel shows it no longer.
     pub(super) fn tell_loss(&self, from: u64, to: u64, why: &str) {
-        self.errors.set(self.errors.get() + 1);
+        self.fail();
         let who = self.ctx.rpc.describe(self.ino);
         self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
         let byte = |block: u64| block.saturating_mul(BLOCK_U64);

@@ -100,7 +100,7 @@ impl File {
         let (first, _) = blocks_of(offset, end);
         let buffers = self.gather(parts).await?;
         drop(guard);
-        let mut out = ReadData { parts: Vec::with_capacity(buffers.len()) };
+        let mut out = ReadData { parts: Vec::with_capacity(buffers.len()), filling: None };
         let mut at = first * BLOCK_U64;
         for buffer in buffers {
             let next = at + buffer.len() as u64;

@@ -40,6 +40,10 @@ impl File {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
+        if size == 0 {
+            // Nothing of what was lost would be there.
+            self.report_loss();
+        }
         let generation = self.state.borrow().generation;
         // Something else may change the size between the steps: then the step is chosen anew.
         loop {

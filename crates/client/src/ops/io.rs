@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
-use types::limits::{FILE_SIZE_MAX, IO_MAX};
+use types::limits::{BLOCK_U64, FILE_SIZE_MAX, IO_MAX};
 use types::{Attr, Bug, Duration, Fault, Ino, Rights, planted};
 
 use crate::api::{Caller, Handle, LockOwner, LockRequest, OpenFlags, ReadData, Whence, WriteFlags};
@@ -13,13 +13,16 @@ use crate::core::Core;
 use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::pages::Overwrite;
-use crate::uses::{Service, Use};
+use crate::ranges::{intersect, subtract};
+use crate::uses::{Content, Service, Use};
 
 /// Bytes that one `copy_range` copies at most: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
-/// So long the answer to a WRITE waits until the kernel has dropped pages that lack it. What takes
-/// longer waits for a page that the WRITE itself keeps locked: such a page is not up to date.
+/// Where the kernel does not tell whether the last page of a WRITE lacks it, an invalidation that
+/// takes longer waits for the WRITE itself, which keeps the page locked: then it lacks nothing.
 const DROP_WITHIN: Duration = Duration::from_millis(100);
+/// So long a read waits until the file's last byte is stored into the kernel's pages.
+const STORE_WITHIN: Duration = Duration::from_millis(100);
 
 impl OpenFile {
     /// `Stale` if the file's making was lost.
@@ -31,7 +34,11 @@ impl OpenFile {
     fn report(&self) -> Result<(), Fault> {
         let Some(content) = self.inode.content() else { return Ok(()) };
         let failures = content.file.error_seq();
-        if failures > self.reported.replace(failures) { Err(Fault::Io) } else { Ok(()) }
+        if failures > self.reported.replace(failures) {
+            content.file.report_loss();
+            return Err(Fault::Io);
+        }
+        Ok(())
     }
 }
 
@@ -52,12 +59,13 @@ impl Client {
         let need = if exclusive { Rights::DATA_X } else { Rights::DATA_S };
         let service = if page_filling { Service::PageRead } else { Service::Plain };
         let range = (offset, offset.saturating_add(u64::from(len)));
-        let in_use = if page_filling {
+        let mut in_use = if page_filling {
             core.use_data(&file.inode, need, service, range).await?
         } else {
             core.use_part(&file.inode, need, range).await?
         };
-        let data = in_use.file().read(offset, len as usize).await?;
+        let mut data = in_use.file().read(offset, len as usize).await?;
+        data.filling = in_use.filling();
         core.locks.stand(&file)?;
         Ok(data)
     }
@@ -140,6 +148,10 @@ impl Client {
         let service = if flags.write_back_cache { Service::WriteBack } else { Service::PageWrite };
         let range = (offset, offset + len as u64);
         let mut overwrite = None;
+        let through = !file.direct && !flags.write_back_cache;
+        let content = inode.content().filter(|_| through);
+        let may_lack = content.is_none_or(|content| content.pages.may_lack(core.env.now()));
+        let copy = (through && may_lack).then(|| data[..len].to_vec());
         let (at, written) = {
             let past_pages = file.direct && !flags.write_back_cache;
             let (service, whole) =
@@ -164,7 +176,8 @@ impl Client {
             }
         };
         if !flags.write_back_cache {
-            core.drop_lacking(inode, file.direct, (at, at + u64::from(written)), overwrite).await;
+            let end = at + u64::from(written);
+            core.drop_lacking(inode, file.direct, (at, end), (copy, overwrite)).await;
         }
         core.content_changed(inode).await;
         let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
@@ -378,20 +391,20 @@ impl Core {
                 core.void_pages(&file, range).await;
             }
         });
-        late.set(self.env.timeout(DROP_WITHIN, &mut stored).await.is_none());
+        late.set(self.env.timeout(STORE_WITHIN, &mut stored).await.is_none());
         content.stored(range);
         drop(in_use);
         Ok(())
     }
 
     /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before
-    /// that is answered.
+    /// that is answered. `copy`: these bytes, if pages were dropped before the WRITE came.
     async fn drop_lacking(
         &self,
         inode: &Rc<Inode>,
         direct: bool,
         range: (u64, u64),
-        overwrite: Option<Overwrite>,
+        (copy, overwrite): (Option<Vec<u8>>, Option<Overwrite>),
     ) {
         let Some(content) = inode.content() else { return };
         if direct {
@@ -401,21 +414,87 @@ impl Core {
             return;
         }
         content.pages.grew(range.1);
-        let lacking = content.unlocked(&content.pages.lacking(range));
+        let lacking = content.unlocked(&content.pages.lacking(range, self.env.now()));
         if !lacking.is_empty() && !planted(Bug::LackingPageKept) {
-            let (kernel, ino, dropping) =
-                (self.kernel.clone(), inode.ino, content.pages.dropping());
-            let mut dropped = self.env.spawn_join(async move {
-                for (from, to) in lacking {
-                    kernel.drop_lacking(ino, from, to - from).await;
+            let last = (range.1 - 1) / BLOCK_U64 * BLOCK_U64;
+            let partial = range.0 > last || !range.1.is_multiple_of(BLOCK_U64);
+            let kept = (last, if partial { last + BLOCK_U64 } else { last });
+            let overwrite = Rc::new(overwrite);
+            // None of these is locked by the WRITE itself.
+            let others = subtract(&lacking, &[kept]);
+            self.drop_from_kernel(inode, &content, (others, overwrite.clone()), false).await;
+            if !intersect(&lacking, kept).is_empty() {
+                let lacks = self.lacks(inode, &content, (last.max(range.0), range), copy).await;
+                if lacks != Some(false) {
+                    let dropped = (vec![kept], overwrite);
+                    self.drop_from_kernel(inode, &content, dropped, lacks.is_none()).await;
                 }
-                drop((dropping, overwrite));
-            });
-            self.env.timeout(DROP_WITHIN, &mut dropped).await;
+            }
         }
         // The kernel goes on without the answer where nobody waits for it.
         if !self.session.caller_is_gone() {
             content.pages.answered();
+        }
+    }
+
+    /// Does the kernel's page with the last bytes of a WRITE lack these, from byte `from` on? `None`:
+    /// that cannot be told. A page that is not there lacks nothing.
+    async fn lacks(
+        &self,
+        inode: &Inode,
+        content: &Content,
+        (from, range): (u64, (u64, u64)),
+        copy: Option<Vec<u8>>,
+    ) -> Option<bool> {
+        if content.pages.is_reading(range) {
+            // A READ keeps the page locked, which may have been answered before the WRITE came. So it
+            // is not the WRITE that does, whatever the page holds until the READ has filled it.
+            return Some(true);
+        }
+        let wanted = copy?.split_off((from - range.0) as usize);
+        let len = u32::try_from(range.1 - from).ok()?;
+        let found = self.kernel.retrieve(inode.ino, from, len).await?;
+        let same = wanted.get(..found.len())? == found;
+        let whole = found.len() == wanted.len();
+        if same && !whole && !(found.is_empty() && content.pages.has_size(range.1)) {
+            // What lies behind the size that the kernel has it does not tell.
+            return None;
+        }
+        Some(!same)
+    }
+
+    /// The kernel drops the pages of `ranges`, which may lack a WRITE. One file after the other: how
+    /// long an invalidation of another one takes says nothing about this one. `may_block`: the WRITE
+    /// itself may keep one locked.
+    async fn drop_from_kernel(
+        &self,
+        inode: &Rc<Inode>,
+        content: &Rc<Content>,
+        (ranges, overwrite): (Vec<(u64, u64)>, Rc<Option<Overwrite>>),
+        may_block: bool,
+    ) {
+        if ranges.is_empty() {
+            return;
+        }
+        let (kernel, ino, turns) = (self.kernel.clone(), inode.ino, self.dropping.clone());
+        let (pages, env, dropped) = (content.pages.clone(), self.env.clone(), ranges.clone());
+        let begun = Rc::new(Cell::new(None));
+        let begins = begun.clone();
+        let mut dropping = self.env.spawn_join(async move {
+            let _turn = turns.lock().await;
+            begins.set(Some(env.now()));
+            let dropping = pages.dropping(dropped.clone());
+            for (from, to) in dropped {
+                kernel.drop_lacking(ino, from, to - from).await;
+            }
+            drop((dropping, overwrite));
+        });
+        while self.env.timeout(DROP_WITHIN, &mut dropping).await.is_none() {
+            let long = begun.get().is_some_and(|begun| self.env.now() >= begun + DROP_WITHIN);
+            if may_block && long && !ranges.iter().any(|&range| content.pages.is_in_service(range))
+            {
+                return;
+            }
         }
     }
 

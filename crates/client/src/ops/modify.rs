@@ -248,7 +248,10 @@ impl Drop for Removal {
 /// Is nothing of its content dirty, nor stored into a mapping?
 fn is_settled(inode: &Inode) -> bool {
     let mapped = inode.has_buffered_writer() && inode.has_pages();
-    !mapped && inode.content().is_none_or(|content| content.file.is_settled())
+    !mapped
+        && inode
+            .content()
+            .is_none_or(|content| content.file.is_settled() && !content.file.has_unreported_loss())
 }
 
 impl Core {
@@ -351,9 +354,11 @@ impl Core {
         }
     }
 
-    /// Is there nothing that a commit could tell, of no file, and nothing that a mapping may hold?
+    /// Is there nothing that a commit could tell, of no file, nothing that a mapping may hold, and
+    /// nothing lost that no process has heard of?
     fn is_all_settled(&self) -> bool {
-        self.data().is_settled() && !self.handles.map_writable()
+        let data = self.data();
+        data.is_settled() && !data.has_unreported_loss() && !self.handles.map_writable()
     }
 
     /// What this client has accepted of the content of the file at `place` is stable and committed.

@@ -202,6 +202,38 @@ fn a_rename_fails_and_the_old_content_stays_if_the_device_does_not_take_the_new(
     }
 }
 
+/// SEMANTICS 2.4. The data went with the client's session, after the last close.
+#[test]
+fn rename_of_a_file_whose_content_was_lost_unheard_fails_once() {
+    for flags in [0, EXCHANGE] {
+        check(353, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            put_durably(&cluster, &a, &["f", "t", "u"], &[1; 20_000]).await;
+            for text in ["t", "u"] {
+                let handle = a.open(a.ino(text).await, RDWR).await;
+                a.write(handle, 0, &[2; 20_000]).await;
+                a.close(handle).await;
+            }
+            cluster.world.pause("a");
+            let _ = b.get("t").await;
+            let _ = b.get("u").await;
+            cluster.world.resume("a");
+            cluster.env.sleep(Duration::from_secs(5)).await;
+            assert_eq!(rename(&a, "t", "f", flags).await, Err(Fault::Io));
+            assert_eq!(b.get("f").await, [1; 20_000]);
+            rename(&a, "t", "f", flags).await.unwrap();
+            // Whoever cuts a file to nothing wants nothing of what was in it.
+            let cut = client::SetAttrRequest { size: Some(0), ..Default::default() };
+            a.client.setattr(&ROOT, a.ino("u").await, cut).await.unwrap();
+            let handle = a.open(a.ino("u").await, RDWR).await;
+            a.write(handle, 0, &[3; 100]).await;
+            a.close(handle).await;
+            rename(&a, "u", "f", flags).await.unwrap();
+            assert_eq!(b.get("f").await, [3; 100]);
+        });
+    }
+}
+
 /// A recall of the file, and others of its directory, come while the rename waits for the commit.
 #[test]
 fn a_replacement_waits_for_nobody_who_waits_for_it() {

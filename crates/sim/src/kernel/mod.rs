@@ -27,10 +27,11 @@ use client::{Client, LocalFuture};
 use env::sync::{AsyncMutex, Permit, Semaphore};
 use env::{Env, NotifyLane};
 use fuse::abi::{
-    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE, NotifyInvalInodeOut,
-    NotifyPruneOut, NotifyStoreOut, OutHeader, Reader,
+    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_RETRIEVE, NOTIFY_STORE,
+    NotifyInvalInodeOut, NotifyPruneOut, NotifyRetrieveOut, NotifyStoreOut, OutHeader, Reader,
 };
 use fuse::{Knows, Notified, Notifier};
+use types::limits::BLOCK_U64;
 use types::{Duration, Ino, Instant};
 
 use crate::call::At;
@@ -202,6 +203,9 @@ impl Caches {
         if let Some((store, bytes)) = stored(message) {
             return Some(self.store_told(Ino(store.nodeid), store.offset, bytes).await);
         }
+        if let Some(asked) = retrieving(message) {
+            return Some(self.tell_pages(&asked));
+        }
         if let Some(ino) = pruned(message) {
             self.prune(ino);
             return Some(true);
@@ -216,6 +220,22 @@ impl Caches {
             self.invalidate(ino, start, end).await;
         }
         Some(true)
+    }
+
+    /// FUSE_NOTIFY_RETRIEVE of bytes within one page, whatever holds its lock and whether it is up to
+    /// date. `false`: the kernel does not know the inode.
+    fn tell_pages(&self, asked: &NotifyRetrieveOut) -> bool {
+        let ino = Ino(asked.nodeid);
+        if self.0.cache.borrow().kind(ino).is_none() {
+            return false;
+        }
+        let end = (asked.offset + u64::from(asked.size)).min(self.0.cache.borrow().size(ino));
+        let page = self.known_pages(ino).and_then(|pages| pages.get(asked.offset / BLOCK_U64));
+        let bytes = page.filter(|_| asked.offset < end).map(|page| {
+            page.copy((asked.offset % BLOCK_U64) as usize, (end - asked.offset) as usize)
+        });
+        self.0.notifier.retrieved(asked.notify_unique, bytes.unwrap_or_default());
+        true
     }
 
     /// Names of an inode that no process uses go, and the inode with them.
@@ -343,6 +363,13 @@ fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
     let mut reader = Reader::new(message);
     let header: OutHeader = reader.take()?;
     (header.error == NOTIFY_INVAL_INODE).then(|| reader.take())?
+}
+
+/// Which bytes of its pages the kernel is to tell, if a notification asks for that.
+fn retrieving(message: &[u8]) -> Option<NotifyRetrieveOut> {
+    let mut reader = Reader::new(message);
+    let header: OutHeader = reader.take()?;
+    (header.error == NOTIFY_RETRIEVE).then(|| reader.take())?
 }
 
 /// What a notification stores, if it is one of these.

@@ -362,7 +362,7 @@ impl Filesystem for MemoryFs {
         } else {
             vec![part(bytes)]
         };
-        Ok(ReadData { parts })
+        Ok(ReadData { parts, ..ReadData::default() })
     }
     async fn write(
         &self,
