@@ -19,10 +19,10 @@ use crate::workload::{NAMES, Process};
 /// What a process wrote itself it reads.
 pub(crate) const OWN: &str = "a process reads what it has written";
 /// Nobody keeps others waiting.
-pub(crate) const FAIR: &str = "no call on a shared page takes over a second while nothing fails";
+pub(crate) const FAIR: &str = "no call on a shared page takes over 50 ms while nothing fails";
 
 /// See [`FAIR`].
-const WITHIN: Duration = Duration::from_secs(1);
+const WITHIN: Duration = Duration::from_millis(50);
 /// Bytes of a field.
 const FIELD: u64 = 64;
 /// Writes that follow each other without a pause, at most.
