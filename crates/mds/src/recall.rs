@@ -58,7 +58,7 @@ pub async fn recall(
         let mut leases = server.leases.borrow_mut();
         let mut recalls = leases.recall(client, need.ino, need.take);
         if let Some(part) = need.part {
-            recalls.extend(leases.recall_part(client, need.ino, part));
+            recalls.extend(leases.recall_range(client, need.ino, part));
         }
         drop(leases);
         recalls.into_iter().for_each(|recall| server.push_recall(recall));
@@ -72,7 +72,7 @@ pub async fn recall(
             let leases = server.leases.borrow();
             awaited.extend(leases.awaited(client, need.ino, need.take));
             if let Some(part) = need.part {
-                awaited.extend(leases.part_conflicts(client, need.ino, part));
+                awaited.extend(leases.range_conflicts(client, need.ino, part));
             }
         }
         if awaited.is_empty() || waiter.is_some_and(Session::is_over) {

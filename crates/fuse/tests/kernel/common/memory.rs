@@ -1,4 +1,4 @@
-//! A file system in memory that keeps everything it is told.
+//! A file system in memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -204,7 +204,7 @@ impl Filesystem for MemoryFs {
     fn forget(&self, ino: Ino, count: u64) {
         let mut state = self.state.borrow_mut();
         let Ok(node) = state.node(ino) else { return };
-        node.lookups = node.lookups.checked_sub(count).expect("no more is forgotten than was told");
+        node.lookups = node.lookups.checked_sub(count).expect("at most the references given");
         if node.lookups == 0 && ino != Ino::ROOT {
             self.control.referenced.fetch_sub(1, Ordering::SeqCst);
             if node.attr.nlink == 0 {
@@ -350,7 +350,7 @@ impl Filesystem for MemoryFs {
         let data = &state.opened(handle)?.data;
         let start = (offset as usize).min(data.len());
         let bytes = &data[start..(start + len as usize).min(data.len())];
-        // Two pieces, so that both ways of answering are gone.
+        // Two pieces, so that both kinds of answer are exercised.
         let half = bytes.len() / 2;
         let part = |bytes: &[u8]| ReadPart {
             buffer: Rc::new(IoBuf::copy_of(bytes)),
@@ -471,7 +471,7 @@ impl Filesystem for MemoryFs {
             dots.into_iter().chain(names).collect::<Vec<_>>()
         };
         let mut out = Vec::new();
-        // More than fits, so that the adapter has to give some back.
+        // More than fits, so that the adapter has to return some references.
         for (index, (name, ino)) in
             all.into_iter().enumerate().skip(cookie as usize).take(bytes / 64)
         {
@@ -538,7 +538,7 @@ impl Filesystem for MemoryFs {
     }
 }
 
-/// Counts a wait for a lock, also one that is dropped.
+/// Counts a wait for a lock, even one that is dropped.
 struct Waiting(Arc<Control>);
 
 impl Waiting {
