@@ -111,11 +111,11 @@ pub(crate) trait Driver {
     fn now(&self) -> Instant;
     fn wall(&self, node: NodeId) -> Timestamp;
     /// The time that a node's clock shows at the time `real` of `now`.
-    fn shown(&self, _node: NodeId, real: Instant) -> Instant {
+    fn node_time(&self, _node: NodeId, real: Instant) -> Instant {
         real
     }
     /// The first time of `now` at which a node's clock shows `shown`.
-    fn real(&self, _node: NodeId, shown: Instant) -> Instant {
+    fn world_time(&self, _node: NodeId, shown: Instant) -> Instant {
         shown
     }
     fn entropy(&mut self) -> u64;

@@ -69,7 +69,7 @@ impl Env {
 
     /// The time of a clock that never goes back and counts while the host sleeps.
     pub fn now(&self) -> Instant {
-        self.core().with_driver(|driver| driver.shown(self.node, driver.now()))
+        self.core().with_driver(|driver| driver.node_time(self.node, driver.now()))
     }
 
     /// The wall clock.
@@ -127,7 +127,7 @@ impl Env {
 
     /// Waits until `at`; returns at once if that has passed.
     pub async fn sleep_until(&self, at: Instant) {
-        let at = self.core().with_driver(|driver| driver.real(self.node, at));
+        let at = self.core().with_driver(|driver| driver.world_time(self.node, at));
         self.core().sleep_until(at).await;
     }
 

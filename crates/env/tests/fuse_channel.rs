@@ -235,7 +235,7 @@ fn fuse_callers_are_served_by_the_channels_of_two_executors() {
         // INIT has been answered once another request was.
         let first = point.clone();
         env.offload(move || drop(std::fs::metadata(first.join("file")))).await;
-        let other = channel.another().expect("a mounted channel can be cloned");
+        let other = channel.clone_channel().expect("a mounted channel can be cloned");
         env.spawn_on(1, {
             let (env, other) = (env.clone(), other.clone());
             async move {

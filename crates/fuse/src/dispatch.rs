@@ -42,8 +42,7 @@ async fn serve<F: Filesystem>(
     let fs = &session.fs;
     let names = session.caches_names();
     let (ino, caller) = (header.ino, &header.caller);
-    // If the caller was killed, the request returns the references that its answer would have
-    // given.
+    // If the caller was killed, the request undoes what its answer would have given the kernel.
     let caller_gone = || session.interrupts.is_released(header.unique);
     let entry = |entry: Entry| {
         if caller_gone() {

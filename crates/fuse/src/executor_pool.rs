@@ -170,7 +170,7 @@ pub(crate) fn start_pool<F: Filesystem>(
     let channels = &session.pool.channels;
     channels.borrow_mut().push(channel.clone());
     for executor in 1..executors {
-        let channel = match channel.another() {
+        let channel = match channel.clone_channel() {
             Err(error) if uring.is_none() => {
                 if let Some(log) = log {
                     log(&format!("{executor} of {executors} executors serve the mount: {error}"));

@@ -297,7 +297,7 @@ async fn first<T>(
 
 /// Is thread `pid` being killed, or exiting? False for threads that this process cannot see, such
 /// as those of other containers.
-#[allow(clippy::disallowed_methods, reason = "/proc is asked, which does not wait")]
+#[allow(clippy::disallowed_methods, reason = "reading /proc does not wait")]
 fn is_ending(pid: u32) -> bool {
     pid != 0 && std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| shows_ending(&stat))
 }

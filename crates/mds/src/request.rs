@@ -123,7 +123,7 @@ fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
         | OpReply::Statfs { .. }
         | OpReply::Locked { .. }
         | OpReply::Text { .. }
-        | OpReply::PartlyCommitted { .. }
+        | OpReply::Partial { .. }
         | OpReply::StaleReturn { .. } => {}
     }
 }
@@ -183,7 +183,7 @@ impl Work {
         };
         let mut done = self.request.ops.iter().zip(&replay.results).enumerate();
         done.all(|(index, (op, result))| match (self.kept_outcome(index), result) {
-            (Some(Outcome::Edits(kept)), Ok(OpReply::PartlyCommitted { done, .. })) => kept >= done,
+            (Some(Outcome::Edits(kept)), Ok(OpReply::Partial { done, .. })) => kept >= done,
             (Some(outcome), _) => !matches!(outcome, Outcome::Edits(_)),
             (None, result) => result.is_err() || !changes(op),
         })
@@ -223,7 +223,7 @@ impl Work {
             if let Ok(reply) = &mut result {
                 self.note_leases(index, reply);
             }
-            let failed = matches!(result, Err(_) | Ok(OpReply::PartlyCommitted { .. }));
+            let failed = matches!(result, Err(_) | Ok(OpReply::Partial { .. }));
             self.results.push(result);
             if failed {
                 return;
@@ -432,7 +432,7 @@ impl Work {
         };
         // A replay takes effect as far as it did then, and no further: the rest came anew.
         let part = match self.replayed(index) {
-            Some(Ok(OpReply::PartlyCommitted { done, fault })) => Some((*done as usize, *fault)),
+            Some(Ok(OpReply::Partial { done, fault })) => Some((*done as usize, *fault)),
             _ => None,
         };
         let until = part.map_or(commit.edits.len(), |(until, _)| until);
@@ -443,7 +443,7 @@ impl Work {
             if let Some((until, fault)) = part
                 && done >= until
             {
-                return Ok(OpReply::PartlyCommitted { done: until as u32, fault });
+                return Ok(OpReply::Partial { done: until as u32, fault });
             }
             let step = self.attempt(Cost::STEP, index, |cx, txn| {
                 let step = commit::step(cx, txn, commit, done..until)?;
@@ -454,9 +454,7 @@ impl Work {
                 Ok((Some(reply), _)) => return Ok(reply),
                 Ok((None, at)) => done = at,
                 Err(Fault::Evicted) => return Err(Fault::Evicted),
-                Err(fault) if done > 0 => {
-                    return Ok(OpReply::PartlyCommitted { done: done as u32, fault });
-                }
+                Err(fault) if done > 0 => return Ok(OpReply::Partial { done: done as u32, fault }),
                 Err(fault) => return Err(fault),
             }
         }

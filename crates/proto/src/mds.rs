@@ -393,7 +393,7 @@ wire_enum! {
         /// `merge` under `DATA_P`: all edits lie in ranges held exclusively, and size and times
         /// take effect if they exceed the current ones. `tail_zero`: the bytes behind the size in
         /// the last block are zero on the device, too. Passes gates. Reply `Attr`, or
-        /// `PartlyCommitted`.
+        /// `Partial`.
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, merge: bool, tail_zero: bool, },
         /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, },
@@ -459,10 +459,10 @@ wire_enum! {
         /// `Removed`. `whiteout`: the whiteout under the old name.
         Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, whiteout: Appended<Leased>, },
         /// The client holds the rights; with the layout if they include a `DATA` right. `ranges`:
-        /// the ranges held, if not the whole content, the requested one first. `uncontended`: the server
-        /// granted no range because no other client used the file recently: the client should ask
-        /// for the whole right. `tail_unknown`: the server granted no range because the bytes
-        /// behind the size in the last block are not known to be zero.
+        /// the ranges held, if not the whole content, the requested one first. `uncontended`: the
+        /// server granted no range because no other client used the file recently: the client
+        /// should ask for the whole right. `tail_unknown`: the server granted no range because the
+        /// bytes behind the size in the last block are not known to be zero.
         Acquired = 9 { leased: Leased, layout: Option<LayoutSlice>, ranges: Vec<HeldRange>, uncontended: bool, tail_unknown: bool, },
         /// The layout of a range.
         Layout = 10 { slice: LayoutSlice, },
@@ -479,7 +479,7 @@ wire_enum! {
         /// The first `done` edits of a commit took effect (one or more), then `fault` stopped it. A
         /// size that grows is set; one that shrinks and the times are not. Ends the compound, as a
         /// failure does.
-        PartlyCommitted = 16 { done: u32, fault: Fault, },
+        Partial = 16 { done: u32, fault: Fault, },
         /// Nothing was given up: the return is older than the grant or recall that raised the
         /// lease's sequence to `seq`.
         StaleReturn = 17 { seq: u64, },

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - a release build contains none of them: [`planted`] is the constant `false` there;
-//! - in other builds only [`plant`] plants a bug, on the calling thread, until its guard is dropped.
+//! - in other builds only [`plant`] plants a bug, on the calling thread, while its guard lives.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $bug:ident,)+) => {

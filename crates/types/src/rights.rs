@@ -18,8 +18,8 @@ bitflags! {
         const DATA_S = 8;
         /// May change data, size and layout, and owns size, mtime and ctime. Implies `DATA_S`.
         const DATA_X = 16;
-        /// Holds ranges of the file, each shared or exclusive ([`crate::HeldRange`]). A client holds
-        /// this or `DATA_S`, never both.
+        /// Holds ranges of the file, each shared or exclusive ([`crate::HeldRange`]). A client
+        /// holds this or `DATA_S`, never both.
         const DATA_P = 32;
     }
 }

@@ -159,7 +159,7 @@ impl Rpc for ContentRpc {
 fn taken(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
     match result {
         Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
-        Ok(OpReply::PartlyCommitted { done, fault }) => {
+        Ok(OpReply::Partial { done, fault }) => {
             Err(Refusal { fault: *fault, done: *done as usize })
         }
         Ok(_) => Err(Fault::Protocol.into()),

@@ -63,7 +63,7 @@ struct Inner {
     /// The lanes that all channels of the mount share.
     lanes: Rc<Lanes>,
     /// Does it wait for the device when it is idle? Of several channels of a mount, one does.
-    listens: bool,
+    waits_for_device: bool,
     uring: RefCell<uring::Uring>,
     /// Waits until the device can be read; kept between calls of `recv`.
     polling: RefCell<Option<OpFuture>>,
@@ -113,7 +113,7 @@ impl FuseChannel {
     ///
     /// # Errors
     /// /dev/fuse cannot be opened, or the channel is not mounted.
-    pub fn another(&self) -> io::Result<FuseChannel> {
+    pub fn clone_channel(&self) -> io::Result<FuseChannel> {
         let fd = Arc::new(fuse_dev::clone(&self.0.fd)?);
         let inner = Inner::new(&self.0.env, fd, self.0.lanes.clone(), false);
         Ok(FuseChannel(Rc::new(inner)))
@@ -188,9 +188,9 @@ impl FuseChannel {
             }
             // Tries to read right after a request only if that has paid lately (or from time to
             // time): otherwise waiting costs no extra system call.
-            let looks = inner.in_a_row.get() > 0
+            let try_another = inner.in_a_row.get() > 0
                 && (inner.busy.get() || inner.served.get().is_multiple_of(PROBE_EVERY));
-            if inner.ready.take() || looks {
+            if inner.ready.take() || try_another {
                 match inner.read() {
                     Ok(request) => {
                         inner.busy.set(inner.busy.get() || inner.in_a_row.get() > 0);
@@ -236,7 +236,7 @@ impl FuseChannel {
 }
 
 impl Inner {
-    fn new(env: &Env, fd: Arc<OwnedFd>, lanes: Rc<Lanes>, listens: bool) -> Inner {
+    fn new(env: &Env, fd: Arc<OwnedFd>, lanes: Rc<Lanes>, waits_for_device: bool) -> Inner {
         Inner {
             env: env.clone(),
             fd,
@@ -247,7 +247,7 @@ impl Inner {
             served: Cell::new(0),
             ready: Cell::new(false),
             lanes,
-            listens,
+            waits_for_device,
             uring: RefCell::default(),
             polling: RefCell::new(None),
         }
@@ -256,7 +256,7 @@ impl Inner {
     /// Waits until the device is readable (and records that) or a request has come over io_uring.
     async fn wait(&self) -> io::Result<()> {
         poll_fn(|cx| {
-            if self.listens {
+            if self.waits_for_device {
                 let mut polling = self.polling.borrow_mut();
                 let op = polling.get_or_insert_with(|| {
                     let file = Handle::Fd(self.fd.clone());

@@ -34,8 +34,7 @@ pub struct SimOptions {
     pub flush_latency: RangeInclusive<Duration>,
     /// How long bytes take between two nodes.
     pub net_latency: RangeInclusive<Duration>,
-    /// Upper bound of the extra latency of a connection, which lets connections overtake each
-    /// other.
+    /// Upper bound of the extra latency of a connection: so connections overtake each other.
     pub net_detour: Duration,
     /// Bytes a second in each direction of a connection; `None`: unlimited.
     pub net_bandwidth: Option<u64>,
@@ -158,11 +157,11 @@ pub(crate) struct NodeClock {
 const MILLION: i128 = 1_000_000;
 
 impl NodeClock {
-    fn shown(self, real: Instant) -> Instant {
+    fn node_time(self, real: Instant) -> Instant {
         Instant((i128::from(real.0) * (MILLION + i128::from(self.drift)) / MILLION) as u64)
     }
 
-    fn real(self, shown: Instant) -> Instant {
+    fn world_time(self, shown: Instant) -> Instant {
         let rate = MILLION + i128::from(self.drift);
         Instant(((i128::from(shown.0) * MILLION + rate - 1) / rate) as u64)
     }
@@ -472,8 +471,7 @@ impl State {
             Event::Queue(disk) => {
                 let done = disk.done(self.now);
                 for id in &done {
-                    let event =
-                        self.queued.remove(id).expect("every request in a queue has an event");
+                    let event = self.queued.remove(id).expect("a queued request has an event");
                     self.happen(event);
                 }
                 if !done.is_empty() {
@@ -633,19 +631,19 @@ impl Driver for SimDriver {
     fn wall(&self, node: NodeId) -> Timestamp {
         let state = lock(&self.0);
         let clock = state.clock(node);
-        let now = clock.shown(state.now).0;
+        let now = clock.node_time(state.now).0;
         Timestamp {
             seconds: 1_700_000_000 + (now / 1_000_000_000) as i64 + clock.wall_seconds,
             nanos: (now % 1_000_000_000) as u32,
         }
     }
 
-    fn shown(&self, node: NodeId, real: Instant) -> Instant {
-        lock(&self.0).clock(node).shown(real)
+    fn node_time(&self, node: NodeId, real: Instant) -> Instant {
+        lock(&self.0).clock(node).node_time(real)
     }
 
-    fn real(&self, node: NodeId, shown: Instant) -> Instant {
-        lock(&self.0).clock(node).real(shown)
+    fn world_time(&self, node: NodeId, shown: Instant) -> Instant {
+        lock(&self.0).clock(node).world_time(shown)
     }
 
     fn entropy(&mut self) -> u64 {

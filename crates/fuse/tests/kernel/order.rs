@@ -162,7 +162,7 @@ fn file_created_for_a_killed_process_is_closed_and_forgotten() {
     assert_eq!(kernel.reply().1, 0);
     let open = || control.open.load(Ordering::SeqCst);
     wait_for("the files to be closed", || open() == 1);
-    assert_eq!(control.made.load(Ordering::SeqCst), 4);
+    assert_eq!(control.created.load(Ordering::SeqCst), 4);
     assert_eq!(control.referenced.load(Ordering::SeqCst), 1);
     dying.wait().unwrap();
     drop(kernel);

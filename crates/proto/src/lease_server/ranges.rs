@@ -133,8 +133,8 @@ impl LeaseTable {
         grew
     }
 
-    /// Recalls from every client but `except` the blocks of `wanted` in conflict with it. Returns the
-    /// recalls to push: none for blocks whose recall is already pending.
+    /// Recalls from every client but `except` the blocks of `wanted` in conflict with it. Returns
+    /// the recalls to push: none for blocks whose recall is already pending.
     pub fn recall_range(&mut self, except: ClientId, ino: Ino, wanted: HeldRange) -> Vec<Recall> {
         let (Some(holders), Some(holdings)) =
             (self.inodes.get_mut(&ino), self.ranges.get_mut(&ino))

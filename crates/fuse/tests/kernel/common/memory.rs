@@ -127,7 +127,7 @@ impl MemoryFs {
         Ok(Entry { attr: node.attr, attr_ttl: self.ttl, entry_ttl: self.ttl, generation: 0 })
     }
 
-    fn made(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Ino> {
+    fn create_inode(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Ino> {
         let mut state = self.state.borrow_mut();
         if state.node(place.dir)?.names.contains_key(place.name) {
             return Err(Fault::Exists);
@@ -245,11 +245,11 @@ impl Filesystem for MemoryFs {
         Ok(self.state.borrow_mut().node(ino)?.data.clone())
     }
     async fn mknod(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Entry> {
-        self.entry(self.made(caller, place, node)?)
+        self.entry(self.create_inode(caller, place, node)?)
     }
     async fn symlink(&self, caller: &Caller, place: Place<'_>, target: &[u8]) -> Res<Entry> {
         let node = NodeSpec { kind: FileKind::Symlink, ..spec(0o777, 0) };
-        let ino = self.made(caller, place, node)?;
+        let ino = self.create_inode(caller, place, node)?;
         {
             let mut state = self.state.borrow_mut();
             let node = state.node(ino)?;
@@ -318,14 +318,14 @@ impl Filesystem for MemoryFs {
         flags: OpenFlags,
     ) -> Res<(Entry, Opened)> {
         park(&self.env, &self.control, |c| &c.park_creates).await;
-        let ino = self.made(caller, place, spec(mode, umask)).map_err(|fault| {
+        let ino = self.create_inode(caller, place, spec(mode, umask)).map_err(|fault| {
             if fault == Fault::Exists && !flags.has(OpenFlags::EXCLUSIVE) {
                 Fault::Stale
             } else {
                 fault
             }
         })?;
-        self.control.made.fetch_add(1, Ordering::SeqCst);
+        self.control.created.fetch_add(1, Ordering::SeqCst);
         Ok((self.entry(ino)?, self.opened(ino, flags)))
     }
     async fn tmpfile(

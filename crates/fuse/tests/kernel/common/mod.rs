@@ -40,7 +40,7 @@ pub struct Control {
     /// Inodes the kernel refers to, except the root.
     pub referenced: AtomicU64,
     /// Files created by CREATE.
-    pub made: AtomicU32,
+    pub created: AtomicU32,
     /// Open handles of files.
     pub open: AtomicU32,
     /// Asks to drop `serve`; `given_up` reports that it was dropped.
