@@ -6,8 +6,8 @@
 //! replies. Tasks of different threads interleave only at awaits and at these calls.
 //!
 //! Invariants:
-//! - a thread of a group holds the run token for everything that it does, from its first task
-//!   to the drop of its last, except for closures passed to [`without_token`];
+//! - a thread of a group holds the run token from its first task to the drop of its last, except
+//!   during closures passed to [`without_token`];
 //! - a closure passed to [`without_token`] touches nothing that other threads of the group can
 //!   reach: only a descriptor, and memory that is lent to it;
 //! - waiting threads run between two turns of an executor, and while it is in such a call;

@@ -5,7 +5,8 @@
 //! - a poster never waits for a message being handled, nor for the thread's end: the thread holds
 //!   no lock meanwhile;
 //! - a task that waits for a message is woken when it is handled, even if that happened before the
-//!   wait began, and even after the lane's end: the thread still handles what was posted before it;
+//!   wait began. This holds after the lane's end, too: the thread still handles all messages that
+//!   were posted before it;
 //! - the memory of a lane is bounded by the messages that tasks wait for, and those that were
 //!   abandoned.
 

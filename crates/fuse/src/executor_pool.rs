@@ -41,7 +41,7 @@ const EXECUTORS: usize = 8;
 
 /// The default number of executors of a mount: one for each processor that this process may use,
 /// up to a limit. Over io_uring one: there, every request would wake the executor of its
-/// processor, and a request that asks the server costs two more wake-ups, because one executor
+/// processor. A request that asks the server would cost two more wake-ups, because one executor
 /// receives the answers (measured: docs/BENCHMARKS.md).
 pub fn executors(init: &InitOptions) -> usize {
     let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(EXECUTORS));

@@ -1,7 +1,7 @@
 //! Requests whose callers do not wait for their end.
 //!
 //! A signal that a process handles ends only waits for locks, as on a local file system.
-//! A process that is being killed is released from every call: it is answered EINTR, which
+//! A process that is being killed is released from every call. It gets the answer EINTR, which
 //! it does not live to see, and its request runs to its end without it.
 //!
 //! Invariants:
@@ -9,8 +9,8 @@
 //!   request if another executor took that or it came over io_uring. The newest
 //!   [`EARLY_MAX`] of their numbers are kept for this case; the kernel never reuses a number;
 //! - the kernel reports only the first signal, and none when a process closes its
-//!   files while it exits: a process that may be killed later is checked repeatedly until it is
-//!   answered;
+//!   files while it exits. So a process that may be killed later is checked repeatedly until it
+//!   is answered;
 //! - a released request is answered once, and itself returns the references that its answer
 //!   would have given to the kernel.
 

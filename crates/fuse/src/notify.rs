@@ -6,7 +6,7 @@
 //!   no recall waits for have another: they may wait for requests that wait for recalls;
 //! - before the mount is established there is nothing to invalidate;
 //! - an answer that names an inode may still be on its way inside the kernel when the inode's
-//!   attributes are recalled: the kernel then does not know the inode yet. So the notifier also
+//!   attributes are recalled. The kernel does not know the inode yet then. So the notifier also
 //!   invalidates all names (a name is valid from when its request was made). It invalidates
 //!   the inode's attributes again until the kernel knows it, or the thread that was answered sends
 //!   another request. It also does so when the inode is opened: by then they have arrived;

@@ -6,7 +6,7 @@
 //!   its client asked for, and every recall;
 //! - a sequence never repeats, not even over a restart (its upper bits are the epoch);
 //! - while a recall of a client's rights on an inode is pending, the server grants the client
-//!   nothing more there but `OPEN`, and with that grant it repeats the recall: so a return that
+//!   nothing more there but `OPEN`. With that grant it repeats the recall: so a return that
 //!   names the recall's sequence knows every grant;
 //! - a return whose sequence is older than a later grant or recall changes nothing, and the reply
 //!   says so;

@@ -3,7 +3,7 @@
 //! One connection carries frames both ways: the client's [`Hello`] and
 //! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
 //! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
-//! order, the first failure ends it, and an operation may name the inode that an
+//! order, and the first failure ends it. An operation may name the inode that an
 //! earlier one of the same compound found ([`InoRef::Of`]). All operations of a
 //! compound that change the namespace are one transaction when they are marked
 //! [`Request::atomic`]; otherwise each is its own.

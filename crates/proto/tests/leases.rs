@@ -170,8 +170,8 @@ impl World {
         out
     }
 
-    /// A client answers a recall, as `client/src/recall.rs` does: it keeps what a newly started
-    /// server has granted since, and gives up the rights that the answer names under the sequence
+    /// A client answers a recall, as `client/src/recall.rs` does. It keeps what a newly started
+    /// server has granted since. It gives up the rights that the answer names, under the sequence
     /// that the answer names.
     fn client_answers(&self, at: usize, nth: usize) -> World {
         let mut world = self.clone();

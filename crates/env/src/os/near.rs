@@ -3,8 +3,8 @@
 //! Invariants:
 //! - the name of such a socket contains the address that its listener has by TCP; it is in the
 //!   abstract namespace, which ends with the network namespace and with the process;
-//! - a client uses such a peer only if it runs as root or as the user of this process, because
-//!   any process may take the name, as it may take a port;
+//! - a client uses such a peer only if it runs as root or as the user of this process. Any process
+//!   may take the name, as it may take a port;
 //! - on any error here, the connection uses TCP.
 
 use std::io;

@@ -1,6 +1,6 @@
-//! The simulated side of the seam: virtual time, a seeded scheduler, disks that
-//! remember what a power cut may leave, and connections that can be slow, cut
-//! or partitioned, all on one thread.
+//! The simulated side of the seam, all on one thread: virtual time, a seeded scheduler, disks
+//! that remember what a power cut may leave, and connections. Connections can be slow, cut
+//! or partitioned.
 //!
 //! Invariants:
 //! - the same seed and the same program give the same run, event by event

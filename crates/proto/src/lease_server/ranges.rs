@@ -5,7 +5,6 @@
 //!   inode, as all rights are;
 //! - of one client and inode, one range is being recalled at a time: a further recall asks for the
 //!   smallest range that contains both.
-//!   smallest range that contains both.
 
 use types::limits::RANGES_MAX;
 use types::{BlockRange, ClientId, HeldRange, Ino, Rights};
