@@ -585,7 +585,7 @@ pub fn null_mount(
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
     let target = target.to_owned();
-    env::run_team(driver, fuse::executors(&init), |env| async move {
+    env::run_group(driver, fuse::executors(&init), |env| async move {
         let what = Mounting {
             target,
             options: MountOptions::new("null"),

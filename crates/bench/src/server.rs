@@ -224,7 +224,7 @@ impl Client {
 
     fn answered(&mut self, reply: &Reply) -> Res<()> {
         match &reply.results[..] {
-            [Ok(OpReply::Made { .. })] => {
+            [Ok(OpReply::Created { .. })] => {
                 self.made += 1;
                 Ok(())
             }

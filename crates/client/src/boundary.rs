@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use proto::mds::{Edit, LayoutPart, Leased, PagRun};
+use proto::mds::{Edit, LayoutSlice, Leased, PagRun};
 use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
 /// A boxed future of this thread.
@@ -61,7 +61,7 @@ pub trait Rpc {
     /// Gives pool blocks back, or says that there are none to give.
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
     /// More of a layout, under a `DATA` right.
-    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>>;
+    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>>;
     /// Commits, in order, at most `COMPOUND_OPS_MAX`; `sync`: durable, as is everything of the
     /// session so far, when it is answered. One result for each (for no commits: none, or why the
     /// session's work is not known to be durable); after one that is not taken, later ones of the

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::Env;
-use types::{ClientId, Duration, FileKind, Ino, Part, Rights};
+use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
 use crate::core::Core;
@@ -225,7 +225,7 @@ impl Client {
     }
 
     /// The parts of files that it relies on as long as its lease is good, by inode.
-    pub fn parts(&self) -> Vec<(Ino, Part)> {
+    pub fn parts(&self) -> Vec<(Ino, HeldRange)> {
         let held = |inode: Rc<Inode>| {
             let content = inode.content().filter(|_| inode.holds(Rights::DATA_P))?;
             let parts = content.parts.borrow();

@@ -12,12 +12,12 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
-    DataAttr, HeldLease, InoRef, LayoutPart, Leased, Lock, Op, OpReply, Push, Reply, Request,
+    DataAttr, HeldLease, InoRef, LayoutSlice, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
 use proto::wire::Bytes;
 use types::{
-    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, Ino, Instant,
-    Name, Part, Rights, planted,
+    Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, HeldRange,
+    Ino, Instant, Name, Rights, planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
@@ -426,7 +426,7 @@ impl Core {
         });
     }
 
-    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: LayoutPart) {
+    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: LayoutSlice) {
         let rights = inode.lease(|lease| lease.rights().closed());
         let data = rights & Rights::WHOLE;
         if !news || data.is_empty() || inode.kind() != FileKind::Regular {
@@ -448,8 +448,8 @@ impl Core {
         &self,
         inode: &Rc<Inode>,
         attr: &Attr,
-        parts: &[Part],
-        layout: Option<&LayoutPart>,
+        parts: &[HeldRange],
+        layout: Option<&LayoutSlice>,
     ) {
         inode.told_without_data();
         let content = self.content(inode);
@@ -487,7 +487,7 @@ impl Core {
             (Op::ReadDir { cookie, .. }, OpReply::Entries { entries, end, dir }) => {
                 self.absorb_listing(*cookie, entries, *end, dir);
             }
-            (Op::Create { name, node, want, .. }, OpReply::Made { leased, dir, inline_max }) => {
+            (Op::Create { name, node, want, .. }, OpReply::Created { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
                 let ino = leased.attr.ino;
                 self.changed_dir(dir, Some((name, Some(ino))));
@@ -499,7 +499,7 @@ impl Core {
                     inode.names(|names| names.parent = Some(dir.attr.ino));
                 }
             }
-            (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir, inline_max }) => {
+            (Op::CreateTmpfile { want, .. }, OpReply::Created { leased, dir, inline_max }) => {
                 let (inode, news) = self.told(leased);
                 self.changed_dir(dir, None);
                 self.made(&inode, &leased.attr, news, *want, *inline_max);
@@ -530,7 +530,7 @@ impl Core {
                     self.unnamed(attr, *unused == Some(attr.ino) && !kept);
                 }
             }
-            (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
+            (Op::Acquire { .. }, OpReply::Acquired { leased, layout, ranges: parts, .. }) => {
                 let (inode, news) = self.told(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
                     // Without a layout it brings no right on content, whatever it tells of one: the
@@ -629,7 +629,7 @@ impl Core {
         }
         inode.told_xattrs(told, Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
-            let empty = LayoutPart { to: u64::MAX, inline_max, ..LayoutPart::default() };
+            let empty = LayoutSlice { to: u64::MAX, inline_max, ..LayoutSlice::default() };
             self.acquired(inode, news, empty);
             if inode.holds(Rights::DATA_X)
                 && let Some(content) = inode.content()
@@ -717,7 +717,7 @@ impl Core {
                 let (give, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
                 inode.give(give, self.session.order());
                 if !give.is_empty() {
-                    ops.push(Op::Return { ino, seq, give, still_open: false, part: None });
+                    ops.push(Op::Return { ino, seq, give, still_open: false, range: None });
                     self.returning.borrow_mut().insert(ino, seq);
                 }
             }
@@ -747,7 +747,7 @@ fn told_of(result: &OpReply) -> Vec<Ino> {
     let of = |leased: &Leased| leased.attr.ino;
     match result {
         OpReply::Attr { leased } => vec![of(leased)],
-        OpReply::Made { leased, dir, .. } | OpReply::Linked { leased, dir } => {
+        OpReply::Created { leased, dir, .. } | OpReply::Linked { leased, dir } => {
             vec![of(leased), of(dir)]
         }
         OpReply::Removed { attr, dir, .. } => vec![attr.ino, of(dir)],
@@ -769,7 +769,7 @@ fn inodes_of(op: &Op) -> [Option<Ino>; 2] {
         Op::Lookup { dir, .. }
         | Op::ReadDir { dir, .. }
         | Op::Create { dir, .. }
-        | Op::CreateUnnamed { dir, .. }
+        | Op::CreateTmpfile { dir, .. }
         | Op::Unlink { dir, .. }
         | Op::Rmdir { dir, .. } => [is(dir), None],
         Op::Link { ino, dir, .. } => [is(ino), is(dir)],
@@ -827,7 +827,7 @@ impl Events for Core {
                 let parts = inode
                     .content()
                     .map_or_else(Vec::new, |content| content.parts.borrow().iter().collect());
-                let held = HeldLease { ino: inode.ino, rights, open, parts };
+                let held = HeldLease { ino: inode.ino, rights, open, ranges: parts };
                 (open || !rights.is_empty()).then_some(held)
             })
             .collect();
@@ -913,7 +913,7 @@ impl Core {
                     ino,
                     rights,
                     from: FileBlock(0),
-                    part: None,
+                    range: None,
                     ahead: Ahead::default(),
                 };
                 // A file that has no name left is gone: its handles see `Stale`.

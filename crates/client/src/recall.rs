@@ -54,7 +54,7 @@ impl Core {
     /// The server said something.
     pub fn pushed(self: &Rc<Self>, push: Push) {
         match push {
-            Push::Recall { ino, seq, take, part } => {
+            Push::Recall { ino, seq, take, range: part } => {
                 self.recalls.set(self.recalls.get() + 1);
                 self.begin_recall(ino, seq, take, part);
             }
@@ -138,7 +138,7 @@ impl Core {
         still_open: bool,
         part: Option<BlockRange>,
     ) {
-        let op = Op::Return { ino, seq, give, still_open, part };
+        let op = Op::Return { ino, seq, give, still_open, range: part };
         // After an eviction there is nothing left to give back.
         let _ = self.session.call(Call::reserved(vec![op])).await;
     }

@@ -32,10 +32,12 @@ use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{InoRef, Op, OpReply};
-use proto::parts::Parts;
+use proto::ranges::HeldRanges;
 use proto::wire::Bytes;
-use types::limits::{BLOCK_U64, PART_BLOCKS_MAX, PARTS_AHEAD_MAX, PARTS_MAX};
-use types::{Ahead, BlockRange, Bug, Duration, Fault, FileBlock, Instant, Part, Rights, planted};
+use types::limits::{BLOCK_U64, RANGE_BLOCKS_MAX, RANGES_AHEAD_MAX, RANGES_MAX};
+use types::{
+    Ahead, BlockRange, Bug, Duration, Fault, FileBlock, HeldRange, Instant, Rights, planted,
+};
 
 use crate::api::{Caller, Filling};
 use crate::core::Core;
@@ -71,7 +73,7 @@ pub(crate) enum Service {
 }
 
 /// Parts that are asked for ahead: the first time that a stride is repeated, the second …
-const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, PARTS_AHEAD_MAX as u8 - 1];
+const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, RANGES_AHEAD_MAX as u8 - 1];
 
 impl Service {
     /// Does the kernel have pages of the range when it is answered, of which it keeps some locked
@@ -116,11 +118,11 @@ pub(crate) struct Content {
     /// `DATA_X` on ever since, without a glimpse: whoever finds it has its size glimpsed.
     pub shared: Cell<bool>,
     /// Under `DATA_P`: what is held.
-    pub parts: RefCell<Parts>,
+    pub parts: RefCell<HeldRanges>,
     /// Where a part was asked for last, how far from the one before, and how often so.
     asked: Cell<(u64, u64, u8)>,
     /// The server did not know what lies behind the size.
-    untold_tail: Cell<bool>,
+    tail_unknown: Cell<bool>,
     /// Under a right to write: the file is known to have no `security.capability`. Whoever sets one
     /// takes that right first.
     plain: Cell<bool>,
@@ -167,7 +169,7 @@ impl Content {
             shared: Cell::new(true),
             parts: RefCell::default(),
             asked: Cell::default(),
-            untold_tail: Cell::new(false),
+            tail_unknown: Cell::new(false),
             plain: Cell::new(false),
             writes_from: Cell::new(0),
             capability_set: Cell::new(0),
@@ -542,7 +544,7 @@ impl Core {
         need: Rights,
         range: (u64, u64),
     ) -> Result<Use, Fault> {
-        let large = blocks_of(range).len() > PART_BLOCKS_MAX / 2;
+        let large = blocks_of(range).len() > RANGE_BLOCKS_MAX / 2;
         self.serve(inode, need, Service::Plain, range, large).await
     }
 
@@ -601,7 +603,7 @@ impl Core {
     ) -> Result<Use, Fault> {
         let content = self.content(inode);
         let writes = need.contains(Rights::DATA_X);
-        let part = Part { range: blocks_of(range), exclusive: writes };
+        let part = HeldRange { range: blocks_of(range), exclusive: writes };
         let locked = if service == Service::PageRead { pages_touched(range) } else { (0, 0) };
         let mut parked = None;
         loop {
@@ -630,7 +632,7 @@ impl Core {
                         in_use.reading = Some(content.pages.read(range, now));
                     }
                     drop(parked);
-                    if writes && content.untold_tail.take() {
+                    if writes && content.tail_unknown.take() {
                         in_use.file().zero_tail().await?;
                     }
                     return Ok(in_use);
@@ -702,7 +704,7 @@ impl Core {
         let _acquiring = Acquiring(content);
         // Who holds the whole right to read has pages, and gives it up first.
         let part = part.filter(|_| !inode.holds(Rights::DATA_S));
-        let many = content.parts.borrow().len() + PARTS_AHEAD_MAX >= PARTS_MAX;
+        let many = content.parts.borrow().len() + RANGES_AHEAD_MAX >= RANGES_MAX;
         let part = part.filter(|_| !many);
         if part.is_none() {
             self.leave_parts(inode, content).await;
@@ -714,7 +716,7 @@ impl Core {
         let rights = need | Rights::ATTR | Rights::OPEN;
         let ahead = part.map_or_else(Ahead::default, |part| content.ahead(part));
         let from = FileBlock(0);
-        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, part, ahead }];
+        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, range: part, ahead }];
         // Before the first write it is asked for `security.capability`.
         let first = !content.holds_parts();
         if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
@@ -722,8 +724,8 @@ impl Core {
         }
         let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
         match result(&reply, 0)? {
-            OpReply::Acquired { calm, untold_tail, .. } => {
-                content.untold_tail.set(*untold_tail);
+            OpReply::Acquired { uncontended: calm, tail_unknown, .. } => {
+                content.tail_unknown.set(*tail_unknown);
                 Ok(Asked { calm: *calm })
             }
             _ => Err(Fault::Protocol),

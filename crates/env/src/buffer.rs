@@ -3,9 +3,8 @@
 //! Invariants:
 //! - the memory of an [`IoBuf`] starts at a 4096-byte boundary, its capacity is
 //!   a multiple of 4096, and every byte of it is initialised;
-//! - a thread keeps at most [`POOL_BYTES_MAX`] of unused memory; what exceeds
-//!   that goes back to the operating system, large pieces as soon as nothing
-//!   of their slab is in use;
+//! - a thread keeps at most [`POOL_BYTES_MAX`] of unused memory; the excess returns to the
+//!   operating system, large pieces as soon as nothing of their slab is in use;
 //! - an `IoBuf` may be dropped on any thread and joins that thread's pool.
 
 mod slab;
@@ -19,7 +18,7 @@ use std::ptr::NonNull;
 /// What direct I/O is aligned to.
 pub const ALIGNMENT: usize = 4096;
 
-/// Unused bytes that the pool of a thread keeps; threads of a team share that many.
+/// Unused bytes that the pool of a thread keeps; the threads of an executor group share this bound.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// Capacities from here up to [`slab::SLAB`] are pieces of slabs.
@@ -40,8 +39,8 @@ const CLASSES: [usize; 11] = [
     4 << 20,
 ];
 
-/// A byte buffer whose memory starts at a 4096-byte boundary. It goes back to its
-/// pool when dropped; the driver owns it while an operation is in flight.
+/// A byte buffer whose memory starts at a 4096-byte boundary. Dropping it returns the memory to
+/// the thread's pool; the driver owns the buffer while an operation is in flight.
 /// Derefs to `[u8]` of its length.
 pub struct IoBuf {
     memory: NonNull<u8>,
@@ -64,7 +63,7 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer of `len` bytes of unspecified (old) content, for whoever overwrites all of it.
+    /// A buffer of `len` bytes of unspecified (old) content, for callers that overwrite all of it.
     pub fn unspecified(len: usize) -> IoBuf {
         IoBuf::take(len).0
     }
@@ -76,11 +75,11 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer of `len` zero bytes, 256 KiB or more, in a mapping of its own: of what lies ready
-    /// for long, only the pages that are touched take memory. It is not pooled.
+    /// A buffer of `len` zero bytes, 256 KiB or more, in a mapping of its own, for buffers that
+    /// wait long: only the pages that are touched take memory. It is not pooled.
     pub(crate) fn sparse(len: usize) -> IoBuf {
         let rounded = round_up(len);
-        // One page more where the size is that of a piece of a slab.
+        // One more page if the size is that of a slab piece.
         let pooled = CLASSES.contains(&rounded);
         let capacity = if pooled { rounded + ALIGNMENT } else { rounded };
         assert!(matches!(Origin::of(capacity), Origin::Map), "{len} bytes are too few");
@@ -115,14 +114,13 @@ impl IoBuf {
         self.len == 0
     }
 
-    /// Shortens or lengthens within the capacity. Bytes that appear by
-    /// lengthening have whatever the memory held.
+    /// Shortens or lengthens within the capacity. Lengthening exposes whatever the memory held.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity, "length {len} exceeds the capacity {}", self.capacity);
         self.len = len;
     }
 
-    /// Bytes there is room for.
+    /// Bytes that fit without reallocation.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -166,7 +164,7 @@ impl std::fmt::Debug for IoBuf {
 struct Pool {
     free: [Vec<NonNull<u8>>; CLASSES.len()],
     bytes: usize,
-    /// Most of `bytes`.
+    /// The upper bound of `bytes`.
     limit: usize,
 }
 
@@ -176,7 +174,7 @@ impl Default for Pool {
     }
 }
 
-/// The pool of this thread keeps what one among `threads` may.
+/// Limits the pool of this thread to the share of one among `threads`.
 pub(crate) fn share_pool(threads: usize) {
     POOL.with_borrow_mut(|pool| pool.limit = POOL_BYTES_MAX / threads.max(1));
 }
@@ -229,7 +227,7 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, ALIGNMENT).expect("a buffer's capacity fits in isize")
 }
 
-/// Where memory of some capacity comes from and goes to.
+/// The allocator that memory of some capacity comes from.
 enum Origin {
     /// The allocator of the program.
     Heap,
@@ -264,7 +262,7 @@ fn allocate(capacity: usize) -> (NonNull<u8>, bool) {
     taken.unwrap_or_else(|| std::alloc::handle_alloc_error(layout(capacity)))
 }
 
-/// Gives back what `allocate` gave for `capacity`.
+/// Frees what `allocate` returned for `capacity`.
 fn release(memory: NonNull<u8>, capacity: usize) {
     match Origin::of(capacity) {
         Origin::Slab => slab::give(memory, capacity),
@@ -279,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_zeroed_also_when_they_are_reused() {
+    fn buffer_is_aligned_and_zeroed_even_when_reused() {
         for len in [1, 4096, 4097, 70_000, 1 << 20, (1 << 20) + 1, 5 << 20] {
             for _ in 0..2 {
                 let mut buf = IoBuf::zeroed(len);
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_buffer_serves_the_next_request_of_its_size() {
+    fn dropped_buffer_serves_the_next_request_of_its_size() {
         let first = IoBuf::zeroed(8192);
         let address = first.as_ptr();
         drop(first);
@@ -300,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_keeps_no_more_than_its_limit() {
+    fn buffer_pool_stays_below_its_limit() {
         let many: Vec<IoBuf> = (0..80).map(|_| IoBuf::unspecified(1 << 20)).collect();
         drop(many);
         POOL.with(|pool| assert!(pool.borrow().bytes <= POOL_BYTES_MAX));
     }
 
     #[test]
-    fn a_buffer_that_lies_ready_is_zero_and_never_pooled() {
+    fn sparse_buffer_is_zero_and_never_pooled() {
         for len in [256 << 10, 1 << 20, (1 << 20) + 4096] {
             let mut buf = IoBuf::sparse(len);
             assert_eq!((buf.len(), buf.as_ptr() as usize % ALIGNMENT), (len, 0));
@@ -320,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_moves_within_the_capacity() {
+    fn buffer_length_changes_within_the_capacity() {
         let mut buf = IoBuf::zeroed(100);
         buf.set_len(4096);
         assert_eq!(buf.len(), 4096);

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - offsets, lengths and buffers are multiples of 4096, asserted here;
-//! - the buffer of a read or write comes back with its result;
-//! - clones share one open file, whose locks go when the last request on it is over.
+//! - an operation returns its buffer with its result;
+//! - clones share one open file, whose locks end when the last request on it has ended.
 
 use std::io;
 use std::rc::Rc;
@@ -17,9 +17,10 @@ use crate::env::Env;
 pub struct DiskOptions {
     /// Open for writing.
     pub write: bool,
-    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL);
-    /// refused with ErrorKind::ResourceBusy, naming the holder's pid where it can be found. Without
-    /// `write` the lock is shared by readers and excludes writers.
+    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL).
+    /// If another open file holds it, opening fails with ErrorKind::ResourceBusy and names the
+    /// holder's pid if it can be found. Without `write` the lock is shared by readers and excludes
+    /// writers.
     pub exclusive: bool,
 }
 
@@ -40,7 +41,7 @@ struct Inner {
 fn buf_of(payload: Payload) -> IoBuf {
     match payload {
         Payload::Buf(buf) => buf,
-        _ => unreachable!("a disk operation gives its buffer back"),
+        _ => unreachable!("a disk operation returns its buffer"),
     }
 }
 
@@ -59,7 +60,7 @@ impl Disk {
         io::Error::new(error.kind(), format!("{}: {what}: {error}", self.path()))
     }
 
-    /// Fills `buf`; short reads are completed or reported (past the end of the device: error).
+    /// Fills `buf`, repeating short reads. Reading past the end of the device is an error.
     pub async fn read(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
         assert_aligned(offset, buf.len());
         let mut start = 0;
@@ -72,7 +73,7 @@ impl Disk {
                 Ok(0) => {
                     return (Err(self.failed(&at(), &io::ErrorKind::UnexpectedEof.into())), buf);
                 }
-                // A direct read that ends inside a block has met the end of the file.
+                // A direct read that ends inside a block has reached the end of the file.
                 Ok(read) if start + read < buf.len() && !read.is_multiple_of(512) => {
                     return (Err(self.failed(&at(), &io::ErrorKind::UnexpectedEof.into())), buf);
                 }
@@ -84,7 +85,7 @@ impl Disk {
         (Ok(()), buf)
     }
 
-    /// Writes all of `buf`. It is stable only after a flush that began after this ended.
+    /// Writes all of `buf`. It is stable only after a flush that starts after this ends.
     pub async fn write(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
         assert_aligned(offset, buf.len());
         let mut start = 0;
@@ -103,8 +104,8 @@ impl Disk {
         (Ok(()), buf)
     }
 
-    /// Everything completed before the call is stable after it. At once `Ok` for write-through
-    /// devices.
+    /// Makes everything that completed before the call stable. Returns `Ok` at once for
+    /// write-through devices.
     pub async fn flush(&self) -> io::Result<()> {
         if self.0.write_through {
             return Ok(());
@@ -113,8 +114,8 @@ impl Disk {
         result.map(drop).map_err(|error| self.failed("flush", &error))
     }
 
-    /// Tells the device that the content of the range is not needed any more; it is
-    /// unspecified afterwards. Devices that cannot do that keep it.
+    /// Tells the device that the range is no longer needed; its content is unspecified afterwards.
+    /// Devices without discard keep it.
     pub async fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         assert!(offset.is_multiple_of(ALIGNMENT as u64) && len.is_multiple_of(ALIGNMENT as u64));
         if len == 0 {
@@ -141,15 +142,15 @@ impl Disk {
         self.0.write_through
     }
 
-    /// Is it, as far as the system knows, a disk with heads, or a file on one? Then a request
+    /// Is it, as far as the system knows, a disk with seek times, or a file on one? Then a request
     /// elsewhere costs as much time as many blocks.
     pub fn is_rotational(&self) -> bool {
         self.0.rotational
     }
 
-    /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD):
-    /// released when the last descriptor of it is closed, that is, when no request of this process
-    /// can be in flight any more.
+    /// Locks byte `index` of a range beyond any data, exclusively, on this open file (OFD). The
+    /// lock ends when the last descriptor of the open file is closed, so no request of this process
+    /// is in flight any more.
     pub async fn lock_byte(&self, index: u64) -> io::Result<()> {
         match self.lock(ByteLock::Take(index))? {
             true => Ok(()),

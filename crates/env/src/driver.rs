@@ -1,7 +1,7 @@
-//! What an executor asks of the world.
+//! The interface between an executor and the outside world.
 //!
 //! Invariants:
-//! - every submitted operation completes exactly once, also a cancelled one;
+//! - every submitted operation completes exactly once, even a cancelled one;
 //! - the driver owns an operation's buffer and holds its file open from
 //!   `submit` to the completion, so dropping a future frees nothing in use.
 
@@ -16,7 +16,7 @@ use crate::buffer::IoBuf;
 use crate::disk::DiskOptions;
 use crate::os::fuse_ring::FuseEntry;
 
-/// Names one operation in flight; chosen by the executor.
+/// Identifies one operation in flight; chosen by the executor.
 pub(crate) type Token = u32;
 
 /// The simulated host that a task belongs to; 0 in production.
@@ -31,7 +31,7 @@ pub(crate) enum Handle {
     Sim(crate::sim::SimHandle),
 }
 
-/// Where to connect to.
+/// The address to connect to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Ip(SocketAddr),
@@ -46,7 +46,7 @@ pub(crate) enum Op {
     Write { disk: Handle, offset: u64, buf: IoBuf, start: usize },
     /// Makes completed writes stable.
     Flush { disk: Handle },
-    /// Gives the range up; its content is unspecified afterwards.
+    /// Discards the range; its content is unspecified afterwards.
     Discard { disk: Handle, offset: u64, len: u64 },
     /// Appends at most `max` bytes to `bytes`.
     Recv { socket: Handle, bytes: Vec<u8>, max: usize },
@@ -60,13 +60,13 @@ pub(crate) enum Op {
     Readable { file: Handle },
     /// Registers a FUSE entry, or commits its reply; completes with the next request.
     Fuse { file: Handle, entry: Box<FuseEntry> },
-    /// Waits until a simulated node is asked to stop; completes with the signal's number.
+    /// Waits until a simulated node gets a stop signal; completes with the signal's number.
     Stop,
     /// Runs on another thread (simulated: at once).
     Job(Box<dyn FnOnce() + Send>),
 }
 
-/// What an operation gives back.
+/// What an operation returns besides its result.
 pub(crate) enum Payload {
     None,
     Buf(IoBuf),
@@ -75,7 +75,7 @@ pub(crate) enum Payload {
     Fuse(Box<FuseEntry>),
 }
 
-/// The end of an operation.
+/// The completion of an operation.
 pub(crate) struct Completion {
     pub(crate) token: Token,
     /// Bytes moved, where the operation moves any.
@@ -95,7 +95,7 @@ pub(crate) struct OpenedDisk {
     pub(crate) size: u64,
     /// Completed writes are stable without a flush.
     pub(crate) write_through: bool,
-    /// Heads move from one request to the next.
+    /// A disk with seek times.
     pub(crate) rotational: bool,
 }
 
@@ -106,16 +106,16 @@ pub(crate) enum ByteLock {
     Test(u64),
 }
 
-/// The world under one executor.
+/// The world of one executor.
 pub(crate) trait Driver {
     fn now(&self) -> Instant;
     fn wall(&self, node: NodeId) -> Timestamp;
-    /// What the clock of a node shows at a moment of `now`.
-    fn shown(&self, _node: NodeId, real: Instant) -> Instant {
+    /// The time that a node's clock shows at the time `real` of `now`.
+    fn node_time(&self, _node: NodeId, real: Instant) -> Instant {
         real
     }
-    /// The first moment of `now` at which the clock of a node shows this.
-    fn real(&self, _node: NodeId, shown: Instant) -> Instant {
+    /// The first time of `now` at which a node's clock shows `shown`.
+    fn world_time(&self, _node: NodeId, shown: Instant) -> Instant {
         shown
     }
     fn entropy(&mut self) -> u64;
@@ -127,7 +127,7 @@ pub(crate) trait Driver {
     fn simulated(&self) -> bool {
         false
     }
-    /// How many executors of a simulated node take turns.
+    /// The number of executors in the group of a simulated node.
     fn executors(&self, _node: NodeId) -> usize {
         1
     }
@@ -141,29 +141,29 @@ pub(crate) trait Driver {
         path: &str,
         options: DiskOptions,
     ) -> io::Result<OpenedDisk>;
-    /// Takes or tests; a test tells whether the lock could be taken.
+    /// Takes or tests a lock; a test returns whether the lock could be taken.
     fn lock(&mut self, node: NodeId, disk: &Handle, lock: ByteLock) -> io::Result<bool>;
     fn listen(&mut self, node: NodeId, address: &str) -> io::Result<(Handle, String)>;
-    /// Listens beside `address`, as `listen` gave it, for peers on the same host; `None` where
-    /// there are none.
+    /// Listens beside `address`, as `listen` returned it, for peers on the same host; `None` if the
+    /// driver does not support that.
     fn listen_near(&mut self, _address: &str) -> io::Result<Option<Handle>> {
         Ok(None)
     }
-    /// Connects to one who listens so; at once or not at all.
+    /// Connects to a listener of [`Driver::listen_near`]; at once or not at all.
     fn connect_near(&mut self, _target: &Target) -> Option<(Handle, String)> {
         None
     }
-    /// Sends what the socket takes without waiting; where the driver cannot tell, nothing.
+    /// Sends what the socket takes without waiting; a driver that cannot know sends nothing.
     fn send_now(&mut self, _socket: &Handle, _bytes: &[u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }
     /// Ends traffic in both directions.
     fn shutdown(&mut self, socket: &Handle);
     fn submit(&mut self, node: NodeId, token: Token, op: Op);
-    /// Asks for an early end; the completion still comes.
+    /// Requests an early end; the completion still comes.
     fn cancel(&mut self, token: Token);
-    /// Hands over what has completed; waits for something until `until` if nothing
-    /// has (`None`: as long as it takes). `Instant(0)` never waits.
+    /// Collects completions; if there are none, waits for some until `until` (`None`: without
+    /// limit). `Instant(0)` never waits.
     fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> io::Result<()>;
     /// Cancels everything in flight and waits until no buffer is in use any more.
     fn close(&mut self);

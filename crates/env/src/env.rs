@@ -1,4 +1,4 @@
-//! The handle that tasks hold on their executor.
+//! The handle through which tasks use their executor.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -17,12 +17,12 @@ use crate::driver::{NodeId, Op, Payload, Target};
 use crate::executor::{Core, OpFuture};
 use crate::net::{Listener, Stream};
 
-/// How long [`Env::listen`] waits for an address in use, and how often it looks.
+/// How long [`Env::listen`] waits for an address in use, and how often it retries.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
 const LISTEN_PAUSE: Duration = Duration::from_millis(10);
 
-/// A handle on the executor of this thread. Cheap to clone, `!Send`. Where executors take turns
-/// ([`crate::run_team`]) it is that of whichever of their threads uses it.
+/// A handle on the executor of this thread. Cheap to clone, `!Send`. In an executor group
+/// ([`crate::run_group`]) it is a handle on the executor of whichever thread uses it.
 #[derive(Clone)]
 pub struct Env {
     home: Rc<Core>,
@@ -38,23 +38,23 @@ impl Env {
         self.home.here()
     }
 
-    /// How many executors take turns here.
+    /// The number of executors in this group.
     pub fn executors(&self) -> usize {
-        match self.home.team() {
-            Some(team) => team.size(),
+        match self.home.group() {
+            Some(group) => group.size(),
             None => self.home.with_driver(|driver| driver.executors(self.node)),
         }
     }
 
-    /// Which of [`Env::executors`] this is.
+    /// The number of this executor among [`Env::executors`].
     pub fn executor(&self) -> usize {
-        self.home.team().map_or_else(|| self.home.seat(), |_| crate::team::seat())
+        self.home.group().map_or_else(|| self.home.seat(), |_| crate::executor_group::seat())
     }
 
     /// Starts a task on one of [`Env::executors`], by its number; 0 is the first.
     pub fn spawn_on(&self, executor: usize, task: impl Future<Output = ()> + 'static) {
-        match self.home.team() {
-            Some(team) => team.core(executor).spawn(self.node, task),
+        match self.home.group() {
+            Some(group) => group.core(executor).spawn(self.node, task),
             None => self.home.spawn_at(self.node, executor, task),
         }
     }
@@ -67,9 +67,9 @@ impl Env {
         self.core().submit(self.node, op)
     }
 
-    /// The time on a clock that never goes back and counts while the host sleeps.
+    /// The time of a clock that never goes back and counts while the host sleeps.
     pub fn now(&self) -> Instant {
-        self.core().with_driver(|driver| driver.shown(self.node, driver.now()))
+        self.core().with_driver(|driver| driver.node_time(self.node, driver.now()))
     }
 
     /// The wall clock.
@@ -120,18 +120,18 @@ impl Env {
         self.core().live_tasks()
     }
 
-    /// Ends after `time`.
+    /// Waits for `time`.
     pub async fn sleep(&self, time: Duration) {
         self.sleep_until(self.now() + time).await;
     }
 
-    /// Ends at `at`, at once if that has passed.
+    /// Waits until `at`; returns at once if that has passed.
     pub async fn sleep_until(&self, at: Instant) {
-        let at = self.core().with_driver(|driver| driver.real(self.node, at));
+        let at = self.core().with_driver(|driver| driver.world_time(self.node, at));
         self.core().sleep_until(at).await;
     }
 
-    /// `None` if `future` took longer.
+    /// The result of `future`, or `None` if it takes longer than `time`.
     pub async fn timeout<T>(&self, time: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep_until(self.now() + time));
@@ -157,7 +157,7 @@ impl Env {
         .await;
     }
 
-    /// Runs a heavy pure function on another thread (in simulation: here).
+    /// Runs an expensive pure function on another thread (in simulation: on this one).
     pub async fn offload<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         let result = Arc::new(Mutex::new(None));
         let slot = result.clone();
@@ -169,7 +169,7 @@ impl Env {
         let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
         match value {
             Some(value) => value,
-            None => panic!("the offloaded function gave no result: {ended:?}"),
+            None => panic!("the offloaded function returned no result: {ended:?}"),
         }
     }
 
@@ -210,10 +210,10 @@ impl Env {
         Ok(found.into_iter().map(Target::Ip).collect())
     }
 
-    /// Listens for connections by TCP on "host:port" (port 0 takes a free one), and for those of
-    /// this host by a Unix socket beside it, if its name is free. Waits a little for addresses in
-    /// use: the kernel takes down the io_uring of a process that was killed, and what it holds,
-    /// after the process.
+    /// Listens for TCP connections on "host:port" (port 0 takes a free one), and for connections
+    /// from this host on a Unix socket beside it, if its name is free. Retries for a while if an
+    /// address is in use: the kernel closes the io_uring of a killed process, and what it holds,
+    /// only after the process has ended.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
         let until = self.now() + LISTEN_PATIENCE;
         let tcp = || self.core().with_driver(|driver| driver.listen(self.node, address));
@@ -252,8 +252,8 @@ impl Env {
         IoBuf::zeroed(len)
     }
 
-    /// Ends with the signal's number when SIGINT or SIGTERM arrives, or when one
-    /// has arrived since this executor began or its last call ended.
+    /// Waits for SIGINT or SIGTERM and returns its number. A signal that arrived since this
+    /// executor started or since the last call ended counts.
     pub async fn stop_signal(&self) -> i32 {
         if self.core().with_driver(|driver| driver.simulated()) {
             let (signal, _) = self.submit(Op::Stop).await;
@@ -275,12 +275,12 @@ struct JoinState<T> {
 pub struct Join<T>(Rc<RefCell<JoinState<T>>>);
 
 impl<T> Join<T> {
-    /// Would waiting for it end at once?
+    /// Has the task ended?
     pub fn is_ready(&self) -> bool {
         self.0.borrow().value.is_some()
     }
 
-    /// The value, if it is there already.
+    /// The value, if the task has ended.
     pub fn take(&self) -> Option<T> {
         self.0.borrow_mut().value.take()
     }

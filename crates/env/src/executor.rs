@@ -4,11 +4,11 @@
 //! - a task is polled by the thread that spawned it, never from within another
 //!   task's poll, and only after it was woken;
 //! - a turn polls at most [`POLLS_PER_TURN`] tasks, then asks the driver once,
-//!   so I/O is served while tasks keep each other busy;
-//! - an operation's slot lives until its completion, whatever becomes of the
+//!   so the executor serves I/O even while tasks keep each other busy;
+//! - an operation's slot lives until its completion, whatever happens to the
 //!   future that waits for it;
-//! - when the main future has ended every task is dropped, then the driver is
-//!   closed: no buffer is in use after `run`.
+//! - when the main future has ended, the executor drops every task, then closes the
+//!   driver: no buffer is in use after `run`.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -22,19 +22,19 @@ use std::task::{Context, Poll, Waker};
 use types::Instant;
 
 use crate::driver::{Completion, Driver, NodeId, Op, Payload, Token};
+use crate::executor_group::{ExecutorGroup, abort_in_panic, yield_token};
 use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
-use crate::team::{Team, abort_in_panic, pass};
 use crate::timer::{TimerKey, Timers};
 
-/// Tasks polled between two looks at the driver.
+/// Tasks polled between two calls of the driver.
 const POLLS_PER_TURN: usize = 256;
 
-/// The slot of the main future, which lies on the stack of `run`.
+/// The slot of the main future, which is on the stack of `run`.
 const MAIN: u32 = u32::MAX;
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-enum Place {
+enum TaskState {
     Free,
     Waiting(Task),
     /// Being polled; `killed` tasks are dropped when that poll returns.
@@ -44,9 +44,9 @@ enum Place {
 }
 
 struct TaskSlot {
-    place: Place,
+    state: TaskState,
     node: NodeId,
-    /// To which of the executors of a simulated node it belongs.
+    /// The executor of a simulated node that it belongs to.
     seat: usize,
     wakes: Arc<SlotWaker>,
     waker: Waker,
@@ -63,7 +63,7 @@ struct Tasks {
     closed: bool,
 }
 
-enum OpPlace {
+enum OpState {
     Free,
     Waiting(Option<Waker>),
     Done(Completion),
@@ -73,27 +73,27 @@ enum OpPlace {
 
 #[derive(Default)]
 struct Ops {
-    slots: Vec<OpPlace>,
+    slots: Vec<OpState>,
     free: Vec<Token>,
 }
 
 impl Ops {
-    fn add(&mut self, place: OpPlace) -> Token {
+    fn add(&mut self, state: OpState) -> Token {
         if let Some(token) = self.free.pop() {
-            self.slots[token as usize] = place;
+            self.slots[token as usize] = state;
             return token;
         }
-        self.slots.push(place);
+        self.slots.push(state);
         Token::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
     }
 
-    fn release(&mut self, token: Token) -> OpPlace {
+    fn release(&mut self, token: Token) -> OpState {
         self.free.push(token);
-        std::mem::replace(&mut self.slots[token as usize], OpPlace::Free)
+        std::mem::replace(&mut self.slots[token as usize], OpState::Free)
     }
 }
 
-/// What the tasks of one thread share.
+/// The state that the tasks of one thread share.
 pub(crate) struct Core {
     driver: RefCell<Box<dyn Driver>>,
     mailbox: Arc<Mailbox>,
@@ -101,10 +101,10 @@ pub(crate) struct Core {
     ops: RefCell<Ops>,
     timers: RefCell<Timers>,
     closed: Cell<bool>,
-    /// The [`TaskSlot::seat`] of the task that is polled.
+    /// The [`TaskSlot::seat`] of the task that is being polled.
     seat: Cell<usize>,
-    /// With whose executors this one takes turns.
-    team: OnceCell<Rc<Team>>,
+    /// The executor group that this one belongs to.
+    group: OnceCell<Rc<ExecutorGroup>>,
     /// Signals that arrived before this executor began, or that it has seen.
     pub(crate) signals_seen: Cell<u64>,
 }
@@ -119,29 +119,29 @@ impl Core {
             timers: RefCell::default(),
             closed: Cell::new(false),
             seat: Cell::new(0),
-            team: OnceCell::new(),
+            group: OnceCell::new(),
             signals_seen: Cell::new(crate::os::signal::count()),
         })
     }
 
-    /// Takes its place in a team, once.
-    pub(crate) fn set_team(&self, team: &Rc<Team>) {
-        assert!(self.team.set(team.clone()).is_ok(), "an executor is of one team");
+    /// Puts the executor into a group, once.
+    pub(crate) fn join_group(&self, group: &Rc<ExecutorGroup>) {
+        assert!(self.group.set(group.clone()).is_ok(), "an executor belongs to one group");
     }
 
-    /// The executors that this one takes turns with, if there are others.
-    pub(crate) fn team(&self) -> Option<&Rc<Team>> {
-        self.team.get()
+    /// The group of this executor, if it belongs to one.
+    pub(crate) fn group(&self) -> Option<&Rc<ExecutorGroup>> {
+        self.group.get()
     }
 
-    /// The executor of this thread, if this one is of a team; else this one.
+    /// In a group, the executor of the current thread; else this one.
     pub(crate) fn here(self: &Rc<Core>) -> Rc<Core> {
-        self.team.get().map_or_else(|| self.clone(), |team| team.here())
+        self.group.get().map_or_else(|| self.clone(), |group| group.here())
     }
 
-    /// Is this another thread's executor?
+    /// Does this executor belong to another thread?
     fn is_elsewhere(self: &Rc<Core>) -> bool {
-        self.team.get().is_some_and(|team| !Rc::ptr_eq(self, &team.here()))
+        self.group.get().is_some_and(|group| !Rc::ptr_eq(self, &group.here()))
     }
 
     /// Runs `main` to its end on this thread.
@@ -180,7 +180,7 @@ impl Core {
         })
     }
 
-    /// One look at the driver, the mailbox and the timers.
+    /// Polls the driver, the mailbox and the timers once.
     fn turn(&self, done: &mut Vec<Completion>) -> io::Result<()> {
         let idle = with_local(|local| local.ready.is_empty()) && self.mailbox.may_sleep();
         let until = if idle { self.timers.borrow().next() } else { Some(Instant(0)) };
@@ -192,13 +192,13 @@ impl Core {
             self.finish(completion);
         }
         self.fire_timers();
-        pass();
+        yield_token();
         Ok(())
     }
 
-    /// Cancels what another thread has dropped, if it has not ended since.
+    /// Cancels an operation that another thread has dropped, if it has not ended since.
     fn cancel_abandoned(&self, token: Token) {
-        if matches!(self.ops.borrow().slots[token as usize], OpPlace::Abandoned) {
+        if matches!(self.ops.borrow().slots[token as usize], OpState::Abandoned) {
             self.driver.borrow_mut().cancel(token);
         }
     }
@@ -206,21 +206,21 @@ impl Core {
     fn finish(&self, completion: Completion) {
         let mut ops = self.ops.borrow_mut();
         let token = completion.token;
-        let place = &mut ops.slots[token as usize];
-        match std::mem::replace(place, OpPlace::Free) {
-            OpPlace::Waiting(waker) => {
-                *place = OpPlace::Done(completion);
+        let state = &mut ops.slots[token as usize];
+        match std::mem::replace(state, OpState::Free) {
+            OpState::Waiting(waker) => {
+                *state = OpState::Done(completion);
                 drop(ops);
                 if let Some(waker) = waker {
                     waker.wake();
                 }
             }
-            OpPlace::Abandoned => {
+            OpState::Abandoned => {
                 ops.free.push(token);
                 drop(ops);
                 drop(completion);
             }
-            OpPlace::Free | OpPlace::Done(_) => unreachable!("operation {token} completed twice"),
+            OpState::Free | OpState::Done(_) => unreachable!("operation {token} completed twice"),
         }
     }
 
@@ -250,13 +250,13 @@ impl Core {
             }
             let slot = &mut tasks.slots[index as usize];
             slot.wakes.begin_poll();
-            match std::mem::replace(&mut slot.place, Place::Running { killed: false }) {
-                Place::Waiting(task) => {
+            match std::mem::replace(&mut slot.state, TaskState::Running { killed: false }) {
+                TaskState::Waiting(task) => {
                     self.seat.set(slot.seat);
                     (task, slot.waker.clone())
                 }
                 other => {
-                    slot.place = other;
+                    slot.state = other;
                     return;
                 }
             }
@@ -267,28 +267,28 @@ impl Core {
         self.seat.set(0);
         let mut tasks = self.tasks.borrow_mut();
         let slot = &mut tasks.slots[index as usize];
-        if ended || matches!(slot.place, Place::Running { killed: true }) {
-            // The slot is free only after the drop, which may spawn and wake.
+        if ended || matches!(slot.state, TaskState::Running { killed: true }) {
+            // The slot becomes free only after the drop, which may spawn and wake.
             drop(tasks);
             drop(task);
             self.free_slot(index);
         } else {
-            slot.place = Place::Waiting(task);
+            slot.state = TaskState::Waiting(task);
         }
     }
 
     fn free_slot(&self, index: u32) {
         let mut tasks = self.tasks.borrow_mut();
-        tasks.slots[index as usize].place = Place::Free;
+        tasks.slots[index as usize].state = TaskState::Free;
         tasks.free.push(index);
     }
 
-    /// Starts a task beside the one that is polled.
+    /// Starts a task on the executor of the task that is being polled.
     pub(crate) fn spawn(&self, node: NodeId, task: impl Future<Output = ()> + 'static) {
         self.spawn_at(node, self.seat.get(), task);
     }
 
-    /// Which of the executors of a simulated node it is that runs now.
+    /// The executor of a simulated node that runs now.
     pub(crate) fn seat(&self) -> usize {
         self.seat.get()
     }
@@ -306,10 +306,10 @@ impl Core {
             drop(task);
             return;
         }
-        let place = Place::Waiting(Box::pin(task));
+        let state = TaskState::Waiting(Box::pin(task));
         let wakes = if let Some(index) = tasks.free.pop() {
             let slot = &mut tasks.slots[index as usize];
-            slot.place = place;
+            slot.state = state;
             slot.node = node;
             slot.seat = seat;
             slot.wakes.clone()
@@ -317,14 +317,14 @@ impl Core {
             let index = u32::try_from(tasks.slots.len()).expect("fewer than 2^32 tasks");
             let wakes = SlotWaker::new(index, self.mailbox.clone());
             let waker = Waker::from(wakes.clone());
-            tasks.slots.push(TaskSlot { place, node, seat, wakes: wakes.clone(), waker });
+            tasks.slots.push(TaskSlot { state, node, seat, wakes: wakes.clone(), waker });
             wakes
         };
         drop(tasks);
         std::task::Wake::wake(wakes);
     }
 
-    /// Tasks of `node` are not polled until [`Core::resume`].
+    /// Stops polling tasks of `node` until [`Core::resume`].
     pub(crate) fn pause(&self, node: NodeId) {
         self.tasks.borrow_mut().paused.insert(node);
     }
@@ -333,7 +333,7 @@ impl Core {
     pub(crate) fn resume(&self, node: NodeId) {
         let mut tasks = self.tasks.borrow_mut();
         if tasks.paused.remove(&node) {
-            // Those of nodes that are still paused are parked again.
+            // Tasks of nodes that are still paused are parked again.
             let parked = std::mem::take(&mut tasks.parked);
             with_local(|local| local.ready.extend(parked));
         }
@@ -355,12 +355,12 @@ impl Core {
                 if node.is_some_and(|node| node != slot.node) {
                     continue;
                 }
-                match &mut slot.place {
-                    Place::Free => {}
-                    Place::Running { killed } => *killed = true,
-                    waiting @ Place::Waiting(_) => {
-                        let place = std::mem::replace(waiting, Place::Running { killed: true });
-                        if let Place::Waiting(task) = place {
+                match &mut slot.state {
+                    TaskState::Free => {}
+                    TaskState::Running { killed } => *killed = true,
+                    waiting @ TaskState::Waiting(_) => {
+                        let state = std::mem::replace(waiting, TaskState::Running { killed: true });
+                        if let TaskState::Waiting(task) = state {
                             doomed.push((index as u32, task));
                         }
                     }
@@ -373,10 +373,10 @@ impl Core {
         }
     }
 
-    /// The node whose task is being polled; `None`: it is not a task of a node, or none is.
+    /// The node whose task is being polled; `None`: no task, or one that belongs to no node.
     pub(crate) fn running(&self) -> Option<NodeId> {
         let tasks = self.tasks.borrow();
-        let polled = |slot: &&TaskSlot| matches!(slot.place, Place::Running { killed: false });
+        let polled = |slot: &&TaskSlot| matches!(slot.state, TaskState::Running { killed: false });
         tasks.slots.iter().find(polled).map(|slot| slot.node)
     }
 
@@ -395,9 +395,9 @@ impl Core {
         f(self.driver.borrow_mut().as_mut())
     }
 
-    /// Hands `op` to the driver now; the future yields its end.
+    /// Submits `op` to the driver now; the future yields its completion.
     pub(crate) fn submit(self: &Rc<Core>, node: NodeId, op: Op) -> OpFuture {
-        let token = self.ops.borrow_mut().add(OpPlace::Waiting(None));
+        let token = self.ops.borrow_mut().add(OpState::Waiting(None));
         if self.closed.get() {
             let payload = match op {
                 Op::Read { buf, .. } | Op::Write { buf, .. } => Payload::Buf(buf),
@@ -430,13 +430,13 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Ends an executor however `block_on` is left.
+/// Shuts an executor down, however `block_on` is left.
 struct Closing<'a>(&'a Rc<Core>);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let core = self.0;
-        if core.team.get().is_some() {
+        if core.group.get().is_some() {
             abort_in_panic();
         }
         core.kill(None);
@@ -451,7 +451,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// The end of an operation. Dropped early, it cancels the operation.
+/// The completion of an operation. Dropped early, it cancels the operation.
 pub(crate) struct OpFuture {
     core: Rc<Core>,
     token: Token,
@@ -466,19 +466,19 @@ impl Future for OpFuture {
         let core = self.core.clone();
         let mut ops = core.ops.borrow_mut();
         match &mut ops.slots[self.token as usize] {
-            OpPlace::Waiting(waker) => {
+            OpState::Waiting(waker) => {
                 match waker {
                     Some(old) => old.clone_from(cx.waker()),
                     None => *waker = Some(cx.waker().clone()),
                 }
                 Poll::Pending
             }
-            OpPlace::Done(_) => {
+            OpState::Done(_) => {
                 self.finished = true;
-                let OpPlace::Done(completion) = ops.release(self.token) else { unreachable!() };
+                let OpState::Done(completion) = ops.release(self.token) else { unreachable!() };
                 Poll::Ready((completion.result, completion.payload))
             }
-            OpPlace::Free | OpPlace::Abandoned => unreachable!("the slot belongs to this future"),
+            OpState::Free | OpState::Abandoned => unreachable!("the slot belongs to this future"),
         }
     }
 }
@@ -489,13 +489,13 @@ impl Drop for OpFuture {
             return;
         }
         let mut ops = self.core.ops.borrow_mut();
-        let place = &mut ops.slots[self.token as usize];
-        if matches!(place, OpPlace::Done(_)) {
-            let place = ops.release(self.token);
+        let state = &mut ops.slots[self.token as usize];
+        if matches!(state, OpState::Done(_)) {
+            let state = ops.release(self.token);
             drop(ops);
-            drop(place);
+            drop(state);
         } else {
-            *place = OpPlace::Abandoned;
+            *state = OpState::Abandoned;
             drop(ops);
             if self.core.closed.get() {
                 return;
@@ -509,7 +509,7 @@ impl Drop for OpFuture {
     }
 }
 
-/// Ends when its time has come.
+/// Ends at its time.
 pub(crate) struct Sleep {
     core: Rc<Core>,
     at: Instant,
@@ -538,7 +538,7 @@ impl Future for Sleep {
         }
         self.key = Some(core.timers.borrow_mut().add(self.at, cx.waker().clone()));
         if core.is_elsewhere() {
-            // It may sleep beyond that.
+            // The owner may be asleep until later than that.
             core.mailbox.ring();
         }
         Poll::Pending

@@ -1,12 +1,14 @@
-//! Messages that one thread carries out, which may block with any of them.
+//! A queue of messages that one thread handles, each of which may block it.
 //!
 //! Invariants:
-//! - messages are carried out one after the other, in the order in which they were posted;
-//! - nobody who posts waits for one that is carried out, nor for the thread's end: no lock is held
-//!   meanwhile;
-//! - whoever waits for a message is woken when it is done, also if that was before he began to
-//!   wait, and also after the lane's end: what was posted before it is still carried out;
-//! - a lane holds as many messages as are waited for, and those that nobody waits for any more.
+//! - the thread handles messages one after the other, in the order in which they were posted;
+//! - a poster never waits for a message being handled, nor for the thread's end: the thread holds
+//!   no lock meanwhile;
+//! - a task that waits for a message is woken when it is handled, even if that happened before the
+//!   wait began. This holds after the lane's end, too: the thread still handles all messages that
+//!   were posted before it;
+//! - the memory of a lane is bounded by the messages that tasks wait for, and those that were
+//!   abandoned.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,23 +23,23 @@ struct Outcome<R> {
     waker: Option<Waker>,
 }
 
-struct Letter<M, R> {
+struct PostedMessage<M, R> {
     message: M,
     outcome: Arc<Mutex<Outcome<R>>>,
 }
 
-struct State<M, R> {
-    letters: VecDeque<Letter<M, R>>,
+struct LaneState<M, R> {
+    queue: VecDeque<PostedMessage<M, R>>,
     ended: bool,
 }
 
 /// See the module.
 pub(crate) struct Lane<M, R> {
-    state: Mutex<State<M, R>>,
-    news: Condvar,
+    state: Mutex<LaneState<M, R>>,
+    arrived: Condvar,
 }
 
-/// A message that was posted: ready when it is carried out.
+/// A posted message: ready when it is handled.
 pub(crate) struct Posted<R>(Arc<Mutex<Outcome<R>>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,33 +63,33 @@ impl<R> Future for Posted<R> {
 
 impl<M, R> Lane<M, R> {
     pub(crate) fn new() -> Lane<M, R> {
-        let state = State { letters: VecDeque::new(), ended: false };
-        Lane { state: Mutex::new(state), news: Condvar::new() }
+        let state = LaneState { queue: VecDeque::new(), ended: false };
+        Lane { state: Mutex::new(state), arrived: Condvar::new() }
     }
 
-    /// Leaves a message for the thread. `None`: the lane has ended.
+    /// Posts a message for the thread. `None`: the lane has ended.
     pub(crate) fn post(&self, message: M) -> Option<Posted<R>> {
         let outcome = Arc::new(Mutex::new(Outcome { result: None, waker: None }));
         let mut state = lock(&self.state);
         if state.ended {
             return None;
         }
-        state.letters.push_back(Letter { message, outcome: outcome.clone() });
+        state.queue.push_back(PostedMessage { message, outcome: outcome.clone() });
         drop(state);
-        self.news.notify_one();
+        self.arrived.notify_one();
         Some(Posted(outcome))
     }
 
-    /// Nothing more is posted: the thread ends after what was.
+    /// Ends the lane: the thread ends after the messages that were posted.
     pub(crate) fn end(&self) {
         lock(&self.state).ended = true;
-        self.news.notify_one();
+        self.arrived.notify_one();
     }
 
-    /// What the thread does, until the lane has ended.
-    pub(crate) fn serve(&self, mut carry_out: impl FnMut(M) -> R) {
-        while let Some(Letter { message, outcome }) = self.next() {
-            let result = carry_out(message);
+    /// The thread's loop, until the lane has ended.
+    pub(crate) fn serve(&self, mut handle: impl FnMut(M) -> R) {
+        while let Some(PostedMessage { message, outcome }) = self.next() {
+            let result = handle(message);
             let waker = {
                 let mut outcome = lock(&outcome);
                 outcome.result = Some(result);
@@ -99,13 +101,13 @@ impl<M, R> Lane<M, R> {
         }
     }
 
-    fn next(&self) -> Option<Letter<M, R>> {
+    fn next(&self) -> Option<PostedMessage<M, R>> {
         let mut state = lock(&self.state);
         loop {
-            match state.letters.pop_front() {
-                Some(letter) => return Some(letter),
+            match state.queue.pop_front() {
+                Some(posted) => return Some(posted),
                 None if state.ended => return None,
-                None => state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -130,7 +132,7 @@ mod loom_tests {
         }
     }
 
-    /// Waits for a message as an executor does. Loom fails a run in which nobody wakes it.
+    /// Waits for a message as an executor does. Loom fails a run in which the wake-up is lost.
     fn wait<R>(mut posted: Posted<R>) -> R {
         let bell = Arc::new(Bell(Notify::new()));
         let waker = Waker::from(bell.clone());
@@ -145,11 +147,11 @@ mod loom_tests {
     type Numbers = Lane<usize, usize>;
 
     fn post(lane: &Numbers, message: usize) -> Posted<usize> {
-        lane.post(message).expect("it has not ended")
+        lane.post(message).expect("the lane has not ended")
     }
 
     #[test]
-    fn loom_who_waits_for_a_message_is_woken_and_each_lane_keeps_its_order() {
+    fn loom_lane_wakes_waiters_and_keeps_message_order() {
         loom::model(|| {
             let lane = Arc::new(Numbers::new());
             let server = {
@@ -166,15 +168,15 @@ mod loom_tests {
             };
             let (first, second) = (post(&lane, 1), post(&lane, 2));
             assert_eq!(wait(second), 20);
-            assert_eq!(wait(first), 10, "it was done before");
+            assert_eq!(wait(first), 10, "it was handled before");
             lane.end();
             assert_eq!(server.join().unwrap(), 2);
         });
     }
 
     #[test]
-    fn loom_several_threads_post_and_each_has_its_own_answer() {
-        // Three threads: every order with up to three switches away from one that could go on.
+    fn loom_lane_gives_each_posting_thread_its_own_answer() {
+        // Three threads: every order with up to three preemptions.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
@@ -195,32 +197,32 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_the_end_waits_for_no_message_that_blocks_and_loses_none() {
+    fn loom_lane_end_neither_waits_for_nor_loses_a_blocked_message() {
         loom::model(|| {
             let lane = Arc::new(Numbers::new());
-            let (unblocked, carried) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+            let (unblocked, handled) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
             let server = {
-                let (lane, unblocked, carried) = (lane.clone(), unblocked.clone(), carried.clone());
+                let (lane, unblocked, handled) = (lane.clone(), unblocked.clone(), handled.clone());
                 thread::spawn(move || {
                     lane.serve(|message| {
-                        // The kernel takes the first one only after the lane's end.
+                        // The kernel accepts the first one only after the lane's end.
                         if message == 1 {
                             unblocked.wait();
                         }
-                        carried.fetch_add(1, Ordering::Relaxed);
+                        handled.fetch_add(1, Ordering::Relaxed);
                         message
                     });
                 })
             };
             let (blocked, behind) = (post(&lane, 1), post(&lane, 2));
-            // Nobody waits for this one any more.
+            // Nobody waits for this one.
             drop(post(&lane, 3));
             lane.end();
             assert!(lane.post(4).is_none());
             unblocked.notify();
             assert_eq!((wait(blocked), wait(behind)), (1, 2));
             server.join().unwrap();
-            assert_eq!(carried.load(Ordering::Relaxed), 3);
+            assert_eq!(handled.load(Ordering::Relaxed), 3);
         });
     }
 }

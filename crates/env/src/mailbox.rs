@@ -1,10 +1,10 @@
-//! What other threads leave for an executor: wake-ups, finished jobs, operations they dropped.
+//! What other threads send to an executor: wake-ups, finished jobs, dropped operations.
 //!
 //! Invariants:
 //! - a task's wake-up from its own thread is a push to a thread-local queue: no
 //!   lock, no system call, no allocation;
 //! - an executor sleeps only after it has announced that (`sleeping`) and found
-//!   its mailbox empty under the lock, so a letter that arrives later rings.
+//!   its mailbox empty under the lock, so a message that arrives later wakes it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,11 +14,11 @@ use std::task::Wake;
 use crate::driver::{Completion, Token};
 use crate::threads::{AtomicBool, Mutex, MutexGuard, Ordering};
 
-/// Rings an executor that may be asleep.
+/// Wakes an executor that may be asleep.
 pub(crate) type Bell = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-struct Letters {
+struct Messages {
     wakes: Vec<u32>,
     done: Vec<Completion>,
     /// Operations that another thread has dropped.
@@ -26,65 +26,65 @@ struct Letters {
     sleeping: bool,
 }
 
-/// One executor's letter box.
+/// The mailbox of one executor.
 pub(crate) struct Mailbox {
-    letters: Mutex<Letters>,
+    messages: Mutex<Messages>,
     bell: Bell,
 }
 
 impl Mailbox {
     pub(crate) fn new(bell: Bell) -> Arc<Mailbox> {
-        Arc::new(Mailbox { letters: Mutex::default(), bell })
+        Arc::new(Mailbox { messages: Mutex::default(), bell })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Letters> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Messages> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn leave(&self, letter: impl FnOnce(&mut Letters)) {
-        let mut letters = self.lock();
-        letter(&mut letters);
-        let ring = std::mem::take(&mut letters.sleeping);
-        drop(letters);
+    fn post(&self, message: impl FnOnce(&mut Messages)) {
+        let mut messages = self.lock();
+        message(&mut messages);
+        let ring = std::mem::take(&mut messages.sleeping);
+        drop(messages);
         if ring {
             (self.bell)();
         }
     }
 
-    /// A job that ran on another thread is finished.
+    /// A job that ran on another thread has finished.
     pub(crate) fn complete(&self, completion: Completion) {
-        self.leave(|letters| letters.done.push(completion));
+        self.post(|messages| messages.done.push(completion));
     }
 
     /// Another thread has dropped an operation.
     pub(crate) fn cancel(&self, token: Token) {
-        self.leave(|letters| letters.cancelled.push(token));
+        self.post(|messages| messages.cancelled.push(token));
     }
 
-    /// Nothing but a look at the timers is asked for.
+    /// Wakes the executor so that it checks its timers.
     pub(crate) fn ring(&self) {
-        self.leave(|_| ());
+        self.post(|_| ());
     }
 
-    /// Empties the box into the two lists; gives the operations that were dropped.
+    /// Moves the messages into the two lists; returns the operations that were dropped.
     pub(crate) fn collect(
         &self,
         wakes: &mut VecDeque<u32>,
         done: &mut Vec<Completion>,
     ) -> Vec<Token> {
-        let mut letters = self.lock();
-        letters.sleeping = false;
-        wakes.extend(letters.wakes.drain(..));
-        done.append(&mut letters.done);
-        std::mem::take(&mut letters.cancelled)
+        let mut messages = self.lock();
+        messages.sleeping = false;
+        wakes.extend(messages.wakes.drain(..));
+        done.append(&mut messages.done);
+        std::mem::take(&mut messages.cancelled)
     }
 
-    /// Announces that the executor is about to sleep; `false` if letters are there.
+    /// Announces that the executor is about to sleep; `false` if messages are there.
     pub(crate) fn may_sleep(&self) -> bool {
-        let mut letters = self.lock();
-        letters.sleeping =
-            letters.wakes.is_empty() && letters.done.is_empty() && letters.cancelled.is_empty();
-        letters.sleeping
+        let mut messages = self.lock();
+        messages.sleeping =
+            messages.wakes.is_empty() && messages.done.is_empty() && messages.cancelled.is_empty();
+        messages.sleeping
     }
 }
 
@@ -125,7 +125,7 @@ impl Drop for Entered {
 }
 
 /// Wakes one task slot. It belongs to the slot, not to the task: a stale waker
-/// polls the slot's next task once too often, which is harmless.
+/// causes one spurious poll of the slot's next task, which is harmless.
 pub(crate) struct SlotWaker {
     slot: u32,
     queued: AtomicBool,
@@ -137,9 +137,9 @@ impl SlotWaker {
         Arc::new(SlotWaker { slot, queued: AtomicBool::new(false), mailbox })
     }
 
-    /// The slot is about to be polled: wakes from here on queue it again, and the poll sees what
-    /// was done before those that did not. (A store alone could reach the others after the poll
-    /// has read.)
+    /// The slot is about to be polled: later wakes queue it again, and the poll sees everything
+    /// that happened before the wakes it answers. (With a plain store, a wake could find the flag
+    /// still set after the poll has read its data.)
     pub(crate) fn begin_poll(&self) {
         self.queued.swap(false, Ordering::AcqRel);
     }
@@ -163,7 +163,7 @@ impl Wake for SlotWaker {
             _ => false,
         });
         if !local.unwrap_or(false) {
-            self.mailbox.leave(|letters| letters.wakes.push(self.slot));
+            self.mailbox.post(|messages| messages.wakes.push(self.slot));
         }
     }
 }
@@ -176,7 +176,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// An executor with one task that is over when `done`, woken from other threads.
+    /// An executor with one task, which ends when `done`, woken from other threads.
     fn run(mailbox: &Mailbox, task: &SlotWaker, asleep: &Notify, done: impl Fn() -> bool) {
         let (mut wakes, mut completions) = (VecDeque::new(), Vec::new());
         loop {
@@ -203,7 +203,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_wake_from_another_thread_is_never_slept_through() {
+    fn loom_executor_never_sleeps_through_a_wake_from_another_thread() {
         loom::model(|| {
             let (mailbox, task, asleep) = parts();
             let waker = task.clone();
@@ -214,7 +214,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_poll_sees_what_was_done_before_every_wake_that_it_answers() {
+    fn loom_poll_sees_what_happened_before_every_wake_that_it_answers() {
         loom::model(|| {
             let (mailbox, task, asleep) = parts();
             let count = Arc::new(AtomicUsize::new(0));

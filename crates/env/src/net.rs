@@ -1,10 +1,10 @@
 //! Streams and listeners: TCP, and Unix sockets between processes of one host.
 //!
 //! Invariants:
-//! - bytes that arrive are delivered once and in order, also when the future
-//!   that read them was dropped: the next read takes them up;
+//! - arriving bytes are delivered once and in order, even if the future that read them was
+//!   dropped: the next read returns them;
 //! - at most one read and one write of a stream are in flight;
-//! - a connection that was accepted is given out, also when the future that waited was dropped.
+//! - an accepted connection is returned, even if the future that waited for it was dropped.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use crate::driver::{Handle, Op, Payload};
 use crate::env::Env;
 use crate::executor::OpFuture;
 
-/// A connected stream. Reading and writing may go on at once, one of each.
+/// A connected stream. One read and one write may be in flight at the same time.
 /// Clones are the same stream.
 #[derive(Clone)]
 pub struct Stream(Rc<Shared>);
@@ -26,14 +26,14 @@ struct Shared {
     env: Env,
     handle: Handle,
     peer: String,
-    /// The read whose future was dropped before it ended, and how many bytes of
-    /// its buffer are older than it.
+    /// The read whose future was dropped before it ended, and the number of older bytes in its
+    /// buffer.
     orphan: RefCell<Option<(OpFuture, usize)>>,
-    /// Bytes that an orphan delivered beyond what its successor asked for.
+    /// Bytes that a dropped read delivered beyond what the next read asked for.
     surplus: RefCell<Vec<u8>>,
 }
 
-/// Holds a read in flight; left early, the read becomes the stream's orphan.
+/// Holds a read in flight; if dropped early, it leaves the read to the next one.
 struct Reading<'a> {
     shared: &'a Shared,
     op: Option<(OpFuture, usize)>,
@@ -59,7 +59,7 @@ impl Shared {
 fn bytes_of(payload: Payload) -> Vec<u8> {
     match payload {
         Payload::Bytes(bytes) => bytes,
-        _ => unreachable!("a socket operation gives its bytes back"),
+        _ => unreachable!("a socket operation returns its bytes"),
     }
 }
 
@@ -69,10 +69,10 @@ impl Stream {
         Stream(Rc::new(Shared { env, handle, peer, orphan, surplus }))
     }
 
-    /// Appends what has arrived (at least one byte, at most `max`) to `into`; 0 bytes = closed by
-    /// peer. A dropped read loses no bytes, only its buffer.
+    /// Appends what has arrived (at least one byte, at most `max`) to `into`; 0 bytes: the peer has
+    /// closed the connection. A dropped read loses no bytes, only its buffer.
     pub async fn read(&self, mut into: Vec<u8>, max: usize) -> (io::Result<usize>, Vec<u8>) {
-        assert!(max > 0, "a read of nothing cannot tell the end of the stream");
+        assert!(max > 0, "a read of 0 bytes cannot detect the end of the stream");
         let orphan = self.0.orphan.borrow_mut().take();
         if let Some((orphan, old)) = orphan {
             let (result, bytes) = self.0.finish(orphan, old).await;
@@ -94,12 +94,12 @@ impl Stream {
         self.0.finish(op, old).await
     }
 
-    /// Writes all of `bytes`; gives the buffer back, emptied, for reuse. Dropped
-    /// early, it may have written a part: the stream is then of no more use.
+    /// Writes all of `bytes`; returns the buffer, emptied, for reuse. If the future is dropped
+    /// early, a part may have been written: the stream is then unusable.
     pub async fn write_all(&self, mut bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let mut start = 0;
         while start < bytes.len() {
-            // As a rule the socket takes it: that costs no turn of the executor.
+            // Usually the socket takes it at once, which costs no turn of the executor.
             let now =
                 self.0.env.core().with_driver(|d| d.send_now(&self.0.handle, &bytes[start..]));
             if let Ok(sent @ 1..) = now {
@@ -125,8 +125,8 @@ impl Stream {
         (Ok(()), bytes)
     }
 
-    /// Writes what the socket takes without waiting, and says how much that was: perhaps nothing,
-    /// as when the connection is broken. Not while [`Stream::write_all`] is under way.
+    /// Writes what the socket takes without waiting, and returns how much that was: perhaps
+    /// nothing, as with a broken connection. Not while [`Stream::write_all`] is in progress.
     pub fn write_now(&self, bytes: &[u8]) -> usize {
         let sent = self.0.env.core().with_driver(|driver| driver.send_now(&self.0.handle, bytes));
         sent.unwrap_or(0)
@@ -143,7 +143,7 @@ impl Stream {
     }
 }
 
-/// Takes connections.
+/// Accepts connections.
 pub struct Listener {
     env: Env,
     /// The TCP socket, and the one for peers of this host.
@@ -167,7 +167,7 @@ impl Listener {
         }
     }
 
-    /// The next connection. One task at a time may wait here.
+    /// The next connection. Only one task may wait here at a time.
     pub async fn accept(&self) -> io::Result<Stream> {
         let (result, payload) = poll_fn(|cx| {
             for source in &self.sources {

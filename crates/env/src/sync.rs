@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a waiter that is dropped after it was chosen passes its turn on, so no
 //!   notification, permit or value is lost with it;
-//! - who came first is served first: a large acquire is not overtaken by small ones.
+//! - waiters are served in order of arrival: small acquires do not overtake a large one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes waiting tasks; no permit is kept.
+/// Wakes waiting tasks; keeps no permit.
 #[derive(Clone, Default)]
 pub struct Notify(Rc<RefCell<Waiters>>);
 
@@ -26,12 +26,12 @@ struct Waiters {
 }
 
 impl Notify {
-    /// Nobody waits.
+    /// A notification without waiters.
     pub fn new() -> Notify {
         Notify::default()
     }
 
-    /// Ends every wait that is registered.
+    /// Ends every registered wait.
     pub fn notify_all(&self) {
         let woken = std::mem::take(&mut self.0.borrow_mut().waiting);
         for waker in woken.into_values().flatten() {
@@ -39,7 +39,7 @@ impl Notify {
         }
     }
 
-    /// Ends the longest wait that is registered, if there is one.
+    /// Ends the oldest registered wait, if there is one.
     pub fn notify_one(&self) {
         let mut waiters = self.0.borrow_mut();
         if let Some((id, waker)) = waiters.waiting.pop_first() {
@@ -51,7 +51,7 @@ impl Notify {
         }
     }
 
-    /// Registers at the call (not at the first poll): nothing notified after the call is missed.
+    /// Registers at the call (not at the first poll): it misses nothing notified after the call.
     pub fn notified(&self) -> Notified {
         let mut waiters = self.0.borrow_mut();
         waiters.created += 1;
@@ -110,9 +110,9 @@ impl Drop for Notified {
 struct Permits {
     available: usize,
     created: u64,
-    /// By age: permits asked for, and who asks.
+    /// By age: the permits requested, and the waker.
     waiting: BTreeMap<u64, (usize, Option<Waker>)>,
-    /// Given to waiters that have not been polled since.
+    /// Granted to waiters that have not been polled since.
     granted: BTreeMap<u64, usize>,
 }
 
@@ -126,7 +126,7 @@ impl Semaphore {
         Semaphore(Rc::new(RefCell::new(Permits { available: permits, ..Permits::default() })))
     }
 
-    /// Waits for `n` permits; those who came earlier get theirs first.
+    /// Waits for `n` permits, in order of arrival.
     pub async fn acquire(&self, n: usize) -> Permit {
         if let Some(permit) = self.try_acquire(n) {
             return permit;
@@ -141,7 +141,7 @@ impl Semaphore {
         Acquire { semaphore: self.clone(), id, n, done: false }.await
     }
 
-    /// `n` permits if they are there and nobody waits.
+    /// `n` permits if they are available and nobody waits.
     pub fn try_acquire(&self, n: usize) -> Option<Permit> {
         let mut permits = self.0.borrow_mut();
         if !permits.waiting.is_empty() || permits.available < n {
@@ -161,7 +161,7 @@ impl Semaphore {
         self.0.borrow().waiting.len()
     }
 
-    /// Adds permits for good.
+    /// Adds permits permanently.
     pub fn add_permits(&self, n: usize) {
         self.give_back(n);
     }
@@ -171,7 +171,7 @@ impl Semaphore {
         self.serve();
     }
 
-    /// Gives permits to waiters, the oldest first.
+    /// Grants permits to waiters, the oldest first.
     fn serve(&self) {
         loop {
             let mut permits = self.0.borrow_mut();
@@ -228,7 +228,7 @@ impl Drop for Acquire {
     }
 }
 
-/// Gives its permits back when dropped.
+/// Returns its permits when dropped.
 pub struct Permit {
     semaphore: Semaphore,
     n: usize,
@@ -240,7 +240,7 @@ impl Permit {
         self.n
     }
 
-    /// Keeps the permits taken for good.
+    /// Removes its permits from the semaphore permanently.
     pub fn forget(mut self) {
         self.n = 0;
     }
@@ -287,7 +287,7 @@ struct One<T> {
     waker: Option<Waker>,
 }
 
-/// One value, once.
+/// A channel for one value, once.
 pub fn oneshot<T>() -> (OneSender<T>, OneReceiver<T>) {
     let one = Rc::new(RefCell::new(One { value: None, closed: false, waker: None }));
     (OneSender(one.clone()), OneReceiver(one))
@@ -356,7 +356,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Unbounded in memory only as far as its users bound it; `recv` gives `None` when all senders are
+/// An unbounded queue, whose users must bound it; `recv` returns `None` when all senders are
 /// gone.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let queue = Queue { values: VecDeque::new(), senders: 1, received: true, waker: None };

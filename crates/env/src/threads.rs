@@ -1,5 +1,5 @@
-//! What threads share: the standard library's, or loom's where every order of threads is tried
-//! (`cargo xtask ci` does, with `--cfg loom`).
+//! Primitives that threads share: the standard library's, or loom's where tests try every order of
+//! threads (`cargo xtask ci` does, with `--cfg loom`).
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{

@@ -1,7 +1,7 @@
 //! Timers of one executor.
 //!
-//! Invariant: a timer that was dropped leaves nothing behind, so memory is
-//! bounded by the timers that are waited for.
+//! Invariant: a dropped timer leaves nothing behind, so memory is
+//! bounded by the timers that tasks wait for.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -46,7 +46,7 @@ impl Timers {
         self.waiting.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Removes and gives one timer that is due.
+    /// Removes and returns one timer that is due.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
         let entry = self.waiting.first_entry()?;
         (entry.key().0 <= now).then(|| entry.remove())

@@ -61,7 +61,7 @@ impl Drop for Mount {
     }
 }
 
-/// Little words in a row, as the kernel's structures are.
+/// A sequence of integers in native byte order, as in the kernel's structures.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -101,11 +101,11 @@ fn reply(channel: &FuseChannel, unique: u64, error: i32, fixed: &[u8], body: &[u
 }
 
 /// Answers one request; the file's content is its offset in KiB, byte by byte.
-/// Tells whether io_uring was agreed on.
+/// Returns whether io_uring was agreed on.
 fn answer(channel: &FuseChannel, request: &FuseRequest, uring_wanted: bool) -> bool {
     let (head, unique, node) = (&request.head, u64_at(&request.head, 8), u64_at(&request.head, 16));
     let len = u32_at(head, 0) as usize;
-    assert_eq!(len, request.head_len + request.body.len(), "a request has the length it says");
+    assert_eq!(len, request.head_len + request.body.len(), "a request has the stated length");
     match u32_at(head, 4) {
         // INIT
         26 => {
@@ -170,7 +170,7 @@ async fn serve(channel: FuseChannel, uring: Option<UringOptions>) -> u64 {
     served
 }
 
-/// What an application does with the file.
+/// The file operations of an application.
 fn use_file(point: &Path) {
     assert!(!point.join("n".repeat(255)).exists());
     let file = OpenOptions::new()
@@ -219,23 +219,23 @@ fn on_mount_with(
 }
 
 #[test]
-fn requests_are_read_and_answered_until_the_unmount() {
+fn fuse_requests_are_answered_until_the_unmount() {
     for (kind, name) in [(DriverKind::Auto, "auto"), (DriverKind::Fallback, "fallback")] {
         on_mount(kind, name, async |env, _, point| env.offload(move || use_file(&point)).await);
     }
 }
 
 #[test]
-fn many_callers_are_served_by_the_channels_of_two_executors() {
+fn fuse_callers_are_served_by_the_channels_of_two_executors() {
     let (mount, fd) = Mount::new("many");
     let point = mount.point.clone();
-    redbud_env::run_team(DriverKind::Auto, 2, |env| async move {
+    redbud_env::run_group(DriverKind::Auto, 2, |env| async move {
         let channel = FuseChannel::new(&env, fd).unwrap();
         let server = env.spawn_join(serve(channel.clone(), None));
-        // INIT has been answered once something else was.
+        // INIT has been answered once another request was.
         let first = point.clone();
         env.offload(move || drop(std::fs::metadata(first.join("file")))).await;
-        let other = channel.another().expect("a mounted channel can be cloned");
+        let other = channel.clone_channel().expect("a mounted channel can be cloned");
         env.spawn_on(1, {
             let (env, other) = (env.clone(), other.clone());
             async move {
@@ -269,9 +269,9 @@ fn many_callers_are_served_by_the_channels_of_two_executors() {
     .unwrap();
 }
 
-/// Runs over io_uring where the kernel offers it for FUSE, else by the device.
+/// Runs over io_uring if the kernel offers it for FUSE, else by the device.
 #[test]
-fn requests_over_io_uring_are_read_and_answered_until_the_unmount() {
+fn fuse_requests_over_io_uring_are_answered_until_the_unmount() {
     let uring = UringOptions { executor: 0, executors: 1, depth: 2, depth_max: 8 };
     on_mount_with(DriverKind::Auto, "uring", Some(uring), async |env, channel, point| {
         let callers: Vec<_> = (0..6)
@@ -297,10 +297,12 @@ fn inval_inode(ino: u64) -> Vec<u8> {
 }
 
 #[test]
-fn notifications_are_written_on_every_lane_and_unknown_inodes_are_no_error() {
+fn notifications_are_written_on_every_lane_and_may_name_unknown_inodes() {
     on_mount(DriverKind::Auto, "notify", async |env, channel, point| {
         env.offload(move || use_file(&point)).await;
-        for lane in [NotifyLane::Names, NotifyLane::Pages, NotifyLane::Attrs, NotifyLane::Voids] {
+        for lane in
+            [NotifyLane::Names, NotifyLane::Pages, NotifyLane::Attrs, NotifyLane::Background]
+        {
             channel.notify(lane, inval_inode(FILE)).await.unwrap();
             assert!(!channel.notify(lane, inval_inode(99)).await.unwrap());
         }
@@ -310,7 +312,7 @@ fn notifications_are_written_on_every_lane_and_unknown_inodes_are_no_error() {
 }
 
 #[test]
-fn a_reply_to_nobody_is_no_error() {
+fn reply_to_an_unknown_request_is_no_error() {
     on_mount(DriverKind::Auto, "nobody", async |env, channel, point| {
         reply(&channel, 0x7777_7777, 0, &[], &[]);
         env.offload(move || use_file(&point)).await;
@@ -318,7 +320,7 @@ fn a_reply_to_nobody_is_no_error() {
 }
 
 #[test]
-fn a_descriptor_without_a_mount_ends_with_an_error_and_blocks_nobody() {
+fn descriptor_without_a_mount_yields_an_error_without_blocking() {
     let Ok(fd) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else { return };
     redbud_env::run(DriverKind::Auto, |env| async move {
         let channel = FuseChannel::new(&env, fd.into()).unwrap();
@@ -331,8 +333,8 @@ fn a_descriptor_without_a_mount_ends_with_an_error_and_blocks_nobody() {
 }
 
 #[test]
-fn a_small_body_does_not_pin_a_large_buffer() {
-    // Messages of a socket pair stand in for requests.
+fn small_request_body_does_not_pin_a_large_buffer() {
+    // Messages of a socket pair replace requests.
     let mut ends = [0; 2];
     // SAFETY: the kernel fills the two descriptors.
     let made =

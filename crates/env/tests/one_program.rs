@@ -25,12 +25,12 @@ async fn read_exact(stream: &Stream, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads are asked for in pieces, so that reassembly is exercised.
+/// Requests reads in pieces, to exercise reassembly.
 fn back_len(len: usize) -> usize {
     len - len.min(3)
 }
 
-/// Stores each number it is sent in a block of `disk` and answers with the sum so far.
+/// Stores each received number in a block of `disk` and answers with the sum so far.
 async fn serve(env: Env, stream: Stream, disk: env::Disk) {
     let mut sum = 0u64;
     for index in 0..MESSAGES {
@@ -48,7 +48,7 @@ async fn serve(env: Env, stream: Stream, disk: env::Disk) {
     }
 }
 
-/// Runs the program; gives what the client heard last and what the disk holds.
+/// Runs the program; returns what the client received last and the sum on the disk.
 async fn program(env: Env, address: &str, disk_path: &str) -> (u64, u64) {
     let disk =
         env.open_disk(disk_path, DiskOptions { write: true, exclusive: true }).await.unwrap();
@@ -88,7 +88,7 @@ fn expected() -> (u64, u64) {
     (sum, sum)
 }
 
-/// A sparse file that goes away with the value.
+/// A sparse file that is removed with the value.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -116,24 +116,24 @@ fn on(kind: DriverKind, name: &str) -> (u64, u64) {
 }
 
 #[test]
-fn the_program_runs_on_io_uring_or_what_stands_in_for_it() {
+fn program_runs_on_io_uring_or_its_fallback() {
     assert_eq!(on(DriverKind::Auto, "auto"), expected());
 }
 
 #[test]
-fn the_program_runs_on_epoll_and_threads() {
+fn program_runs_on_epoll_and_threads() {
     assert_eq!(on(DriverKind::Fallback, "fallback"), expected());
 }
 
 #[test]
-fn the_program_runs_in_a_simulated_world() {
+fn program_runs_in_a_simulated_world() {
     let world = env::sim::SimWorld::new(42);
     world.disk("disk", 1 << 20);
     assert_eq!(world.run(|env| program(env, "server:7000", "disk")), expected());
 }
 
 #[test]
-fn a_disk_in_use_is_refused_and_the_holder_is_named() {
+fn opening_a_disk_in_use_fails_and_names_the_holder() {
     let scratch = Scratch::new("busy", 1 << 20);
     let path = scratch.path().to_owned();
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
@@ -156,7 +156,7 @@ fn a_disk_in_use_is_refused_and_the_holder_is_named() {
 }
 
 #[test]
-fn a_byte_is_locked_until_its_open_file_is_closed() {
+fn byte_lock_lasts_until_its_open_file_is_closed() {
     let scratch = Scratch::new("bytes", 1 << 20);
     let path = scratch.path().to_owned();
     env::run(DriverKind::Auto, |env| async move {
@@ -177,7 +177,7 @@ fn a_byte_is_locked_until_its_open_file_is_closed() {
 }
 
 #[test]
-fn a_read_past_the_end_is_an_error_with_the_path() {
+fn read_past_the_end_is_an_error_with_the_path() {
     let scratch = Scratch::new("end", 6000);
     let path = scratch.path().to_owned();
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
@@ -196,7 +196,7 @@ fn a_read_past_the_end_is_an_error_with_the_path() {
 }
 
 #[test]
-fn a_discarded_range_may_be_given_up_and_the_rest_stays() {
+fn discard_leaves_the_bytes_outside_its_range() {
     let scratch = Scratch::new("discard", 1 << 20);
     let path = scratch.path().to_owned();
     env::run(DriverKind::Auto, |env| async move {
@@ -214,7 +214,7 @@ fn a_discarded_range_may_be_given_up_and_the_rest_stays() {
 }
 
 #[test]
-fn peers_on_one_host_meet_by_a_unix_socket_and_by_tcp_where_nobody_listens_on_one() {
+fn local_peers_connect_by_unix_socket_else_by_tcp() {
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
         env::run(kind, |env| async move {
             for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
@@ -245,7 +245,7 @@ fn peers_on_one_host_meet_by_a_unix_socket_and_by_tcp_where_nobody_listens_on_on
                 }
                 drop(sent.await);
                 assert_eq!(far.read(Vec::new(), 1).await.0.unwrap(), 0);
-                // By the protocol itself, as from another host.
+                // By TCP, as from another host.
                 let tcp = std::net::TcpStream::connect(&target).unwrap();
                 let far = listener.accept().await.unwrap();
                 let port = tcp.local_addr().unwrap().port();
@@ -261,7 +261,7 @@ fn peers_on_one_host_meet_by_a_unix_socket_and_by_tcp_where_nobody_listens_on_on
 }
 
 #[test]
-fn an_address_that_its_last_owner_is_about_to_leave_is_waited_for() {
+fn listen_retries_an_address_in_use() {
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
         env::run(kind, |env| async move {
             let first = env.listen("127.0.0.1:0").await.unwrap();
@@ -283,7 +283,7 @@ fn an_address_that_its_last_owner_is_about_to_leave_is_waited_for() {
 }
 
 #[test]
-fn a_connection_that_came_while_nobody_waited_is_not_lost() {
+fn connection_that_arrives_between_accepts_is_not_lost() {
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
         env::run(kind, |env| async move {
             let listener = env.listen("127.0.0.1:0").await.unwrap();
@@ -302,7 +302,7 @@ fn a_connection_that_came_while_nobody_waited_is_not_lost() {
 }
 
 #[test]
-fn a_dropped_read_loses_no_bytes() {
+fn dropped_read_loses_no_bytes() {
     for kind in [DriverKind::Auto, DriverKind::Fallback] {
         env::run(kind, |env| async move {
             let listener = env.listen("127.0.0.1:0").await.unwrap();
@@ -323,7 +323,7 @@ fn a_dropped_read_loses_no_bytes() {
 }
 
 #[test]
-fn tasks_that_are_left_are_dropped_when_main_ends() {
+fn remaining_tasks_are_dropped_when_main_ends() {
     struct Dropped(Rc<Cell<u32>>);
     impl Drop for Dropped {
         fn drop(&mut self) {

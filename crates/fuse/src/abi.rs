@@ -45,13 +45,13 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Bytes that are left.
+    /// Bytes not read yet.
     pub fn left(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// Where structures are written: a buffer of fixed size, filled from the start.
+/// A destination for structures: a buffer of fixed size, filled from the start.
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
@@ -262,13 +262,13 @@ abi! {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
-        /// What a request asks for.
+        /// The operation that a request asks for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
         #[repr(u32)]
         pub enum Opcode { $($(#[$doc])* $name = $value,)* }
 
         impl Opcode {
-            /// Every opcode that is known here.
+            /// Every opcode known here.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
 
             /// The opcode with this number.
@@ -276,7 +276,7 @@ macro_rules! opcodes {
                 match value { $($value => Some(Opcode::$name),)* _ => None }
             }
 
-            /// Its name in lower case, as counters show it.
+            /// Its name in lower case, as the counters show it.
             pub fn text(self) -> &'static str {
                 match self { $(Opcode::$name => $text,)* }
             }
@@ -295,13 +295,13 @@ opcodes! {
     Setattr = 4, "setattr";
     /// Target of a symbolic link.
     Readlink = 5, "readlink";
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Symlink = 6, "symlink";
-    /// Makes a file, device, pipe or socket.
+    /// Creates a file, device, pipe or socket.
     Mknod = 8, "mknod";
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir = 9, "mkdir";
-    /// Takes a name away.
+    /// Removes a name.
     Unlink = 10, "unlink";
     /// Removes a directory.
     Rmdir = 11, "rmdir";
@@ -317,7 +317,7 @@ opcodes! {
     Write = 16, "write";
     /// Space.
     Statfs = 17, "statfs";
-    /// The last descriptor of an open file went.
+    /// The last descriptor of an open file was closed.
     Release = 18, "release";
     /// Makes a file durable.
     Fsync = 20, "fsync";
@@ -349,7 +349,7 @@ opcodes! {
     Setlkw = 33, "setlkw";
     /// Checks permission; never sent with default_permissions.
     Access = 34, "access";
-    /// Makes and opens a file.
+    /// Creates and opens a file.
     Create = 35, "create";
     /// The caller of another request got a signal. No reply.
     Interrupt = 36, "interrupt";
@@ -381,11 +381,11 @@ opcodes! {
     Removemapping = 49, "removemapping";
     /// Makes everything durable.
     Syncfs = 50, "syncfs";
-    /// Makes and opens a nameless file.
+    /// Creates and opens a file without a name (O_TMPFILE).
     Tmpfile = 51, "tmpfile";
-    /// Attributes, birth time too.
+    /// Attributes, including the birth time.
     Statx = 52, "statx";
-    /// Copies, telling the length in 64 bits.
+    /// Copies; the reply has a length of 64 bits.
     CopyFileRange64 = 53, "copy_file_range_64";
 }
 
@@ -393,21 +393,21 @@ opcodes! {
 pub const KERNEL_VERSION: u32 = 7;
 /// Minor version that this code speaks.
 pub const KERNEL_MINOR: u32 = 45;
-/// Oldest minor version that is served (Linux 5.4: everything below is optional from there on).
+/// Oldest supported minor version (Linux 5.4); later features are optional.
 pub const KERNEL_MINOR_MIN: u32 = 31;
 
 // Flags of INIT; those from bit 32 travel in `flags2`.
-/// Reads of one file may go on at once.
+/// Reads of one file may run concurrently.
 pub const ASYNC_READ: u64 = 1 << 0;
-/// fcntl locks are ours.
+/// This file system handles fcntl locks.
 pub const POSIX_LOCKS: u64 = 1 << 1;
 /// Writes larger than a page.
 pub const BIG_WRITES: u64 = 1 << 5;
-/// The umask is told, not applied.
+/// The kernel passes the umask and does not apply it.
 pub const DONT_MASK: u64 = 1 << 6;
-/// flock locks are ours.
+/// This file system handles flock locks.
 pub const FLOCK_LOCKS: u64 = 1 << 10;
-/// Cached data is dropped when size or mtime changed.
+/// The kernel drops cached data when size or mtime changed.
 pub const AUTO_INVAL_DATA: u64 = 1 << 12;
 /// READDIRPLUS is understood.
 pub const DO_READDIRPLUS: u64 = 1 << 13;
@@ -415,25 +415,25 @@ pub const DO_READDIRPLUS: u64 = 1 << 13;
 pub const READDIRPLUS_AUTO: u64 = 1 << 14;
 /// Direct I/O is submitted asynchronously.
 pub const ASYNC_DIO: u64 = 1 << 15;
-/// Lookups and readdirs of one directory may go on at once.
+/// Lookups and readdirs of one directory may run concurrently.
 pub const PARALLEL_DIROPS: u64 = 1 << 18;
 /// The kernel checks POSIX ACLs.
 pub const POSIX_ACL: u64 = 1 << 20;
-/// `max_pages` of the reply counts.
+/// `max_pages` of the reply is valid.
 pub const MAX_PAGES: u64 = 1 << 22;
-/// Targets of symbolic links are cached.
+/// The kernel caches targets of symbolic links.
 pub const CACHE_SYMLINKS: u64 = 1 << 23;
-/// Cached data is dropped only when we say so.
+/// The kernel drops cached data only on notification.
 pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
-/// Set-id bits are cleared by us where the request says so.
+/// This file system clears set-id bits when the request says so.
 pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 /// SETXATTR has its long form.
 pub const SETXATTR_EXT: u64 = 1 << 29;
-/// `flags2` counts.
+/// `flags2` is valid.
 pub const INIT_EXT: u64 = 1 << 30;
 /// Shared mappings of files that are open with [`FOPEN_DIRECT_IO`].
 pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-/// Mounts may map ids: requests that make nothing name no caller ([`INVALID_ID`]), on all mounts.
+/// Mounts may map ids: on all mounts, requests that create nothing name no caller ([`INVALID_ID`]).
 pub const ALLOW_IDMAP: u64 = 1 << 40;
 /// The user or group of a caller that the request does not name.
 pub const INVALID_ID: u32 = u32::MAX;
@@ -444,7 +444,7 @@ pub const OVER_IO_URING: u64 = 1 << 41;
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// The page cache stays valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-/// Direct writes of one file may go on at once.
+/// Direct writes of one file may run concurrently.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// `fuse_setattr_in.valid`: mode.
@@ -476,8 +476,8 @@ pub const LK_FLOCK: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `fuse_write_in`: clear set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `fuse_read_in`: the lock owner is valid: read on behalf of a system call.
-/// Without it the read fills pages.
+/// `fuse_read_in`: the lock owner is valid: the read serves a system call.
+/// Without it, the read fills pages.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_release_in`: flock locks of the owner end.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
@@ -488,27 +488,27 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `fuse_setxattr_in`: an access ACL clears the set-group-id bit.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-/// Notification: cached pages and attributes of an inode are void.
+/// Notification: cached pages and attributes of an inode are invalid.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Notification: a cached name is void.
+/// Notification: a cached name is invalid.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
-/// Notification: bytes of a file, which raise the size that the kernel has if they lie behind it.
+/// Notification: bytes of a file; they raise the kernel's size of the file if they lie beyond it.
 pub const NOTIFY_STORE: i32 = 4;
-/// Notification: the kernel is to tell what its pages of a file hold. The answer is a request.
+/// Notification: the kernel reports what its pages of a file hold. Its answer is a request.
 pub const NOTIFY_RETRIEVE: i32 = 5;
-/// Notification: all cached names are void (from minor version 44).
+/// Notification: all cached names are invalid (from minor version 44).
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 /// First minor version with [`NOTIFY_INC_EPOCH`].
 pub const MINOR_INC_EPOCH: u32 = 44;
-/// Notification: names of these inodes that nothing uses are to be dropped (from minor version 45).
+/// Notification: the kernel should drop unused names of these inodes (from minor version 45).
 pub const NOTIFY_PRUNE: i32 = 9;
 /// First minor version with [`NOTIFY_PRUNE`].
 pub const MINOR_PRUNE: u32 = 45;
 
-/// `STATX_BASIC_STATS | STATX_BTIME`: what a `FuseStatx` of ours tells.
+/// `STATX_BASIC_STATS | STATX_BTIME`: the fields that a `FuseStatx` of ours contains.
 pub const STATX_MASK: u32 = 0x7ff | 0x800;
 
-/// A record of a directory is padded to this.
+/// Directory records are padded to a multiple of this.
 pub const DIRENT_ALIGN: usize = 8;
 
 #[cfg(test)]
@@ -516,7 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_survive_writing_and_reading() {
+    fn abi_structures_survive_writing_and_reading() {
         let lock = LkIn {
             fh: 1,
             owner: u64::MAX,
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn every_opcode_is_found_by_its_number() {
+    fn opcode_is_found_by_its_number() {
         for &opcode in Opcode::ALL {
             assert_eq!(Opcode::from_u32(opcode as u32), Some(opcode));
         }
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_needs_its_nul() {
+    fn string_without_nul_is_not_read() {
         let mut reader = Reader::new(b"ab\0cd");
         assert_eq!(reader.string(), Some(&b"ab"[..]));
         assert_eq!(reader.string(), None);

@@ -1,4 +1,4 @@
-//! A client, as the file system that is mounted.
+//! A client as the file system that is mounted.
 
 use client::Client;
 use types::{Attr, Duration, Fault, Ino, LockOwner};

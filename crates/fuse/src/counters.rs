@@ -1,4 +1,4 @@
-//! Requests that the kernel sent, counted by opcode.
+//! The requests that the kernel sent, counted by opcode.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ pub const REQUESTS_XATTR: &[u8] = b"user.redbud.requests";
 const SLOTS: usize = 64;
 const _: () = assert!((Opcode::CopyFileRange64 as usize) < SLOTS);
 
-/// How many requests of each kind have come.
+/// The number of requests of each kind.
 pub(crate) struct Counters {
     by_opcode: [Cell<u64>; SLOTS],
 }
@@ -21,14 +21,14 @@ impl Counters {
         Counters { by_opcode: [const { Cell::new(0) }; SLOTS] }
     }
 
-    /// Counts a request; unknown opcodes are counted as number 0.
+    /// Counts a request; unknown opcodes count as number 0.
     pub(crate) fn count(&self, opcode: u32) {
         let known = Opcode::from_u32(opcode).map_or(0, |known| known as usize);
         let slot = &self.by_opcode[known];
         slot.set(slot.get() + 1);
     }
 
-    /// `{"lookup":1,…}`: all that are not zero, in the order of their numbers.
+    /// `{"lookup":1,…}`: all counts above zero, in the order of the opcodes.
     pub(crate) fn json(&self) -> String {
         let mut out = String::from("{");
         let named = Opcode::ALL.iter().map(|&opcode| (opcode.text(), opcode as usize));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_show_what_came_and_nothing_else() {
+    fn request_counters_show_only_opcodes_that_came() {
         let counters = Counters::new();
         assert_eq!(counters.json(), "{}");
         counters.count(Opcode::Create as u32);

@@ -15,16 +15,16 @@ use crate::fs::{
     WriteFlags,
 };
 
-/// The head of a request.
+/// The header of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Names the request in its reply and in INTERRUPT.
+    /// The request's number, which its reply and an INTERRUPT name.
     pub unique: u64,
-    /// Opcode, as the kernel numbers it.
+    /// The kernel's opcode.
     pub opcode: u32,
-    /// The inode it is about.
+    /// The inode of the request.
     pub ino: Ino,
-    /// Who asks.
+    /// The calling thread and its user.
     pub caller: Caller,
 }
 
@@ -41,7 +41,7 @@ impl Header {
     }
 }
 
-/// What a request asks for. The inode is the header's.
+/// The operation of a request. Its inode is the header's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are those of the operation in `Filesystem`")]
 pub enum Operation {
@@ -55,7 +55,7 @@ pub enum Operation {
         inodes: Vec<(Ino, u64)>,
     },
     Getattr {
-        /// Of an open file, by whom reading is about to end.
+        /// The open file through which a process is about to read beyond the known size.
         handle: Option<Handle>,
     },
     Statx,
@@ -180,7 +180,7 @@ pub enum Operation {
         offset: u64,
         whence: Whence,
     },
-    /// `wide`: the reply tells the length in 64 bits.
+    /// `wide`: the reply has a length of 64 bits.
     CopyRange {
         range: CopyRange,
         wide: bool,
@@ -191,12 +191,12 @@ pub enum Operation {
 
 const EINVAL: Errno = Errno(libc::EINVAL);
 
-/// Decodes the arguments of a request: what follows its header. Of a WRITE only
-/// the fixed part is looked at, the data may lie elsewhere.
+/// Decodes the arguments of a request, which follow its header. Of a WRITE it reads only
+/// the fixed part; the data may lie elsewhere.
 ///
 /// # Errors
-/// The errno to answer: EINVAL for bytes that make no sense, ENAMETOOLONG, and
-/// ENOSYS for what is not offered at all (the kernel then does not ask again).
+/// The errno to answer: EINVAL for malformed bytes, ENAMETOOLONG, and ENOSYS for operations
+/// that are not supported at all (the kernel then does not ask again).
 pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operation, Errno> {
     let Some(opcode) = Opcode::from_u32(header.opcode) else {
         return Err(Errno(libc::ENOSYS));
@@ -274,7 +274,7 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
                 flags: OpenFlags(raw.flags),
             }
         }
-        // The kernel sends a name ("/") that means nothing.
+        // The kernel sends a meaningless name ("/").
         Opcode::Tmpfile => {
             let raw: abi::CreateIn = take(r)?;
             Operation::Tmpfile {
@@ -303,7 +303,7 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
                 flags: WriteFlags {
                     write_back_cache,
                     kill_suidgid: raw.write_flags & abi::WRITE_KILL_SUIDGID != 0,
-                    // A page has its place already, whatever the handle was opened with.
+                    // A page already has its offset, whatever the handle was opened with.
                     append: !write_back_cache && open.has(OpenFlags::APPEND),
                     sync: !write_back_cache && open.has(OpenFlags::DSYNC),
                 },
@@ -374,8 +374,8 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
         Opcode::CopyFileRange64 => copy_range(r, true)?,
         Opcode::Syncfs => Operation::Syncfs,
         Opcode::Destroy => Operation::Destroy,
-        // ENOSYS would let the kernel pass FITRIM and the like; ENOTTY is what a file system says
-        // that has none of these commands.
+        // With ENOSYS the kernel would let FITRIM and others pass; a file system without such
+        // commands answers ENOTTY.
         Opcode::Ioctl => return Err(Errno(libc::ENOTTY)),
         Opcode::Access
         | Opcode::Bmap
@@ -384,15 +384,15 @@ pub fn decode(header: &Header, args: &[u8], setxattr_ext: bool) -> Result<Operat
         | Opcode::Setupmapping
         | Opcode::Removemapping => return Err(Errno(libc::ENOSYS)),
     };
-    if makes_something(&operation) && !header.caller.is_known() {
-        // What is made needs an owner.
+    if creates_inode(&operation) && !header.caller.is_known() {
+        // A new inode needs an owner.
         return Err(Errno(libc::EOVERFLOW));
     }
     Ok(operation)
 }
 
-/// Becomes the caller the owner of something?
-fn makes_something(operation: &Operation) -> bool {
+/// Does the operation create an inode that the caller will own?
+fn creates_inode(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::Mknod { .. }

@@ -1,4 +1,4 @@
-//! Every request, decoded from bytes; and bytes that are no request.
+//! Every kind of request, decoded from bytes; and bytes that are not a request.
 
 use super::*;
 use crate::abi::Abi;
@@ -23,7 +23,7 @@ fn named(name: &str) -> Name {
     Name::new(name.as_bytes()).unwrap()
 }
 
-/// A legal request of each kind, with what it means.
+/// A legal request of each kind, with its decoded operation.
 fn examples() -> Vec<(Opcode, Vec<u8>, Operation)> {
     let open = OpenFlags(libc::O_RDWR as u32);
     let create = abi::CreateIn { flags: open.0, mode: 0o100640, umask: 0o22, open_flags: 0 };
@@ -273,7 +273,7 @@ fn examples() -> Vec<(Opcode, Vec<u8>, Operation)> {
 }
 
 #[test]
-fn every_request_is_understood() {
+fn every_kind_of_request_is_decoded_or_refused() {
     let examples = examples();
     for (opcode, args, operation) in &examples {
         assert_eq!(decoded(*opcode, args).as_ref(), Ok(operation), "{opcode:?}");
@@ -292,12 +292,12 @@ fn every_request_is_understood() {
 }
 
 #[test]
-fn a_request_that_was_cut_off_is_refused() {
+fn truncated_request_is_refused() {
     for (opcode, args, operation) in examples() {
         for len in 0..args.len() {
             match decoded(opcode, &args[..len]) {
                 Err(Errno(errno)) => assert_eq!(errno, libc::EINVAL, "{opcode:?} of {len} bytes"),
-                // Its arguments, or their end, mean nothing.
+                // The missing arguments, or their end, are unused.
                 Ok(shorter) => assert_eq!(shorter, operation, "{opcode:?} of {len} bytes"),
             }
         }
@@ -346,13 +346,13 @@ fn illegal_names_never_reach_the_file_system() {
 }
 
 #[test]
-fn a_batch_that_claims_more_than_it_holds_is_refused() {
+fn batch_that_claims_more_than_it_holds_is_refused() {
     let claim = bytes(&abi::BatchForgetIn { count: u32::MAX, dummy: 0 });
     assert_eq!(decoded(Opcode::BatchForget, &claim), Err(EINVAL));
 }
 
 #[test]
-fn the_short_form_of_setxattr_is_understood_where_it_was_agreed() {
+fn short_form_of_setxattr_is_decoded_if_negotiated() {
     let args = [bytes(&[3u32, 2]), b"user.a\0xyz".to_vec()].concat();
     let long = decode(&header(Opcode::Setxattr as u32), &args, false);
     let expected = Operation::Setxattr {
@@ -365,7 +365,7 @@ fn the_short_form_of_setxattr_is_understood_where_it_was_agreed() {
 }
 
 #[test]
-fn what_is_made_needs_an_owner_and_all_else_none() {
+fn only_creating_requests_need_a_known_caller() {
     let unknown = Caller { uid: Caller::UNKNOWN, gid: Caller::UNKNOWN, pid: 4242 };
     assert_eq!(Caller::UNKNOWN, abi::INVALID_ID);
     let makes = [Opcode::Mknod, Opcode::Mkdir, Opcode::Symlink, Opcode::Create, Opcode::Tmpfile];

@@ -4,9 +4,9 @@ use types::{Fault, Ino, LockOwner, Name};
 
 use crate::abi::{CopyFileRangeOut, FileLock, GetxattrOut, LkIn, LseekOut, OpenOut, WriteOut};
 use crate::counters::REQUESTS_XATTR;
-use crate::crew::EXECUTORS_XATTR;
 use crate::decode::{Header, Operation};
 use crate::errno::Errno;
+use crate::executor_pool::EXECUTORS_XATTR;
 use crate::fs::{
     Caller, Entry, Filesystem, Handle, LockRequest, Opened, Place, SetXattr, WriteData,
 };
@@ -49,14 +49,14 @@ async fn serve<F: Filesystem>(
     let fs = &session.fs;
     let names = session.caches_names();
     let (ino, caller) = (header.ino, &header.caller);
-    // Whom nobody waits for any more gives back what the answer would have given.
-    let untold = || session.interrupts.let_go(header.unique);
+    // If the caller was killed, the request undoes what its answer would have given the kernel.
+    let caller_gone = || session.interrupts.is_released(header.unique);
     let entry = |entry: Entry| {
-        if untold() {
+        if caller_gone() {
             fs.forget(entry.attr.ino, 1);
             return DONE;
         }
-        session.notifier.told(caller.pid, entry.attr.ino);
+        session.notifier.answered(caller.pid, entry.attr.ino);
         Answer::fixed(&reply::entry_out(&entry, names))
     };
     Ok(match operation {
@@ -78,8 +78,8 @@ async fn serve<F: Filesystem>(
         }
         Operation::Setattr { set } => {
             let (attr, ttl) = match fs.setattr(caller, ino, set).await {
-                // The kernel judged by an owner of before; who may change everything may change
-                // this, too.
+                // The kernel checked against an earlier owner; a caller with CAP_FOWNER may do it
+                // all the same.
                 Err(Fault::NotPermitted)
                     if !caller.is_known() && may(caller, Capability::Fowner) =>
                 {
@@ -112,27 +112,27 @@ async fn serve<F: Filesystem>(
         Operation::Open { flags } => {
             let opened = fs.open(caller, ino, flags).await?;
             session.notifier.opening(ino).await;
-            if untold() {
+            if caller_gone() {
                 fs.release(opened.handle, None).await;
                 return Ok(DONE);
             }
             Answer::fixed(&reply::open_out(&opened))
         }
         Operation::Create { name, mode, umask, flags } => {
-            let made = fs.create(caller, place(ino, &name), mode, umask, flags).await?;
-            if untold() {
-                return Ok(give_back(fs, made).await);
+            let created = fs.create(caller, place(ino, &name), mode, umask, flags).await?;
+            if caller_gone() {
+                return Ok(return_created(fs, created).await);
             }
-            session.notifier.told(caller.pid, made.0.attr.ino);
-            Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
+            session.notifier.answered(caller.pid, created.0.attr.ino);
+            Answer::pair(&reply::entry_out(&created.0, names), &reply::open_out(&created.1))
         }
         Operation::Tmpfile { mode, umask, flags } => {
-            let made = fs.tmpfile(caller, ino, mode, umask, flags).await?;
-            if untold() {
-                return Ok(give_back(fs, made).await);
+            let created = fs.tmpfile(caller, ino, mode, umask, flags).await?;
+            if caller_gone() {
+                return Ok(return_created(fs, created).await);
             }
-            session.notifier.told(caller.pid, made.0.attr.ino);
-            Answer::pair(&reply::entry_out(&made.0, names), &reply::open_out(&made.1))
+            session.notifier.answered(caller.pid, created.0.attr.ino);
+            Answer::pair(&reply::entry_out(&created.0, names), &reply::open_out(&created.1))
         }
         Operation::Read { handle, offset, len, page_filling } => {
             Answer::Data(fs.read(handle, offset, len, page_filling).await?)
@@ -149,8 +149,8 @@ async fn serve<F: Filesystem>(
         Operation::Statfs => Answer::fixed(&reply::statfs_out(&fs.statfs().await?)),
         Operation::Release { handle, flock_owner } => {
             for owner in session.range_owners.released(ino, handle) {
-                // The kernel takes no failure of a release.
-                let _ = fs.setlk(handle, everything_of(owner), false).await;
+                // The kernel ignores a failure of a release.
+                let _ = fs.setlk(handle, unlock_all_of(owner), false).await;
             }
             fs.release(handle, flock_owner).await;
             DONE
@@ -173,7 +173,7 @@ async fn serve<F: Filesystem>(
             if ino == fs.root() && name == REQUESTS_XATTR {
                 sized(session.counters.json().into_bytes(), size)?
             } else if ino == fs.root() && name == EXECUTORS_XATTR {
-                sized(session.crew.json().into_bytes(), size)?
+                sized(session.pool.json().into_bytes(), size)?
             } else {
                 sized(fs.getxattr(ino, &name).await?, size)?
             }
@@ -186,7 +186,7 @@ async fn serve<F: Filesystem>(
         Operation::Opendir => {
             let Handle(fh) = fs.opendir(ino).await?;
             session.notifier.opening(ino).await;
-            if untold() {
+            if caller_gone() {
                 fs.releasedir(Handle(fh));
                 return Ok(DONE);
             }
@@ -195,7 +195,7 @@ async fn serve<F: Filesystem>(
         Operation::Readdir { handle, cookie, size, plus } => {
             let size = size as usize;
             let listed = fs.readdir(handle, cookie, size, plus).await?;
-            if untold() {
+            if caller_gone() {
                 let given = listed.iter().filter_map(|listed| listed.entry);
                 given.for_each(|entry| fs.forget(entry.attr.ino, 1));
                 return Ok(DONE);
@@ -259,8 +259,8 @@ async fn serve<F: Filesystem>(
     })
 }
 
-/// Closes and forgets a file that was made for nobody.
-async fn give_back<F: Filesystem>(fs: &F, (entry, opened): (Entry, Opened)) -> Answer {
+/// Closes and forgets a new file whose caller was killed.
+async fn return_created<F: Filesystem>(fs: &F, (entry, opened): (Entry, Opened)) -> Answer {
     fs.release(opened.handle, None).await;
     fs.forget(entry.attr.ino, 1);
     DONE
@@ -268,12 +268,12 @@ async fn give_back<F: Filesystem>(fs: &F, (entry, opened): (Entry, Opened)) -> A
 
 const DONE: Answer = Answer::Status(Ok(()));
 
-/// The release of all range locks of `owner`.
-fn everything_of(owner: LockOwner) -> LockRequest {
+/// A request that releases all range locks of `owner`.
+fn unlock_all_of(owner: LockOwner) -> LockRequest {
     LockRequest { flock: false, owner, pid: 0, exclusive: None, start: 0, end: i64::MAX as u64 }
 }
 
-/// A value of an extended attribute into a buffer of `size` bytes; 0 asks for the length.
+/// The value of an extended attribute for a buffer of `size` bytes; 0 asks for the length.
 fn sized(value: Vec<u8>, size: u32) -> Result<Answer, Fault> {
     if size == 0 {
         let size = u32::try_from(value.len()).map_err(|_| Fault::TooBig)?;
@@ -294,8 +294,8 @@ fn file_lock(lock: LockRequest) -> FileLock {
     FileLock { start: lock.start, end: lock.end, kind: kind as u32, pid: lock.pid }
 }
 
-/// The names, each ended by NUL, that the caller may see: those of `trusted.` are for
-/// administrators. Other file systems filter in the kernel, FUSE leaves it to us.
+/// The names, each terminated by NUL, that the caller may see: only administrators see `trusted.`
+/// names. Other file systems filter in the kernel; FUSE leaves it to us.
 fn visible(caller: &Caller, names: Vec<u8>) -> Vec<u8> {
     let each = || names.split_inclusive(|&byte| byte == 0);
     let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
@@ -316,12 +316,12 @@ mod tests {
     use super::visible;
 
     #[test]
-    fn names_of_trusted_attributes_are_shown_to_root_alone() {
+    fn trusted_xattr_names_are_visible_to_root_only() {
         let names = b"user.a\0trusted.b\0security.c\0".to_vec();
         let caller = |uid, gid, pid| Caller { uid, gid, pid };
         assert_eq!(visible(&caller(0, 0, 0), names.clone()), names);
         assert_eq!(visible(&caller(1000, 0, 0), names.clone()), b"user.a\0security.c\0");
-        // Whom the kernel does not tell, and nobody can find out.
+        // A caller that the kernel does not name, and that cannot be looked up.
         let unknown = caller(Caller::UNKNOWN, Caller::UNKNOWN, 0);
         assert_eq!(visible(&unknown, names), b"user.a\0security.c\0");
     }

@@ -1,4 +1,4 @@
-//! The errno of each fault, decided here once.
+//! The errno of each fault; this is the only place that decides it.
 
 use types::Fault;
 
@@ -17,8 +17,8 @@ impl From<Fault> for Errno {
             Fault::NoSpace => libc::ENOSPC,
             Fault::NotPermitted => libc::EPERM,
             Fault::AccessDenied => libc::EACCES,
-            // The kernel walks the path again on ESTALE, so a name that was replaced
-            // under a cached entry is found at the second try.
+            // The kernel walks the path again on ESTALE, so it finds a name that was replaced
+            // under a cached entry at the second try.
             Fault::Stale => libc::ESTALE,
             Fault::Invalid => libc::EINVAL,
             Fault::NameTooLong => libc::ENAMETOOLONG,
@@ -34,23 +34,22 @@ impl From<Fault> for Errno {
             Fault::WouldBlock => libc::EAGAIN,
             Fault::Deadlock => libc::EDEADLK,
             Fault::NoLocks => libc::ENOLCK,
-            // Data of this client is lost: what a program must see at fsync and close.
+            // Data of this client is lost: programs must see that at fsync and close.
             Fault::Evicted => libc::EIO,
             Fault::Interrupted => libc::EINTR,
-            // As ext4 and XFS report damaged metadata (EFSCORRUPTED): tells it from a
-            // failing device, for which EIO stands.
+            // As ext4 and XFS report damaged metadata (EFSCORRUPTED). EIO means a failing device.
             Fault::Corrupt => libc::EUCLEAN,
-            // Reached only by waits that are bounded; programs know EIO, not ETIMEDOUT.
+            // Only bounded waits return it; programs know EIO, not ETIMEDOUT.
             Fault::Unreachable => libc::EIO,
             Fault::Unsupported => libc::EOPNOTSUPP,
-            // A peer that speaks nonsense: nothing that the program did wrong.
+            // The peer sent nonsense: the program did nothing wrong.
             Fault::Protocol => libc::EIO,
-            // An extended attribute that does not fit: ext4 says ENOSPC.
+            // An extended attribute that does not fit: ext4 returns ENOSPC.
             Fault::TooBig => libc::ENOSPC,
             Fault::NoData => libc::ENXIO,
-            // A bound of ours. Not EAGAIN: a program would spin on it.
+            // A limit of ours. Not EAGAIN: a program would spin on it.
             Fault::Overloaded => libc::ENOMEM,
-            // The two halves of a lease disagree: what was written under it is lost.
+            // The two halves of a lease disagree: data written under it is lost.
             Fault::NotHeld => libc::EIO,
         })
     }
@@ -61,20 +60,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_has_an_errno_the_kernel_accepts_in_a_reply() {
+    fn fault_has_an_errno_that_the_kernel_accepts() {
         for &fault in Fault::ALL {
             let Errno(errno) = Errno::from(fault);
             assert!((1..512).contains(&errno), "{fault:?} gives {errno}");
             assert_ne!(
                 errno,
                 libc::ENOSYS,
-                "{fault:?}: ENOSYS turns an opcode off for the whole mount"
+                "{fault:?}: ENOSYS disables an opcode for the whole mount"
             );
         }
     }
 
     #[test]
-    fn only_lost_or_unreachable_storage_reads_as_an_input_output_error() {
+    fn only_lost_or_unreachable_storage_reads_as_eio() {
         let io: Vec<Fault> =
             Fault::ALL.iter().copied().filter(|&f| Errno::from(f) == Errno(libc::EIO)).collect();
         let expected =

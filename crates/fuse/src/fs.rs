@@ -1,14 +1,14 @@
-//! What a mounted file system is to the kernel adapter, in the words of the
+//! The interface between a mounted file system and the kernel adapter, in terms of the
 //! client's interface.
 //!
 //! Invariants:
 //! - each method answers one kind of request; numbers of the kernel's interface
 //!   stay outside, except open flags and fallocate modes, which are Linux's own;
-//! - a reply that tells of an inode (`Entry`, and each listed entry with one)
-//!   gives the kernel one reference to it, which comes back by
+//! - a reply that contains an inode (`Entry`, and each listed entry with one)
+//!   gives the kernel one reference to it, which the kernel returns by
 //!   [`Filesystem::forget`];
-//! - a method may wait for as long as it needs to; any number run at once; an
-//!   operation always runs to its end, only a `setlk` that takes a lock may be dropped.
+//! - a method may wait for as long as it needs to; any number run concurrently;
+//! - an operation always runs to its end; only a `setlk` that takes a lock may be dropped.
 
 use std::future::Future;
 
@@ -53,7 +53,7 @@ pub struct SetXattr<'a> {
     pub value: &'a [u8],
     /// As setxattr(2): 1 create, 2 replace.
     pub flags: u32,
-    /// An access ACL set by one who is not in the file's group: clear set-gid.
+    /// A caller outside the file's group sets an access ACL: clear set-gid.
     pub kill_setgid: bool,
 }
 
@@ -69,19 +69,19 @@ pub trait Filesystem: 'static {
         Ino::ROOT
     }
 
-    /// Polls a part of request `unique`, by which [`Filesystem::give_up`] may name it.
+    /// Polls request `unique`, by whose number [`Filesystem::give_up`] may name it.
     fn step<T>(&self, unique: u64, poll: impl FnOnce() -> T) -> T {
         let _ = unique;
         poll()
     }
 
-    /// The caller of request `unique` was killed, and has its answer. The request runs to its
-    /// end, which may be soon: by failing, if it has changed nothing yet.
+    /// The caller of request `unique` was killed, and its answer was sent. The request runs to its
+    /// end, or fails early if it has changed nothing yet.
     fn give_up(&self, unique: u64) {
         let _ = unique;
     }
 
-    /// Ends when nothing will be answered in a time that one would wait for after an unmount.
+    /// Ends when no answer can be expected in a time that is acceptable after an unmount.
     fn gone(&self) -> LocalFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
@@ -101,11 +101,11 @@ pub trait Filesystem: 'static {
     /// The kernel drops `count` references to an inode.
     fn forget(&self, ino: Ino, count: u64);
 
-    /// Attributes, and for how long they hold.
+    /// Attributes, and for how long they are valid.
     fn getattr(&self, ino: Ino) -> impl Future<Output = Result<(Attr, Duration), Fault>>;
 
-    /// As [`Filesystem::getattr`], for a process that reads by an open file beyond the size that
-    /// the kernel has: it reads as far as the kernel then knows.
+    /// As [`Filesystem::getattr`], for a process that reads through an open file beyond the size
+    /// that the kernel knows: it reads up to the size in the answer.
     fn getattr_to_read(
         &self,
         ino: Ino,
@@ -126,7 +126,7 @@ pub trait Filesystem: 'static {
     /// Target of a symbolic link.
     fn readlink(&self, ino: Ino) -> impl Future<Output = Result<Vec<u8>, Fault>>;
 
-    /// Makes a file, directory, device, pipe or socket.
+    /// Creates a file, directory, device, pipe or socket.
     fn mknod(
         &self,
         caller: &Caller,
@@ -134,7 +134,7 @@ pub trait Filesystem: 'static {
         node: NodeSpec,
     ) -> impl Future<Output = Result<Entry, Fault>>;
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(
         &self,
         caller: &Caller,
@@ -142,7 +142,7 @@ pub trait Filesystem: 'static {
         target: &[u8],
     ) -> impl Future<Output = Result<Entry, Fault>>;
 
-    /// A further name of `ino`.
+    /// Adds a name to `ino`.
     fn link(
         &self,
         caller: &Caller,
@@ -150,7 +150,7 @@ pub trait Filesystem: 'static {
         place: Place<'_>,
     ) -> impl Future<Output = Result<Entry, Fault>>;
 
-    /// Takes a name away that is not a directory's.
+    /// Removes a name that is not a directory's.
     fn unlink(&self, caller: &Caller, place: Place<'_>) -> impl Future<Output = Result<(), Fault>>;
 
     /// Removes an empty directory.
@@ -165,7 +165,7 @@ pub trait Filesystem: 'static {
         flags: u32,
     ) -> impl Future<Output = Result<(), Fault>>;
 
-    /// Opens a file. The kernel has dealt with O_CREAT, O_EXCL, and truncates by `setattr`.
+    /// Opens a file. The kernel handles O_CREAT and O_EXCL, and truncates by `setattr`.
     fn open(
         &self,
         caller: &Caller,
@@ -173,8 +173,8 @@ pub trait Filesystem: 'static {
         flags: OpenFlags,
     ) -> impl Future<Output = Result<Opened, Fault>>;
 
-    /// Makes and opens a file. If the name exists: [`Fault::Exists`] with O_EXCL;
-    /// without it opens the file or fails [`Fault::Stale`], upon which the kernel
+    /// Creates and opens a file. If the name exists: [`Fault::Exists`] with O_EXCL;
+    /// without it, opens the file or fails [`Fault::Stale`], upon which the kernel
     /// looks the name up again.
     fn create(
         &self,
@@ -185,7 +185,7 @@ pub trait Filesystem: 'static {
         flags: OpenFlags,
     ) -> impl Future<Output = Result<(Entry, Opened), Fault>>;
 
-    /// Makes and opens a nameless file.
+    /// Creates and opens a file without a name (O_TMPFILE).
     fn tmpfile(
         &self,
         caller: &Caller,
@@ -205,7 +205,7 @@ pub trait Filesystem: 'static {
         page_filling: bool,
     ) -> impl Future<Output = Result<ReadData, Fault>>;
 
-    /// Writes; gives the bytes written.
+    /// Writes; returns the number of bytes written.
     fn write(
         &self,
         caller: &Caller,
@@ -215,10 +215,11 @@ pub trait Filesystem: 'static {
         flags: WriteFlags,
     ) -> impl Future<Output = Result<u32, Fault>>;
 
-    /// A descriptor was closed: POSIX locks of `owner` end, errors of write-behind are told.
+    /// A descriptor was closed: POSIX locks of `owner` end, and errors of write-behind are
+    /// returned.
     fn flush(&self, handle: Handle, owner: LockOwner) -> impl Future<Output = Result<(), Fault>>;
 
-    /// The last descriptor of an open file went; flock locks of `flock_owner` end.
+    /// The last descriptor of an open file was closed; flock locks of `flock_owner` end.
     fn release(&self, handle: Handle, flock_owner: Option<LockOwner>) -> impl Future<Output = ()>;
 
     /// Makes a file durable.
@@ -242,7 +243,7 @@ pub trait Filesystem: 'static {
         whence: Whence,
     ) -> impl Future<Output = Result<u64, Fault>>;
 
-    /// Copies a range; gives the bytes copied.
+    /// Copies a range; returns the number of bytes copied.
     fn copy_range(
         &self,
         caller: &Caller,
@@ -282,7 +283,7 @@ pub trait Filesystem: 'static {
         set: SetXattr<'_>,
     ) -> impl Future<Output = Result<(), Fault>>;
 
-    /// Names of all, each ended by NUL.
+    /// The names of all, each terminated by NUL.
     fn listxattr(&self, ino: Ino) -> impl Future<Output = Result<Vec<u8>, Fault>>;
 
     /// Removes one.
@@ -296,16 +297,16 @@ pub trait Filesystem: 'static {
     /// Space.
     fn statfs(&self) -> impl Future<Output = Result<Statfs, Fault>>;
 
-    /// The first lock that stands in the way of `lock`.
+    /// The first lock that conflicts with `lock`.
     fn getlk(
         &self,
         handle: Handle,
         lock: LockRequest,
     ) -> impl Future<Output = Result<Option<LockRequest>, Fault>>;
 
-    /// Takes or releases a lock. With `wait` until it can, without it fails
-    /// [`Fault::WouldBlock`]. The future of a lock to be taken is dropped when the caller is
-    /// interrupted; a lock that is granted all the same is freed.
+    /// Takes or releases a lock. With `wait`, waits until it is free; without, fails
+    /// [`Fault::WouldBlock`]. If the caller is interrupted, the future of a lock being taken is
+    /// dropped; a lock that is granted nevertheless is freed.
     fn setlk(
         &self,
         handle: Handle,
@@ -314,9 +315,9 @@ pub trait Filesystem: 'static {
     ) -> impl Future<Output = Result<(), Fault>>;
 }
 
-/// The way a mount opens regular files: do reads and writes by this handle bypass
-/// the page cache? What reads, or may be mapped, is buffered; what only writes or
-/// appends gains nothing from pages.
+/// How a mount opens regular files: do reads and writes through this handle bypass
+/// the page cache? Handles that read, or may be mapped, use it; handles that only write or
+/// append gain nothing from it.
 pub fn bypasses_pages(flags: OpenFlags) -> bool {
     flags.has(OpenFlags::APPEND | OpenFlags::DIRECT)
         || flags.0 & OpenFlags::ACCESS == OpenFlags::WRITE_ONLY
@@ -327,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_handles_that_never_read_by_pages_bypass_them() {
+    fn only_handles_that_never_read_pages_bypass_the_page_cache() {
         let bypasses = |bits: i32| bypasses_pages(OpenFlags(bits as u32));
         assert!(bypasses(libc::O_WRONLY));
         assert!(bypasses(libc::O_RDWR | libc::O_APPEND));

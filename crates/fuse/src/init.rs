@@ -3,9 +3,9 @@
 //! Invariants:
 //! - a flag is answered only if the kernel offered it;
 //! - never WRITEBACK_CACHE (the kernel would own size and mtime), never a
-//!   no-flush mode (unlock and close errors travel by FLUSH), never ATOMIC_O_TRUNC;
-//! - without INC_EPOCH names cannot be recalled from the kernel without a lock,
-//!   so then no name is told with a lifetime.
+//!   no-flush mode (FLUSH carries errors of unlock and close), never ATOMIC_O_TRUNC;
+//! - without INC_EPOCH, names can only be recalled from the kernel under a lock,
+//!   so every name then has a lifetime of zero.
 
 use types::limits::IO_MAX;
 
@@ -14,12 +14,12 @@ use crate::errno::Errno;
 
 /// Bytes of a page of the kernel.
 const PAGE: u32 = 4096;
-/// Most readahead that is asked for; a device's own setting applies below it.
+/// Upper bound of the readahead requested; a device's own setting applies below it.
 const READAHEAD_MAX: u32 = 64 << 20;
 /// Requests without a waiting caller (readahead, asynchronous direct I/O) in flight.
 const BACKGROUND_MAX: u16 = 256;
 
-/// What every mount wants.
+/// The flags that every mount requests.
 const WANTED: u64 = abi::ASYNC_READ
     | abi::POSIX_LOCKS
     | abi::BIG_WRITES
@@ -38,10 +38,10 @@ const WANTED: u64 = abi::ASYNC_READ
     | abi::DIRECT_IO_ALLOW_MMAP
     | abi::ALLOW_IDMAP;
 
-/// What a mount may choose.
+/// The options of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InitOptions {
-    /// The kernel drops pages when size or mtime changed, besides when it is told.
+    /// The kernel also drops pages when size or mtime changed, not only on notification.
     pub strict: bool,
     /// Requests travel over io_uring; `None`: by reads and writes of /dev/fuse.
     pub uring: Option<UringEntries>,
@@ -51,9 +51,9 @@ pub struct InitOptions {
 /// holds 1 MiB, and a request occupies one until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UringEntries {
-    /// At first.
+    /// Initial number.
     pub first: usize,
-    /// At most; more are registered while few are free.
+    /// Upper bound; more entries are registered while few are free.
     pub most: usize,
 }
 
@@ -63,24 +63,24 @@ impl Default for UringEntries {
     }
 }
 
-/// What was agreed.
+/// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
     /// Minor version of the kernel's interface.
     pub minor: u32,
     /// Flags that both sides know.
     pub flags: u64,
-    /// Most bytes of a READ or WRITE.
+    /// Upper bound of the bytes of a READ or WRITE.
     pub io_max: u32,
 }
 
 impl Negotiated {
-    /// Can all cached names be voided at once, without a lock?
+    /// Can all cached names be invalidated at once, without a lock?
     pub fn inc_epoch(&self) -> bool {
         self.minor >= abi::MINOR_INC_EPOCH
     }
 
-    /// Can the kernel be asked to drop the names of an inode that nothing uses?
+    /// Does the kernel support dropping the unused names of an inode on request?
     pub fn prunes(&self) -> bool {
         self.minor >= abi::MINOR_PRUNE
     }
@@ -111,10 +111,10 @@ pub fn negotiate(args: &[u8], options: InitOptions) -> Result<(InitOut, Negotiat
     {
         offered |= u64::from(full.flags2) << 32;
     }
-    // Not EXPLICIT_INVAL_DATA: with it the kernel that is told another size cuts its pages off
-    // there, and keeps the rest. An answer that tells a size from between two changes of another
-    // client may be taken in after a page was filled with both: the zeros behind that size would
-    // stay. So it drops all pages of a file of another size.
+    // Not EXPLICIT_INVAL_DATA: with it, a kernel that learns another size truncates its pages
+    // there and keeps the others. An answer may carry a size from between two changes of another
+    // client, and arrive after a page was filled with both changes: the zeros behind that size
+    // would stay. Without the flag, the kernel drops all pages of a file whose size changed.
     let data = if options.strict { abi::AUTO_INVAL_DATA } else { 0 };
     let transport = if options.uring.is_some() { abi::OVER_IO_URING } else { 0 };
     let flags = offered & (WANTED | data | transport);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_offers_is_answered() {
+    fn init_answers_only_flags_that_the_kernel_offers() {
         let offer = abi::INIT_EXT | abi::ASYNC_READ;
         let (out, agreed) = negotiate(&init(45, offer), InitOptions::default()).unwrap();
         assert_eq!(agreed.flags, offer);
@@ -169,17 +169,17 @@ mod tests {
     }
 
     #[test]
-    fn everything_wanted_is_taken_and_nothing_else() {
+    fn init_takes_every_wanted_flag_and_no_other() {
         let (out, agreed) = negotiate(&init(45, u64::MAX), InitOptions::default()).unwrap();
         assert_eq!(agreed.flags, WANTED);
         assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
         assert_eq!(agreed.flags & (1 << 16), 0, "write-back cache");
         assert_eq!(agreed.flags & (1 << 3), 0, "atomic truncation");
-        assert_eq!(agreed.flags & abi::EXPLICIT_INVAL_DATA, 0, "pages of another size go");
+        assert_eq!(agreed.flags & abi::EXPLICIT_INVAL_DATA, 0, "pages of another size are dropped");
     }
 
     #[test]
-    fn io_uring_is_taken_only_when_it_is_asked_for_and_offered() {
+    fn io_uring_is_used_only_if_requested_and_offered() {
         let asked = InitOptions { uring: Some(UringEntries::default()), ..InitOptions::default() };
         let agreed = |offer, options| negotiate(&init(45, offer), options).unwrap().1;
         assert!(agreed(u64::MAX, asked).over_io_uring());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_mount_has_pages_dropped_by_the_kernel_too() {
+    fn strict_mount_lets_the_kernel_drop_pages_too() {
         let (_, agreed) =
             negotiate(&init(45, u64::MAX), InitOptions { strict: true, ..InitOptions::default() })
                 .unwrap();
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_upper_half_count_only_with_the_extension() {
+    fn init_flags_of_the_upper_half_need_the_extension() {
         let offer = abi::DIRECT_IO_ALLOW_MMAP | abi::ASYNC_READ;
         let (_, agreed) = negotiate(&init(45, offer), InitOptions::default()).unwrap();
         assert_eq!(agreed.flags, abi::ASYNC_READ);
     }
 
     #[test]
-    fn old_and_foreign_kernels_are_refused() {
+    fn init_refuses_old_and_foreign_kernels() {
         assert!(negotiate(&init(30, u64::MAX), InitOptions::default()).is_err());
         assert!(negotiate(&[0; 64], InitOptions::default()).is_err());
         assert!(negotiate(&[7, 0, 0], InitOptions::default()).is_err());

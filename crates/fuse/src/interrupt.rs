@@ -1,17 +1,17 @@
 //! Requests whose callers do not wait for their end.
 //!
 //! A signal that a process handles ends only waits for locks, as on a local file system.
-//! A process that is being killed is let go from everything: it is answered EINTR, which
+//! A process that is being killed is released from every call. It gets the answer EINTR, which
 //! it does not live to see, and its request runs to its end without it.
 //!
 //! Invariants:
-//! - an INTERRUPT whose request is not known here names one that is answered already, or one that
-//!   it has overtaken, because another executor took that or it came over io_uring: the newest
-//!   [`EARLY_MAX`] of these are kept for that, numbers that never come again;
-//! - the kernel tells of the first signal only, and of none when a process closes its
-//!   files while it ends: whoever may be killed later is looked at again until it is
-//!   answered;
-//! - a request that was let go is answered once, and gives back itself what its answer
+//! - an INTERRUPT for an unknown request is either too late or too early: it may overtake its
+//!   request if another executor took that or it came over io_uring. The newest
+//!   [`EARLY_MAX`] of their numbers are kept for this case; the kernel never reuses a number;
+//! - the kernel reports only the first signal, and none when a process closes its
+//!   files while it exits. So a process that may be killed later is checked repeatedly until it
+//!   is answered;
+//! - a released request is answered once, and itself returns the references that its answer
 //!   would have given to the kernel.
 
 use std::cell::{Cell, RefCell};
@@ -32,51 +32,53 @@ use crate::fs::{Filesystem, LockRequest};
 use crate::reply::Answer;
 use crate::session::{Session, answer};
 
-/// INTERRUPTs kept that may have overtaken their requests: far more than requests are under way
-/// between the kernel and here at a time.
+/// INTERRUPTs kept that may have overtaken their requests: far more than the requests that can be
+/// in flight from the kernel at a time.
 const EARLY_MAX: usize = 1024;
 
-/// How often is looked whether someone is being killed.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often callers are checked for being killed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What becomes of a request whose caller is being killed.
+/// The fate of a request whose caller is being killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ending {
-    /// Nobody waits for it, or it ends by itself.
-    Itself,
-    /// It goes on.
-    GoesOn,
-    /// It goes on as far as it must.
+pub(crate) enum KilledFate {
+    /// It has no waiting caller, or ends by itself.
+    EndsByItself,
+    /// It runs to its end.
+    RunsOn,
+    /// It may fail early, as far as it has changed nothing.
     GivenUp,
 }
 
-impl Ending {
-    pub(crate) fn of(operation: &Operation) -> Ending {
+impl KilledFate {
+    pub(crate) fn of(operation: &Operation) -> KilledFate {
         match operation {
             Operation::Release { .. } | Operation::Releasedir { .. } | Operation::Destroy => {
-                Ending::Itself
+                KilledFate::EndsByItself
             }
-            Operation::Setlk { lock: LockRequest { exclusive: Some(_), .. }, .. } => Ending::Itself,
+            Operation::Setlk { lock: LockRequest { exclusive: Some(_), .. }, .. } => {
+                KilledFate::EndsByItself
+            }
             // Other processes wait for locks that it frees.
-            Operation::Setlk { .. } | Operation::Flush { .. } => Ending::GoesOn,
-            _ => Ending::GivenUp,
+            Operation::Setlk { .. } | Operation::Flush { .. } => KilledFate::RunsOn,
+            _ => KilledFate::GivenUp,
         }
     }
 }
 
-/// A request that waits.
-struct Waiting {
-    /// Where it is answered.
+/// A waiting request.
+struct WaitingRequest {
+    /// The channel for its answer.
     channel: FuseChannel,
     pid: u32,
-    ending: Ending,
-    /// Is its caller looked at?
+    ending: KilledFate,
+    /// Is its caller checked for being killed?
     watched: bool,
-    let_go: bool,
+    released: bool,
 }
 
-/// A lock that is being taken.
-struct Taking {
+/// A lock request that waits.
+struct LockWait {
     pid: u32,
     /// Any signal ends it.
     any: bool,
@@ -84,20 +86,20 @@ struct Taking {
     drop: OneSender<()>,
 }
 
-/// The requests that wait, by their unique numbers.
+/// The waiting requests, by their unique numbers.
 #[derive(Default)]
 pub(crate) struct Interrupts {
-    waiting: RefCell<HashMap<u64, Waiting>>,
-    taking: RefCell<HashMap<u64, Taking>>,
-    /// Requests named by INTERRUPTs that found them neither waiting nor taking, the oldest first.
+    waiting: RefCell<HashMap<u64, WaitingRequest>>,
+    taking: RefCell<HashMap<u64, LockWait>>,
+    /// Numbers of INTERRUPTs that found no request in `waiting` or `taking`, the oldest first.
     early: RefCell<VecDeque<u64>>,
     watching: Cell<bool>,
 }
 
 impl Interrupts {
-    /// Was the caller of request `unique` let go?
-    pub(crate) fn let_go(&self, unique: u64) -> bool {
-        self.waiting.borrow().get(&unique).is_some_and(|waiting| waiting.let_go)
+    /// Was the caller of request `unique` released?
+    pub(crate) fn is_released(&self, unique: u64) -> bool {
+        self.waiting.borrow().get(&unique).is_some_and(|waiting| waiting.released)
     }
 
     /// The result of `taking` a lock, or [`Fault::Interrupted`] if the caller is interrupted
@@ -109,13 +111,13 @@ impl Interrupts {
         taking: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let (drop, dropped) = oneshot();
-        let entry = Taking { pid: header.caller.pid, any, watched: false, drop };
+        let entry = LockWait { pid: header.caller.pid, any, watched: false, drop };
         self.taking.borrow_mut().insert(header.unique, entry);
         let _registered = Registered { interrupts: self, unique: header.unique };
         first(taking, dropped).await
     }
 
-    /// An INTERRUPT found no request.
+    /// Records an INTERRUPT that found no request.
     fn note_early(&self, unique: u64) {
         let mut early = self.early.borrow_mut();
         if early.len() == EARLY_MAX {
@@ -124,7 +126,7 @@ impl Interrupts {
         early.push_back(unique);
     }
 
-    /// Did an INTERRUPT overtake this request? It is kept no longer.
+    /// Did an INTERRUPT overtake this request? Forgets it.
     fn take_early(&self, unique: u64) -> bool {
         let mut early = self.early.borrow_mut();
         let at = early.iter().rposition(|early| *early == unique);
@@ -133,7 +135,7 @@ impl Interrupts {
 
     fn watched(&self) -> Vec<(u64, u32)> {
         let waiting = self.waiting.borrow();
-        let waiting = waiting.iter().filter(|(_, waiting)| waiting.watched && !waiting.let_go);
+        let waiting = waiting.iter().filter(|(_, waiting)| waiting.watched && !waiting.released);
         let taking = self.taking.borrow();
         let taking = taking.iter().filter(|(_, taking)| taking.watched);
         let mut all: Vec<_> = waiting.map(|(unique, waiting)| (*unique, waiting.pid)).collect();
@@ -144,15 +146,15 @@ impl Interrupts {
 }
 
 impl<F: Filesystem> Session<F> {
-    /// A request did not end at once.
+    /// A request did not end at once: registers it.
     pub(crate) fn waits(
         self: &Rc<Self>,
         env: &Env,
         channel: &FuseChannel,
         header: &Header,
-        ending: Ending,
+        ending: KilledFate,
     ) {
-        if ending != Ending::Itself {
+        if ending != KilledFate::EndsByItself {
             self.register(env, channel, header, ending);
         }
         if self.interrupts.take_early(header.unique) {
@@ -165,23 +167,23 @@ impl<F: Filesystem> Session<F> {
         env: &Env,
         channel: &FuseChannel,
         header: &Header,
-        ending: Ending,
+        ending: KilledFate,
     ) {
-        // Of a process that ends while it closes its files nothing is told.
+        // The kernel reports nothing for a process that exits while it closes its files.
         let watched = header.opcode == Opcode::Flush as u32;
         let (channel, pid) = (channel.clone(), header.caller.pid);
-        let waiting = Waiting { channel, pid, ending, watched, let_go: false };
+        let waiting = WaitingRequest { channel, pid, ending, watched, released: false };
         self.interrupts.waiting.borrow_mut().insert(header.unique, waiting);
         if watched {
             self.watch(env);
         }
     }
 
-    /// A request that waited ends now. Was its caller let go, and so answered?
+    /// A waiting request ends now. Returns whether its caller was released, and so answered.
     pub(crate) fn ends(&self, unique: u64) -> bool {
         let waited = self.interrupts.waiting.borrow_mut().remove(&unique);
-        let Some(waiting) = waited.filter(|waiting| waiting.let_go) else { return false };
-        if waiting.ending == Ending::GivenUp {
+        let Some(waiting) = waited.filter(|waiting| waiting.released) else { return false };
+        if waiting.ending == KilledFate::GivenUp {
             self.fs.over(unique);
         }
         true
@@ -213,7 +215,7 @@ impl<F: Filesystem> Session<F> {
         }
     }
 
-    /// Lets the caller of a request go, which is being killed.
+    /// Releases the caller of a request, which is being killed.
     fn release(&self, unique: u64) {
         let taken = self.interrupts.taking.borrow_mut().remove(&unique);
         if let Some(taken) = taken {
@@ -221,17 +223,17 @@ impl<F: Filesystem> Session<F> {
             return;
         }
         let mut waiting = self.interrupts.waiting.borrow_mut();
-        let Some(entry) = waiting.get_mut(&unique).filter(|entry| !entry.let_go) else { return };
-        entry.let_go = true;
+        let Some(entry) = waiting.get_mut(&unique).filter(|entry| !entry.released) else { return };
+        entry.released = true;
         let (channel, ending) = (entry.channel.clone(), entry.ending);
         drop(waiting);
-        if ending == Ending::GivenUp {
+        if ending == KilledFate::GivenUp {
             self.fs.give_up(unique);
         }
         answer(&channel, unique, Answer::Status(Err(Errno(libc::EINTR))));
     }
 
-    /// Lets all callers go.
+    /// Releases all callers.
     pub(crate) fn release_all(&self) {
         let mut all: Vec<u64> = self.interrupts.waiting.borrow().keys().copied().collect();
         all.extend(self.interrupts.taking.borrow().keys());
@@ -239,7 +241,7 @@ impl<F: Filesystem> Session<F> {
         all.into_iter().for_each(|unique| self.release(unique));
     }
 
-    /// Looks at those who got a signal, or close a file, until they have their answers.
+    /// Checks the processes that got a signal, or close a file, until they have their answers.
     fn watch(self: &Rc<Self>, env: &Env) {
         if self.interrupts.watching.replace(true) {
             return;
@@ -247,7 +249,7 @@ impl<F: Filesystem> Session<F> {
         let (session, env) = (self.clone(), env.clone());
         env.clone().spawn(async move {
             loop {
-                env.sleep(LOOK).await;
+                env.sleep(CHECK_INTERVAL).await;
                 let watched = session.interrupts.watched();
                 if watched.is_empty() {
                     session.interrupts.watching.set(false);
@@ -263,7 +265,7 @@ impl<F: Filesystem> Session<F> {
     }
 }
 
-/// Takes the registration away when the wait ends in any way.
+/// Removes the registration however the wait ends.
 struct Registered<'a> {
     interrupts: &'a Interrupts,
     unique: u64,
@@ -293,18 +295,18 @@ async fn first<T>(
     .await
 }
 
-/// Is thread `pid` being killed, or at its end? Not as far as is known for threads that this
-/// process cannot see, those of other containers.
-#[allow(clippy::disallowed_methods, reason = "/proc is asked, which does not wait")]
+/// Is thread `pid` being killed, or exiting? False for threads that this process cannot see, such
+/// as those of other containers.
+#[allow(clippy::disallowed_methods, reason = "reading /proc does not wait")]
 fn is_ending(pid: u32) -> bool {
-    pid != 0 && std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| says_ending(&stat))
+    pid != 0 && std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| shows_ending(&stat))
 }
 
-/// What proc_pid_stat(5) tells: flags in field 9, pending signals in field 31.
-fn says_ending(stat: &[u8]) -> bool {
+/// Evaluates proc_pid_stat(5): flags in field 9, pending signals in field 31.
+fn shows_ending(stat: &[u8]) -> bool {
     const EXITING: u64 = 0x4;
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any byte.
     let Some(name_end) = stat.iter().rposition(|&byte| byte == b')') else { return false };
     let rest = String::from_utf8_lossy(&stat[name_end + 1..]);
     let field = |number: usize| -> u64 {
@@ -335,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_killed_or_exits_is_told_from_who_only_got_a_signal() {
-        assert!(!says_ending(&stat(0x40_0000, 0)));
-        assert!(!says_ending(&stat(0x40_0000, 1 << (libc::SIGUSR1 - 1))));
-        assert!(says_ending(&stat(0x40_0000, 1 << (libc::SIGKILL - 1))));
-        assert!(says_ending(&stat(0x40_0004, 0)));
-        assert!(!says_ending(b"") && !says_ending(b"1 (x)"));
+    fn killed_or_exiting_process_differs_from_a_signalled_one() {
+        assert!(!shows_ending(&stat(0x40_0000, 0)));
+        assert!(!shows_ending(&stat(0x40_0000, 1 << (libc::SIGUSR1 - 1))));
+        assert!(shows_ending(&stat(0x40_0000, 1 << (libc::SIGKILL - 1))));
+        assert!(shows_ending(&stat(0x40_0004, 0)));
+        assert!(!shows_ending(b"") && !shows_ending(b"1 (x)"));
         assert!(!is_ending(std::process::id()) && !is_ending(0));
     }
 }

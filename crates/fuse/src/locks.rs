@@ -1,9 +1,9 @@
-//! Which owners hold range locks by which open file.
+//! Records which owners hold range locks through which open file.
 //!
-//! The kernel says nothing when a lock of an open file description ends with the
+//! The kernel does not report when a lock of an open file description ends with the
 //! last close: FLUSH names processes, and RELEASE names an owner for flock only.
-//! A process that locked by a handle has sent FLUSH before the handle's RELEASE, so
-//! an owner that is left then is the open file itself.
+//! A process that locked through a handle has sent FLUSH before the handle's RELEASE, so
+//! an owner that remains then is the open file itself.
 
 use std::cell::RefCell;
 
@@ -32,7 +32,7 @@ impl RangeOwners {
         self.remove(ino, |&(_, held)| held == owner);
     }
 
-    /// `handle` is gone: the owners whose locks end with it.
+    /// `handle` is gone: removes and returns the owners whose locks end with it.
     pub(crate) fn released(&self, ino: Ino, handle: Handle) -> Vec<LockOwner> {
         let removed = self.remove(ino, |&(by, _)| by == handle);
         removed.into_iter().map(|(_, owner)| owner).collect()

@@ -17,12 +17,12 @@ use std::process::{Command, Stdio};
 
 use types::limits::IO_MAX;
 
-/// Readahead of a mount, in KiB, where root may set it.
+/// Readahead of a mount, in KiB, if root sets it.
 const READ_AHEAD_KIB: u32 = 16_384;
 /// `PR_SET_IO_FLUSHER`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// How a file system is mounted.
+/// The options of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
     /// What `df` and `mount` show as the source.
@@ -38,7 +38,7 @@ impl MountOptions {
         MountOptions { source: source.to_owned(), allow_other: is_root(), flags: 0 }
     }
 
-    /// Takes one of mount(8)'s options; false if it is not one of those known here.
+    /// Applies one of mount(8)'s options; false if it is unknown here.
     pub fn apply(&mut self, option: &str) -> bool {
         let (set, clear) = match option {
             "rw" => (0, libc::MS_RDONLY),
@@ -74,7 +74,7 @@ impl MountOptions {
         self.flags & libc::MS_RDONLY != 0
     }
 
-    /// Options in `fusermount3`'s words.
+    /// The options in the syntax of `fusermount3`.
     fn helper_text(&self) -> String {
         let mut text = format!("default_permissions,max_read={IO_MAX},subtype=redbud,fsname=");
         for letter in self.source.chars() {
@@ -108,10 +108,10 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Mounts on `target`; gives the descriptor by which the kernel sends requests.
+/// Mounts on `target`; returns the descriptor by which the kernel sends requests.
 ///
 /// # Errors
-/// What failed, with the path and what to do about it.
+/// The failed step, with the path and the remedy.
 pub fn mount(target: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let shown = target.display();
     let target = target.canonicalize().map_err(|error| {
@@ -142,7 +142,7 @@ fn mount_as_root(target: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
         let text = format!("/dev/fuse: {error} (is the fuse module loaded? try: modprobe fuse)");
         return Err(io::Error::new(error.kind(), text));
     }
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut data = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,max_read={IO_MAX}",
@@ -174,7 +174,7 @@ fn mount_as_root(target: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
 
 fn helper(error: &io::Error) -> io::Error {
     let text = if error.kind() == ErrorKind::NotFound {
-        "fusermount3 is missing, which mounts for those who are not root: install the package fuse3"
+        "fusermount3 is missing, which mounts for users other than root: install the package fuse3"
             .to_owned()
     } else {
         format!("fusermount3: {error}")
@@ -210,7 +210,7 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<OwnedFd>
     }
 }
 
-/// What to do about a complaint of `fusermount3`.
+/// The remedy for an error message of `fusermount3`.
 fn helper_hint(said: &str) -> &'static str {
     if said.contains("/dev/fuse") && said.contains("ermission") {
         " (users may mount only where /dev/fuse is open to them, as root: chmod 0666 /dev/fuse)"
@@ -221,7 +221,7 @@ fn helper_hint(said: &str) -> &'static str {
     }
 }
 
-/// The descriptor that comes over `stream`.
+/// Receives the descriptor sent over `stream`.
 fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -261,12 +261,12 @@ fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
     })
 }
 
-/// Unmounts `target`. Waits until the kernel has written back what it caches, so
-/// never call it on the thread that serves the mount. `lazy`: detach it also if it is
+/// Unmounts `target`. Waits until the kernel has written back its cache, so
+/// never call it on the thread that serves the mount. `lazy`: detaches it even if it is
 /// in use; it ends when the last user is gone.
 ///
 /// # Errors
-/// `ResourceBusy` if it is in use, or what else failed, with the path.
+/// `ResourceBusy` if it is in use, or another failure, with the path.
 pub fn unmount(target: &Path, lazy: bool) -> io::Result<()> {
     if !is_root() {
         return unmount_by_helper(target, lazy);
@@ -297,8 +297,8 @@ fn unmount_by_helper(target: &Path, lazy: bool) -> io::Result<()> {
     Err(io::Error::new(kind, format!("unmounting {}: {}", target.display(), said.trim())))
 }
 
-/// Lets readahead and write-back of the mount on `target` use the whole machine,
-/// where root may. Call it when the kernel has agreed: INIT sets readahead anew.
+/// Lets readahead and write-back of the mount on `target` use the whole machine, if this
+/// process may. Call it after the negotiation: INIT resets readahead.
 pub fn tune(target: &Path) {
     let Some(device) = device_number(target) else {
         return;
@@ -306,7 +306,7 @@ pub fn tune(target: &Path) {
     let folder = PathBuf::from(format!("/sys/class/bdi/{device}"));
     let settings = [("read_ahead_kb", READ_AHEAD_KIB), ("strict_limit", 0), ("max_ratio", 100)];
     for (file, value) in settings {
-        // Not everybody may, and not every kernel has all of them: the mount works without.
+        // Not every user may, and not every kernel has all of them: the mount works without.
         let _ = std::fs::write(folder.join(file), value.to_string());
     }
 }
@@ -331,7 +331,7 @@ fn find_device(table: &str, target: &Path) -> Option<String> {
     found
 }
 
-/// Mount tables write blanks and the like as three octal digits.
+/// Decodes octal escapes: mount tables write spaces and some other bytes as three octal digits.
 fn unescape(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_fstab_become_mount_flags() {
+    fn fstab_options_become_mount_flags() {
         let mut options = MountOptions::new("a,b:/fs");
         for option in ["defaults", "ro", "nosuid", "noexec", "suid"] {
             assert!(options.apply(option), "{option}");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_of_the_source_are_escaped_for_the_helper() {
+    fn commas_of_the_source_are_escaped_for_fusermount() {
         let mut options = MountOptions::new("a,b:/fs");
         options.allow_other = false;
         options.apply("nodev");
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_lacks_to_mount_is_told_with_its_remedy() {
+    fn fusermount_errors_come_with_a_remedy() {
         let denied = "fusermount3: failed to open /dev/fuse: Permission denied";
         assert!(helper_hint(denied).contains("chmod 0666 /dev/fuse"));
         let others = "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf";
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_mount_on_a_path_is_the_one_that_counts() {
+    fn last_mount_on_a_path_is_found() {
         let table = "36 35 98:0 / /mnt\\040a rw,noatime master:1 - ext3 /dev/root rw\n\
                      37 35 0:55 / /mnt\\040a rw - fuse.redbud x rw\n\
                      38 35 0:56 / /mnt rw - tmpfs x rw\n";

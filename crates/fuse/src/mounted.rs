@@ -18,16 +18,16 @@ use crate::mount::{MountOptions, become_io_flusher, mount, tune, unmount};
 use crate::notify::Notifier;
 use crate::session::{ServeOptions, serve};
 
-/// What is mounted where.
+/// What to mount, and where.
 #[derive(Clone)]
 pub struct ClientMount {
     /// The client.
     pub config: ClientConfig,
     /// Mount point.
     pub target: PathBuf,
-    /// How.
+    /// Mount options.
     pub options: MountOptions,
-    /// What is asked of the kernel.
+    /// Options of the negotiation with the kernel.
     pub init: InitOptions,
 }
 
@@ -40,7 +40,7 @@ pub enum MountError {
     Mount(io::Error),
     /// The channel to the kernel failed.
     Serve(io::Error),
-    /// It was mounted and served, but at its end not everything could be written: what.
+    /// It was mounted and served, but at its end not everything could be written: the losses.
     Lost(String),
 }
 
@@ -57,19 +57,19 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// Signals that follow each other faster were sent at one time: a parent that dies with
+/// Signals within this time of each other count as one: a parent that dies with
 /// several threads sends several.
 const APART: Duration = Duration::from_secs(1);
-/// How often is looked whether what is left waits in vain.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often to check whether the remaining work waits in vain.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Connects, mounts, calls `ready` when the mount can be used, and serves until it
-/// is unmounted; then everything is written and the session ended. Signals as in
-/// [`mount_and_serve`]; while what is left waits for a server that is away or a device that answers
-/// nothing, a signal that is not the first gives it up.
+/// Connects, mounts, calls `ready` when the mount can be used, and serves until it is unmounted;
+/// then writes everything and ends the session. Signals as in [`mount_and_serve`]. While the
+/// remaining work waits for an unreachable server or a stalled device, any signal after the first
+/// gives it up.
 ///
 /// # Errors
-/// Why it could not be mounted or served, or what was lost, for people.
+/// Why it could not be mounted or served, or what was lost, as text.
 pub async fn mount_client(
     env: &Env,
     what: ClientMount,
@@ -83,7 +83,7 @@ pub async fn mount_client(
         .await
         .map_err(MountError::Connect)?;
     let mounting = Mounting { target, options, init, notifier, log };
-    let stops = Stops::new(env);
+    let stops = StopSignals::new(env);
     let served = serve_mounted(env, mounting, client.clone(), &stops, ready).await;
     let mut given_up = pin!(give_up(&client, &stops, log));
     let mut writing = pin!(client.unmount());
@@ -103,39 +103,40 @@ pub async fn mount_client(
     }
 }
 
-/// Ends when two signals came and what is left waits for someone who does not answer: whom.
-async fn give_up(client: &Client, stops: &Stops, log: fn(&str)) -> String {
+/// Ends when two signals came and the remaining work waits for a peer that does not answer;
+/// returns which.
+async fn give_up(client: &Client, stops: &StopSignals, log: fn(&str)) -> String {
     while stops.seen() < 2 {
         stops.next().await;
         if let Some(who) = client.unanswering(APART).filter(|_| stops.seen() < 2) {
-            log(&format!("what is left waits while {who}; a further signal gives it up"));
+            log(&format!("unmounting waits while {who}; a further signal gives it up"));
         }
     }
     loop {
         if let Some(who) = client.unanswering(APART) {
             return who;
         }
-        stops.env.sleep(LOOK).await;
+        stops.env.sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// SIGINT and SIGTERM, counted. Those that follow a counted one within [`APART`] are the same.
-struct Stops {
+/// Counts SIGINT and SIGTERM. Signals within [`APART`] of a counted one count as the same.
+struct StopSignals {
     env: Env,
     seen: Cell<u32>,
     last: Cell<Option<Instant>>,
 }
 
-impl Stops {
-    fn new(env: &Env) -> Stops {
-        Stops { env: env.clone(), seen: Cell::new(0), last: Cell::new(None) }
+impl StopSignals {
+    fn new(env: &Env) -> StopSignals {
+        StopSignals { env: env.clone(), seen: Cell::new(0), last: Cell::new(None) }
     }
 
     fn seen(&self) -> u32 {
         self.seen.get()
     }
 
-    /// Ends when the next one has come.
+    /// Ends at the next counted signal.
     async fn next(&self) {
         loop {
             self.env.stop_signal().await;
@@ -149,40 +150,40 @@ impl Stops {
     }
 }
 
-/// What is mounted, besides the file system itself.
+/// The parameters of a mount besides the file system itself.
 pub struct Mounting {
     /// Mount point.
     pub target: PathBuf,
-    /// How.
+    /// Mount options.
     pub options: MountOptions,
-    /// What is asked of the kernel.
+    /// Options of the negotiation with the kernel.
     pub init: InitOptions,
-    /// Is attached when the kernel has agreed.
+    /// Attached after the negotiation with the kernel.
     pub notifier: Notifier,
-    /// Where lines for people go.
+    /// Receives log lines.
     pub log: fn(&str),
 }
 
 /// Mounts `fs`, calls `ready` when it can be used, and serves until it is unmounted.
-/// SIGINT and SIGTERM unmount (lazily if the mount is in use); a second one, a second later, ends
-/// serving at once, as does a server that stays away.
+/// SIGINT and SIGTERM unmount (lazily if the mount is in use). A second signal, at least a second
+/// later, ends serving at once; so does a server that stays unreachable.
 ///
 /// # Errors
-/// Why it could not be mounted or served, for people.
+/// Why it could not be mounted or served, as text.
 pub async fn mount_and_serve<F: Filesystem>(
     env: &Env,
     what: Mounting,
     fs: F,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
-    serve_mounted(env, what, fs, &Stops::new(env), ready).await
+    serve_mounted(env, what, fs, &StopSignals::new(env), ready).await
 }
 
 async fn serve_mounted<F: Filesystem>(
     env: &Env,
     what: Mounting,
     fs: F,
-    stops: &Stops,
+    stops: &StopSignals,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
     let Mounting { target, options, init, notifier, log } = what;
@@ -207,9 +208,9 @@ async fn serve_mounted<F: Filesystem>(
     until(serving, stop(stops, target, gone, log)).await.map_err(MountError::Serve)
 }
 
-/// Unmounts at the first signal; ends at the second, or when who uses the mount still is
-/// answered no more.
-async fn stop(stops: &Stops, target: PathBuf, gone: LocalFuture<'static, ()>, log: fn(&str)) {
+/// Unmounts at the first signal; ends at the second, or when remaining users of the mount get no
+/// more answers.
+async fn stop(stops: &StopSignals, target: PathBuf, gone: LocalFuture<'static, ()>, log: fn(&str)) {
     stops.next().await;
     let env = stops.env.clone();
     // It may have to wait for requests that are served here.
@@ -220,7 +221,7 @@ async fn stop(stops: &Stops, target: PathBuf, gone: LocalFuture<'static, ()>, lo
                 if busy { unmount(&target, true) } else { Err(error) }
             })
         });
-        // EINVAL: it was detached before, and who uses it still is served on.
+        // EINVAL: it was detached before, and its remaining users are still served.
         if let Err(error) = left.await
             && error.kind() != io::ErrorKind::InvalidInput
         {
@@ -235,13 +236,13 @@ async fn stop(stops: &Stops, target: PathBuf, gone: LocalFuture<'static, ()>, lo
     let _ = until(second, gone).await;
 }
 
-/// Runs `serving` to its end or to that of `stopping`.
+/// Runs `serving` until it or `stopping` ends.
 async fn until(
     serving: impl Future<Output = io::Result<()>>,
     stopping: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (mut serving, mut stopping) = (pin!(serving), pin!(stopping));
-    // Signals are asked for before the mount is said to stand.
+    // Polls `stopping` first, so that signals are handled before `ready` is called.
     std::future::poll_fn(|cx| match stopping.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(Ok(())),
         Poll::Pending => serving.as_mut().poll(cx),

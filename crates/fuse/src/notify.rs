@@ -1,18 +1,18 @@
-//! What the kernel is told unasked when rights are recalled.
+//! Notifications to the kernel, mainly when rights are recalled.
 //!
 //! Invariants:
 //! - names and attributes travel on lanes whose notifications take no lock of the
-//!   kernel, so they never wait for a request; those for pages have their own, and what no recall
-//!   waits for has another: it may wait for requests that wait for recalls;
-//! - before the mount stands there is nothing to void;
-//! - an answer that tells of an inode may still be on its way inside the kernel when the inode's
-//!   attributes are recalled: the kernel then does not know the inode yet. So all names are voided
-//!   too (a name counts from when its request was made), and its attributes again until the kernel
-//!   knows it, or the thread that was answered asks for something else; also should the inode be
-//!   opened: by then they have arrived;
-//! - the names of a READDIRPLUS count from when the kernel takes them in, which nothing
-//!   tells. Until the thread that asked for them asks for something else, voiding is
-//!   repeated: after [`SETTLE`], before the right is returned, and at [`LATER`].
+//!   kernel, so they never wait for a request; those for pages have a lane of their own. Those that
+//!   no recall waits for have another: they may wait for requests that wait for recalls;
+//! - before the mount is established there is nothing to invalidate;
+//! - an answer that names an inode may still be on its way inside the kernel when the inode's
+//!   attributes are recalled. The kernel does not know the inode yet then. So the notifier also
+//!   invalidates all names (a name is valid from when its request was made). It invalidates
+//!   the inode's attributes again until the kernel knows it, or the thread that was answered sends
+//!   another request. It also does so when the inode is opened: by then they have arrived;
+//! - the names of a READDIRPLUS are valid from when the kernel takes them in, which nothing
+//!   reports. Until the calling thread sends another request, the notifier repeats the
+//!   invalidation: after [`SETTLE`], before the right is returned, and at [`LATER`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -29,38 +29,39 @@ use crate::abi::{
     NotifyStoreOut, OutHeader, Sink,
 };
 
-/// Inodes kept that the kernel did not know when their attributes were voided.
+/// Upper bound of recorded inodes that the kernel did not know when their attributes were
+/// invalidated.
 const MISSED_MAX: usize = 65_536;
 
 /// How long a recall gives the kernel to take in a listing that was just answered.
 pub const SETTLE: Duration = Duration::from_millis(3);
-/// When names are voided again for a listing that may still not have been taken in.
+/// When names are invalidated again for a listing that the kernel may not have taken in yet.
 pub const LATER: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
-/// After so long an answer has been taken in.
+/// After this time the kernel has taken an answer in.
 const TAKEN_IN: Duration = Duration::from_secs(2);
 /// A kernel that is asked for pages answers within this time, or not at all.
 const RETRIEVE_WITHIN: Duration = Duration::from_secs(1);
-/// Inodes kept that the kernel was just told of.
-const TOLD_MAX: usize = 4096;
+/// Upper bound of recorded inodes that were named in recent answers.
+const ANSWERED_MAX: usize = 4096;
 
 /// A kernel that takes notifications: that of a mount, by its channel, or a simulated one.
-pub trait Notified {
-    /// Takes one notification, in its whole form with the header; ends when it is carried out.
-    /// `false`: the kernel knows nothing of what it names.
+pub trait NotifiableKernel {
+    /// Takes one complete notification, including the header; ends when it is processed.
+    /// `false`: the kernel does not know the inode or name.
     ///
     /// # Errors
     /// The kernel does not know the notification, or finds it malformed.
     fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>>;
 }
 
-impl Notified for FuseChannel {
+impl NotifiableKernel for FuseChannel {
     fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
         Box::pin(FuseChannel::notify(self, lane, message))
     }
 }
 
-/// Tells the kernel what it must no longer believe. Clones are the same.
+/// Invalidates the kernel's caches. Clones are the same.
 #[derive(Clone, Default)]
 pub struct Notifier {
     inner: Rc<Inner>,
@@ -68,63 +69,71 @@ pub struct Notifier {
 
 #[derive(Default)]
 struct Inner {
-    attached: RefCell<Option<(Env, Rc<dyn Notified>)>>,
-    knows: Cell<Knows>,
+    attached: RefCell<Option<(Env, Rc<dyn NotifiableKernel>)>>,
+    knows: Cell<NotifySupport>,
     root: Cell<Option<Ino>>,
     missed: RefCell<HashSet<Ino>>,
-    /// Threads that were answered a listing and have not been heard of since.
+    /// Threads that were answered a listing and have sent no request since.
     listings: RefCell<Vec<(u32, Instant)>>,
-    /// The inodes that the last answers told of, by the threads that were answered and have not
-    /// been heard of since; and by the inodes themselves where threads have no number.
-    told: RefCell<HashMap<(u32, Ino), (Ino, Instant)>>,
-    /// Who waits for bytes of the kernel's pages, by the number of the question.
+    /// The inodes named in the last answers, by the threads that were answered and have sent
+    /// no request since; by the inodes themselves for threads without a number.
+    answered: RefCell<HashMap<(u32, Ino), (Ino, Instant)>>,
+    /// Tasks that wait for bytes of the kernel's pages, by the number of the question.
     retrieving: RefCell<HashMap<u64, OneSender<Vec<u8>>>>,
     retrieved: Cell<u64>,
     /// The kernel does not answer such questions.
     silent: Cell<bool>,
-    /// Which of [`LATER`] comes next, while a task sees to it.
+    /// Index of the next delay in [`LATER`], while a task repeats the invalidation.
     later: Cell<Option<usize>>,
 }
 
-/// Which notifications a kernel carries out.
+/// The notifications that a kernel supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Knows {
-    /// All cached names are void: [`NOTIFY_INC_EPOCH`].
+pub struct NotifySupport {
+    /// All cached names are invalid: [`NOTIFY_INC_EPOCH`].
     pub inc_epoch: bool,
-    /// Names of an inode that nothing uses are to be dropped: [`NOTIFY_PRUNE`].
+    /// Drop the unused names of an inode: [`NOTIFY_PRUNE`].
     pub prune: bool,
 }
 
-/// Who was answered. A thread waits for one answer at a time; those outside the mount's pid
-/// namespace all have number 0, and are told apart by what they were told.
-fn asker(pid: u32, ino: Ino) -> (u32, Ino) {
+/// The key of an answered thread. A thread waits for one answer at a time. Threads outside the
+/// mount's pid namespace all have number 0; the inodes in their answers distinguish them.
+fn thread_key(pid: u32, ino: Ino) -> (u32, Ino) {
     (pid, if pid == 0 { ino } else { Ino::NONE })
 }
 
 impl Notifier {
-    /// One that is not attached yet: nothing is told.
+    /// A notifier that is not attached yet: it notifies nobody.
     pub fn new() -> Notifier {
         Notifier::default()
     }
 
-    /// From now on notifications go to `kernel`, which carries out those that it `knows`;
-    /// `root`: what it calls the root.
-    pub fn attach(&self, env: &Env, kernel: Rc<dyn Notified>, knows: Knows, root: Ino) {
+    /// From now on notifications go to `kernel`, which supports those in `knows`;
+    /// `root`: the inode that the kernel calls the root.
+    pub fn attach(
+        &self,
+        env: &Env,
+        kernel: Rc<dyn NotifiableKernel>,
+        knows: NotifySupport,
+        root: Ino,
+    ) {
         self.inner.root.set(Some(root));
         *self.inner.attached.borrow_mut() = Some((env.clone(), kernel));
         self.inner.knows.set(knows);
     }
 
-    /// A cached name is void. Waits for the directory's lock in the kernel.
+    /// A cached name is invalid. Waits for the directory's lock in the kernel.
     pub fn inval_entry(&self, dir: Ino, name: &Name) -> LocalFuture<'static, ()> {
-        Box::pin(self.clone().void(NotifyLane::Voids, inval_entry_message(self.node(dir), name)))
+        Box::pin(
+            self.clone().send_on(NotifyLane::Background, inval_entry_message(self.node(dir), name)),
+        )
     }
 
-    /// An inode is being opened: attributes that arrived after they were voided go now.
+    /// An inode is being opened: invalidates attributes that arrived after their invalidation.
     pub async fn opening(&self, ino: Ino) {
         let missed = self.inner.missed.borrow_mut().remove(&ino);
         if missed {
-            self.clone().void_attr(ino).await;
+            self.clone().invalidate_attr(ino).await;
         }
     }
 
@@ -136,12 +145,12 @@ impl Notifier {
         }
     }
 
-    /// What the kernel calls an inode.
+    /// The kernel's number of an inode.
     fn node(&self, ino: Ino) -> Ino {
         if self.inner.root.get() == Some(ino) { Ino::ROOT } else { ino }
     }
 
-    /// Does the kernel know what the message names?
+    /// Sends a message. Returns whether the kernel knows the inode or name in it.
     async fn send(&self, lane: NotifyLane, message: Vec<u8>) -> bool {
         let attached = self.inner.attached.borrow().clone();
         match attached {
@@ -151,56 +160,56 @@ impl Notifier {
         }
     }
 
-    /// A listing with attributes is answered to thread `pid` now.
+    /// A listing with attributes is being answered to thread `pid`.
     pub fn listed(&self, pid: u32) {
         if let Some((env, _)) = &*self.inner.attached.borrow() {
             self.inner.listings.borrow_mut().push((pid, env.now()));
         }
     }
 
-    /// An answer to thread `pid` tells now of an inode, by a name or made without one.
-    pub fn told(&self, pid: u32, ino: Ino) {
+    /// An answer to thread `pid` names an inode, by a name or by creating it without one.
+    pub fn answered(&self, pid: u32, ino: Ino) {
         if let Some((env, _)) = &*self.inner.attached.borrow() {
-            let (mut told, now) = (self.inner.told.borrow_mut(), env.now());
-            if told.len() >= TOLD_MAX {
-                // Who has ended is heard of no more.
-                told.retain(|_, (_, at)| now.since(*at) < TAKEN_IN);
-                if told.len() >= TOLD_MAX / 2 {
-                    told.clear();
+            let (mut answered, now) = (self.inner.answered.borrow_mut(), env.now());
+            if answered.len() >= ANSWERED_MAX {
+                // Threads that have ended send no further request.
+                answered.retain(|_, (_, at)| now.since(*at) < TAKEN_IN);
+                if answered.len() >= ANSWERED_MAX / 2 {
+                    answered.clear();
                 }
             }
-            told.insert(asker(pid, ino), (ino, now));
+            answered.insert(thread_key(pid, ino), (ino, now));
         }
     }
 
-    /// Thread `pid` asks for something: it has taken in what it was answered before.
-    pub fn heard(&self, pid: u32) {
+    /// Thread `pid` sends a request: it has taken in its previous answer.
+    pub fn request_came(&self, pid: u32) {
         if pid != 0 {
-            self.inner.told.borrow_mut().remove(&asker(pid, Ino::NONE));
+            self.inner.answered.borrow_mut().remove(&thread_key(pid, Ino::NONE));
         }
         let mut listings = self.inner.listings.borrow_mut();
         // Threads outside the mount's pid namespace all have number 0.
         if !listings.is_empty() && pid != 0 {
-            listings.retain(|&(asker, _)| asker != pid);
+            listings.retain(|&(thread, _)| thread != pid);
         }
     }
 
     /// May a listing still be on its way into the kernel?
-    fn is_listing(&self, now: Instant) -> bool {
+    fn listing_may_be_arriving(&self, now: Instant) -> bool {
         let mut listings = self.inner.listings.borrow_mut();
         listings.retain(|&(_, at)| now.since(at) < TAKEN_IN);
         !listings.is_empty()
     }
 
-    /// May an answer that tells of an inode still be on its way into the kernel?
-    fn is_coming(&self, ino: Ino) -> bool {
+    /// May an answer that names an inode still be on its way into the kernel?
+    fn may_be_arriving(&self, ino: Ino) -> bool {
         let Some((env, _)) = &*self.inner.attached.borrow() else { return false };
-        let (told, now) = (self.inner.told.borrow(), env.now());
-        told.values().any(|&(of, at)| of == ino && now.since(at) < TAKEN_IN)
+        let (answered, now) = (self.inner.answered.borrow(), env.now());
+        answered.values().any(|&(of, at)| of == ino && now.since(at) < TAKEN_IN)
     }
 
     async fn inc_epoch_now(&self) {
-        // A kernel without this was told names without a lifetime.
+        // A kernel without this got names with a lifetime of zero.
         if self.inner.knows.get().inc_epoch && !planted(Bug::KernelNamesKept) {
             self.send(NotifyLane::Names, message(NOTIFY_INC_EPOCH, &[])).await;
         }
@@ -221,24 +230,25 @@ impl Notifier {
         known
     }
 
-    async fn void_names(self) {
+    async fn invalidate_names(self) {
         self.inc_epoch_now().await;
         let attached = self.inner.attached.borrow().clone();
-        let Some((env, _)) = attached.filter(|(env, _)| self.is_listing(env.now())) else {
+        let Some((env, _)) = attached.filter(|(env, _)| self.listing_may_be_arriving(env.now()))
+        else {
             return;
         };
         let settled = env.now() + SETTLE;
-        while self.is_listing(env.now()) && env.now() < settled {
+        while self.listing_may_be_arriving(env.now()) && env.now() < settled {
             env.sleep(SETTLE / 3).await;
         }
-        self.again().await;
-        if self.is_listing(env.now()) && self.inner.later.replace(Some(0)).is_none() {
-            env.spawn(self.clone().see_to_it(env.clone()));
+        self.invalidate_again().await;
+        if self.listing_may_be_arriving(env.now()) && self.inner.later.replace(Some(0)).is_none() {
+            env.spawn(self.clone().repeat_later(env.clone()));
         }
     }
 
-    /// Voids names once more, and attributes that the kernel did not know before.
-    async fn again(&self) {
+    /// Invalidates names once more, and attributes that the kernel did not know before.
+    async fn invalidate_again(&self) {
         let missed: Vec<Ino> = self.inner.missed.borrow_mut().drain().collect();
         for ino in missed {
             self.inval_attr_now(ino).await;
@@ -246,16 +256,16 @@ impl Notifier {
         self.inc_epoch_now().await;
     }
 
-    async fn see_to_it(self, env: Env) {
+    async fn repeat_later(self, env: Env) {
         while let Some(next) = self.inner.later.get() {
             let Some(&delay) = LATER.get(next) else { break };
-            // Names that are voided meanwhile begin the series anew.
+            // An invalidation of names in the meantime restarts the series.
             self.inner.later.set(Some(next + 1));
-            let open = self.is_listing(env.now());
+            let open = self.listing_may_be_arriving(env.now());
             if open {
                 env.sleep(delay).await;
             }
-            self.again().await;
+            self.invalidate_again().await;
             if !open {
                 break;
             }
@@ -263,31 +273,31 @@ impl Notifier {
         self.inner.later.set(None);
     }
 
-    async fn void_attr(self, ino: Ino) {
-        let coming = self.is_coming(ino);
+    async fn invalidate_attr(self, ino: Ino) {
+        let arriving = self.may_be_arriving(ino);
         if !self.inval_attr_now(ino).await {
-            self.clone().void_names().await;
-            if coming {
-                self.void_coming(ino).await;
+            self.clone().invalidate_names().await;
+            if arriving {
+                self.invalidate_once_known(ino).await;
             }
         }
     }
 
-    /// Voids the attributes of an inode that the kernel was just told of as soon as it knows it.
-    /// What is still not known after [`SETTLE`] is seen to without holding up the recall.
-    async fn void_coming(self, ino: Ino) {
+    /// Invalidates the attributes of an inode that was just named in an answer as soon as the
+    /// kernel knows it. After [`SETTLE`] a task continues, so that the recall need not wait.
+    async fn invalidate_once_known(self, ino: Ino) {
         let attached = self.inner.attached.borrow().clone();
         let Some((env, _)) = attached else { return };
         let settled = env.now() + SETTLE;
-        let mut coming = true;
-        while coming && env.now() < settled {
+        let mut arriving = true;
+        while arriving && env.now() < settled {
             env.sleep(SETTLE / 3).await;
-            coming = self.is_coming(ino);
+            arriving = self.may_be_arriving(ino);
             if self.inval_attr_now(ino).await {
                 return;
             }
         }
-        if coming {
+        if arriving {
             env.clone().spawn(async move {
                 for delay in LATER {
                     env.sleep(delay).await;
@@ -330,25 +340,25 @@ impl Notifier {
     async fn prune_now(self, ino: Ino) {
         let attached = self.inner.attached.borrow().clone();
         let Some((_, kernel)) = attached else { return };
-        let sent = kernel.notify(NotifyLane::Voids, prune_message(self.node(ino))).await;
+        let sent = kernel.notify(NotifyLane::Background, prune_message(self.node(ino))).await;
         if sent.is_err() {
-            // It says that it knows this and does not, or the mount is gone.
-            self.inner.knows.set(Knows { prune: false, ..self.inner.knows.get() });
+            // It claims to support this and does not, or the mount is gone.
+            self.inner.knows.set(NotifySupport { prune: false, ..self.inner.knows.get() });
         }
     }
 
-    async fn void(self, lane: NotifyLane, message: Vec<u8>) {
+    async fn send_on(self, lane: NotifyLane, message: Vec<u8>) {
         self.send(lane, message).await;
     }
 }
 
 impl Kernel for Notifier {
     fn inc_epoch(&self) -> LocalFuture<'static, ()> {
-        Box::pin(self.clone().void_names())
+        Box::pin(self.clone().invalidate_names())
     }
 
     fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()> {
-        Box::pin(self.clone().void_attr(ino))
+        Box::pin(self.clone().invalidate_attr(ino))
     }
 
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
@@ -356,11 +366,11 @@ impl Kernel for Notifier {
     }
 
     fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.drop_pages(NotifyLane::Voids, ino, (offset, len))
+        self.drop_pages(NotifyLane::Background, ino, (offset, len))
     }
 
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.drop_pages(NotifyLane::Lacking, ino, (offset, len))
+        self.drop_pages(NotifyLane::StalePages, ino, (offset, len))
     }
 
     fn retrieve(&self, ino: Ino, offset: u64, len: u32) -> LocalFuture<'static, Option<Vec<u8>>> {
@@ -369,7 +379,7 @@ impl Kernel for Notifier {
 
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
         let message = store_message(self.node(ino), offset, bytes);
-        Box::pin(self.clone().void(NotifyLane::Lacking, message))
+        Box::pin(self.clone().send_on(NotifyLane::StalePages, message))
     }
 
     fn prunes(&self) -> bool {
@@ -395,10 +405,10 @@ impl Notifier {
             return Box::pin(std::future::ready(()));
         }
         let clip = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        // A range that reaches the largest offset is one to the end.
+        // A range that reaches the largest offset extends to the end.
         let len = if offset.saturating_add(len) >= i64::MAX as u64 { 0 } else { len };
         let message = inval_inode_message(self.node(ino), clip(offset), clip(len));
-        Box::pin(self.clone().void(lane, message))
+        Box::pin(self.clone().send_on(lane, message))
     }
 }
 
@@ -452,68 +462,69 @@ mod tests {
     use crate::abi::Reader;
     use env::sim::SimWorld;
 
-    const NEWEST: Knows = Knows { inc_epoch: true, prune: true };
+    const NEWEST: NotifySupport = NotifySupport { inc_epoch: true, prune: true };
 
-    /// A kernel that knows an inode some time after it was answered.
+    /// A kernel that knows an inode some time after the answer.
     struct Late {
         env: Env,
         knows_from: Instant,
-        voided: Cell<u32>,
+        invalidated: Cell<u32>,
     }
 
-    impl Notified for Late {
+    impl NotifiableKernel for Late {
         fn notify(&self, lane: NotifyLane, _: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
             let known = self.env.now() >= self.knows_from;
-            self.voided.set(self.voided.get() + u32::from(known && lane == NotifyLane::Attrs));
+            self.invalidated
+                .set(self.invalidated.get() + u32::from(known && lane == NotifyLane::Attrs));
             Box::pin(std::future::ready(Ok(known)))
         }
     }
 
-    /// How often the attributes of an inode are voided after the kernel knows it.
-    fn voided_after(delay: Duration, told: bool) -> u32 {
+    /// How often the attributes of an inode are invalidated after the kernel knows it.
+    fn invalidations_after(delay: Duration, answered: bool) -> u32 {
         SimWorld::new(1).run(|env| async move {
             let knows_from = env.now() + delay;
-            let kernel = Rc::new(Late { env: env.clone(), knows_from, voided: Cell::new(0) });
+            let kernel = Rc::new(Late { env: env.clone(), knows_from, invalidated: Cell::new(0) });
             let notifier = Notifier::new();
             notifier.attach(&env, kernel.clone(), NEWEST, Ino::ROOT);
-            if told {
-                notifier.told(1, Ino(5));
+            if answered {
+                notifier.answered(1, Ino(5));
             }
             notifier.inval_attr(Ino(5)).await;
             env.sleep(Duration::from_secs(3)).await;
-            kernel.voided.get()
+            kernel.invalidated.get()
         })
     }
 
     #[test]
-    fn attributes_of_what_the_kernel_was_just_told_of_are_voided_once_it_knows_it() {
-        assert_eq!(voided_after(Duration::from_micros(500), true), 1);
-        assert_eq!(voided_after(Duration::from_millis(50), true), 1);
-        assert_eq!(voided_after(Duration::from_micros(500), false), 0, "an OPEN will come");
+    fn attributes_in_a_recent_answer_are_invalidated_once_known() {
+        assert_eq!(invalidations_after(Duration::from_micros(500), true), 1);
+        assert_eq!(invalidations_after(Duration::from_millis(50), true), 1);
+        assert_eq!(invalidations_after(Duration::from_micros(500), false), 0, "an OPEN will come");
     }
 
-    /// A kernel that carries out no invalidation of what no recall waits for.
+    /// A kernel that never finishes an invalidation that no recall waits for.
     struct Blocked;
 
-    impl Notified for Blocked {
+    impl NotifiableKernel for Blocked {
         fn notify(&self, lane: NotifyLane, _: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
             match lane {
-                NotifyLane::Voids => Box::pin(std::future::pending()),
+                NotifyLane::Background => Box::pin(std::future::pending()),
                 _ => Box::pin(std::future::ready(Ok(true))),
             }
         }
     }
 
     #[test]
-    fn what_a_recall_needs_passes_an_invalidation_that_waits() {
+    fn recalls_pass_an_invalidation_that_waits() {
         SimWorld::new(1).run(|env| async move {
             let notifier = Notifier::new();
             notifier.attach(&env, Rc::new(Blocked), NEWEST, Ino::ROOT);
-            let voided = env.spawn_join(notifier.void_pages(Ino(5), 0, 0));
+            let invalidated = env.spawn_join(notifier.void_pages(Ino(5), 0, 0));
             notifier.inval_pages(Ino(6), 0, 0).await;
             notifier.inval_attr(Ino(5)).await;
             notifier.inc_epoch().await;
-            assert!(env.timeout(Duration::from_secs(1), voided).await.is_none());
+            assert!(env.timeout(Duration::from_secs(1), invalidated).await.is_none());
         });
     }
 

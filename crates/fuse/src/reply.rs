@@ -3,7 +3,7 @@
 //! Invariants:
 //! - fixed parts are built on the stack; data read is sent from where it lies;
 //! - every request that expects an answer gets exactly one: if the kernel refuses
-//!   one, EIO follows in its place.
+//!   it, EIO replaces it.
 
 use std::io;
 
@@ -23,7 +23,7 @@ use crate::fs::{Entry, Listed, Opened, ReadData, Statfs};
 const HEAD_MAX: usize = OutHeader::SIZE + StatxOut::SIZE;
 const _: () = assert!(EntryOut::SIZE + OpenOut::SIZE <= StatxOut::SIZE);
 
-/// Unit of `st_blocks`, against blocks of 4 KiB.
+/// Unit of `st_blocks`, relative to blocks of 4 KiB.
 const SECTORS_PER_BLOCK: u64 = 8;
 /// `st_blksize`.
 const BLKSIZE: u32 = 4096;
@@ -46,7 +46,7 @@ impl Head {
         Head { bytes: [0; HEAD_MAX], len: OutHeader::SIZE }
     }
 
-    /// The header in front of the parts, with `body` bytes after them.
+    /// Writes the header in front of the parts, for a reply with `body` further bytes.
     fn seal(&mut self, unique: u64, error: i32, body: usize) -> &[u8] {
         let end = std::mem::take(&mut self.len);
         OutHeader { len: (end + body) as u32, error, unique }.write(self);
@@ -55,9 +55,9 @@ impl Head {
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(crate) enum Answer {
-    /// Nothing is sent.
+    /// No answer is sent.
     None,
     /// Success without content, or a failure.
     Status(Result<(), Errno>),
@@ -117,7 +117,7 @@ fn send_data(channel: &FuseChannel, unique: u64, data: &ReadData) -> io::Result<
     }
 }
 
-/// Attributes as the kernel wants them.
+/// Attributes in the kernel's form.
 pub(crate) fn attr(attr: &Attr) -> FuseAttr {
     FuseAttr {
         ino: attr.ino.0,
@@ -179,7 +179,7 @@ pub(crate) fn statx_out(value: &Attr, ttl: Duration) -> StatxOut {
     }
 }
 
-/// An entry; `names`: may names be cached at all?
+/// An entry; `names`: may the kernel cache names at all?
 pub(crate) fn entry_out(entry: &Entry, names: bool) -> EntryOut {
     let entry_ttl = if names { entry.entry_ttl } else { Duration::ZERO };
     EntryOut {
@@ -193,7 +193,7 @@ pub(crate) fn entry_out(entry: &Entry, names: bool) -> EntryOut {
     }
 }
 
-/// A name that is known to be missing for `ttl`.
+/// A name that does not exist; valid for `ttl`.
 pub(crate) fn missing_out(ttl: Duration) -> EntryOut {
     EntryOut {
         entry_valid: ttl.as_secs(),
@@ -233,7 +233,7 @@ fn dirent_kind(kind: FileKind) -> u32 {
 }
 
 /// Puts entries into a reply of at most `size` bytes; calls `left_out` for the
-/// inode of each entry with attributes that found no room.
+/// inode of each entry with attributes that did not fit.
 pub(crate) fn entries(
     listed: &[Listed],
     size: usize,
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_told_in_sectors_and_the_mode_has_its_type() {
+    fn attr_reports_blocks_in_sectors_and_the_type_in_the_mode() {
         let out = attr(&an_attr(9));
         assert_eq!((out.blocks, out.mode, out.mtime as i64), (16, 0o104755, -5));
         let out = statx_out(&Attr { rdev: 0x0030_05ff, ..an_attr(9) }, Duration::from_millis(1500));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_stops_at_the_first_entry_without_room_and_gives_back_the_rest() {
+    fn listing_stops_at_the_first_entry_that_does_not_fit() {
         let items = [listed(b".", 1, false), listed(b"abcdefghi", 2, true), listed(b"x", 3, true)];
         let all = entries(&items, 1 << 20, true, true, |_| panic!("there is room"));
         assert_eq!(all.len(), (152 + 8) + (152 + 16) + (152 + 8));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_no_lifetime_where_they_cannot_be_recalled() {
+    fn names_have_no_lifetime_if_they_cannot_be_recalled() {
         let entry = Entry {
             attr: an_attr(3),
             attr_ttl: Duration::from_secs(9),

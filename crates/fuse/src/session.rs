@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - a request runs at once until it first waits; only then does it become a task
-//!   of the executor that took it, which serves it to its end and answers it by the channel
-//!   that it came by;
-//! - a started request runs to its end, whatever becomes of its caller, and is answered once;
+//!   of the executor that took it. That executor serves it to its end and answers it by the
+//!   channel that it came by;
+//! - a started request runs to its end, whatever happens to its caller, and is answered once;
 //! - `serve` ends when the file system was unmounted and every request has ended, or
 //!   none can be expected to end.
 
@@ -21,33 +21,33 @@ use types::{Ino, limits::IO_MAX};
 
 use crate::abi::{Abi, InHeader, NotifyRetrieveIn, Opcode, WriteIn};
 use crate::counters::Counters;
-use crate::crew::{self, Crew};
 use crate::decode::{Header, Operation, decode};
 use crate::dispatch::dispatch;
 use crate::errno::Errno;
+use crate::executor_pool::{self, ExecutorPool};
 use crate::fs::Filesystem;
 use crate::init::{InitOptions, Negotiated, negotiate};
-use crate::interrupt::{Ending, Interrupts};
+use crate::interrupt::{Interrupts, KilledFate};
 use crate::locks::RangeOwners;
-use crate::notify::{Knows, Notifier};
+use crate::notify::{Notifier, NotifySupport};
 use crate::reply::Answer;
 
-/// Called once, with what was agreed.
+/// Called once, with the result of the negotiation.
 pub type Ready = Box<dyn FnOnce(&Negotiated)>;
 
-/// How a mount is served.
+/// Options of serving a mount.
 pub struct ServeOptions {
-    /// What is asked of the kernel.
+    /// Options of the negotiation with the kernel.
     pub init: InitOptions,
-    /// Is attached to the channel when the kernel has agreed.
+    /// Attached to the channel after the negotiation.
     pub notifier: Notifier,
-    /// Called when the kernel has agreed, before the first request is served.
+    /// Called after the negotiation, before the first request is served.
     pub ready: Option<Ready>,
-    /// Where lines for people go.
+    /// Receives log lines.
     pub log: Option<fn(&str)>,
-    /// After so many requests of several threads in a row, none of which but the first had to be
-    /// waited for, another executor is called.
-    pub call_after: u32,
+    /// After this number of requests of several threads in a row, all but the first without
+    /// waiting, another executor is woken.
+    pub wake_after: u32,
 }
 
 impl Default for ServeOptions {
@@ -57,7 +57,7 @@ impl Default for ServeOptions {
             notifier: Notifier::default(),
             ready: None,
             log: None,
-            call_after: crew::BUSY,
+            wake_after: executor_pool::BUSY,
         }
     }
 }
@@ -69,21 +69,21 @@ pub(crate) struct Session<F> {
     pub(crate) interrupts: Interrupts,
     pub(crate) range_owners: RangeOwners,
     pub(crate) notifier: Notifier,
-    pub(crate) crew: Crew,
+    pub(crate) pool: ExecutorPool,
     negotiated: Negotiated,
     running: Cell<usize>,
     idle: Notify,
 }
 
 impl<F> Session<F> {
-    /// May the kernel be told that a name holds for a time?
+    /// May the kernel cache names?
     pub(crate) fn caches_names(&self) -> bool {
         self.negotiated.inc_epoch()
     }
 }
 
 impl<F: Filesystem> Session<F> {
-    /// The inode behind a node of the kernel's.
+    /// The inode of a node number of the kernel.
     fn inode(&self, node: Ino) -> Ino {
         if node == NODE_ROOT { self.fs.root() } else { node }
     }
@@ -94,8 +94,8 @@ impl<F: Filesystem> Session<F> {
     }
 }
 
-/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`. Dropped, no
-/// executor takes a request any more; those that were taken run on.
+/// Serves `fs` on a mounted channel until it is unmounted, with all executors of `env`. After it is
+/// dropped, no executor takes another request; those already taken run to their end.
 ///
 /// # Errors
 /// A kernel that is too old, or a failure of the channel.
@@ -109,7 +109,7 @@ pub async fn serve<F: Filesystem>(
     let Some(negotiated) = handshake(&channel, options.init).await? else {
         return Ok(());
     };
-    let knows = Knows { inc_epoch: negotiated.inc_epoch(), prune: negotiated.prunes() };
+    let knows = NotifySupport { inc_epoch: negotiated.inc_epoch(), prune: negotiated.prunes() };
     options.notifier.attach(env, Rc::new(channel.clone()), knows, fs.root());
     fs.start(&negotiated);
     if let Some(ready) = options.ready {
@@ -121,14 +121,14 @@ pub async fn serve<F: Filesystem>(
         interrupts: Interrupts::default(),
         range_owners: RangeOwners::default(),
         notifier: options.notifier,
-        crew: Crew::new(options.call_after),
+        pool: ExecutorPool::new(options.wake_after),
         negotiated,
         running: Cell::new(0),
         idle: Notify::new(),
     });
     session.counters.count(Opcode::Init as u32);
-    let mustered = crew::muster(env, &session, &channel, uring, options.log)?;
-    let mut failed = pin!(session.crew.failed());
+    let running_pool = executor_pool::start_pool(env, &session, &channel, uring, options.log)?;
+    let mut failed = pin!(session.pool.failed());
     let ended = loop {
         let mut next = pin!(channel.recv());
         let request = poll_fn(|cx| match next.as_mut().poll(cx) {
@@ -140,10 +140,10 @@ pub async fn serve<F: Filesystem>(
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
-        session.crew.call_if_busy(channel.in_a_row());
+        session.pool.wake_if_busy(channel.in_a_row());
     };
-    drop(mustered);
-    // Who asked is gone with the mount.
+    drop(running_pool);
+    // The callers are gone with the mount.
     session.release_all();
     let mut gone = session.fs.gone();
     let mut ending = pin!(async {
@@ -159,7 +159,7 @@ pub async fn serve<F: Filesystem>(
     ended
 }
 
-/// What is missing where requests cannot travel over io_uring.
+/// The error if requests cannot travel over io_uring.
 const NO_URING: &str = "the kernel does not offer FUSE over io_uring: \
      write Y to /sys/module/fuse/parameters/enable_uring before mounting, or mount with transport=dev";
 
@@ -201,7 +201,7 @@ async fn handshake(channel: &FuseChannel, options: InitOptions) -> io::Result<Op
     }
 }
 
-/// Everything after the header, in one piece.
+/// Everything after the header, concatenated.
 fn arguments(request: &FuseRequest) -> Vec<u8> {
     let head = request.head.get(InHeader::SIZE..request.head_len).unwrap_or_default();
     [head, &request.body].concat()
@@ -224,8 +224,8 @@ pub(crate) async fn start<F: Filesystem>(
         let bytes = answer.get(NotifyRetrieveIn::SIZE..).unwrap_or_default();
         return session.notifier.retrieved(header.unique, bytes.to_vec());
     }
-    session.notifier.heard(header.caller.pid);
-    session.crew.heard(header.caller.pid);
+    session.notifier.request_came(header.caller.pid);
+    session.pool.record_request(header.caller.pid);
     let (operation, body) = match decode_request(session, &header, request) {
         Ok(decoded) => decoded,
         Err(errno) => {
@@ -270,7 +270,7 @@ fn decode_request<F>(
     Ok((operation, body))
 }
 
-/// FORGET, BATCH_FORGET and INTERRUPT are told, not asked.
+/// The kernel expects no answer to FORGET, BATCH_FORGET and INTERRUPT.
 fn expects_answer(opcode: u32) -> bool {
     !matches!(
         Opcode::from_u32(opcode),
@@ -287,7 +287,7 @@ async fn run<F: Filesystem>(
     body: IoBuf,
 ) {
     let here = Rc::clone(session);
-    let (unique, ending) = (header.unique, Ending::of(&operation));
+    let (unique, ending) = (header.unique, KilledFate::of(&operation));
     let mut task = Box::pin(async move { dispatch(&here, &header, operation, body).await });
     let polled =
         poll_fn(|cx| Poll::Ready(session.fs.step(unique, || task.as_mut().poll(cx)))).await;
@@ -299,7 +299,7 @@ async fn run<F: Filesystem>(
     let (here, channel) = (Rc::clone(session), channel.clone());
     env.spawn(async move {
         let result = poll_fn(|cx| here.fs.step(unique, || task.as_mut().poll(cx))).await;
-        // Nobody is let go from here on, so there is one answer.
+        // No caller is released from here on, so there is one answer.
         if !here.ends(unique) {
             answer(&channel, unique, result);
         }
@@ -316,8 +316,8 @@ pub(crate) fn answer(channel: &FuseChannel, unique: u64, answer: Answer) {
     let _ = answer.send(channel, unique);
 }
 
-/// The kernel's name for the root of the mount, which may be any directory. All other nodes
-/// have the numbers of their inodes; none has this one, because the file system's own root
+/// The kernel's number of the root of the mount, which may be any directory. All other nodes
+/// have the numbers of their inodes. None has this one, because the file system's own root
 /// is below nothing.
 const NODE_ROOT: Ino = Ino::ROOT;
 

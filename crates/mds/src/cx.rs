@@ -11,9 +11,9 @@ use std::cell::RefCell;
 
 use proto::mds::{InoRef, Leased, OpReply, Principal};
 use store::{Stop, Txn};
-use types::limits::{PART_BLOCKS_MAX, PARTS_TOTAL_MAX};
+use types::limits::{RANGE_BLOCKS_MAX, RANGES_TOTAL_MAX};
 use types::{
-    Attr, BlockRange, Bug, ClientId, Fault, FileKind, HashMap, Ino, Part, Rights, Timestamp,
+    Attr, BlockRange, Bug, ClientId, Fault, FileKind, HashMap, HeldRange, Ino, Rights, Timestamp,
     planted,
 };
 
@@ -32,7 +32,7 @@ pub struct Need {
     /// The rights.
     pub take: Rights,
     /// Of `DATA_P` what excludes this.
-    pub part: Option<Part>,
+    pub part: Option<HeldRange>,
 }
 
 /// What the request has already waited for.
@@ -64,7 +64,7 @@ pub struct Effects {
     /// Rights it shall have, free of conflicts by its needs.
     pub grants: Vec<(Ino, Rights)>,
     /// Parts that it shall have, the first likewise, the others if they are free.
-    pub parts: Vec<(Ino, Part)>,
+    pub parts: Vec<(Ino, HeldRange)>,
     /// A file's new size, and whether zeros follow it to the end of its block.
     pub tail: Option<(Ino, u64, bool)>,
     /// Leases that end.
@@ -126,7 +126,7 @@ impl Cx<'_> {
             Some(Ok(OpReply::Entry { entry: None, .. })) => return Err(Fault::NotFound.into()),
             Some(Ok(
                 OpReply::Attr { leased }
-                | OpReply::Made { leased, .. }
+                | OpReply::Created { leased, .. }
                 | OpReply::Linked { leased, .. }
                 | OpReply::Acquired { leased, .. },
             )) => leased.attr.ino,
@@ -157,12 +157,12 @@ impl Cx<'_> {
 
     /// No other client may hold anything that excludes `part` of `ino`, and no other operation may
     /// wait there.
-    pub fn need_part(&mut self, ino: Ino, part: Part) {
+    pub fn need_part(&mut self, ino: Ino, part: HeldRange) {
         let take = Rights::DATA_P.conflicts();
         self.need(ino, take);
         self.effects.needs.push(Need { ino, take, part: Some(part) });
         let leases = self.server.leases.borrow();
-        self.effects.missing |= !leases.part_conflicts(self.client, ino, part).is_empty();
+        self.effects.missing |= !leases.range_conflicts(self.client, ino, part).is_empty();
     }
 
     /// How a request for `range` of `ino` under `rights` is met.
@@ -172,17 +172,17 @@ impl Cx<'_> {
         }
         let leases = self.server.leases.borrow();
         let (client, now) = (self.client, self.server.env.now());
-        let part = Part { range, exclusive: rights.contains(Rights::DATA_X) };
+        let part = HeldRange { range, exclusive: rights.contains(Rights::DATA_X) };
         let holds = leases.rights(client, ino);
         let manner = self.server.contention.borrow_mut().ask(Asked {
             client,
             ino,
             now,
             excluded: leases.others(client, ino).intersects(rights.conflicts() & Rights::WHOLE),
-            overlaps: !leases.part_conflicts(client, ino, part).is_empty(),
+            overlaps: !leases.range_conflicts(client, ino, part).is_empty(),
             holds_parts: holds.contains(Rights::DATA_P),
         });
-        let many = range.len() > PART_BLOCKS_MAX / 2 || leases.parts_len() >= PARTS_TOTAL_MAX;
+        let many = range.len() > RANGE_BLOCKS_MAX / 2 || leases.ranges_len() >= RANGES_TOTAL_MAX;
         let manner = match manner {
             Manner::Part(_) if holds.intersects(Rights::WHOLE) => Manner::Whole,
             Manner::Part(_) if many && holds.contains(Rights::DATA_P) => Manner::Calm,

@@ -92,7 +92,7 @@ impl Freer {
         if !self.allowed.get() || !self.open.borrow().contains(&ino) {
             return;
         }
-        let open = server.leases.borrow().anyone(ino, Rights::OPEN);
+        let open = server.leases.borrow().any_holder(ino, Rights::OPEN);
         if open && !planted(Bug::OrphanFreedOpen) {
             return;
         }

@@ -97,14 +97,14 @@ pub async fn glimpse(server: &Rc<Server>, before: Attr, tries: u32) -> Glimpsed 
 }
 
 async fn ask_those_who_write(server: &Rc<Server>, ino: Ino, size: u64) -> Told {
-    let holders = server.leases.borrow().part_holders(ino);
+    let holders = server.leases.borrow().range_holders(ino);
     if holders.is_empty() {
         return Told::Whole(ask_writer(server, ino).await);
     }
     let first = ask_all(server, ino, size, &holders).await;
     // Of one holder an answer alone is of one instant.
     let same = holders.len() == 1 || ask_all(server, ino, size, &holders).await.size == first.size;
-    let now = server.leases.borrow().part_holders(ino);
+    let now = server.leases.borrow().range_holders(ino);
     let settled = same && now.iter().all(|holder| holders.contains(holder));
     Told::Parts { data: first, settled }
 }

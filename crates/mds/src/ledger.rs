@@ -4,7 +4,7 @@
 
 use std::rc::{Rc, Weak};
 
-use types::{BlockRange, ClientId, FileBlock, Ino, Part, Rights};
+use types::{BlockRange, ClientId, FileBlock, HeldRange, Ino, Rights};
 
 use crate::server::Server;
 use crate::session::State;
@@ -62,8 +62,8 @@ impl Ledger {
     }
 
     /// Does it count `client` as holding this part of a file, asked back or not?
-    pub fn holds_part(&self, client: ClientId, ino: Ino, part: Part) -> bool {
-        self.ask(|server| server.leases.borrow().holds_part(client, ino, part))
+    pub fn holds_range(&self, client: ClientId, ino: Ino, part: HeldRange) -> bool {
+        self.ask(|server| server.leases.borrow().holds_range(client, ino, part))
     }
 
     /// May `client` write this block of a file, as the server counts?
@@ -72,7 +72,7 @@ impl Ledger {
             let leases = server.leases.borrow();
             let range = BlockRange::new(block.0, block.0 + 1);
             leases.rights(client, ino).contains(Rights::DATA_X)
-                || leases.holds_part(client, ino, Part { range, exclusive: true })
+                || leases.holds_range(client, ino, HeldRange { range, exclusive: true })
         })
     }
 

@@ -58,7 +58,7 @@ pub async fn recall(
         let mut leases = server.leases.borrow_mut();
         let mut recalls = leases.recall(client, need.ino, need.take);
         if let Some(part) = need.part {
-            recalls.extend(leases.recall_part(client, need.ino, part));
+            recalls.extend(leases.recall_range(client, need.ino, part));
         }
         drop(leases);
         recalls.into_iter().for_each(|recall| server.push_recall(recall));
@@ -75,7 +75,7 @@ pub async fn recall(
             awaited.extend(leases.awaited(client, need.ino, need.take));
             if let Some(part) = need.part {
                 let held = awaited.len();
-                awaited.extend(leases.part_conflicts(client, need.ino, part));
+                awaited.extend(leases.range_conflicts(client, need.ino, part));
                 hands_over |= awaited.len() > held;
             }
         }

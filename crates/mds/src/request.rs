@@ -80,9 +80,9 @@ const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
     let leases = server.leases.borrow();
     for reply in results.iter_mut().flatten() {
-        if let OpReply::Acquired { leased, parts, .. } = reply {
+        if let OpReply::Acquired { leased, ranges: parts, .. } = reply {
             // What went meanwhile, or is asked back, is not told.
-            parts.retain(|&part| leases.keeps_part(session.client, leased.attr.ino, part));
+            parts.retain(|&part| leases.keeps_range(session.client, leased.attr.ino, part));
         }
         each_leased(reply, &mut |leased| {
             let held = leases.held(session.client, leased.attr.ino);
@@ -105,7 +105,7 @@ fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
             entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut *f);
             f(dir);
         }
-        OpReply::Made { leased, dir, .. } | OpReply::Linked { leased, dir } => {
+        OpReply::Created { leased, dir, .. } | OpReply::Linked { leased, dir } => {
             f(leased);
             f(dir);
         }
@@ -123,8 +123,8 @@ fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
         | OpReply::Statfs { .. }
         | OpReply::Locked { .. }
         | OpReply::Text { .. }
-        | OpReply::Part { .. }
-        | OpReply::Kept { .. } => {}
+        | OpReply::Partial { .. }
+        | OpReply::StaleReturn { .. } => {}
     }
 }
 
@@ -183,7 +183,7 @@ impl Work {
         };
         let mut done = self.request.ops.iter().zip(&replay.results).enumerate();
         done.all(|(index, (op, result))| match (self.kept_outcome(index), result) {
-            (Some(Outcome::Edits(kept)), Ok(OpReply::Part { done, .. })) => kept >= done,
+            (Some(Outcome::Edits(kept)), Ok(OpReply::Partial { done, .. })) => kept >= done,
             (Some(outcome), _) => !matches!(outcome, Outcome::Edits(_)),
             (None, result) => result.is_err() || !changes(op),
         })
@@ -223,7 +223,7 @@ impl Work {
             if let Ok(reply) = &mut result {
                 self.note_leases(index, reply);
             }
-            let failed = matches!(result, Err(_) | Ok(OpReply::Part { .. }));
+            let failed = matches!(result, Err(_) | Ok(OpReply::Partial { .. }));
             self.results.push(result);
             if failed {
                 return;
@@ -367,10 +367,10 @@ impl Work {
                 self.lock(op)
             }
             Op::Unlock { .. } | Op::CancelLock { .. } => self.lock(op),
-            Op::Return { ino, seq, give, still_open, part } => {
-                let unknown = self.server.leases.borrow().unknown_to(self.client(), *ino, *seq);
+            Op::Return { ino, seq, give, still_open, range: part } => {
+                let unknown = self.server.leases.borrow().newer_seq(self.client(), *ino, *seq);
                 self.give_back((*ino, *seq), *give, *still_open, *part);
-                Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::Kept { seq }))
+                Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::StaleReturn { seq }))
             }
             Op::Reclaim { leases, locks } => {
                 if self.session.state() != State::Recovering {
@@ -432,7 +432,7 @@ impl Work {
         };
         // A replay takes effect as far as it did then, and no further: the rest came anew.
         let part = match self.replayed(index) {
-            Some(Ok(OpReply::Part { done, fault })) => Some((*done as usize, *fault)),
+            Some(Ok(OpReply::Partial { done, fault })) => Some((*done as usize, *fault)),
             _ => None,
         };
         let until = part.map_or(commit.edits.len(), |(until, _)| until);
@@ -443,7 +443,7 @@ impl Work {
             if let Some((until, fault)) = part
                 && done >= until
             {
-                return Ok(OpReply::Part { done: until as u32, fault });
+                return Ok(OpReply::Partial { done: until as u32, fault });
             }
             let step = self.attempt(Cost::STEP, index, |cx, txn| {
                 let step = commit::step(cx, txn, commit, done..until)?;
@@ -454,7 +454,7 @@ impl Work {
                 Ok((Some(reply), _)) => return Ok(reply),
                 Ok((None, at)) => done = at,
                 Err(Fault::Evicted) => return Err(Fault::Evicted),
-                Err(fault) if done > 0 => return Ok(OpReply::Part { done: done as u32, fault }),
+                Err(fault) if done > 0 => return Ok(OpReply::Partial { done: done as u32, fault }),
                 Err(fault) => return Err(fault),
             }
         }
@@ -545,7 +545,7 @@ impl Work {
         let open = if held.open { Rights::OPEN } else { Rights::empty() };
         let mut leases = self.server.leases.borrow_mut();
         let refused = leases.reclaim(client, ino, held.rights | open);
-        let parts = leases.reclaim_parts(client, ino, &held.parts);
+        let parts = leases.reclaim_ranges(client, ino, &held.ranges);
         drop(leases);
         if !refused.is_empty() || !parts.is_empty() {
             let text = format!(
@@ -575,7 +575,7 @@ impl Work {
             false => *at == index,
         });
         let then = given.find_map(|(_, (_, result))| match result.as_ref().ok()? {
-            OpReply::Made { leased, .. }
+            OpReply::Created { leased, .. }
             | OpReply::Linked { leased, .. }
             | OpReply::Attr { leased } => Some(leased.attr.ctime),
             OpReply::Removed { dir, .. } => Some(dir.attr.ctime),
@@ -739,7 +739,7 @@ impl Work {
                 }
                 if rights.intersects(Rights::WHOLE) {
                     granted = true;
-                    leases.grant_asked(client, ino, rights);
+                    leases.grant_requested(client, ino, rights);
                     server.contention.borrow_mut().given(ino, server.env.now());
                 } else {
                     granted |= !leases.rights(client, ino).contains(rights);
@@ -747,15 +747,15 @@ impl Work {
                 }
             }
             for (ino, part) in effects.parts {
-                if leases.is_part_grantable(client, ino, part) {
-                    granted |= leases.grant_part(client, ino, part);
+                if leases.is_range_grantable(client, ino, part) {
+                    granted |= leases.grant_range(client, ino, part);
                 }
             }
             for ino in effects.found {
                 if leases.len() >= server.config.leases_max {
                     continue;
                 }
-                let (new, recall) = leases.grant_found(client, ino);
+                let (new, recall) = leases.grant_open_on_lookup(client, ino);
                 if new {
                     opened.push(ino);
                     granted = true;

@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::Notify;
 use proto::lease_server::{LeaseTable, Recall};
-use proto::lock_server::{Free, LockTable};
+use proto::lock_server::{LockFree, LockTable};
 use proto::mds::{Message, PagInfo, Push};
 use store::{Cost, Mfs, StoreError};
 use types::{ClientId, Duration, Instant, Lsn, Timestamp, Transno};
@@ -225,8 +225,8 @@ impl Server {
     }
 
     /// Tells waiters that their locks may be free.
-    pub fn tell_lock_free(&self, free: &[Free]) {
-        for Free { to, ino } in free {
+    pub fn tell_lock_free(&self, free: &[LockFree]) {
+        for LockFree { to, ino } in free {
             if let Some(session) = self.session(to.client) {
                 let push = Push::LockFree { ino: *ino, owner: to.owner };
                 session.push(Message::Push { push });

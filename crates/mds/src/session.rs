@@ -205,8 +205,8 @@ impl Session {
     }
 
     fn send_recall(&self, recall: Recall) {
-        let Recall { ino, seq, take, part, .. } = recall;
-        self.push(Message::Push { push: Push::Recall { ino, seq, take, part } });
+        let Recall { ino, seq, take, range: part, .. } = recall;
+        self.push(Message::Push { push: Push::Recall { ino, seq, take, range: part } });
     }
 
     /// The request in `slot` has granted something.
@@ -353,7 +353,7 @@ mod tests {
     fn a_recall_waits_for_the_replies_that_grant() {
         let session = session();
         let recall =
-            Recall { client: ClientId(1), ino: Ino(5), seq: 1, take: Rights::ATTR, part: None };
+            Recall { client: ClientId(1), ino: Ino(5), seq: 1, take: Rights::ATTR, range: None };
         session.mark_granting(2);
         session.push_recall(recall);
         session.mark_granting(7);

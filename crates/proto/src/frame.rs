@@ -1,4 +1,4 @@
-//! Frames: how messages lie in a byte stream.
+//! Frames: how a byte stream carries messages.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -9,9 +9,9 @@
 //!
 //! Invariants:
 //! - a decoder holds at most one frame ([`FRAME_MAX`] bytes) and what arrived with it;
-//! - bytes that are no frame end the stream: after [`Malformed`] a decoder gives nothing more;
-//! - a whole frame whose payload holds an operation of a newer version is told
-//!   apart ([`Received::Unknown`]), because its sender deserves an answer.
+//! - bytes that are not a frame end the stream: after [`Malformed`] a decoder yields nothing more;
+//! - for a complete frame with an operation of a newer version, the decoder yields
+//!   [`Received::Unknown`], because its sender must get an answer.
 
 use types::limits::FRAME_MAX;
 use types::{crc32c, crc32c_append};
@@ -33,7 +33,7 @@ const REQUEST: u16 = 4;
 pub enum Received {
     /// A message.
     Message(Message),
-    /// A request whose slot and sequence are readable and the rest is not: it is answered
+    /// A request of which only slot and sequence are readable: the server answers
     /// `Unsupported`.
     Unknown {
         /// Its slot.
@@ -43,8 +43,8 @@ pub enum Received {
     },
 }
 
-/// Appends `message` as a frame. Panics if it exceeds [`FRAME_MAX`]: limits of
-/// replies are kept where they are made.
+/// Appends `message` as a frame. Panics if it exceeds [`FRAME_MAX`]: the code that builds a
+/// reply keeps it below the limit.
 pub fn encode(message: &Message, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -67,33 +67,33 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// One that has received nothing.
+    /// A decoder that has received nothing.
     pub fn new() -> Decoder {
         Decoder::default()
     }
 
-    /// Lends the buffer for a read that appends to it; [`Decoder::restore`] gives it back.
+    /// Lends the buffer for a read that appends to it; [`Decoder::restore`] returns it.
     pub fn lend(&mut self) -> Vec<u8> {
         self.compact();
         std::mem::take(&mut self.bytes)
     }
 
-    /// Gives back the buffer lent by [`Decoder::lend`], longer by what has arrived.
+    /// Returns the buffer lent by [`Decoder::lend`], with the received bytes appended.
     pub fn restore(&mut self, bytes: Vec<u8>) {
         self.bytes = bytes;
     }
 
-    /// Appends what has arrived.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.compact();
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message that has arrived whole.
+    /// The next complete message.
     ///
     /// # Errors
-    /// The bytes are no frame, or a frame's payload is no message.
-    #[allow(clippy::should_implement_trait, reason = "an iterator's `next` does not go with `?`")]
+    /// The bytes are not a frame, or a frame's payload is not a message.
+    #[allow(clippy::should_implement_trait, reason = "an iterator's `next` does not work with `?`")]
     pub fn next(&mut self) -> Result<Option<Received>, Malformed> {
         if let Some(broken) = self.broken {
             return Err(broken);
@@ -106,24 +106,24 @@ impl Decoder {
     }
 
     fn step(&mut self) -> Result<Option<Received>, Malformed> {
-        let rest = &self.bytes[self.start..];
-        if rest.len() < HEADER {
+        let tail = &self.bytes[self.start..];
+        if tail.len() < HEADER {
             return Ok(None);
         }
         let word =
-            |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+            |at: usize| u32::from_le_bytes([tail[at], tail[at + 1], tail[at + 2], tail[at + 3]]);
         if word(0) != MAGIC {
-            return Err(Malformed("the stream does not speak Redbud's protocol"));
+            return Err(Malformed("the stream is not Redbud's protocol"));
         }
         let len = word(4) as usize;
         if len > FRAME_MAX - HEADER {
             return Err(Malformed("a frame exceeds the limit"));
         }
-        if rest.len() < HEADER + len {
+        if tail.len() < HEADER + len {
             return Ok(None);
         }
-        let payload = &rest[HEADER..HEADER + len];
-        if crc32c_append(crc32c(&rest[4..8]), payload) != word(8) {
+        let payload = &tail[HEADER..HEADER + len];
+        if crc32c_append(crc32c(&tail[4..8]), payload) != word(8) {
             return Err(Malformed("a frame's checksum is wrong"));
         }
         let received = match Message::get(&mut Reader::new(payload)) {
@@ -150,7 +150,7 @@ impl Decoder {
     }
 }
 
-/// Slot and sequence of a request, which stand first in it in every version.
+/// Slot and sequence of a request, which are its first fields in every version.
 fn request_head(payload: &[u8]) -> Option<(u16, u32)> {
     let mut reader = Reader::new(payload);
     let id = u16::get(&mut reader).ok()?;

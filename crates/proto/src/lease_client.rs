@@ -1,13 +1,13 @@
-//! A client's lease on one inode, as replies, recalls and returns pass by.
+//! A client's lease on one inode, updated by replies, recalls and returns.
 //!
 //! Invariants:
-//! - the client holds no right that the server does not count as the client's;
-//!   the opposite may be so for a while (a grant under way), and a recall of such a
-//!   right is answered like any other;
-//! - the sequence only grows within a session; what an older reply says of rights
-//!   means nothing;
-//! - what was given back does not come back by a reply that the server made before
-//!   it knew: only a newer sequence brings it.
+//! - the client holds no right that the server does not record as the client's;
+//!   the server may record more for a while (a grant in flight), and the client
+//!   answers a recall of such a right like any other;
+//! - the sequence only grows within a session; the client ignores the rights in a
+//!   reply with an older sequence;
+//! - a reply that the server made before it saw a return does not restore the
+//!   returned rights: only a newer sequence does.
 
 use types::{Bug, Epoch, Rights, planted};
 
@@ -18,7 +18,7 @@ use crate::lease_server::first_seq;
 pub struct Lease {
     seq: u64,
     rights: Rights,
-    given: Rights,
+    given_up: Rights,
 }
 
 impl Lease {
@@ -32,31 +32,32 @@ impl Lease {
         self.seq
     }
 
-    /// Rights given up that a reply as old as [`Lease::seq`] does not bring back.
-    pub fn given(&self) -> Rights {
-        self.given
+    /// Rights given up that a reply with the sequence [`Lease::seq`] does not restore.
+    pub fn given_up(&self) -> Rights {
+        self.given_up
     }
 
-    /// Are all of `rights` held? `DATA_X` stands for `DATA_S` too.
+    /// Are all of `rights` held? `DATA_X` implies `DATA_S`.
     pub fn holds(&self, rights: Rights) -> bool {
         self.rights.closed().contains(rights)
     }
 
-    /// A reply says that the client holds `rights` as of `seq`. True if it is news no older than
-    /// what is known.
+    /// A reply reports that the client holds `rights` as of `seq`. False if the reply is older than
+    /// the known sequence, and so ignored.
     pub fn granted(&mut self, rights: Rights, seq: u64) -> bool {
         if seq < self.seq && !planted(Bug::OlderGrantTaken) {
             return false;
         }
         if seq > self.seq {
             self.seq = seq;
-            self.given = Rights::empty();
+            self.given_up = Rights::empty();
         }
-        self.rights = rights - self.given;
+        self.rights = rights - self.given_up;
         true
     }
 
-    /// A recall of `take` as of `seq` came: what of it is held, and must be given back.
+    /// A recall of `take` as of `seq` came. Returns the rights of it that the client holds and must
+    /// return.
     pub fn recalled(&mut self, seq: u64, take: Rights) -> Rights {
         if !(planted(Bug::EarlyRecallForgotten) && self.rights.is_empty()) {
             self.seq = self.seq.max(seq);
@@ -64,8 +65,8 @@ impl Lease {
         self.rights.closed() & take
     }
 
-    /// The client gives `rights` back and no longer relies on them. (Giving `DATA_S` gives
-    /// `DATA_X` too; giving only `DATA_X` keeps `DATA_S`.)
+    /// The client gives up `rights` and no longer relies on them. (Giving up `DATA_S` includes
+    /// `DATA_X`; giving up only `DATA_X` keeps `DATA_S`.)
     pub fn give(&mut self, rights: Rights) {
         let had = self.rights.closed();
         let mut give = rights;
@@ -73,28 +74,28 @@ impl Lease {
             give |= Rights::DATA_X;
         }
         self.rights = had - give;
-        self.given |= give;
+        self.given_up |= give;
     }
 
-    /// The session is gone: nothing is held and no sequence counts any more.
+    /// The session is over: the client holds nothing and forgets the sequence.
     pub fn forget(&mut self) {
         *self = Lease::default();
     }
 
-    /// The server restarted, and `epoch` has begun: the rights stay (they are reclaimed), under the
-    /// sequence that the server gives them. What was given up before that the server does not
-    /// count; what is given up after, it does until it hears so.
+    /// The server restarted, and `epoch` has begun: the client keeps its rights (it reclaims
+    /// them), under the sequence that the server gives them. The new server has no record of
+    /// rights given up before; rights given up later it records until the return arrives.
     pub fn reclaim(&mut self, epoch: Epoch) {
         let first = first_seq(epoch);
         if self.seq < first {
             self.seq = first;
-            self.given = Rights::empty();
+            self.given_up = Rights::empty();
         }
     }
 
     /// Checks the invariants.
     pub fn validate(&self) {
-        assert!(!self.rights.intersects(self.given), "{self:?}");
+        assert!(!self.rights.intersects(self.given_up), "{self:?}");
     }
 }
 
@@ -107,7 +108,7 @@ mod tests {
     const A: Rights = Rights::ATTR;
 
     #[test]
-    fn an_older_reply_says_nothing_about_rights() {
+    fn older_reply_does_not_change_rights() {
         let mut lease = Lease::default();
         assert!(lease.granted(A | X, 5));
         assert!(!lease.granted(A, 4));
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_returns_only_with_a_newer_sequence() {
+    fn returned_rights_come_back_only_with_a_newer_sequence() {
         let mut lease = Lease::default();
         lease.granted(X, 1);
         assert_eq!(lease.recalled(2, X | A), X);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_recall_does_not_revive_what_the_first_took() {
+    fn second_recall_does_not_restore_what_the_first_took() {
         let mut lease = Lease::default();
         lease.granted(X | Rights::OPEN, 1);
         lease.recalled(2, X | S);
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_that_overtakes_its_grant_is_not_undone_by_it() {
+    fn recall_that_overtakes_its_grant_is_not_undone_by_it() {
         let mut lease = Lease::default();
         assert_eq!(lease.recalled(2, X), Rights::empty());
         lease.give(X);
@@ -150,10 +151,10 @@ mod tests {
         assert_eq!(lease.rights(), Rights::empty());
     }
 
-    /// A server, a client and the messages under way between them: the client never
-    /// relies on what the server gave to another.
+    /// A server, a client and the messages in flight between them: the client never
+    /// relies on rights that the server may grant to another.
     #[test]
-    fn at_every_step_of_random_runs_the_server_counts_what_the_client_relies_on() {
+    fn server_records_what_the_client_relies_on_at_every_random_step() {
         let mut state = 0x2545_f491_4f6c_dd1du64;
         let mut random = move |n: u64| {
             state ^= state << 13;
@@ -165,7 +166,8 @@ mod tests {
             let mut client = Lease::default();
             let (mut held, mut seq) = (Rights::empty(), 0u64);
             let mut recall: Option<(u64, Rights)> = None;
-            // Down: replies may overtake each other (the reply gate), recalls stay in order.
+            // From the server: replies may overtake each other (the reply gate), recalls keep
+            // their order.
             let mut replies: Vec<(Rights, u64)> = Vec::new();
             let mut recalls: Vec<(u64, Rights)> = Vec::new();
             let mut returns: Vec<(u64, Rights)> = Vec::new();
@@ -203,9 +205,9 @@ mod tests {
                     _ => {}
                 }
                 client.validate();
-                let under_way = returns.iter().fold(Rights::empty(), |all, (_, take)| all | *take);
+                let in_flight = returns.iter().fold(Rights::empty(), |all, (_, take)| all | *take);
                 assert!(held.closed().contains(client.rights()), "{client:?} {held:?}");
-                assert!(!client.rights().intersects(under_way), "{client:?} {under_way:?}");
+                assert!(!client.rights().intersects(in_flight), "{client:?} {in_flight:?}");
             }
         }
     }

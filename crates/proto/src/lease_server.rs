@@ -1,27 +1,27 @@
-//! The server's account of who holds which rights on which inode.
+//! The server's record of which client holds which rights on which inode.
 //!
 //! Invariants:
 //! - two clients never hold conflicting rights on one inode ([`Rights::conflicts`]);
-//! - a lease's sequence is raised by every grant that adds a right, by every grant of content that
-//!   its client asked for, and by every recall, and never repeats, not even over a restart (the
-//!   epoch stands above it);
-//! - while rights of a client on an inode are asked back, it is granted nothing
-//!   more there but `OPEN`, with which the recall is made anew: so a return that names the recall's
-//!   sequence knows every grant;
-//! - a return made in ignorance of a later grant or recall changes nothing, and says so;
-//! - who holds `DATA_P` holds at least one part, and no right on the whole content; parts of two
-//!   clients overlap only where both are shared.
+//! - these raise a lease's sequence: every grant that adds a right, every grant of content that
+//!   its client asked for, and every recall;
+//! - a sequence never repeats, not even over a restart (its upper bits are the epoch);
+//! - while a recall of a client's rights on an inode is pending, the server grants the client
+//!   nothing more there but `OPEN`. With that grant it repeats the recall: so a return that
+//!   names the recall's sequence knows every grant;
+//! - a return whose sequence is older than a later grant or recall changes nothing, and the reply
+//!   says so;
+//! - a holder of `DATA_P` holds at least one range, and no right on the whole content; ranges of
+//!   two clients overlap only where both are shared.
 //!
-//! The table decides and remembers; who waits for what, and for how long, is its
-//! user's business.
+//! The table decides and remembers. Its user decides who waits for what, and for how long.
 
 use std::collections::BinaryHeap;
 
 use types::{BlockRange, Bug, ClientId, Epoch, HashMap, Ino, Rights, planted};
 
-use self::parts::Holding;
+use self::ranges::RangeHolding;
 
-mod parts;
+mod ranges;
 
 /// A recall to be pushed to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,14 +34,14 @@ pub struct Recall {
     pub seq: u64,
     /// Rights to give up.
     pub take: Rights,
-    /// Of `DATA_P` only these blocks.
-    pub part: Option<BlockRange>,
+    /// Of `DATA_P`, only these blocks.
+    pub range: Option<BlockRange>,
 }
 
-/// What replies tell a client of its lease. Rights that are asked back are among
-/// them until they are returned: the client knows by the sequence what it gave.
+/// A client's lease as replies report it. It includes rights whose recall is pending: the client
+/// knows by the sequence which of them it has given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Held {
+pub struct LeaseState {
     /// Rights.
     pub rights: Rights,
     /// Sequence of the lease.
@@ -53,20 +53,20 @@ struct Holder {
     client: ClientId,
     seq: u64,
     rights: Rights,
-    asked: Rights,
-    /// It has answered a recall of `OPEN` that it has the inode open, and gives it back when it has
-    /// not.
-    owes_open: bool,
+    recalled: Rights,
+    /// The client answered a recall of `OPEN` by "still open", and returns `OPEN` after its last
+    /// close.
+    still_open: bool,
 }
 
 impl Holder {
-    /// Rights that others must do without what conflicts with: also those that are asked back.
+    /// Rights that exclude conflicting rights of other clients, including those being recalled.
     fn excluding(&self) -> Rights {
-        if planted(Bug::RightsGivenTwice) { self.rights - self.asked } else { self.rights }
+        if planted(Bug::RightsGivenTwice) { self.rights - self.recalled } else { self.rights }
     }
 }
 
-/// Nearly every inode has one holder; it lies in the map itself.
+/// Nearly every inode has one holder, which is stored in the map itself.
 #[derive(Clone, Debug)]
 struct Holders {
     first: Holder,
@@ -87,9 +87,9 @@ impl Holders {
     }
 }
 
-/// The sequence of what is reclaimed when `epoch` has begun: above all of earlier epochs, below
-/// every grant. An epoch has 2^40 sequences (four months at 100,000 grants a second), and there may
-/// be 2^24 epochs.
+/// The sequence of reclaimed leases once `epoch` has begun: above all sequences of earlier epochs,
+/// below every grant of this one. An epoch has 2^40 sequences (four months at 100,000 grants a
+/// second), and there may be 2^24 epochs.
 pub fn first_seq(epoch: Epoch) -> u64 {
     u64::from(epoch.0) << 40
 }
@@ -97,11 +97,11 @@ pub fn first_seq(epoch: Epoch) -> u64 {
 /// All leases of one server.
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
-    /// See [`first_seq`].
+    /// The value of [`first_seq`] for this epoch.
     first_seq: u64,
     inodes: HashMap<Ino, Holders>,
-    /// Who holds parts of an inode, and which.
-    parts: HashMap<Ino, Vec<Holding>>,
+    /// The clients that hold ranges of an inode, with their ranges.
+    ranges: HashMap<Ino, Vec<RangeHolding>>,
     /// Leases by client; no entry means none.
     counts: HashMap<ClientId, usize>,
     total: usize,
@@ -113,7 +113,7 @@ impl LeaseTable {
     pub fn new(epoch: Epoch) -> LeaseTable {
         LeaseTable {
             inodes: HashMap::default(),
-            parts: HashMap::default(),
+            ranges: HashMap::default(),
             counts: HashMap::default(),
             total: 0,
             first_seq: first_seq(epoch),
@@ -126,7 +126,7 @@ impl LeaseTable {
         self.total
     }
 
-    /// Has nobody a lease?
+    /// Does no client hold a lease?
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -136,15 +136,17 @@ impl LeaseTable {
         self.counts.get(&client).copied().unwrap_or(0)
     }
 
-    /// Rights of `client` on `ino` as the server counts: also those that are asked back.
+    /// Rights of `client` on `ino` in the server's record, including those being recalled.
     pub fn rights(&self, client: ClientId, ino: Ino) -> Rights {
         self.holder(client, ino).map_or(Rights::empty(), |holder| holder.rights)
     }
 
-    /// The lease of `client` as replies tell it.
-    pub fn held(&self, client: ClientId, ino: Ino) -> Held {
-        self.holder(client, ino)
-            .map_or(Held::default(), |holder| Held { rights: holder.rights, seq: holder.seq })
+    /// The lease of `client` as replies report it.
+    pub fn held(&self, client: ClientId, ino: Ino) -> LeaseState {
+        self.holder(client, ino).map_or(LeaseState::default(), |holder| LeaseState {
+            rights: holder.rights,
+            seq: holder.seq,
+        })
     }
 
     /// Everything that clients other than `client` hold on `ino`.
@@ -154,12 +156,12 @@ impl LeaseTable {
         others.fold(Rights::empty(), |all, holder| all | holder.excluding())
     }
 
-    /// Clients other than `client` whose answers are awaited before `take` on `ino` is free. A
-    /// recall of `OPEN` is over when it is answered, also by "still open".
+    /// Clients other than `client` that must answer before `take` on `ino` is free. A recall of
+    /// `OPEN` ends with any answer, including "still open".
     pub fn awaited(&self, client: ClientId, ino: Ino, take: Rights) -> Vec<ClientId> {
         let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
         let others = holders.iter().filter(|h| {
-            let open = h.asked & take & Rights::OPEN;
+            let open = h.recalled & take & Rights::OPEN;
             let rest = (h.excluding() & take).difference(Rights::OPEN);
             h.client != client && !(open | rest).is_empty()
         });
@@ -172,8 +174,8 @@ impl LeaseTable {
         holders.iter().find(|h| h.rights.contains(Rights::DATA_X)).map(|h| h.client)
     }
 
-    /// May someone know more of size and times of `ino` than the server does, `client` under
-    /// `DATA_X` excepted?
+    /// May some client know more of size and times of `ino` than the server does? `client` itself
+    /// under `DATA_X` does not count.
     pub fn written_elsewhere(&self, client: ClientId, ino: Ino) -> bool {
         let Some(holders) = self.inodes.get(&ino) else { return false };
         holders.iter().any(|holder| {
@@ -182,20 +184,20 @@ impl LeaseTable {
         })
     }
 
-    /// Does anyone hold one of `rights` on `ino`?
-    pub fn anyone(&self, ino: Ino, rights: Rights) -> bool {
+    /// Does any client hold one of `rights` on `ino`?
+    pub fn any_holder(&self, ino: Ino, rights: Rights) -> bool {
         self.inodes
             .get(&ino)
             .is_some_and(|holders| holders.iter().any(|h| h.rights.intersects(rights)))
     }
 
-    /// The part of `want` that `client` can be given without a recall.
+    /// The rights of `want` that `client` can get without a recall.
     pub fn grantable(&self, client: ClientId, ino: Ino, want: Rights) -> Rights {
         let Some(holders) = self.inodes.get(&ino) else { return want.closed() };
         let mut out = want.closed();
         for holder in holders.iter() {
             if holder.client == client {
-                if !holder.asked.is_empty() {
+                if !holder.recalled.is_empty() {
                     return Rights::empty();
                 }
             } else {
@@ -205,8 +207,8 @@ impl LeaseTable {
         if out.contains(Rights::DATA_X) { out } else { out.difference(Rights::DATA_X) }
     }
 
-    /// Gives `client` `rights` on `ino`. They must be grantable. A right on the whole content takes
-    /// the place of the parts held.
+    /// Grants `rights` on `ino` to `client`. They must be grantable. A right on the whole content
+    /// replaces the ranges held.
     pub fn grant(&mut self, client: ClientId, ino: Ino, rights: Rights) {
         let rights = rights.closed();
         assert!(self.grantable(client, ino, rights).contains(rights), "a grant conflicts");
@@ -214,7 +216,7 @@ impl LeaseTable {
             return;
         }
         let seq = self.last_seq + 1;
-        let fresh = Holder { client, seq, rights, asked: Rights::empty(), owes_open: false };
+        let fresh = Holder { client, seq, rights, recalled: Rights::empty(), still_open: false };
         match self.inodes.get_mut(&ino) {
             None => {
                 self.inodes.insert(ino, Holders { first: fresh, more: Vec::new() });
@@ -223,14 +225,14 @@ impl LeaseTable {
                 Some(holder) if holder.rights.contains(rights) => return,
                 Some(holder) => {
                     let whole = rights.intersects(Rights::WHOLE);
-                    let parts = whole && holder.rights.contains(Rights::DATA_P);
-                    holder.owes_open &= holder.rights.contains(Rights::OPEN);
+                    let replaces_ranges = whole && holder.rights.contains(Rights::DATA_P);
+                    holder.still_open &= holder.rights.contains(Rights::OPEN);
                     holder.rights |= rights;
                     holder.seq = seq;
                     self.last_seq = seq;
-                    if parts {
+                    if replaces_ranges {
                         holder.rights -= Rights::DATA_P;
-                        self.drop_parts(client, ino);
+                        self.drop_ranges(client, ino);
                     }
                     return;
                 }
@@ -242,11 +244,11 @@ impl LeaseTable {
         *self.counts.entry(client).or_insert(0) += 1;
     }
 
-    /// As [`LeaseTable::grant`], to a client that asks for `rights` because it does not hold them.
-    /// What it is counted to hold all the same it has not heard of, or has given up by a return
-    /// that the server did not take: it is told under a new sequence, for under the last one the
-    /// client may believe nothing of it.
-    pub fn grant_asked(&mut self, client: ClientId, ino: Ino, rights: Rights) {
+    /// As [`LeaseTable::grant`], for a client that asks for `rights` because it does not hold them.
+    /// The table may record rights that the client does not know of, or that it gave up by a
+    /// return which the server refused. The reply then carries a new sequence, because under the
+    /// last one the client may disregard them.
+    pub fn grant_requested(&mut self, client: ClientId, ino: Ino, rights: Rights) {
         let counted = self.rights(client, ino).contains(rights.closed());
         self.grant(client, ino, rights);
         if counted
@@ -258,87 +260,87 @@ impl LeaseTable {
         }
     }
 
-    /// `client` has found `ino` by name, and may open it next: it gets `OPEN`, also while other
-    /// rights are asked back from it. These are then asked back anew: that recall is to be pushed,
-    /// for a return that names the sequence of the one before does not know this grant. True if the
-    /// right is new.
-    pub fn grant_found(&mut self, client: ClientId, ino: Ino) -> (bool, Option<Recall>) {
+    /// `client` has looked up `ino` by name and may open it next: grants `OPEN`, even while other
+    /// rights of the client are being recalled. In that case returns a repeated recall, which the
+    /// caller pushes: a return that names the previous recall's sequence does not know this grant.
+    /// True if the right is new.
+    pub fn grant_open_on_lookup(&mut self, client: ClientId, ino: Ino) -> (bool, Option<Recall>) {
         if self.rights(client, ino).contains(Rights::OPEN) {
             return (false, None);
         }
-        let asked = self.holder(client, ino).map_or(Rights::empty(), |holder| holder.asked);
-        if asked.is_empty() {
+        let recalled = self.holder(client, ino).map_or(Rights::empty(), |holder| holder.recalled);
+        if recalled.is_empty() {
             self.grant(client, ino, Rights::OPEN);
             return (true, None);
         }
-        let part = self.asked_part(client, ino);
+        let range = self.recalled_range(client, ino);
         let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
             return (false, None);
         };
         // One for the grant, one for the recall.
         self.last_seq += 2;
         holder.rights |= Rights::OPEN;
-        holder.owes_open = false;
+        holder.still_open = false;
         holder.seq = self.last_seq;
-        (true, Some(Recall { client, ino, seq: holder.seq, take: asked, part }))
+        (true, Some(Recall { client, ino, seq: holder.seq, take: recalled, range }))
     }
 
-    /// Asks every client but `except` for `take` on `ino`. Yields the recalls to
-    /// push: none for what is asked back already.
+    /// Recalls `take` on `ino` from every client but `except`. Returns the recalls to push: none
+    /// for rights whose recall is already pending.
     pub fn recall(&mut self, except: ClientId, ino: Ino, take: Rights) -> Vec<Recall> {
         let Some(holders) = self.inodes.get_mut(&ino) else { return Vec::new() };
         let mut out = Vec::new();
-        let mut parts = self.parts.get_mut(&ino);
+        let mut ranges = self.ranges.get_mut(&ino);
         for holder in std::iter::once(&mut holders.first).chain(&mut holders.more) {
             let wanted = holder.rights & take;
             if holder.client == except {
                 continue;
             }
-            let mut part = None;
+            let mut range = None;
             let mut more = false;
             if let Some(holding) =
-                parts::of(parts.as_deref_mut().map(Vec::as_mut_slice), holder.client)
+                ranges::of(ranges.as_deref_mut().map(Vec::as_mut_slice), holder.client)
             {
                 if wanted.contains(Rights::DATA_P) {
-                    more = holding.asked != Some(BlockRange::ALL);
-                    holding.asked = Some(BlockRange::ALL);
+                    more = holding.recalled != Some(BlockRange::ALL);
+                    holding.recalled = Some(BlockRange::ALL);
                 }
-                part = holding.asked.filter(|&asked| asked != BlockRange::ALL);
+                range = holding.recalled.filter(|&recalled| recalled != BlockRange::ALL);
             }
-            if holder.asked.contains(wanted) && !more {
+            if holder.recalled.contains(wanted) && !more {
                 continue;
             }
             self.last_seq += 1;
             holder.seq = self.last_seq;
-            holder.asked |= wanted;
-            let (client, seq, take) = (holder.client, holder.seq, holder.asked);
-            out.push(Recall { client, ino, seq, take, part });
+            holder.recalled |= wanted;
+            let (client, seq, take) = (holder.client, holder.seq, holder.recalled);
+            out.push(Recall { client, ino, seq, take, range });
         }
         out
     }
 
-    /// Recalls that `client` has not answered, to be pushed again on a new connection.
+    /// Pending recalls of `client`, to be pushed again on a new connection.
     pub fn unanswered(&self, client: ClientId) -> Vec<Recall> {
         let mut out: Vec<Recall> = Vec::new();
         for (&ino, holders) in &self.inodes {
-            if let Some(h) = holders.get(client).filter(|h| !h.asked.is_empty()) {
-                let part = self.asked_part(client, ino);
-                out.push(Recall { client, ino, seq: h.seq, take: h.asked, part });
+            if let Some(h) = holders.get(client).filter(|h| !h.recalled.is_empty()) {
+                let range = self.recalled_range(client, ino);
+                out.push(Recall { client, ino, seq: h.seq, take: h.recalled, range });
             }
         }
         out.sort_by_key(|recall| recall.seq);
         out
     }
 
-    /// Is this recall still waiting for its answer?
-    pub fn is_asked(&self, recall: &Recall) -> bool {
+    /// Is this recall still pending?
+    pub fn is_pending(&self, recall: &Recall) -> bool {
         self.holder(recall.client, recall.ino)
-            .is_some_and(|h| h.seq == recall.seq && !h.asked.is_empty())
+            .is_some_and(|h| h.seq == recall.seq && !h.recalled.is_empty())
     }
 
-    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`; of `DATA_P` only `part`,
-    /// if it says one. With `still_open` a recall of `OPEN` is answered and `OPEN` stays. Says
-    /// whether anything changed.
+    /// `client` gives up `give` on `ino`, knowing the lease up to `seq`; of `DATA_P` only `range`,
+    /// if given. `still_open` answers a recall of `OPEN` and keeps `OPEN`. Returns whether anything
+    /// changed.
     pub fn give_back(
         &mut self,
         client: ClientId,
@@ -346,7 +348,7 @@ impl LeaseTable {
         seq: u64,
         give: Rights,
         still_open: bool,
-        part: Option<BlockRange>,
+        range: Option<BlockRange>,
     ) -> bool {
         let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
             return false;
@@ -357,55 +359,55 @@ impl LeaseTable {
         let mut give = give;
         if still_open {
             give = give.difference(Rights::OPEN);
-            holder.asked = holder.asked.difference(Rights::OPEN);
-            holder.owes_open = true;
+            holder.recalled = holder.recalled.difference(Rights::OPEN);
+            holder.still_open = true;
         }
         if give.contains(Rights::DATA_S) {
             give |= Rights::DATA_X;
         }
         if give.contains(Rights::DATA_P)
             && let Some(holding) =
-                parts::of(self.parts.get_mut(&ino).map(Vec::as_mut_slice), client)
+                ranges::of(self.ranges.get_mut(&ino).map(Vec::as_mut_slice), client)
         {
-            let (left, asked) = holding.give(part);
-            if !asked {
-                holder.asked -= Rights::DATA_P;
+            let (left, recalled) = holding.give(range);
+            if !recalled {
+                holder.recalled -= Rights::DATA_P;
             }
             if left {
                 give -= Rights::DATA_P;
             } else {
-                self.drop_parts(client, ino);
+                self.drop_ranges(client, ino);
             }
         }
         let Some(holder) = self.inodes.get_mut(&ino).and_then(|h| h.get_mut(client)) else {
             return false;
         };
         holder.rights = holder.rights.difference(give);
-        holder.asked = holder.asked.difference(give);
+        holder.recalled = holder.recalled.difference(give);
         if holder.rights.is_empty() {
             self.remove(client, ino);
         }
         true
     }
 
-    /// The sequence of the lease of `client` on `ino`, if a return that names `seq` does not know
-    /// it.
-    pub fn unknown_to(&self, client: ClientId, ino: Ino, seq: u64) -> Option<u64> {
+    /// The sequence of the lease of `client` on `ino`, if it is newer than the `seq` that a return
+    /// names.
+    pub fn newer_seq(&self, client: ClientId, ino: Ino, seq: u64) -> Option<u64> {
         self.holder(client, ino).map(|holder| holder.seq).filter(|&last| seq < last)
     }
 
-    /// The client with the most leases, and how many these are.
+    /// The client with the most leases, and their number.
     pub fn largest(&self) -> Option<(ClientId, usize)> {
         let all = self.counts.iter().map(|(&client, &count)| (client, count));
         all.max_by_key(|&(client, count)| (count, client))
     }
 
-    /// At most `max` leases of `client` that are not asked back: those that nothing was granted to
-    /// for longest, the oldest first. Looks at all leases.
+    /// At most `max` leases of `client` without a pending recall: those whose last grant is the
+    /// oldest, the oldest first. Scans all leases.
     pub fn coldest(&self, client: ClientId, max: usize) -> Vec<Ino> {
         let mut heap: BinaryHeap<(u64, Ino)> = BinaryHeap::with_capacity(max + 1);
         let holders = self.inodes.iter().filter_map(|(&ino, h)| Some((ino, h.get(client)?)));
-        for (ino, holder) in holders.filter(|(_, holder)| holder.asked.is_empty()) {
+        for (ino, holder) in holders.filter(|(_, holder)| holder.recalled.is_empty()) {
             heap.push((holder.seq, ino));
             if heap.len() > max {
                 heap.pop();
@@ -414,48 +416,49 @@ impl LeaseTable {
         heap.into_sorted_vec().into_iter().map(|(_, ino)| ino).collect()
     }
 
-    /// Asks `client` alone for the part of `take` that it holds on `ino`, which is no part of the
-    /// content. `None`: that is asked back already.
+    /// Recalls from `client` alone the rights of `take` that it holds on `ino`, except `DATA_P`.
+    /// `None`: their recall is already pending.
     pub fn recall_of(&mut self, client: ClientId, ino: Ino, take: Rights) -> Option<Recall> {
-        let part = self.asked_part(client, ino);
+        let range = self.recalled_range(client, ino);
         let holder = self.inodes.get_mut(&ino)?.get_mut(client)?;
         let wanted = holder.rights & take.difference(Rights::DATA_P);
-        if holder.asked.contains(wanted) {
+        if holder.recalled.contains(wanted) {
             return None;
         }
         self.last_seq += 1;
         holder.seq = self.last_seq;
-        holder.asked |= wanted;
-        Some(Recall { client, ino, seq: holder.seq, take: holder.asked, part })
+        holder.recalled |= wanted;
+        Some(Recall { client, ino, seq: holder.seq, take: holder.recalled, range })
     }
 
-    /// Asks all but `except` who hold `OPEN` on `ino` for it and do not know yet that it is wanted
-    /// back.
+    /// Recalls `OPEN` on `ino` from all holders but `except` that do not know yet that the server
+    /// wants it back.
     pub fn recall_open(&mut self, except: ClientId, ino: Ino) -> Vec<Recall> {
         let Some(holders) = self.inodes.get(&ino) else { return Vec::new() };
-        let unasked = holders.iter().filter(|h| !h.owes_open && h.client != except);
-        let clients: Vec<ClientId> = unasked.map(|holder| holder.client).collect();
-        let asked =
+        let unaware = holders.iter().filter(|h| !h.still_open && h.client != except);
+        let clients: Vec<ClientId> = unaware.map(|holder| holder.client).collect();
+        let recalled =
             clients.into_iter().filter_map(|client| self.recall_of(client, ino, Rights::OPEN));
-        asked.collect()
+        recalled.collect()
     }
 
-    /// Asks `client` for everything that it holds on `ino`.
+    /// Recalls from `client` everything that it holds on `ino`.
     pub fn recall_all(&mut self, client: ClientId, ino: Ino) -> Option<Recall> {
         let holder = self.inodes.get_mut(&ino)?.get_mut(client)?;
-        if holder.asked == holder.rights {
+        if holder.recalled == holder.rights {
             return None;
         }
         self.last_seq += 1;
         holder.seq = self.last_seq;
-        holder.asked = holder.rights;
-        if let Some(holding) = parts::of(self.parts.get_mut(&ino).map(Vec::as_mut_slice), client) {
-            holding.asked = Some(BlockRange::ALL);
+        holder.recalled = holder.rights;
+        if let Some(holding) = ranges::of(self.ranges.get_mut(&ino).map(Vec::as_mut_slice), client)
+        {
+            holding.recalled = Some(BlockRange::ALL);
         }
-        Some(Recall { client, ino, seq: holder.seq, take: holder.asked, part: None })
+        Some(Recall { client, ino, seq: holder.seq, take: holder.recalled, range: None })
     }
 
-    /// Ends the lease of `client` on `ino`; yields what it held.
+    /// Ends the lease of `client` on `ino`; returns what it held.
     pub fn drop_lease(&mut self, client: ClientId, ino: Ino) -> Rights {
         let rights = self.rights(client, ino);
         if !rights.is_empty() {
@@ -466,7 +469,7 @@ impl LeaseTable {
 
     /// Ends all leases on `ino`: the inode is gone.
     pub fn drop_inode(&mut self, ino: Ino) {
-        self.parts.remove(&ino);
+        self.ranges.remove(&ino);
         if let Some(holders) = self.inodes.remove(&ino) {
             for holder in holders.iter() {
                 self.uncount(holder.client);
@@ -474,7 +477,7 @@ impl LeaseTable {
         }
     }
 
-    /// Ends all leases of `client`; yields what it held, in order of inodes.
+    /// Ends all leases of `client`; returns what it held, in order of inodes.
     pub fn drop_client(&mut self, client: ClientId) -> Vec<(Ino, Rights)> {
         let mut out: Vec<(Ino, Rights)> = self.of_client(client);
         out.sort_unstable_by_key(|(ino, _)| *ino);
@@ -484,7 +487,7 @@ impl LeaseTable {
         out
     }
 
-    /// What `client` holds, in no order.
+    /// What `client` holds, in arbitrary order.
     pub fn of_client(&self, client: ClientId) -> Vec<(Ino, Rights)> {
         if self.count(client) == 0 {
             return Vec::new();
@@ -493,17 +496,17 @@ impl LeaseTable {
         holders.filter_map(|(&ino, h)| h.get(client).map(|h| (ino, h.rights))).collect()
     }
 
-    /// Every lease: what its client counts as holding, also what is asked back, in no order.
+    /// Every lease with the rights on record, including those being recalled, in arbitrary order.
     pub fn all(&self) -> impl Iterator<Item = (Ino, ClientId, Rights)> {
         self.inodes.iter().flat_map(|(&ino, holders)| {
             holders.iter().map(move |holder| (ino, holder.client, holder.rights))
         })
     }
 
-    /// Puts a lease back that `client` held before the server's restart, without its parts. Yields
-    /// the rights that another client has claimed first; the others are given. The client knows
-    /// their sequence ([`first_seq`]): a return that it made under an earlier epoch changes
-    /// nothing.
+    /// Restores a lease that `client` held before the server's restart, without its ranges. Returns
+    /// the rights that conflict with an earlier claim of another client; the others are granted.
+    /// The client knows their sequence ([`first_seq`]): a return that it made under an earlier
+    /// epoch changes nothing.
     pub fn reclaim(&mut self, client: ClientId, ino: Ino, rights: Rights) -> Rights {
         let rights = rights - Rights::DATA_P;
         let given = self.grantable(client, ino, rights);
@@ -522,12 +525,15 @@ impl LeaseTable {
             for (index, holder) in holders.iter().enumerate() {
                 total += 1;
                 *counts.entry(holder.client).or_insert(0) += 1;
-                assert!(!holder.rights.is_empty(), "an empty lease is kept");
+                assert!(!holder.rights.is_empty(), "the table keeps an empty lease");
                 assert_eq!(holder.rights, holder.rights.closed());
-                assert!(holder.rights.contains(holder.asked), "what is not held is asked back");
+                assert!(
+                    holder.rights.contains(holder.recalled),
+                    "a recall is pending for a right that is not held"
+                );
                 assert!(holder.seq <= self.last_seq);
-                let parts = holder.rights.contains(Rights::DATA_P);
-                assert!(!parts || !holder.rights.intersects(Rights::WHOLE), "{holders:?}");
+                let has_ranges = holder.rights.contains(Rights::DATA_P);
+                assert!(!has_ranges || !holder.rights.intersects(Rights::WHOLE), "{holders:?}");
                 for other in holders.iter().skip(index + 1) {
                     assert_ne!(holder.client, other.client);
                     assert!(!holder.rights.conflicts().intersects(other.rights), "{holders:?}");
@@ -536,7 +542,7 @@ impl LeaseTable {
         }
         assert_eq!(total, self.total);
         assert_eq!(counts, self.counts);
-        self.validate_parts();
+        self.validate_ranges();
     }
 
     fn holder(&self, client: ClientId, ino: Ino) -> Option<&Holder> {
@@ -544,7 +550,7 @@ impl LeaseTable {
     }
 
     fn remove(&mut self, client: ClientId, ino: Ino) {
-        self.drop_parts(client, ino);
+        self.drop_ranges(client, ino);
         let Some(holders) = self.inodes.get_mut(&ino) else { return };
         if holders.first.client == client {
             match holders.more.pop() {

@@ -1,11 +1,10 @@
 //! POSIX and flock locks of all clients.
-//!
 //! Invariants:
 //! - two owners never hold locks of one space (flock, POSIX) that overlap unless both are shared;
-//! - an owner's ranges of one inode and space do not overlap, and neighbours of one kind are
-//!   joined;
-//! - a waiter is told at most once that its lock may be free, until it asks again;
-//!   whoever told so and does not ask (cancelled, gone) passes the word on.
+//! - an owner's ranges of one inode and space do not overlap; adjacent ranges of one mode are
+//!   merged;
+//! - the table notifies a waiter at most once that its lock may be free, until the waiter asks
+//!   again; when a notified waiter does not ask (cancelled, gone), the table notifies the next.
 //!
 //! An owner is ⟨client, owner⟩: kernels number their owners independently.
 
@@ -29,17 +28,17 @@ pub struct Owner {
     pub owner: LockOwner,
 }
 
-/// A waiter to be told that it is worth asking again.
+/// A notification for a waiter: asking again may succeed now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Free {
-    /// Whom.
+pub struct LockFree {
+    /// The waiter.
     pub to: Owner,
-    /// On what.
+    /// The inode.
     pub ino: Ino,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct HeldLock {
     owner: Owner,
     lock: Lock,
 }
@@ -48,19 +47,19 @@ struct Entry {
 struct Waiter {
     owner: Owner,
     lock: Lock,
-    told: bool,
+    notified: bool,
 }
 
 #[derive(Default, Debug)]
-struct File {
-    held: Vec<Entry>,
+struct InodeLocks {
+    held: Vec<HeldLock>,
     waiting: Vec<Waiter>,
 }
 
 /// All locks of one server.
 #[derive(Default, Debug)]
 pub struct LockTable {
-    files: BTreeMap<Ino, File>,
+    files: BTreeMap<Ino, InodeLocks>,
     total: usize,
 }
 
@@ -75,8 +74,8 @@ fn conflict(a: (&Owner, &Lock), b: (&Owner, &Lock)) -> bool {
         && !planted(Bug::LocksIgnored)
 }
 
-/// A flock lock covers the whole file, whatever range it came with.
-fn normal(lock: &Lock) -> Result<Lock, Fault> {
+/// A flock lock covers the whole file, whatever range it was given.
+fn normalized(lock: &Lock) -> Result<Lock, Fault> {
     let mut lock = lock.clone();
     if lock.flock {
         (lock.start, lock.end) = (0, u64::MAX);
@@ -100,8 +99,8 @@ impl LockTable {
         self.total == 0
     }
 
-    /// Takes a lock, replacing what the owner holds in the range. With `wait` a
-    /// conflict makes the owner wait: it will be told by a [`Free`] when to ask again.
+    /// Takes a lock, replacing what the owner holds in the range. With `wait`, the owner waits on a
+    /// conflict: a [`LockFree`] notifies it when to ask again.
     ///
     /// # Errors `WouldBlock`; `Deadlock` if the wait would never end; `NoLocks` at the limits;
     /// `Invalid` range.
@@ -111,29 +110,29 @@ impl LockTable {
         owner: Owner,
         lock: &Lock,
         wait: bool,
-    ) -> Result<Vec<Free>, Fault> {
-        let lock = normal(lock)?;
+    ) -> Result<Vec<LockFree>, Fault> {
+        let lock = normalized(lock)?;
         let blocked = self.conflicting(ino, owner, &lock).next().is_some();
         if !blocked {
             self.check_room(ino)?;
             self.forget_waiter(ino, owner, &lock);
             self.replace(ino, owner, &lock, true);
-            return Ok(self.settle(ino));
+            return Ok(self.notify_waiters(ino));
         }
         if !wait {
             self.forget_waiter(ino, owner, &lock);
             return Err(Fault::WouldBlock);
         }
-        if !lock.flock && self.closes_circle(ino, owner, &lock) {
+        if !lock.flock && self.closes_cycle(ino, owner, &lock) {
             self.forget_waiter(ino, owner, &lock);
             return Err(Fault::Deadlock);
         }
         self.check_room(ino)?;
         let file = self.files.entry(ino).or_default();
         match file.waiting.iter_mut().find(|w| w.owner == owner && w.lock == lock) {
-            Some(waiter) => waiter.told = false,
+            Some(waiter) => waiter.notified = false,
             None => {
-                file.waiting.push(Waiter { owner, lock, told: false });
+                file.waiting.push(Waiter { owner, lock, notified: false });
                 self.total += 1;
             }
         }
@@ -144,8 +143,8 @@ impl LockTable {
     ///
     /// # Errors
     /// `Invalid` range; `NoLocks` if a split would exceed the limits.
-    pub fn unlock(&mut self, ino: Ino, owner: Owner, lock: &Lock) -> Result<Vec<Free>, Fault> {
-        let lock = normal(lock)?;
+    pub fn unlock(&mut self, ino: Ino, owner: Owner, lock: &Lock) -> Result<Vec<LockFree>, Fault> {
+        let lock = normalized(lock)?;
         let Some(file) = self.files.get(&ino) else { return Ok(Vec::new()) };
         let splits = file.held.iter().any(|e| {
             e.owner == owner
@@ -157,10 +156,10 @@ impl LockTable {
             self.check_room(ino)?;
         }
         self.replace(ino, owner, &lock, false);
-        Ok(self.settle(ino))
+        Ok(self.notify_waiters(ino))
     }
 
-    /// The first lock that stands in the way of `lock`, if any, with its owner.
+    /// The first lock that conflicts with `lock`, if any, with its owner.
     ///
     /// # Errors
     /// `Invalid` range.
@@ -170,20 +169,20 @@ impl LockTable {
         owner: Owner,
         lock: &Lock,
     ) -> Result<Option<(Owner, Lock)>, Fault> {
-        let lock = normal(lock)?;
+        let lock = normalized(lock)?;
         let first = self.conflicting(ino, owner, &lock).min_by_key(|entry| entry.lock.start);
         Ok(first.map(|entry| (entry.owner, entry.lock.clone())))
     }
 
-    /// The other clients whose locks stand in the way of `lock`.
+    /// The other clients whose locks conflict with `lock`.
     pub fn holders(&self, ino: Ino, owner: Owner, lock: &Lock) -> Vec<ClientId> {
-        let Ok(lock) = normal(lock) else { return Vec::new() };
+        let Ok(lock) = normalized(lock) else { return Vec::new() };
         let holders = self.conflicting(ino, owner, &lock).map(|entry| entry.owner.client);
         let others: BTreeSet<ClientId> = holders.filter(|client| *client != owner.client).collect();
         others.into_iter().collect()
     }
 
-    /// The clients whose locks others wait for.
+    /// The clients whose locks other clients wait for.
     pub fn awaited(&self) -> Vec<ClientId> {
         let mut clients = BTreeSet::new();
         for (ino, file) in &self.files {
@@ -195,14 +194,14 @@ impl LockTable {
     }
 
     /// The owner no longer waits for `lock`.
-    pub fn cancel(&mut self, ino: Ino, owner: Owner, lock: &Lock) -> Vec<Free> {
-        let Ok(lock) = normal(lock) else { return Vec::new() };
+    pub fn cancel(&mut self, ino: Ino, owner: Owner, lock: &Lock) -> Vec<LockFree> {
+        let Ok(lock) = normalized(lock) else { return Vec::new() };
         self.forget_waiter(ino, owner, &lock);
-        self.settle(ino)
+        self.notify_waiters(ino)
     }
 
-    /// The client is gone, its locks and waits with it.
-    pub fn drop_client(&mut self, client: ClientId) -> Vec<Free> {
+    /// The client is gone: drops its locks and waits.
+    pub fn drop_client(&mut self, client: ClientId) -> Vec<LockFree> {
         let mut out = Vec::new();
         let inos: Vec<Ino> = self.files.keys().copied().collect();
         for ino in inos {
@@ -213,7 +212,7 @@ impl LockTable {
             let gone = before - file.held.len() - file.waiting.len();
             self.total -= gone;
             if gone > 0 {
-                out.extend(self.settle(ino));
+                out.extend(self.notify_waiters(ino));
             }
         }
         out
@@ -236,7 +235,10 @@ impl LockTable {
         let mut total = 0;
         for file in self.files.values() {
             total += file.held.len() + file.waiting.len();
-            assert!(!file.held.is_empty() || !file.waiting.is_empty(), "an empty file is kept");
+            assert!(
+                !file.held.is_empty() || !file.waiting.is_empty(),
+                "the table keeps an inode without locks and waiters"
+            );
             for (index, a) in file.held.iter().enumerate() {
                 assert!(a.lock.start <= a.lock.end);
                 for b in &file.held[index + 1..] {
@@ -259,7 +261,7 @@ impl LockTable {
         ino: Ino,
         owner: Owner,
         lock: &'a Lock,
-    ) -> impl Iterator<Item = &'a Entry> {
+    ) -> impl Iterator<Item = &'a HeldLock> {
         let held = self.files.get(&ino).map_or(&[][..], |file| &file.held);
         held.iter().filter(move |entry| conflict((&owner, lock), (&entry.owner, &entry.lock)))
     }
@@ -272,7 +274,7 @@ impl LockTable {
         }
     }
 
-    /// Cuts the owner's ranges out of `lock`'s, and puts `lock` there if `keep`.
+    /// Removes `lock`'s range from the owner's locks, and inserts `lock` there if `keep`.
     fn replace(&mut self, ino: Ino, owner: Owner, lock: &Lock, keep: bool) {
         let file = self.files.entry(ino).or_default();
         let before = file.held.len();
@@ -294,22 +296,22 @@ impl LockTable {
                 return true;
             }
             if old.start < lock.start {
-                fresh.push(Entry { owner, lock: Lock { end: lock.start - 1, ..old.clone() } });
+                fresh.push(HeldLock { owner, lock: Lock { end: lock.start - 1, ..old.clone() } });
             }
             if old.end > lock.end {
-                fresh.push(Entry { owner, lock: Lock { start: lock.end + 1, ..old.clone() } });
+                fresh.push(HeldLock { owner, lock: Lock { start: lock.end + 1, ..old.clone() } });
             }
             false
         });
         file.held.extend(fresh);
         if keep {
-            file.held.push(Entry { owner, lock: joined });
+            file.held.push(HeldLock { owner, lock: joined });
         }
         self.total = self.total + file.held.len() - before;
     }
 
-    /// Tells waiters whose turn may have come, first come first told, and drops an empty file.
-    fn settle(&mut self, ino: Ino) -> Vec<Free> {
+    /// Notifies waiters whose lock may be free now, in arrival order, and drops an empty entry.
+    fn notify_waiters(&mut self, ino: Ino) -> Vec<LockFree> {
         let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
         if file.held.is_empty() && file.waiting.is_empty() {
             self.files.remove(&ino);
@@ -320,18 +322,19 @@ impl LockTable {
             let waiter = &file.waiting[index];
             let me = (&waiter.owner, &waiter.lock);
             let blocked = file.held.iter().any(|entry| conflict(me, (&entry.owner, &entry.lock)));
-            let behind =
-                file.waiting[..index].iter().any(|w| w.told && conflict(me, (&w.owner, &w.lock)));
-            if !waiter.told && !blocked && !behind {
-                file.waiting[index].told = true;
-                out.push(Free { to: file.waiting[index].owner, ino });
+            let behind = file.waiting[..index]
+                .iter()
+                .any(|w| w.notified && conflict(me, (&w.owner, &w.lock)));
+            if !waiter.notified && !blocked && !behind {
+                file.waiting[index].notified = true;
+                out.push(LockFree { to: file.waiting[index].owner, ino });
             }
         }
         out
     }
 
     /// Would `owner`, waiting for `lock`, wait for itself?
-    fn closes_circle(&self, ino: Ino, owner: Owner, lock: &Lock) -> bool {
+    fn closes_cycle(&self, ino: Ino, owner: Owner, lock: &Lock) -> bool {
         let mut seen: Vec<Owner> = Vec::new();
         let mut next: Vec<Owner> = self.conflicting(ino, owner, lock).map(|e| e.owner).collect();
         while let Some(one) = next.pop() {

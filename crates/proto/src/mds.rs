@@ -3,14 +3,14 @@
 //! One connection carries frames both ways: the client's [`Hello`] and
 //! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
 //! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
-//! order, the first failure ends it, and an operation may name the inode that an
+//! order, and the first failure ends it. An operation may name the inode that an
 //! earlier one of the same compound found ([`InoRef::Of`]). All operations of a
 //! compound that change the namespace are one transaction when they are marked
 //! [`Request::atomic`]; otherwise each is its own.
 
 use types::{
-    Ahead, Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, Ino, LockOwner,
-    Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
+    Ahead, Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, HeldRange, Ino,
+    LockOwner, Name, PagBlock, PagId, Rights, Timestamp, Transno, Uuid,
 };
 
 use crate::wire::{Appended, Bytes};
@@ -30,20 +30,20 @@ wire_struct! {
         pub features: u64,
         /// Name of the file system wanted.
         pub fs_name: String,
-        /// 0 a client, 1 an administrator's tool (status and the like; no leases).
+        /// 0 a client, 1 an administrator's tool (status and similar; no leases).
         pub role: u8,
         /// The client's number, 0 at its first hello.
         pub client: ClientId,
-        /// Random number of this run of the client: a number is bound to it, so that
-        /// a restarted process cannot take a living one's place.
+        /// Random number of this run of the client. The server binds the client's number to it, so
+        /// that a restarted process cannot take the place of a living one.
         pub nonce: u64,
-        /// Highest transaction number that the client holds a reply for.
+        /// Highest transaction number of any reply that the client has.
         pub seen: Transno,
-        /// For people: "host, pid, mount point".
+        /// For log lines: "host, pid, mount point".
         pub description: String,
         /// Authentication method (0 none) and its data.
         pub auth: Bytes,
-        /// Asked lease in milliseconds, 0 the server's own.
+        /// Requested lease in milliseconds; 0: the server's default.
         pub lease_ms: u32,
     }
 
@@ -55,11 +55,11 @@ wire_struct! {
         pub uuid: Uuid,
         /// Blocks, label included.
         pub blocks: u64,
-        /// Where the cluster's file says it lies.
+        /// Its path in the cluster's configuration file.
         pub path: String,
     }
 
-    /// The session stands.
+    /// The server accepts the client: the session exists.
     pub struct Welcome {
         /// Version agreed.
         pub version: u32,
@@ -71,11 +71,11 @@ wire_struct! {
         pub client: ClientId,
         /// The server's epoch.
         pub epoch: Epoch,
-        /// What became of the session.
+        /// [`NEW`], [`RESUMED`] or [`RECOVERED`].
         pub state: u8,
-        /// With `state` [`RECOVERED`]: operations of the client at or below it are durable and
-        /// done; those above must be replayed. With [`NEW`], of a client that was evicted: those
-        /// above that an earlier server had answered are lost.
+        /// With `state` [`RECOVERED`]: operations of the client up to this number are durable and
+        /// done; later ones must be replayed. With [`NEW`], for a client that was evicted: later
+        /// ones that an earlier server had answered are lost.
         pub survived: Transno,
         /// Lease in milliseconds.
         pub lease_ms: u32,
@@ -87,15 +87,15 @@ wire_struct! {
         pub time: Timestamp,
     }
 
-    /// No session; the text says why and what to do.
+    /// No session; the text names the cause and the remedy.
     pub struct Refused {
         /// Why, as a fault (`Evicted`, `Unsupported`, `NotFound` for a wrong name, `Overloaded` …).
         pub fault: Fault,
-        /// For people.
+        /// The same as text.
         pub text: String,
     }
 
-    /// On whose behalf an operation runs. The kernel has checked permissions.
+    /// The user on whose behalf an operation runs. The kernel has checked permissions.
     pub struct Principal {
         /// User.
         pub uid: u32,
@@ -107,24 +107,25 @@ wire_struct! {
 
     /// A compound request.
     pub struct Request {
-        /// Slot; below [`Welcome::slots`] ordinary, above reserved for what completes a recall.
+        /// Slot; below [`Welcome::slots`] ordinary, above reserved for requests that complete a
+        /// recall.
         pub slot: u16,
-        /// One more than the slot's last; the same again is a resend.
+        /// One more than the slot's last; an equal number marks a resend.
         pub seq: u32,
-        /// On whose behalf.
+        /// The user on whose behalf it runs.
         pub principal: Principal,
-        /// Durable before the reply.
+        /// The server replies only when it is durable.
         pub sync: bool,
         /// All or nothing.
         pub atomic: bool,
-        /// After a restart of the server: the transaction number and the results that the
-        /// first execution had. The server repeats them or refuses.
+        /// After a restart of the server: the transaction number and the results of the first
+        /// execution. The server repeats them or refuses.
         pub replay: Option<Replay>,
         /// The operations, at most `COMPOUND_OPS_MAX`.
         pub ops: Vec<Op>,
     }
 
-    /// What a replayed request had as its answer.
+    /// The reply that a replayed request got.
     pub struct Replay {
         /// Its number.
         pub transno: Transno,
@@ -156,29 +157,27 @@ wire_struct! {
         pub seq: u64,
     }
 
-    /// A stretch of a layout.
+    /// The layout of a range of blocks.
     #[derive(Default)]
-    pub struct LayoutPart {
-        /// First block it speaks of.
+    pub struct LayoutSlice {
+        /// First block of the range.
         pub from: FileBlock,
-        /// One past the last block it speaks of (`u64::MAX`: to the end of the file and beyond).
+        /// One past the last block of the range (`u64::MAX`: to the end of the file and beyond).
         pub to: u64,
-        /// What is mapped there, sorted; the rest are holes.
+        /// The segments there, sorted; everything else is a hole.
         pub extents: Vec<Extent>,
-        /// Blocks of this file may still be written by an evicted client: writes go to fresh
-        /// blocks.
+        /// An evicted client may still write blocks of this file: new writes go to fresh blocks.
         pub frozen: bool,
-        /// What block 0 holds, if that lies with the inode and is spoken of: zeros follow it.
-        /// Empty: it does not.
+        /// Inline data of block 0, if the range includes it; zeros follow. Empty: there is none.
         pub content: Bytes,
-        /// So many bytes of content would lie in the inode's slot if no other block were mapped; 0:
-        /// none may be sent.
+        /// Bytes of inline data that the inode's slot could hold if no other block were mapped; 0:
+        /// the client may send none.
         pub inline_max: u32,
     }
 
     /// An entry of a directory.
     pub struct DirEntry {
-        /// Where the next reading goes on.
+        /// Cookie to continue reading after this entry.
         pub cookie: u64,
         /// Its name.
         pub name: Name,
@@ -186,11 +185,11 @@ wire_struct! {
         pub ino: Ino,
         /// Its type.
         pub kind: FileKind,
-        /// With its lease, if asked for.
+        /// The inode's attributes and lease, if requested.
         pub leased: Option<Leased>,
     }
 
-    /// What a new inode is to be.
+    /// The attributes of a new inode.
     pub struct NewNode {
         /// Type.
         pub kind: FileKind,
@@ -219,7 +218,7 @@ wire_struct! {
         pub mtime: Option<SetTime>,
         /// Clear set-id bits as a write by an unprivileged caller does.
         pub kill_setid: bool,
-        /// By which owner of the inode the kernel judged the caller's right.
+        /// The owner of the inode against whom the kernel checked the caller's permission.
         pub judged_by: u32,
     }
 
@@ -249,7 +248,7 @@ wire_struct! {
         pub end: u64,
     }
 
-    /// What a holder of `DATA_X` knows better than the server, or one of `DATA_P` perhaps.
+    /// What a holder of `DATA_X` knows better than the server, and a holder of `DATA_P` may.
     pub struct DataAttr {
         /// Size.
         pub size: u64,
@@ -261,16 +260,16 @@ wire_struct! {
         pub ctime: Timestamp,
     }
 
-    /// A lease that a client holds, told to a restarted server.
+    /// A lease that a client holds, reported to a restarted server.
     pub struct HeldLease {
         /// Inode.
         pub ino: Ino,
         /// Rights.
         pub rights: Rights,
-        /// Open handles are there.
+        /// The client has open handles.
         pub open: bool,
-        /// Under `DATA_P`: the parts held.
-        pub parts: Vec<Part>,
+        /// Under `DATA_P`: the ranges held.
+        pub ranges: Vec<HeldRange>,
     }
 
     /// Free and total space.
@@ -281,33 +280,33 @@ wire_struct! {
         pub blocks_free: u64,
         /// Inodes in use.
         pub inodes: u64,
-        /// Inodes that could still be made, estimated.
+        /// Estimated number of inodes that can still be created.
         pub inodes_free: u64,
         /// Zones: number, blocks, free blocks.
         pub pags: Vec<(PagId, (u64, u64))>,
     }
 }
 
-/// A flag of [`Op::Rename`]: the old name becomes a character device 0:0 of mode 0, the whiteout of
-/// overlayfs, in the same transaction. It has not the number of RENAME_WHITEOUT (4): clients that
-/// know no whiteouts passed that on, and servers refuse it.
+/// A flag of [`Op::Rename`]: the same transaction makes the old name a character device 0:0 of mode
+/// 0, the whiteout of overlayfs. Its number differs from RENAME_WHITEOUT (4): old clients without
+/// whiteouts passed that on, and servers refuse it.
 pub const LEAVE_WHITEOUT: u32 = 8;
 
-/// [`Welcome::state`]: a new session, nothing is held.
+/// [`Welcome::state`]: a new session; the client holds nothing.
 pub const NEW: u8 = 0;
-/// [`Welcome::state`]: the same incarnation of the server still has the session; unanswered
-/// requests are resent, recalls come again.
+/// [`Welcome::state`]: the same run of the server still has the session; the client resends
+/// unanswered requests, and the server repeats its recalls.
 pub const RESUMED: u8 = 1;
-/// [`Welcome::state`]: the server restarted: reclaim, replay, [`Op::ReclaimDone`], then resend what
-/// was unanswered.
+/// [`Welcome::state`]: the server restarted: reclaim, replay, [`Op::ReclaimDone`], then resend
+/// unanswered requests.
 pub const RECOVERED: u8 = 2;
 
 wire_enum! {
     /// An inode named directly, or by the result of an earlier operation of the compound.
     pub enum InoRef {
-        /// This one.
+        /// This inode.
         Is = 1 { ino: Ino, },
-        /// The one that operation number `op` of this compound found or made.
+        /// The inode that operation number `op` of this compound found or created.
         Of = 2 { op: u8, },
     }
 }
@@ -317,7 +316,7 @@ wire_enum! {
     pub enum SetTime {
         /// The server's clock.
         Now = 1 {},
-        /// This.
+        /// This time.
         At = 2 { time: Timestamp, },
     }
 }
@@ -332,18 +331,17 @@ wire_enum! {
         Unmap = 2 { from: FileBlock, to: u64, },
         /// Unwritten blocks of the file now hold data.
         Written = 3 { from: FileBlock, len: u64, },
-        /// Block 0 holds these bytes and zeros behind them, and lies with the inode; what was
-        /// mapped or lay there goes. The size is at least their number then. At most `CONTENT_MAX`
-        /// of them, on a file system with the feature `inline-data`, and not under `DATA_P`: else
-        /// `Invalid`.
+        /// The inline data of the file: block 0 holds these bytes and zeros behind them. It
+        /// replaces what was mapped or stored there, and raises a smaller size to its length.
+        /// `Invalid` beyond `CONTENT_MAX` bytes, without the feature `inline-data` of the file
+        /// system, and under `DATA_P`.
         Content = 4 { bytes: Bytes, },
     }
 }
 
 wire_enum! {
-    /// An operation. `want` are rights that the client would like on the inode that
-    /// the reply tells of; the server grants what needs no recall, and those of
-    /// [`Op::Acquire`] always (or fails).
+    /// An operation. `want` are rights that the client would like on the inode of the reply. The
+    /// server grants those that need no recall, and those of [`Op::Acquire`] always (or fails).
     pub enum Op {
         /// Finds a name. Reply `Entry`.
         Lookup = 1 { dir: InoRef, name: Name, want: Rights, want_dir: Rights, },
@@ -351,22 +349,22 @@ wire_enum! {
         GetAttr = 2 { ino: InoRef, want: Rights, },
         /// Entries after `cookie` (0: from the start), attributes too if `plus`. Reply `Entries`.
         ReadDir = 3 { dir: InoRef, cookie: u64, max: u32, plus: bool, want: Rights, want_dir: Rights, },
-        /// Makes a named inode. Fails `Exists` if the name exists. Reply `Made`.
+        /// Creates a named inode. Fails `Exists` if the name exists. Reply `Created`.
         Create = 4 { dir: InoRef, name: Name, node: NewNode, want: Rights, },
-        /// Makes a nameless regular file (O_TMPFILE). Reply `Made`.
-        CreateUnnamed = 5 { dir: InoRef, node: NewNode, want: Rights, },
-        /// A further name. `unnamed`: it is the first one of an inode that this client made by
-        /// `CreateUnnamed`; any other inode without a name stays so (`NotFound`). Reply `Linked`.
-        Link = 6 { ino: InoRef, dir: InoRef, name: Name, unnamed: bool, },
-        /// Takes a name away. `unused`: the client gives up all rights on this inode if it was the
-        /// last name and no other client has the file open: it has no handle open and no I/O in
-        /// flight. Reply `Removed`.
+        /// Creates a regular file without a name (O_TMPFILE). Reply `Created`.
+        CreateTmpfile = 5 { dir: InoRef, node: NewNode, want: Rights, },
+        /// A further name. `tmpfile`: it is the first one of an inode that this client created by
+        /// `CreateTmpfile`; any other orphan cannot get a name again (`NotFound`). Reply `Linked`.
+        Link = 6 { ino: InoRef, dir: InoRef, name: Name, tmpfile: bool, },
+        /// Removes a name. `unused`: the client has no handle of this inode open and no I/O in
+        /// flight. It gives up all rights on the inode if this was the last name and no other
+        /// client has the file open. Reply `Removed`.
         Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
         /// Removes an empty directory. Reply `Removed`.
         Rmdir = 8 { dir: InoRef, name: Name, },
         /// Renames. Flags as renameat2: 1 no replace, 2 exchange; and [`LEAVE_WHITEOUT`]. `unused`
-        /// as for `Unlink`, for a replaced file. Reply `Renamed`; `replaced` is `moved` itself if
-        /// both names lead to it, and nothing has changed then.
+        /// as for `Unlink`, for a replaced file. Reply `Renamed`. If both names lead to one inode,
+        /// nothing changes, and `replaced` is `moved` itself.
         Rename = 9 { from: InoRef, name: Name, to: InoRef, new_name: Name, flags: u32, unused: Option<Ino>, },
         /// Changes attributes. Reply `Attr`.
         SetAttr = 10 { ino: InoRef, set: SetAttr, },
@@ -375,64 +373,65 @@ wire_enum! {
         /// Sets one; flags as setxattr: 1 create, 2 replace. A POSIX access ACL also sets the mode.
         /// Reply `Attr`.
         SetXattr = 12 { ino: InoRef, name: Bytes, value: Bytes, flags: u32, kill_setgid: bool, },
-        /// Names of all, each ended by NUL. Reply `Bytes`.
+        /// The names of all, each terminated by NUL. Reply `Bytes`.
         ListXattr = 13 { ino: InoRef, want: Rights, },
         /// Removes one. Reply `Attr`.
         RemoveXattr = 14 { ino: InoRef, name: Bytes, },
         /// Target of a symbolic link. Reply `Bytes`.
         ReadLink = 15 { ino: InoRef, },
         /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`.
-        /// With `part`, which only who holds no right on the whole content names, the server may
-        /// give this part, or a larger one, instead of `DATA_S` or `DATA_X`, and those `ahead` up
-        /// to the first that anyone else has something of; an empty part: `OPEN` alone will do if
-        /// there are others who write. Without it, the whole right is given, and takes the place of
-        /// all parts that the client holds: they are clean by then. Reply `Acquired`.
-        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, part: Option<BlockRange>, ahead: Ahead, },
+        /// Only a client without a right on the whole content names a `range`. The server may then
+        /// grant this range, or a larger one, instead of `DATA_S` or `DATA_X`, and those `ahead` up
+        /// to the first that conflicts with another holder. An empty range: `OPEN` alone will do if
+        /// others write. Without `range` the server grants the whole right, which replaces all
+        /// ranges that the client holds: the client has cleaned them before. Reply `Acquired`.
+        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, range: Option<BlockRange>, ahead: Ahead, },
         /// More of a layout, under a `DATA` right. Reply `Layout`.
         Layout = 17 { ino: InoRef, from: FileBlock, },
-        /// Puts edits, size and times of a file whose data is stable in place, under `DATA_X`.
-        /// `mtime` only if it was written since times were last set explicitly. With `merge` under
-        /// `DATA_P`: all edits lie in parts held exclusively, size and times count if they are
-        /// above what is there. `tail_zero`: what the last block holds behind the size is zero on
-        /// the device, too. Passes gates. Reply `Attr`, or `Part`.
+        /// Puts edits, size and times of a file in force, after its data is stable, under `DATA_X`.
+        /// `mtime` only if the file was written since its times were last set explicitly. With
+        /// `merge` under `DATA_P`: all edits lie in ranges held exclusively, and size and times
+        /// take effect if they exceed the current ones. `tail_zero`: the bytes behind the size in
+        /// the last block are zero on the device, too. Passes gates. Reply `Attr`, or
+        /// `Partial`.
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, merge: bool, tail_zero: bool, },
         /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, },
-        /// Pool blocks given back, at most `RETURN_RUNS_MAX` runs; also the answer to
+        /// Returns pool blocks, at most `RETURN_RUNS_MAX` runs. It also answers
         /// [`Push::SpaceWanted`], then perhaps without any. Reply `Done`.
         ReturnSpace = 20 { runs: Vec<PagRun>, },
-        /// Everything before it in this session is durable when it is answered. Reply `Done`.
+        /// Every earlier operation of this session is durable when it is answered. Reply `Done`.
         Sync = 21 {},
         /// Space. Reply `Statfs`.
         Statfs = 22 {},
-        /// Takes a lock. Fails `WouldBlock`; with `wait` the client is pushed `LockFree` when it is
-        /// worth asking again. Reply `Done`.
+        /// Takes a lock. Fails `WouldBlock`; with `wait` the server pushes `LockFree` when asking
+        /// again may succeed. Reply `Done`.
         Lock = 23 { ino: Ino, lock: Lock, wait: bool, },
         /// Releases the range of the owner. Reply `Done`.
         Unlock = 24 { ino: Ino, lock: Lock, },
-        /// The first lock that would stand in the way. Reply `Locked`.
+        /// Finds the first conflicting lock. Reply `Locked`.
         TestLock = 25 { ino: Ino, lock: Lock, },
-        /// No longer waits. Reply `Done`.
+        /// Stops waiting for a lock. Reply `Done`.
         CancelLock = 26 { ino: Ino, lock: Lock, },
-        /// Gives rights up: all of `give`. After a recall `seq` is the recall's. `still_open`: the
-        /// recall asked for `OPEN`, but handles are open; it is returned later. `part`: of `DATA_P`
-        /// only these blocks. Passes gates. Reply `Done`, or `Kept`.
-        Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, part: Option<BlockRange>, },
-        /// Rights, locks held before the server's restart. Reply `Done`.
+        /// Gives up all rights in `give`. After a recall `seq` is the recall's. `still_open`: the
+        /// recall asked for `OPEN`, but the client has open handles and returns `OPEN` later.
+        /// `range`: of `DATA_P` only these blocks. Passes gates. Reply `Done`, or `StaleReturn`.
+        Return = 27 { ino: Ino, seq: u64, give: Rights, still_open: bool, range: Option<BlockRange>, },
+        /// Reclaims the rights and locks held before the server's restart. Reply `Done`.
         Reclaim = 28 { leases: Vec<HeldLease>, locks: Vec<(Ino, Lock)>, },
         /// Reclaim and replay are complete. Reply `Done`.
         ReclaimDone = 29 {},
         /// Renews the lease. Reply `Done`.
         Renew = 30 {},
-        /// The client leaves; all it held is free. Reply `Done`.
+        /// The client leaves; the server frees everything it held. Reply `Done`.
         Goodbye = 31 {},
         /// The server's state as JSON (administrator). Reply `Text`.
         Status = 32 {},
         /// Evicts a client (administrator). Reply `Done`.
         Evict = 33 { client: ClientId, },
-        /// Begins a scrub of the metadata device that reads at most `rate` bytes a second (0: no
-        /// bound), unless one runs; `None` breaks off the one that runs (administrator).
-        /// [`Op::Status`] tells how far it is. Reply `Done`.
+        /// Starts a scrub of the metadata device that reads at most `rate` bytes a second (0: no
+        /// limit), unless one runs; `None` aborts the running one (administrator). [`Op::Status`]
+        /// reports its progress. Reply `Done`.
         Scrub = 34 { rate: Option<u64>, },
     }
 }
@@ -440,33 +439,33 @@ wire_enum! {
 wire_enum! {
     /// The result of an operation.
     pub enum OpReply {
-        /// Nothing to tell.
+        /// Success without a result.
         Done = 1 {},
-        /// What the name leads to, if it exists; the directory with its lease.
+        /// The inode that the name leads to, if it exists; the directory with its lease.
         Entry = 2 { entry: Option<Leased>, dir: Leased, },
         /// Attributes with the lease.
         Attr = 3 { leased: Leased, },
         /// Entries; `end`: there are no more.
         Entries = 4 { entries: Vec<DirEntry>, end: bool, dir: Leased, },
-        /// A new inode; a `DATA` right comes with its (empty) layout implied, and `inline_max` as
-        /// in [`LayoutPart`].
-        Made = 5 { leased: Leased, dir: Leased, inline_max: u32, },
+        /// A new inode; a `DATA` right implies its (empty) layout, and `inline_max` is as in
+        /// [`LayoutSlice`].
+        Created = 5 { leased: Leased, dir: Leased, inline_max: u32, },
         /// The inode and the directory.
         Linked = 6 { leased: Leased, dir: Leased, },
-        /// The inode that lost the name: its attributes (nlink 0: its last name went), the
+        /// The inode that lost the name: its attributes (nlink 0: it was the last name), the
         /// directory. `kept`: another client has it open, so that no rights were given up.
         Removed = 7 { ino: Ino, attr: Attr, dir: Leased, kept: bool, },
         /// The moved inode, a replaced one (attributes after), both directories. `kept` as in
-        /// `Removed`. `whiteout`: what was left under the old name.
+        /// `Removed`. `whiteout`: the whiteout under the old name.
         Renamed = 8 { moved: Leased, replaced: Option<Attr>, from: Leased, to: Leased, kept: bool, whiteout: Appended<Leased>, },
-        /// Rights are held; layout if a `DATA` right was given. `parts`: what of the content is
-        /// held, if not the whole, the part asked for first. `calm`: no part was given, because no
-        /// other client has used the file of late: the whole right is to be asked for.
-        /// `untold_tail`: no part was given, because what lies behind the size in the last block is
-        /// not known to be zero.
-        Acquired = 9 { leased: Leased, layout: Option<LayoutPart>, parts: Vec<Part>, calm: bool, untold_tail: bool, },
-        /// A stretch of the layout.
-        Layout = 10 { part: LayoutPart, },
+        /// The client holds the rights; with the layout if they include a `DATA` right. `ranges`:
+        /// the ranges held, if not the whole content, the requested one first. `uncontended`: the
+        /// server granted no range because no other client used the file recently: the client
+        /// should ask for the whole right. `tail_unknown`: the server granted no range because the
+        /// bytes behind the size in the last block are not known to be zero.
+        Acquired = 9 { leased: Leased, layout: Option<LayoutSlice>, ranges: Vec<HeldRange>, uncontended: bool, tail_unknown: bool, },
+        /// The layout of a range.
+        Layout = 10 { slice: LayoutSlice, },
         /// Bytes.
         Bytes = 11 { bytes: Bytes, leased: Option<Leased>, },
         /// Granted runs.
@@ -477,33 +476,33 @@ wire_enum! {
         Locked = 14 { lock: Option<Lock>, },
         /// Text.
         Text = 15 { text: String, },
-        /// Of a commit the first `done` edits took effect (one or more), then `fault` came in the
-        /// way. A size that grows is set, one that shrinks and the times are not. Ends the
-        /// compound, as a failure does.
-        Part = 16 { done: u32, fault: Fault, },
-        /// Nothing was given up: the return did not know of the grant or recall that made the
-        /// lease's sequence `seq`.
-        Kept = 17 { seq: u64, },
+        /// The first `done` edits of a commit took effect (one or more), then `fault` stopped it. A
+        /// size that grows is set; one that shrinks and the times are not. Ends the compound, as a
+        /// failure does.
+        Partial = 16 { done: u32, fault: Fault, },
+        /// Nothing was given up: the return is older than the grant or recall that raised the
+        /// lease's sequence to `seq`.
+        StaleReturn = 17 { seq: u64, },
     }
 }
 
 wire_enum! {
-    /// What the server says unasked.
+    /// What the server sends unasked.
     pub enum Push {
         /// Give up the rights `take` on the inode, as of lease sequence `seq`; of `DATA_P` only
-        /// `part`, if it says one. Answered by [`Op::Return`].
-        Recall = 1 { ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>, },
-        /// What are size and times now? Answered by [`PushReply`].
+        /// `range`, if given. Answered by [`Op::Return`].
+        Recall = 1 { ino: Ino, seq: u64, take: Rights, range: Option<BlockRange>, },
+        /// Asks for current size and times. Answered by [`PushReply`].
         Glimpse = 2 { id: u64, ino: Ino, },
-        /// A lock that was waited for may be free now.
+        /// A lock that the client waits for may be free now.
         LockFree = 3 { ino: Ino, owner: LockOwner, },
-        /// The session is over; what was not committed is lost.
+        /// The session is over; what the client had not committed is lost.
         Evicted = 4 { reason: String, },
-        /// Everything at or below is durable; sent when a client has uncommitted operations and is
-        /// quiet.
+        /// Everything up to this number is durable. Sent to a quiet client with uncommitted
+        /// operations.
         Committed = 5 { transno: Transno, },
-        /// Another client needs space, and there is none: give back what you do not need. Answered
-        /// by [`Op::ReturnSpace`].
+        /// Another client needs space, and there is none: return what you do not need. Answered by
+        /// [`Op::ReturnSpace`].
         SpaceWanted = 6 {},
     }
 }

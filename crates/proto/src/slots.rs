@@ -2,10 +2,9 @@
 //!
 //! Invariants:
 //! - a slot carries at most one request at a time;
-//! - a slot's sequence rises by one with each request that is sent, never
-//!   otherwise, and a resend keeps it;
-//! - ordinary slots are those below the number the server granted; the reserved
-//!   ones above them are never used for a request that a recall could have to wait for;
+//! - a slot's sequence rises by one with each new request, and only then; a resend keeps it;
+//! - ordinary slots are those below the number that the server granted; the client never uses
+//!   the reserved ones above them for a request that a recall could have to wait for;
 //! - the last reserved slot is not in the table: recovery uses it.
 
 use types::limits::RESERVED_SLOTS;
@@ -13,12 +12,12 @@ use types::limits::RESERVED_SLOTS;
 /// Reserved slots of the table.
 pub const TABLE_RESERVED: u16 = RESERVED_SLOTS - 1;
 
-/// For whom a slot is.
+/// The kind of request that a slot is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotClass {
     /// Any request.
     Ordinary,
-    /// What completes a recall: commits, returns, space, layouts.
+    /// Requests that complete a recall: commits, returns, space, layouts.
     Reserved,
 }
 
@@ -69,8 +68,8 @@ impl SlotTable {
         self.ordinary + TABLE_RESERVED
     }
 
-    /// Takes a free slot for a new request; `None`: all carry one. The slot freed last
-    /// comes first, so that a server keeps few replies for a quiet client.
+    /// Takes a free slot for a new request; `None`: all are busy. The slot freed last comes first,
+    /// so that a server keeps few replies for a quiet client.
     pub fn take(&mut self, class: SlotClass) -> Option<Ticket> {
         let slot = match class {
             SlotClass::Ordinary => self.free_ordinary.pop()?,
@@ -82,7 +81,7 @@ impl SlotTable {
         Some(Ticket { slot, seq: entry.seq })
     }
 
-    /// The request with this ticket is not made after all. It must never have been sent.
+    /// Cancels the request with this ticket. It must never have been sent.
     pub fn withdraw(&mut self, ticket: Ticket) {
         if self.answered(ticket) {
             let entry = &mut self.slots[usize::from(ticket.slot)];
@@ -90,8 +89,8 @@ impl SlotTable {
         }
     }
 
-    /// A reply with this ticket came. True if it answers the slot's request, which is then free;
-    /// false if it answers an older one (a reply to a resend).
+    /// A reply with this ticket came. True if it answers the slot's current request: the slot is
+    /// free then. False if it answers an older one (a reply to a resend).
     pub fn answered(&mut self, ticket: Ticket) -> bool {
         let Some(entry) = self.slots.get_mut(usize::from(ticket.slot)) else { return false };
         if !entry.busy || entry.seq != ticket.seq {
@@ -106,7 +105,7 @@ impl SlotTable {
         true
     }
 
-    /// Requests without an answer.
+    /// Requests that are not answered yet.
     pub fn busy(&self) -> usize {
         self.slots.len() - self.free_ordinary.len() - self.free_reserved.len()
     }
@@ -128,20 +127,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_free_again_only_by_the_answer_to_its_own_request() {
+    fn slot_is_freed_only_by_the_answer_to_its_own_request() {
         let mut table = SlotTable::new(2);
         let first = table.take(SlotClass::Ordinary).unwrap();
         assert!(table.answered(first));
         assert!(!table.answered(first), "an answer counts once");
         let again = table.take(SlotClass::Ordinary).unwrap();
         assert_eq!(again, Ticket { slot: first.slot, seq: first.seq + 1 });
-        assert!(!table.answered(first), "an older answer is for nobody");
+        assert!(!table.answered(first), "an older answer frees no slot");
         assert!(!table.answered(Ticket { slot: 900, seq: 1 }));
         table.validate();
     }
 
     #[test]
-    fn a_request_that_was_never_sent_leaves_no_gap() {
+    fn withdrawn_request_leaves_no_gap_in_the_sequence() {
         let mut table = SlotTable::new(1);
         let first = table.take(SlotClass::Ordinary).unwrap();
         table.withdraw(first);
@@ -150,7 +149,7 @@ mod tests {
         assert!(table.answered(first));
         table.withdraw(first);
         let next = table.take(SlotClass::Ordinary).unwrap();
-        assert_eq!(next.seq, first.seq + 1, "what was answered cannot be withdrawn");
+        assert_eq!(next.seq, first.seq + 1, "an answered request cannot be withdrawn");
     }
 
     #[test]
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_grants_no_slot_gets_one_used_all_the_same() {
+    fn slot_table_has_one_ordinary_slot_if_the_server_grants_none() {
         let mut table = SlotTable::new(0);
         assert!(table.take(SlotClass::Ordinary).is_some());
         table.validate();

@@ -3,10 +3,11 @@
 
 use types::{
     Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock,
-    FileKind, Ino, LockOwner, Lsn, Name, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid,
+    FileKind, HeldRange, Ino, LockOwner, Lsn, Name, PagBlock, PagId, Rights, Timestamp, Transno,
+    Uuid,
 };
 
-/// Bytes that are no message, with what was wrong.
+/// Bytes that are not a message, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub &'static str);
 
@@ -21,32 +22,32 @@ impl std::error::Error for Malformed {}
 /// A cursor over received bytes.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
-    rest: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Reads from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+        Reader { bytes }
     }
 
     /// Bytes not read yet.
     pub fn remaining(&self) -> usize {
-        self.rest.len()
+        self.bytes.len()
     }
 
     /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        if len > self.rest.len() {
+        if len > self.bytes.len() {
             return Err(Malformed("the message ends early"));
         }
-        let (head, tail) = self.rest.split_at(len);
-        self.rest = tail;
+        let (head, tail) = self.bytes.split_at(len);
+        self.bytes = tail;
         Ok(head)
     }
 }
 
-/// A value that travels.
+/// A value with an encoding on the wire.
 pub trait Wire: Sized {
     /// Appends its bytes.
     fn put(&self, out: &mut Vec<u8>);
@@ -124,8 +125,7 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
-/// A last field that messages of before lack: it is written only if it is there, and then without
-/// more.
+/// A last field that older messages lack. It is written only if present, without a flag.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Appended<T>(pub Option<T>);
 
@@ -140,8 +140,8 @@ impl<T: Wire> Wire for Appended<T> {
     }
 }
 
-/// A count, then the elements. Every element takes at least one byte, so a count
-/// beyond the remaining bytes is refused before anything is allocated.
+/// A count, then the elements. Every element takes at least one byte, so the decoder refuses
+/// a count beyond the remaining bytes before it allocates anything.
 impl<T: Wire> Wire for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);
@@ -244,7 +244,7 @@ impl Wire for ExtentState {
         match u8::get(reader)? {
             0 => Ok(ExtentState::Written),
             1 => Ok(ExtentState::Unwritten),
-            _ => Err(Malformed("unknown state of an extent")),
+            _ => Err(Malformed("unknown state of a segment")),
         }
     }
 }
@@ -283,7 +283,7 @@ impl Wire for Extent {
             && extent.len < 1 << 46
             && extent.file.0 < 1 << 52
             && extent.addr.0 < 1 << 52;
-        if bounded { Ok(extent) } else { Err(Malformed("an extent is out of range")) }
+        if bounded { Ok(extent) } else { Err(Malformed("a segment is out of range")) }
     }
 }
 
@@ -294,7 +294,11 @@ impl Wire for BlockRange {
     }
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let range = BlockRange { from: Wire::get(reader)?, to: Wire::get(reader)? };
-        if range.from <= range.to { Ok(range) } else { Err(Malformed("a range ends before it")) }
+        if range.from <= range.to {
+            Ok(range)
+        } else {
+            Err(Malformed("a range ends before its start"))
+        }
     }
 }
 
@@ -308,13 +312,13 @@ impl Wire for Ahead {
     }
 }
 
-impl Wire for Part {
+impl Wire for HeldRange {
     fn put(&self, out: &mut Vec<u8>) {
         self.range.put(out);
         self.exclusive.put(out);
     }
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Part { range: Wire::get(reader)?, exclusive: Wire::get(reader)? })
+        Ok(HeldRange { range: Wire::get(reader)?, exclusive: Wire::get(reader)? })
     }
 }
 
@@ -338,7 +342,7 @@ macro_rules! wire_struct {
     )* };
 }
 
-/// Enums of messages: id u16, length u32, fields; a longer tail than known is ignored.
+/// Enums of messages: id u16, length u32, fields; the decoder ignores an unknown tail.
 #[macro_export]
 macro_rules! wire_enum {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -425,7 +429,7 @@ impl Wire for Attr {
     }
 }
 
-/// A result of an operation: a flag, then the value or the fault.
+/// The result of an operation: a flag, then the value or the fault.
 impl<T: Wire> Wire for Result<T, Fault> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_ok().put(out);
@@ -444,7 +448,7 @@ mod tests {
     use super::*;
 
     crate::wire_enum! {
-        /// As it was first.
+        /// The first version.
         pub enum Old {
             /// With one field.
             It = 1 { first: u32, },
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn an_appended_field_is_read_and_written_by_old_and_new() {
+    fn appended_field_is_compatible_with_old_and_new_versions() {
         let bytes = |value: &dyn Fn(&mut Vec<u8>)| {
             let mut out = Vec::new();
             value(&mut out);

@@ -1,13 +1,13 @@
-//! Every run of a small world of leases: one server, two clients, one inode, and messages that
-//! overtake each other at will, and a server that dies. Small enough to be walked whole.
+//! Every run of a small world of leases: one server that may die, two clients, one inode, and
+//! messages that overtake each other. It is small enough to explore every state.
 //!
-//! What must hold in every state:
+//! In every state:
 //! - two clients never rely on conflicting rights at the same time;
-//! - what a client relies on, the server counts as the client's;
+//! - the server records everything that a client relies on.
 //!
-//! and in every state in which nothing is under way: no recall waits for an answer.
+//! In every state without messages in flight, no recall waits for an answer.
 //!
-//! That the walk can see is shown by bugs that are planted: each must be found.
+//! Planted bugs show that the walk detects violations: it must find each.
 
 use std::collections::BTreeSet;
 
@@ -23,16 +23,16 @@ const fn client(at: usize) -> ClientId {
     ClientId(at as u64 + 1)
 }
 
-/// What is under way between the server and one client, in no order.
+/// The messages in flight between the server and one client, unordered.
 #[derive(Clone, Debug, Default)]
 struct Wire {
-    /// Replies: rights held, sequence, and whether it was asked for before rights were given up
-    /// that the client takes from no answer to an older question.
+    /// Replies: rights held, sequence, and whether the client asked for it before it gave up
+    /// rights that it accepts only from answers to newer requests.
     replies: Vec<(Rights, u64, bool)>,
     /// Recalls: sequence, what to give up.
     recalls: Vec<(u64, Rights)>,
-    /// Recalls that came and are not answered yet: what lies in pages and on disks is being saved.
-    saving: Vec<(u64, Rights)>,
+    /// Recalls that came and are not answered yet: the client is writing back pages and data.
+    answering: Vec<(u64, Rights)>,
     /// Returns: sequence, what is given up.
     returns: Vec<(u64, Rights)>,
 }
@@ -42,20 +42,20 @@ struct World {
     server: LeaseTable,
     clients: [Lease; 2],
     wires: [Wire; 2],
-    /// What each client still wants to ask for; of each whether it has asked already, and given up
-    /// such rights since.
+    /// The rights that each client still wants to ask for. The flag of each: the client has already
+    /// asked, and given up such rights since.
     wishes: [Vec<(Rights, bool)>; 2],
-    /// How often each client may still give everything back of its own accord.
+    /// The number of times that each client may still return everything on its own.
     trims: [u8; 2],
-    /// How often each connection may still break, and what was under way be lost or sent anew.
+    /// The number of times that a connection may still break: messages are lost or sent again.
     breaks: u8,
-    /// How often the server may still die: the next one knows what the clients reclaim.
+    /// The number of times that the server may still die; the next one knows what clients reclaim.
     deaths: u8,
     epoch: Epoch,
 }
 
-/// What a client believes of the rights that a reply tells, as `client/src/inode.rs` does.
-fn told(lease: &Lease, rights: Rights, (seq, old): (u64, bool)) -> Rights {
+/// The rights that a client believes after a reply, as `client/src/inode.rs` does.
+fn believed(lease: &Lease, rights: Rights, (seq, old): (u64, bool)) -> Rights {
     let mut rights = rights;
     if old {
         let kept = if seq == lease.seq() { lease.rights() } else { Rights::empty() };
@@ -82,9 +82,9 @@ impl World {
         World { deaths, ..self }
     }
 
-    /// The server dies. Its answers and recalls are lost, and what they answered is asked for
-    /// again; returns are resent as they were, when both clients have reclaimed what they hold.
-    fn dies(&self) -> World {
+    /// The server dies. Its answers and recalls are lost, and the clients repeat their requests.
+    /// Both clients reclaim what they hold, and then resend returns as they were.
+    fn server_dies(&self) -> World {
         let mut world = self.clone();
         world.deaths -= 1;
         world.epoch.0 += 1;
@@ -92,8 +92,8 @@ impl World {
         for at in 0..2 {
             let wire = &mut world.wires[at];
             wire.recalls.clear();
-            let unheard = wire.replies.drain(..).map(|(rights, _, old)| (rights, old));
-            let wishes: Vec<(Rights, bool)> = unheard.take(1).collect();
+            let unanswered = wire.replies.drain(..).map(|(rights, _, old)| (rights, old));
+            let wishes: Vec<(Rights, bool)> = unanswered.take(1).collect();
             world.wishes[at].splice(0..0, wishes);
             world.clients[at].reclaim(world.epoch);
             let refused = world.server.reclaim(client(at), INO, world.clients[at].rights());
@@ -102,18 +102,18 @@ impl World {
         world
     }
 
-    /// All that can happen next.
+    /// All possible next states.
     fn next(&self) -> Vec<World> {
         let mut out = Vec::new();
         if self.deaths > 0 {
-            out.push(self.dies());
+            out.push(self.server_dies());
         }
         for at in 0..2 {
-            self.asks(at, &mut out);
+            self.server_handles_wish(at, &mut out);
             for n in 0..self.wires[at].replies.len() {
                 let mut world = self.clone();
                 let (rights, seq, old) = world.wires[at].replies.remove(n);
-                world.clients[at].granted(told(&world.clients[at], rights, (seq, old)), seq);
+                world.clients[at].granted(believed(&world.clients[at], rights, (seq, old)), seq);
                 out.push(world);
             }
             for n in 0..self.wires[at].recalls.len() {
@@ -121,10 +121,10 @@ impl World {
                 let (seq, take) = world.wires[at].recalls.remove(n);
                 world.clients[at].recalled(seq, take);
                 world.clients[at].give(take & SOFT);
-                world.wires[at].saving.push((seq, take));
+                world.wires[at].answering.push((seq, take));
                 if take.intersects(SOFT) {
                     world.wires[at].replies.iter_mut().for_each(|(.., old)| *old = true);
-                    // What it wants next it has perhaps asked for.
+                    // It may have asked already for what it wants next.
                     let mut asked = world.clone();
                     if let Some((_, old)) = asked.wishes[at].first_mut() {
                         *old = true;
@@ -133,8 +133,8 @@ impl World {
                 }
                 out.push(world);
             }
-            for n in 0..self.wires[at].saving.len() {
-                out.push(self.answers(at, n));
+            for n in 0..self.wires[at].answering.len() {
+                out.push(self.client_answers(at, n));
             }
             for n in 0..self.wires[at].returns.len() {
                 let mut world = self.clone();
@@ -152,8 +152,8 @@ impl World {
                 out.push(world);
             }
             if self.breaks > 0 {
-                // Replies are asked for again and recalls pushed again, as they are by then;
-                // returns are resent as they were.
+                // Replies and recalls are sent again with their current content; returns are resent
+                // as they were.
                 let mut world = self.clone();
                 world.breaks -= 1;
                 if !world.wires[at].replies.is_empty() {
@@ -170,17 +170,17 @@ impl World {
         out
     }
 
-    /// A recall is answered, as `client/src/recall.rs` does: but for what a server that was started
-    /// since has given anew, and what the answer names is given up under the sequence that it
-    /// names.
-    fn answers(&self, at: usize, nth: usize) -> World {
+    /// A client answers a recall, as `client/src/recall.rs` does. It keeps what a newly started
+    /// server has granted since. It gives up the rights that the answer names, under the sequence
+    /// that the answer names.
+    fn client_answers(&self, at: usize, nth: usize) -> World {
         let mut world = self.clone();
-        let (seq, take) = world.wires[at].saving.remove(nth);
+        let (seq, take) = world.wires[at].answering.remove(nth);
         let lease = &mut world.clients[at];
         lease.give(take & Rights::WHOLE);
         let last = lease.seq();
-        let anew = if last > seq { lease.rights() & SOFT } else { Rights::empty() };
-        let give = take - anew;
+        let regranted = if last > seq { lease.rights() & SOFT } else { Rights::empty() };
+        let give = take - regranted;
         if !planted(Bug::ReturnKept) {
             lease.give(give & SOFT);
         }
@@ -188,16 +188,16 @@ impl World {
         world
     }
 
-    /// The server looks at what the client wants first: grants it, or recalls what stands in its
-    /// way.
-    fn asks(&self, at: usize, out: &mut Vec<World>) {
+    /// The server handles the first wish of the client: it grants it, or recalls conflicting
+    /// rights.
+    fn server_handles_wish(&self, at: usize, out: &mut Vec<World>) {
         let Some(&(want, old)) = self.wishes[at].first() else { return };
         let mut world = self.clone();
         if self.server.grantable(client(at), INO, want).contains(want) {
             world.wishes[at].remove(0);
-            // What a reply tells in passing is granted, not asked for.
+            // Other rights of a reply are granted in passing, not on request.
             match want.intersects(Rights::WHOLE) {
-                true => world.server.grant_asked(client(at), INO, want),
+                true => world.server.grant_requested(client(at), INO, want),
                 false => world.server.grant(client(at), INO, want),
             }
             let held = world.server.held(client(at), INO);
@@ -220,8 +220,8 @@ impl World {
         self.server.validate();
         for at in 0..2 {
             let relied = self.clients[at].rights().closed();
-            let counted = self.server.rights(client(at), INO).closed();
-            assert!(counted.contains(relied), "relied on, not counted: {self:?}");
+            let recorded = self.server.rights(client(at), INO).closed();
+            assert!(recorded.contains(relied), "relied on, not recorded: {self:?}");
             let other = self.clients[1 - at].rights().closed();
             assert!(!relied.conflicts().intersects(other), "both rely: {self:?}");
         }
@@ -231,12 +231,12 @@ impl World {
         self.wires.iter().all(|w| {
             w.replies.is_empty()
                 && w.recalls.is_empty()
-                && w.saving.is_empty()
+                && w.answering.is_empty()
                 && w.returns.is_empty()
         })
     }
 
-    /// The state with sequences by their rank, so that equal states are found equal.
+    /// The state with sequences replaced by their rank, so that equal states have equal keys.
     fn key(&self) -> String {
         let mut seqs: Vec<u64> = Vec::new();
         for at in 0..2 {
@@ -245,8 +245,8 @@ impl World {
             seqs.extend(self.server.unanswered(client(at)).iter().map(|recall| recall.seq));
             let wire = &self.wires[at];
             seqs.extend(wire.replies.iter().map(|(_, seq, _)| *seq));
-            let told = wire.recalls.iter().chain(&wire.saving).chain(&wire.returns);
-            seqs.extend(told.map(|(seq, _)| *seq));
+            let requests = wire.recalls.iter().chain(&wire.answering).chain(&wire.returns);
+            seqs.extend(requests.map(|(seq, _)| *seq));
         }
         seqs.sort_unstable();
         seqs.dedup();
@@ -260,17 +260,18 @@ impl World {
             let mut replies: Vec<_> =
                 wire.replies.iter().map(|(r, s, old)| (rank(*s), *r, *old)).collect();
             let mut recalls: Vec<_> = wire.recalls.iter().map(|(s, r)| (rank(*s), *r)).collect();
-            let mut saving: Vec<_> = wire.saving.iter().map(|(s, r)| (rank(*s), *r)).collect();
+            let mut answering: Vec<_> =
+                wire.answering.iter().map(|(s, r)| (rank(*s), *r)).collect();
             let mut returns: Vec<_> = wire.returns.iter().map(|(s, r)| (rank(*s), *r)).collect();
             replies.sort_unstable();
             recalls.sort_unstable();
-            saving.sort_unstable();
+            answering.sort_unstable();
             returns.sort_unstable();
             key += &format!(
-                "|{} {:?} {:?} {} {asked:?} {replies:?} {recalls:?} {saving:?} {returns:?}",
+                "|{} {:?} {:?} {} {asked:?} {replies:?} {recalls:?} {answering:?} {returns:?}",
                 rank(lease.seq()),
                 lease.rights(),
-                lease.given(),
+                lease.given_up(),
                 rank(held.seq),
                 asked = asked.iter().map(|r| (rank(r.seq), r.take)).collect::<Vec<_>>(),
             );
@@ -283,11 +284,11 @@ impl World {
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "clients {:?}, server {:?}", self.clients, self.server)?;
-        write!(f, "under way {:?}, wishes {:?}", self.wires, self.wishes)
+        write!(f, "in flight {:?}, wishes {:?}", self.wires, self.wishes)
     }
 }
 
-/// Walks every state that can be reached; how many there are.
+/// Walks every reachable state; returns their number.
 fn walk(first: World) -> usize {
     let mut seen = BTreeSet::from([first.key()]);
     let mut pending = vec![first];
@@ -299,33 +300,33 @@ fn walk(first: World) -> usize {
                 assert!(world.server.unanswered(client(at)).is_empty(), "unanswered: {world:?}");
             }
             let done = world.wishes.iter().all(Vec::is_empty);
-            assert!(done || !next.is_empty(), "nobody goes on: {world:?}");
+            assert!(done || !next.is_empty(), "no progress possible: {world:?}");
         }
         pending.extend(next.into_iter().filter(|world| seen.insert(world.key())));
     }
     seen.len()
 }
 
-/// What is given up at once when it is recalled.
+/// Rights that a client gives up as soon as they are recalled.
 const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 const S: Rights = Rights::DATA_S;
 const X: Rights = Rights::DATA_X;
 const A: Rights = Rights::ATTR;
 
 #[test]
-fn readers_and_writers_in_every_order_of_their_messages() {
+fn leases_hold_for_readers_and_writers_in_every_message_order() {
     let states = walk(World::new([vec![X, S, X], vec![S, X]], 1, 0));
     assert!(states > 1000, "{states} states");
 }
 
 #[test]
-fn attributes_and_data_with_connections_that_break() {
+fn leases_hold_for_attributes_and_data_over_broken_connections() {
     let states = walk(World::new([vec![A, X], vec![S | A, X]], 1, 2));
     assert!(states > 1000, "{states} states");
 }
 
 #[test]
-fn a_server_that_dies_twice_and_returns_that_outlive_it() {
+fn leases_hold_when_the_server_dies_twice_and_returns_outlive_it() {
     let worlds = [
         ([vec![X, A], vec![S]], 1),
         ([vec![A, X], vec![X]], 1),
@@ -337,9 +338,9 @@ fn a_server_that_dies_twice_and_returns_that_outlive_it() {
     }
 }
 
-/// The same worlds as above, one after the other, until one shows what is wrong with it.
+/// Walks the worlds above one after the other until one shows a violation.
 #[cfg(debug_assertions)]
-fn shown_by_a_walk() -> Option<String> {
+fn violation_found_by_a_walk() -> Option<String> {
     let worlds = [
         World::new([vec![X, S, X], vec![S, X]], 1, 0),
         World::new([vec![A, X], vec![S | A, X]], 1, 2),
@@ -358,18 +359,18 @@ fn shown_by_a_walk() -> Option<String> {
 
 #[test]
 #[cfg(debug_assertions)]
-fn every_planted_bug_of_leases_is_seen_by_a_walk() {
-    assert_eq!(shown_by_a_walk(), None, "without a bug");
+fn every_planted_bug_of_leases_is_found_by_a_walk() {
+    assert_eq!(violation_found_by_a_walk(), None, "without a bug");
     let table = [
-        (Bug::OlderGrantTaken, "relied on, not counted"),
-        (Bug::EarlyRecallForgotten, "relied on, not counted"),
-        (Bug::UnawareReturnTaken, "relied on, not counted"),
+        (Bug::OlderGrantTaken, "relied on, not recorded"),
+        (Bug::EarlyRecallForgotten, "relied on, not recorded"),
+        (Bug::UnawareReturnTaken, "relied on, not recorded"),
         (Bug::RightsGivenTwice, "Holders"),
-        (Bug::ReturnKept, "relied on, not counted"),
+        (Bug::ReturnKept, "relied on, not recorded"),
     ];
     for (bug, says) in table {
         let guard = plant(bug);
-        let shown = shown_by_a_walk();
+        let shown = violation_found_by_a_walk();
         drop(guard);
         assert!(shown.as_ref().is_some_and(|text| text.contains(says)), "{bug:?}: {shown:?}");
     }

@@ -429,7 +429,7 @@ impl Cluster {
     fn keeps_unflushed(&self, client: ClientId) {
         let data = self.data();
         if data.is_stalled() || self.checks.was_failed(SERVER, DiskAction::Flush) {
-            data.settle_writes(&self.checks.loose_of(client));
+            data.make_writes_stable(&self.checks.loose_of(client));
         }
     }
 
@@ -626,7 +626,7 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
     *cluster.ledger.borrow_mut() = Some(server.ledger());
     // From here on reads do not fail: what a failing one tells applications is not judged.
-    cluster.meta().mend_reads();
+    cluster.meta().clear_read_faults();
     server.run(std::future::pending()).await.map_err(|error| error.to_string())
 }
 

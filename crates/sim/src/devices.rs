@@ -42,7 +42,7 @@ impl Injector {
             }
         }
         self.pause(1_000).await;
-        disk.mend();
+        disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
         self.cluster.devices_fail(false);
     }
@@ -60,7 +60,7 @@ impl Injector {
         }
         let most = [50, 1_000, 5_000][self.rng.below(3) as usize];
         self.pause(most).await;
-        disk.mend();
+        disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
         self.cluster.devices_fail(false);
         self.history.devices_fail(false);

@@ -36,7 +36,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         )
         | (Op::Unlink(at), Asked::Unlink { dir, name, .. })
         | (Op::Rmdir(at), Asked::Rmdir { dir, name }) => is(at, dir, name),
-        (Op::TmpFile(its, _), Asked::CreateUnnamed { dir, .. }) => leads_to(dir, *its),
+        (Op::TmpFile(its, _), Asked::CreateTmpfile { dir, .. }) => leads_to(dir, *its),
         (Op::Link(its, at), Asked::Link { ino, dir, name, .. }) => {
             leads_to(ino, *its) && is(at, dir, name)
         }

@@ -94,11 +94,11 @@ fn a_run_leaves_nothing_of_its_world_behind() {
     for seed in 0..40 {
         run(&Plan { operations: 1, ..Plan::new(seed) });
     }
-    let before = SimDisk::living();
+    let before = SimDisk::live_count();
     for seed in 0..40 {
         let plan = Plan { operations: 60, ..Plan::new(seed) };
         run(&plan);
-        assert_eq!(SimDisk::living(), before, "disks are left: {}", plan.command());
+        assert_eq!(SimDisk::live_count(), before, "disks are left: {}", plan.command());
     }
 }
 

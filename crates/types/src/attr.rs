@@ -1,4 +1,4 @@
-//! What `stat` tells of an inode.
+//! The attributes of an inode, as `stat` reports them.
 
 use crate::{Ino, Timestamp};
 
@@ -94,8 +94,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
-    /// Raised by every change that the server applies to the inode; orders two
-    /// replies about one inode that overtook each other.
+    /// Every change that the server applies to the inode raises it: of two replies about one
+    /// inode, the one with the higher version is newer, whichever arrives first.
     pub version: u64,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_survive_both_encodings() {
+    fn file_kinds_survive_both_encodings() {
         for value in 0..=255u8 {
             if let Some(kind) = FileKind::from_u8(value) {
                 assert_eq!(kind as u8, value);

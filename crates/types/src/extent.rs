@@ -1,29 +1,29 @@
-//! Segments of a file's layout (002 §2.2).
+//! Segments of a file's layout.
 
 use crate::{FileBlock, PagBlock, PagId};
 
-/// Whether the blocks of an extent hold the file's bytes yet.
+/// Whether the blocks of a segment hold the file's bytes yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ExtentState {
     /// The blocks hold the file's bytes.
     Written = 0,
-    /// The blocks are the file's, but read as zeros.
+    /// The blocks belong to the file, but read as zeros.
     Unwritten = 1,
 }
 
-/// A run of a file's blocks that lies contiguously in one PAG. Never empty.
+/// A segment: a run of a file's blocks that lies contiguously in one PAG. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extent {
     /// First block of the file that it maps.
     pub file: FileBlock,
     /// Length in blocks, below 2^46.
     pub len: u64,
-    /// Where it lies.
+    /// The PAG that holds it.
     pub pag: PagId,
     /// First block inside the PAG.
     pub addr: PagBlock,
-    /// Whether it holds data.
+    /// Whether it holds data yet.
     pub state: ExtentState,
 }
 
@@ -74,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_moves_the_address_with_the_offset() {
+    fn slice_moves_the_address_with_the_offset() {
         let slice = extent().slice(12, 99).unwrap();
         assert_eq!((slice.file.0, slice.len, slice.addr.0), (12, 3, 102));
         assert_eq!(extent().slice(15, 20), None);
     }
 
     #[test]
-    fn only_what_continues_on_both_sides_joins() {
+    fn segments_join_only_if_contiguous_in_file_and_pag() {
         let next = Extent { file: FileBlock(15), addr: PagBlock(105), ..extent() };
         assert!(extent().joins(&next));
         assert!(!extent().joins(&Extent { addr: PagBlock(106), ..next }));

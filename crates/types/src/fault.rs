@@ -1,5 +1,5 @@
-//! Why an operation of the file system failed, in domain words. The errno of
-//! each is decided once, in `fuse::errno`.
+//! Why an operation of the file system failed, in domain words. `fuse::errno` maps each to
+//! its errno.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ macro_rules! faults {
                 match value { $($value => Some(Fault::$name),)* _ => None }
             }
 
-            /// One line for people.
+            /// A one-line description.
             pub fn text(self) -> &'static str {
                 match self { $(Fault::$name => $text,)* }
             }
@@ -32,23 +32,23 @@ macro_rules! faults {
 faults! {
     /// No such name or inode.
     NotFound = 1, "no such file or directory";
-    /// The name exists.
+    /// The name already exists.
     Exists = 2, "the name exists already";
-    /// A directory was needed.
+    /// The operation needs a directory.
     NotDirectory = 3, "not a directory";
-    /// A directory is in the way.
+    /// The operation needs something other than a directory.
     IsDirectory = 4, "is a directory";
     /// The directory has entries.
     NotEmpty = 5, "the directory is not empty";
     /// No data space, no metadata space.
     NoSpace = 6, "no space left";
-    /// The principal may not do this at all (EPERM).
+    /// The user may not do this at all (EPERM).
     NotPermitted = 7, "operation not permitted";
     /// The permission bits forbid it (EACCES).
     AccessDenied = 8, "permission denied";
-    /// The inode is gone.
+    /// The inode no longer exists.
     Stale = 9, "the file is gone";
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid = 10, "invalid argument";
     /// A name is longer than 255 bytes.
     NameTooLong = 11, "the name is too long";
@@ -64,25 +64,25 @@ faults! {
     Busy = 16, "in use";
     /// No such extended attribute.
     NoAttribute = 17, "no such extended attribute";
-    /// The buffer of the caller is too small.
+    /// The caller's buffer is too small.
     Range = 18, "result too large for the buffer";
-    /// Larger than a file may be.
+    /// The file would exceed the maximum file size.
     FileTooBig = 19, "the file would be too large";
-    /// Not offered.
+    /// The operation is not supported.
     NotSupported = 20, "not supported";
-    /// A lock is held by another owner.
+    /// Another owner holds the lock.
     WouldBlock = 21, "held by another";
-    /// Waiting for the lock would never end.
+    /// Waiting for the lock would deadlock.
     Deadlock = 22, "would deadlock";
     /// No more locks.
     NoLocks = 23, "no locks available";
     /// The client lost its session; what it had not committed is lost.
     Evicted = 24, "this client was evicted";
-    /// The executed operation was interrupted before it changed anything.
+    /// A signal interrupted the operation before it changed anything.
     Interrupted = 25, "interrupted";
     /// The metadata is damaged.
     Corrupt = 26, "damaged metadata";
-    /// The server cannot be reached in time.
+    /// The server did not answer in time.
     Unreachable = 27, "the metadata server cannot be reached";
     /// An unknown message or feature.
     Unsupported = 28, "unknown request";
@@ -92,9 +92,9 @@ faults! {
     TooBig = 30, "too large";
     /// Out of range for a seek (ENXIO).
     NoData = 31, "no data in that range";
-    /// A resource bound of the server or client is reached; try again later.
+    /// A resource limit of the server or client is reached; try again later.
     Overloaded = 32, "too many requests or objects";
-    /// A client did what it holds no right to do, as the server counts.
+    /// The client used a right that, by the server's record, it does not hold.
     NotHeld = 33, "the server does not count the right to it as held";
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_survives_the_wire() {
+    fn fault_survives_the_wire() {
         for &fault in Fault::ALL {
             assert_eq!(Fault::from_u16(fault as u16), Some(fault));
         }

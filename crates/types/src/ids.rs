@@ -1,4 +1,4 @@
-//! Identifiers. Each is its own type; arithmetic happens where the meaning is.
+//! Identifiers. Each is its own type; the code that knows its meaning does the arithmetic.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ macro_rules! id {
 
 id! {
     /// Inode number: `DirNo` 40 bits, reuse 8 bits, slot 16 bits. Stable for the
-    /// file's life, never reused. Only `store` looks inside. 0 means none.
+    /// file's life, never reused. Only `store` interprets it. 0 means none.
     Ino(u64)
 }
 id! {
@@ -53,15 +53,16 @@ id! {
     Blocks(u64)
 }
 id! {
-    /// Raised by every start of a metadata server; never goes back.
+    /// Every start of a metadata server raises it; it never goes back.
     Epoch(u32)
 }
 id! {
-    /// Position in the journal: bytes since mkfs. Only grows.
+    /// Position in the log: bytes since mkfs. Only grows.
     Lsn(u64)
 }
 id! {
-    /// A client; issued durably at its first hello, never reused. 0 means none.
+    /// A client; the server issues it durably at the client's first hello and never reuses it.
+    /// 0 means none.
     ClientId(u64)
 }
 id! {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_print_in_five_groups() {
+    fn uuid_prints_in_five_groups() {
         let uuid = Uuid([0xab; 16]);
         assert_eq!(uuid.to_string(), "abababab-abab-abab-abab-abababababab");
     }

@@ -1,10 +1,10 @@
 //! The label: block 0 of every device that belongs to a Redbud file system.
 //!
 //! Invariants:
-//! - whoever opens a device reads its label before anything else and refuses
-//!   what is not meant for it: a client refuses metadata, a server refuses data;
-//! - a label is written by mkfs and changed only by raising the fencing epoch; `fsck` writes one
-//!   that is damaged anew;
+//! - everything that opens a device reads its label before anything else and refuses a
+//!   device that is not meant for it: a client refuses metadata, a server refuses data;
+//! - mkfs writes a label; only a raise of the fencing epoch changes it; `fsck` rewrites a
+//!   damaged one;
 //! - [`Label::decode`] is total: any 4096 bytes are a label or a [`LabelError`].
 //!
 //! All integers are little-endian. The block is 4096 bytes:
@@ -92,18 +92,18 @@ pub struct Label {
     pub fencing_epoch: Epoch,
 }
 
-/// Why a block is no usable label.
+/// Why a block is not a usable label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LabelError {
-    /// No magic: the device was never formatted, or by something else.
+    /// No magic: the device was never formatted, or another program formatted it.
     Foreign,
     /// Fewer bytes than a block.
     Short,
-    /// Redbud's magic, but the checksum does not fit.
+    /// Redbud's magic, but the checksum does not match.
     Checksum,
     /// Written by a version that this code does not know.
     Version(u16),
-    /// A field holds what no writer writes.
+    /// A field holds a value that no writer writes.
     Field(&'static str),
 }
 
@@ -134,11 +134,11 @@ pub fn check_fs_name(name: &str) -> bool {
 }
 
 impl Label {
-    /// The block that says so. Panics if the name was never checked.
+    /// The label as a block. Panics if [`check_fs_name`] rejects the name.
     pub fn encode(&self) -> [u8; BLOCK] {
         assert!(
             check_fs_name(&self.fs_name),
-            "a label's name is checked before: {:?}",
+            "check the name before encoding a label: {:?}",
             self.fs_name
         );
         let mut block = [0u8; BLOCK];
@@ -157,7 +157,7 @@ impl Label {
         block
     }
 
-    /// The UUID of the zone in a block that may be no label any more.
+    /// The UUID of the zone in a block that may no longer be a valid label.
     pub fn pag_uuid_in(bytes: &[u8]) -> Option<Uuid> {
         Some(Uuid(bytes.get(PAG_UUID..PAG_UUID + 16)?.try_into().ok()?))
     }
@@ -208,7 +208,7 @@ impl Label {
     }
 
     /// Does the device belong to Redbud at all, even with a damaged or newer label?
-    /// mkfs asks this before it overwrites anything.
+    /// mkfs checks this before it overwrites anything.
     pub fn is_ours(bytes: &[u8]) -> bool {
         bytes.starts_with(&LABEL_MAGIC)
     }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_survives_its_encoding() {
+    fn label_survives_its_encoding() {
         assert_eq!(Label::decode(&label().encode()), Ok(label()));
         let metadata =
             Label { kind: LabelKind::Metadata, fs_name: "x".repeat(FS_NAME_MAX), ..label() };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_format_version_1() {
+    fn label_bytes_are_those_of_format_version_1() {
         let block = label().encode();
         assert_eq!(&block[..8], b"REDBUDLB");
         assert_eq!(block[12..16], [1, 0, 1, 0]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_refused() {
+    fn label_with_any_flipped_bit_is_refused() {
         let block = label().encode();
         for bit in 0..BLOCK * 8 {
             let mut damaged = block;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_nonsense_is_refused_by_the_field_that_is_wrong() {
+    fn label_error_names_the_field_that_is_wrong() {
         let cases: [(usize, u8, LabelError); 7] = [
             (VERSION, 9, LabelError::Version(9)),
             (KIND, 3, LabelError::Field("kind")),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_file_systems_fit_a_mount_source() {
+    fn file_system_name_fits_a_mount_source() {
         for good in ["a", "home", "R2-d2_x.y", "0"] {
             assert!(check_fs_name(good), "{good}");
         }

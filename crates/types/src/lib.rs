@@ -1,5 +1,5 @@
-//! The words that every part of Redbud speaks: identifiers, units, attributes,
-//! rights, faults and limits.
+//! The vocabulary of every part of Redbud: identifiers, units, attributes, rights,
+//! faults and limits.
 //!
 //! Invariants:
 //! - an identifier is never a bare integer across a function boundary;
@@ -14,8 +14,8 @@ pub mod label;
 pub mod limits;
 pub mod map;
 pub mod name;
-pub mod part;
 pub mod plant;
+pub mod range;
 pub mod rights;
 pub mod time;
 
@@ -26,8 +26,8 @@ pub use ids::*;
 pub use label::{Label, LabelError, LabelKind, check_fs_name};
 pub use map::{HashMap, HashSet};
 pub use name::Name;
-pub use part::{Ahead, BlockRange, Part};
 pub use plant::{Bug, planted};
+pub use range::{Ahead, BlockRange, HeldRange};
 pub use rights::Rights;
 pub use time::{Duration, Instant, Timestamp};
 

@@ -18,9 +18,9 @@ pub const XATTR_NAME_MAX: usize = 255;
 pub const XATTR_VALUE_MAX: usize = 65_536;
 /// Most bytes of names and values of one inode's extended attributes.
 pub const XATTR_TOTAL_MAX: usize = 65_536;
-/// Bytes of extended attributes that lie in a slot; where there are more, they lie apart.
+/// Bytes of extended attributes that fit in a slot; larger sets are stored outside it.
 pub const SLOT_XATTRS_MAX: usize = 160;
-/// Bytes that say the lengths of a name and a value there.
+/// Bytes of the length fields of one name and value in a slot.
 pub const XATTR_LENGTHS: usize = 5;
 /// Hard links to one file.
 pub const LINK_MAX: u32 = 65_000;
@@ -28,9 +28,9 @@ pub const LINK_MAX: u32 = 65_000;
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Largest FUSE request payload.
 pub const IO_MAX: usize = 1 << 20;
-/// Bytes of a file that may lie with its inode: the tail of the largest slot.
+/// Bytes of inline data: the tail of the largest slot.
 pub const CONTENT_MAX: usize = 3928;
-/// Edits of one commit that carry content: a client needs no more than the newest.
+/// Edits of one commit that carry inline data; a client never needs more than the newest.
 pub const CONTENTS_MAX: usize = 4;
 /// Largest frame of the wire protocol, header included.
 pub const FRAME_MAX: usize = 4 << 20;
@@ -38,7 +38,7 @@ pub const FRAME_MAX: usize = 4 << 20;
 pub const COMPOUND_OPS_MAX: usize = 64;
 /// Ordinary request slots of one connection.
 pub const SLOTS: u16 = 64;
-/// Reserved slots of one connection, for what completes a recall.
+/// Reserved slots of one connection, for requests that complete a recall.
 pub const RESERVED_SLOTS: u16 = 64;
 /// Edits of layouts in one commit of one inode.
 pub const COMMIT_EDITS_MAX: usize = 512;
@@ -50,33 +50,31 @@ pub const READDIR_MAX: usize = 4096;
 pub const GROUPS_MAX: usize = 65_536;
 /// Data zones (PAGs) of one file system.
 pub const PAGS_MAX: usize = 1024;
-/// Leases one server keeps; beyond it recalls the coldest.
+/// Leases that one server keeps; beyond it the server recalls the coldest.
 pub const LEASES_MAX: usize = 4 << 20;
-/// Blocks of one part of a file that is granted: what the largest request touches, and room around
-/// it.
-pub const PART_BLOCKS_MAX: u64 = 1024;
-/// Parts given in one answer.
-pub const PARTS_AHEAD_MAX: usize = 16;
-/// Parts of one file that one client holds; beyond it the client takes the whole right.
-pub const PARTS_MAX: usize = 16_384;
-/// Parts that all clients of a server hold together; beyond it none are granted.
-pub const PARTS_TOTAL_MAX: usize = 1 << 20;
-/// Parts in one message that tells a restarted server of them.
-pub const RECLAIM_PARTS_MAX: usize = 65_536;
-/// Blocks of one space grant: 16 MiB, the delegation chunk of 000 §IV.A.
+/// Blocks of one granted range of a file: what the largest request touches, and some around it.
+pub const RANGE_BLOCKS_MAX: u64 = 1024;
+/// Ranges granted in one answer.
+pub const RANGES_AHEAD_MAX: usize = 16;
+/// Ranges of one file that one client holds; beyond it the client takes the right to the whole.
+pub const RANGES_MAX: usize = 16_384;
+/// Ranges that all clients of a server hold together; beyond it the server grants none.
+pub const RANGES_TOTAL_MAX: usize = 1 << 20;
+/// Ranges in one message by which a client reclaims them from a restarted server.
+pub const RECLAIM_RANGES_MAX: usize = 65_536;
+/// Blocks of one space grant: 16 MiB.
 pub const GRANT_BLOCKS: u64 = (16 << 20) / BLOCK_U64;
-/// Runs of pool blocks in one operation that gives them back.
+/// Runs of pool blocks in one operation that returns them.
 pub const RETURN_RUNS_MAX: usize = 64;
-/// Dirty bytes a client holds before writers wait.
+/// Dirty bytes that a client holds before its writers wait.
 pub const DIRTY_MAX: usize = 256 << 20;
-/// Uncommitted requests a client keeps for replay before it forces a commit.
+/// Uncommitted requests that a client keeps for replay before it forces a commit.
 pub const REPLAY_MAX: usize = 65_536;
-/// Bytes of them, likewise.
+/// Bytes of such requests.
 pub const REPLAY_BYTES_MAX: usize = 128 << 20;
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 4096;
-/// How long an eviction waits for a data device to make stable what the client wrote there in
-/// place.
+/// How long an eviction waits for a data device to flush what the client wrote there in place.
 pub const EVICTION_FLUSH: Duration = Duration::from_secs(5);
 /// Threads that serve one mount.
 pub const EXECUTORS_MAX: usize = 64;
@@ -89,9 +87,9 @@ const _: () = assert!(COMPOUND_OPS_MAX * CONTENTS_MAX * (CONTENT_MAX + 64) <= FR
 const _: () = assert!(CONTENT_MAX < BLOCK);
 const _: () = assert!(
     RESERVED_SLOTS as usize * FRAME_MAX / 4 <= REPLAY_BYTES_MAX / 2,
-    "half of the list has room for the content that is under way while the other half becomes durable"
+    "half of the list holds the content in flight while the other half becomes durable"
 );
-const _: () = assert!(PARTS_MAX <= RECLAIM_PARTS_MAX && RECLAIM_PARTS_MAX * 2 * 17 <= FRAME_MAX);
-const _: () = assert!(PART_BLOCKS_MAX < REPLY_EXTENTS_MAX as u64, "a part's layout fits a reply");
-const _: () = assert!(IO_MAX as u64 / BLOCK_U64 < PART_BLOCKS_MAX);
+const _: () = assert!(RANGES_MAX <= RECLAIM_RANGES_MAX && RECLAIM_RANGES_MAX * 2 * 17 <= FRAME_MAX);
+const _: () = assert!(RANGE_BLOCKS_MAX < REPLY_EXTENTS_MAX as u64, "a range's layout fits a reply");
+const _: () = assert!(IO_MAX as u64 / BLOCK_U64 < RANGE_BLOCKS_MAX);
 const _: () = assert!(REPLY_EXTENTS_MAX * 48 <= FRAME_MAX);

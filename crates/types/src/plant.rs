@@ -1,12 +1,12 @@
-//! Bugs that the simulator's own test plants, to see that each is caught.
+//! Bugs that the simulator's own test plants, to check that the simulator catches each.
 //!
 //! Invariants:
-//! - in a release build nothing of this is left: [`planted`] is `false` for the compiler;
-//! - elsewhere nothing is planted but by [`plant`], on the thread that asks, until its guard goes.
+//! - a release build contains none of them: [`planted`] is the constant `false` there;
+//! - in other builds only [`plant`] plants a bug, on the calling thread, while its guard lives.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $bug:ident,)+) => {
-        /// What can be planted. Each says what the code then does wrong.
+        /// The bugs that can be planted. Each text says what the code then does wrong.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub enum Bug {
             $($(#[doc = $doc])+ $bug,)+
@@ -16,7 +16,7 @@ macro_rules! bugs {
             /// All of them.
             pub const ALL: &[Bug] = &[$(Bug::$bug,)+];
 
-            /// What goes wrong, for people.
+            /// A description of the bug.
             pub fn text(self) -> &'static str {
                 match self {
                     $(Bug::$bug => concat!($($doc,)+).trim_ascii(),)+
@@ -29,99 +29,99 @@ macro_rules! bugs {
 bugs! {
     /// The log is acknowledged before it is flushed.
     LogNotFlushed,
-    /// A torn group of the log is taken for a whole one.
+    /// Recovery takes a torn group of the log for a complete one.
     TornGroupAccepted,
-    /// What an earlier lap of the log left is taken for its continuation.
+    /// Recovery takes records of an earlier lap of the log for its continuation.
     OldLapAccepted,
     /// The log's tail passes blocks whose home writes were not flushed.
     TailBeforeFlush,
-    /// Blocks go home before the log that describes them is durable.
+    /// The store writes blocks home before the log that describes them is durable.
     HomeBeforeLog,
-    /// The checksum of a metadata block is not looked at.
+    /// The store does not check the checksum of a metadata block.
     ChecksumIgnored,
-    /// The address that a metadata block carries is not looked at.
+    /// The store does not check the address that a metadata block carries.
     AddressIgnored,
-    /// An owner is set, and the group that is set with it is not.
+    /// A change of owner and group sets the owner only.
     GroupKept,
-    /// Names of a directory are changed without asking others for their right to them.
+    /// The server changes names of a directory without recalling other clients' rights to them.
     RecallSkipped,
     /// A client answers a recall of names and goes on using them.
     NamesKeptAfterRecall,
     /// A client answers a recall of attributes and goes on using them.
     AttrKeptAfterRecall,
-    /// A client answers a recall of data and keeps what it has read.
+    /// A client answers a recall of data and keeps the data in its cache.
     DataKeptAfterRecall,
-    /// A client gives a writer's right back before the server knows what it wrote.
+    /// A client returns a writer's right before it has committed what it wrote.
     RecallWithoutFlush,
-    /// A request sent again is executed again: the slot's answer was not kept.
+    /// The server executes a resent request again: it did not keep the slot's answer.
     SlotAnswerLost,
-    /// The result of a request is not kept in its transaction.
+    /// The transaction of a request does not record its result.
     ResultNotKept,
-    /// The answer to a request that was executed before a restart is not kept for its next resend.
+    /// A restarted server does not keep a repeated answer for the next resend.
     RepeatedAnswerLost,
     /// A new inode takes the number of an old one.
     InodeNumberReused,
-    /// A client takes the rights that an older answer tells for the newest.
+    /// A client takes the rights in an older answer for the newest.
     OlderGrantTaken,
-    /// A client forgets a recall that came before the grant that it is about.
+    /// A client forgets a recall that arrives before the grant that it recalls.
     EarlyRecallForgotten,
-    /// The server takes a return that knows nothing of what it granted or asked for since.
+    /// The server accepts a return that is older than its last grant or recall.
     UnawareReturnTaken,
-    /// What a return names is not given up under the sequence that it names.
+    /// A client does not give up the rights of a return under the sequence that the return names.
     ReturnKept,
-    /// Rights that are asked back are given to another before their return.
+    /// The server grants rights to another client before their holder has returned them.
     RightsGivenTwice,
     /// Blocks are granted and stay free.
     DoubleAllocation,
-    /// Answered requests are replayed in the wrong order.
+    /// A client replays answered requests in the wrong order.
     ReplayOutOfOrder,
-    /// Answered requests are not replayed.
+    /// A client does not replay answered requests.
     ReplaySkipped,
-    /// A restarted server serves before its clients have said what they hold.
+    /// A restarted server serves before its clients have reclaimed what they hold.
     GraceSkipped,
     /// Leases are not reclaimed after a restart.
     LeasesNotReclaimed,
     /// Locks are not reclaimed after a restart.
     LocksNotReclaimed,
-    /// A lock stays with who has given up waiting for it before the grant came.
+    /// A lock granted after its caller stopped waiting stays held.
     LockKeptByNobody,
-    /// Attributes are told without the size that a writer knows.
+    /// The server answers with attributes that lack the size known to a writer.
     GlimpseIgnored,
-    /// Data are committed before they are stable.
+    /// A client commits data before they are stable.
     CommitBeforeStable,
-    /// The flush that a commit needs leaves out what was written in place.
+    /// The flush before a commit leaves out what was written in place.
     InPlaceNotFlushed,
-    /// An answer that rests on another client's work does not wait until that is durable.
+    /// An answer does not wait until the changes of another client that it depends on are durable.
     ReplyGateSkipped,
-    /// fsync is answered before the log is durable.
+    /// The server answers fsync before the log is durable.
     SyncNotDurable,
-    /// A file without a name is freed while it is open.
+    /// An orphan is freed while it is open.
     OrphanFreedOpen,
     /// Attributes of an older reply replace newer ones.
     AttrVersionIgnored,
-    /// What a mapping stored under a lost session is written back in the next one.
+    /// A page dirtied through a mapping under a lost session is written back in the next one.
     StaleWriteBack,
-    /// A client relies on its rights though its lease has run out.
+    /// A client relies on its rights although its lease has expired.
     LeaseIgnored,
-    /// What an evicted client could write is free at once, also while a device stands still.
+    /// Blocks that an evicted client may write are free at once, even while a device is stalled.
     QuarantineSkipped,
-    /// A server logs in the first epoch of its file system.
+    /// A restarted server keeps logging in the first epoch of its file system.
     EpochKept,
-    /// A released lock stays taken.
+    /// A released lock stays held.
     UnlockLost,
     /// Locks never conflict.
     LocksIgnored,
     /// Truncation leaves the old bytes behind the new end.
     TailNotZeroed,
-    /// Truncation leaves the old bytes behind the new end of content beside the inode.
+    /// Truncation of inline data leaves the old bytes behind the new end.
     ContentNotCut,
-    /// A hole that was punched keeps its blocks.
+    /// A punched hole keeps its blocks.
     HoleNotPunched,
     /// An append goes where the file ended when it was opened.
     AppendAtOldEnd,
-    /// Listing goes on one entry too late.
+    /// A continued listing skips an entry.
     CookieSkips,
-    /// A directory may move into itself.
+    /// A rename may move a directory into itself.
     CircleUnchecked,
     /// The parent of a removed directory keeps its link.
     ParentLinkKept,
@@ -129,37 +129,37 @@ bugs! {
     SameFileRename,
     /// A directory that is not empty is removed.
     EmptyUnchecked,
-    /// The kernel is not told that names were recalled.
+    /// A client does not invalidate the kernel's names when they are recalled.
     KernelNamesKept,
-    /// The kernel is not told that attributes were recalled.
+    /// A client does not invalidate the kernel's attributes when they are recalled.
     KernelAttrKept,
-    /// The kernel is not told that data were recalled: it keeps its pages.
+    /// A client does not invalidate the kernel's pages when their data are recalled.
     KernelPagesKept,
-    /// Only the greeting of a client counts as hearing of it.
+    /// Only the hello of a client renews its lease; its requests do not.
     RequestNotHeard,
-    /// A recall that went with a broken connection is not sent again on the next one.
+    /// A recall lost with a broken connection is not repeated on the next one.
     RecallNotRepeated,
-    /// Clients that are gone keep the space that others lack.
+    /// Clients that are gone keep the space that other clients need.
     HoarderKept,
-    /// What an evicted client could write is not frozen.
+    /// Files that an evicted client may write are not frozen.
     FreezeSkipped,
-    /// Listing goes on with the entry with which it had ended.
+    /// A continued listing repeats its last entry.
     CookieRepeats,
-    /// A server that finds a client in quarantine when it starts takes that for damage.
+    /// A starting server that finds a client in quarantine takes that for damage.
     QuarantineRefused,
-    /// A flush that takes long is taken for one that failed.
+    /// A slow flush is taken for a failed one.
     SlowFlushFailed,
-    /// Repair takes what it has done in its first round for all that there was to do.
+    /// Repair stops after its first round, even if more is to be repaired.
     RepairOnce,
-    /// A client that comes while a restarted server waits for others is turned away.
+    /// A restarted server refuses new clients while it waits for known ones.
     NewcomerRefused,
     /// A client does not count the sessions that it lost.
     EvictionUntold,
-    /// A directory that a rename replaces leaves its link with its parent.
+    /// When a rename replaces a directory, its parent keeps the link.
     ReplacedLinkKept,
-    /// A page that was filled before a WRITE that it should carry is not dropped.
+    /// A page that was filled before a WRITE, and so lacks it, is not dropped.
     LackingPageKept,
-    /// Everything is served while a drain waits for a page, and noted.
+    /// While a drain waits for a page, the file serves and records every request.
     DrainServesAll,
 }
 
@@ -179,7 +179,7 @@ mod state {
     }
 
     /// Plants a bug on this thread until the guard is dropped.
-    #[must_use = "the bug goes with the guard"]
+    #[must_use = "dropping the guard removes the bug"]
     pub fn plant(bug: Bug) -> Planted {
         PLANTED.set(Some(bug));
         Planted
@@ -199,7 +199,7 @@ mod state {
 #[cfg(debug_assertions)]
 pub use state::{Planted, plant, planted};
 
-/// Is this bug planted here? Never, in a build that is to be used.
+/// Is this bug planted here? Never in a release build.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn planted(_: Bug) -> bool {

@@ -11,7 +11,7 @@ pub use std::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// Later than every instant that is ever reached.
+    /// Later than every instant that a clock reaches.
     pub const FAR: Instant = Instant(u64::MAX);
 
     /// Time since `earlier`; zero if it is later.

@@ -30,7 +30,7 @@ impl Virtual {
             prepared.prepare(&env, dirs).await?;
             prepared.log_range(&env).await
         })?;
-        disk.count_apart(log);
+        disk.count_range(log);
         Ok(Virtual { world, disk, bed })
     }
 
@@ -57,10 +57,10 @@ fn counts(disk: &SimDisk) -> Counts {
     Counts {
         reads: report.reads,
         read_bytes: report.read,
-        home: report.writes - report.apart.writes,
-        home_bytes: report.written - report.apart.written,
-        log: report.apart.writes,
-        log_bytes: report.apart.written,
+        home: report.writes - report.counted.writes,
+        home_bytes: report.written - report.counted.written,
+        log: report.counted.writes,
+        log_bytes: report.counted.written,
         flushes: report.flushes,
         seeks: report.seeks,
         distance: report.distance,

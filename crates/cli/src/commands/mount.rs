@@ -96,7 +96,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
     };
     let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
     let executors = options.executors.unwrap_or_else(|| fuse::executors(&what.init));
-    let served = env::run_team(DriverKind::Auto, executors, |env| async move {
+    let served = env::run_group(DriverKind::Auto, executors, |env| async move {
         fuse::mount_client(&env, what, ready).await
     });
     let lost = match &served {

@@ -18,8 +18,8 @@ use std::rc::{Rc, Weak};
 
 use env::IoBuf;
 use env::sync::{AsyncMutex, Notify};
-use proto::mds::{DataAttr, Edit, LayoutPart};
-use proto::parts::Parts;
+use proto::mds::{DataAttr, Edit, LayoutSlice};
+use proto::ranges::HeldRanges;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, Instant, PagId, Rights, Timestamp};
 
@@ -88,9 +88,9 @@ pub(super) struct State {
     /// Blocks below it are in `layout`.
     pub loaded_to: u64,
     /// Under `DATA_P`: blocks whose mapping is in `layout`.
-    pub known: Parts,
+    pub known: HeldRanges,
     /// Under `DATA_P`: blocks written since all was settled.
-    pub touched: Parts,
+    pub touched: HeldRanges,
     /// The bytes of the last block beyond the size are known to be zero on the device, too.
     pub tail_zero: bool,
     /// Content of the last, partial block, as launched last.
@@ -358,8 +358,8 @@ impl File {
                 replaced: ExtentMap::default(),
                 inline: Inline::default(),
                 loaded_to: 0,
-                known: Parts::default(),
-                touched: Parts::default(),
+                known: HeldRanges::default(),
+                touched: HeldRanges::default(),
                 tail_zero: false,
                 tail: None,
                 dirty: BTreeMap::new(),
@@ -401,7 +401,7 @@ impl File {
 
     /// A `DATA` right came; `rights` are all held now. `layout` is the stretch that came with
     /// it; `None`: what is known of the layout still holds.
-    pub fn acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutPart>) {
+    pub fn acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>) {
         let mut state = self.state.borrow_mut();
         let before = state.rights.closed();
         state.rights = rights;
@@ -844,7 +844,7 @@ impl State {
     }
 
     /// Takes a stretch of the layout in.
-    fn load(&mut self, part: &LayoutPart) {
+    fn load(&mut self, part: &LayoutSlice) {
         if self.loaded_to == 0 && part.from.0 == 0 && part.to > 0 {
             self.inline.load(part);
             // Nothing lies behind it on a device.

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
-use proto::mds::{Edit, LayoutPart};
+use proto::mds::{Edit, LayoutSlice};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64, CONTENT_MAX};
 use types::{Bug, Fault, FileBlock, Rights, planted};
@@ -74,7 +74,7 @@ pub(super) struct Held {
 
 impl Inline {
     /// Takes in what came with the layout of block 0.
-    pub fn load(&mut self, part: &LayoutPart) {
+    pub fn load(&mut self, part: &LayoutSlice) {
         self.set(&part.content);
         self.max = u64::from(part.inline_max);
         self.able |= self.max > 0;

@@ -11,9 +11,9 @@
 
 use std::rc::Rc;
 
-use proto::mds::LayoutPart;
+use proto::mds::LayoutSlice;
 use types::limits::BLOCK_U64;
-use types::{Attr, BlockRange, Fault, Part, Rights};
+use types::{Attr, BlockRange, Fault, HeldRange, Rights};
 
 use super::commit::{RETRY, passing};
 use super::extents::from_extent;
@@ -33,7 +33,7 @@ impl State {
     }
 
     /// Takes in what of a stretch of the layout lies in `range` and is not known.
-    fn load_part(&mut self, part: &LayoutPart, range: BlockRange) {
+    fn load_part(&mut self, part: &LayoutSlice, range: BlockRange) {
         let told = BlockRange::new(part.from.0, part.to).common(range);
         for new in self.known.missing(told) {
             for extent in &part.extents {
@@ -44,14 +44,14 @@ impl State {
             if new.from.0 == 0 {
                 self.set_inline_part(&part.content);
             }
-            self.known.insert(Part { range: new, exclusive: true });
+            self.known.insert(HeldRange { range: new, exclusive: true });
         }
     }
 
     /// Blocks of `[from, to)` are written now.
     pub(super) fn touch_blocks(&mut self, from: u64, to: u64) {
         if self.in_parts() {
-            self.touched.insert(Part { range: BlockRange::new(from, to), exclusive: true });
+            self.touched.insert(HeldRange { range: BlockRange::new(from, to), exclusive: true });
         }
     }
 
@@ -65,7 +65,7 @@ impl State {
 
 impl File {
     /// A part came, with the attributes and the layout of that moment.
-    pub fn acquired_part(&self, attr: &Attr, range: BlockRange, layout: Option<&LayoutPart>) {
+    pub fn acquired_part(&self, attr: &Attr, range: BlockRange, layout: Option<&LayoutSlice>) {
         let mut state = self.state.borrow_mut();
         if !state.in_parts() {
             state.rights = Rights::DATA_P;

@@ -86,7 +86,7 @@ impl Client {
             // The answer was made before the server had what was given back of the inode: that may
             // be gone by now.
             let overtaken =
-                !can_be_opened(&inode) && inode.lease(|l| l.given().contains(Rights::OPEN));
+                !can_be_opened(&inode) && inode.lease(|l| l.given_up().contains(Rights::OPEN));
             if !overtaken || again == 0 {
                 break (reply, inode);
             }

@@ -78,7 +78,7 @@ impl Client {
             ino: InoRef::Is { ino },
             dir: InoRef::Is { ino: place.dir },
             name: place.name.clone(),
-            unnamed,
+            tmpfile: unnamed,
         };
         let reply = self.core.change(caller, op).await?;
         let leased = match result(&reply, 0) {
@@ -267,7 +267,7 @@ impl Core {
             Op::Create { dir: InoRef::Is { ino: place.dir }, name: place.name.clone(), node, want };
         let reply = self.change(caller, op).await?;
         let made = result(&reply, 0).map_err(|fault| self.of_names(place.dir, fault))?;
-        let OpReply::Made { leased, .. } = made else { return Err(Fault::Protocol) };
+        let OpReply::Created { leased, .. } = made else { return Err(Fault::Protocol) };
         self.origins.note(leased.attr.ino, place.dir, place.name);
         let inode = self.inodes.make(&leased.attr);
         self.untold(&reply).await;

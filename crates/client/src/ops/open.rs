@@ -161,7 +161,7 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         match result(reply, 0) {
-            Ok(OpReply::Made { leased, .. }) => {
+            Ok(OpReply::Created { leased, .. }) => {
                 let inode = core.inodes.make(&leased.attr);
                 core.origins.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
@@ -185,14 +185,14 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         core.writable()?;
-        let op = Op::CreateUnnamed {
+        let op = Op::CreateTmpfile {
             dir: InoRef::Is { ino: dir },
             node: new_file(mode, umask),
             want: WANT_NEW,
         };
         let reply = core.change(caller, op).await?;
         let made = result(&reply, 0).map_err(|fault| core.of_names(dir, fault))?;
-        let OpReply::Made { leased, .. } = made else { return Err(Fault::Protocol) };
+        let OpReply::Created { leased, .. } = made else { return Err(Fault::Protocol) };
         let inode = core.inodes.make(&leased.attr);
         inode.set_unnamed(true);
         let opened = core.opened(&inode, flags);
@@ -380,14 +380,14 @@ impl Core {
         if gone {
             inode.set_pages(false);
         }
-        let op = Op::Return { ino: inode.ino, seq, give, still_open: false, part: None };
+        let op = Op::Return { ino: inode.ino, seq, give, still_open: false, range: None };
         let stays = Stays::known(inode);
         let reply = self.session.call(Call::reserved(vec![op])).await;
         self.inodes.stayed(stays);
         // After an eviction there is nothing left to give back.
         let Ok(reply) = reply else { return Ok(None) };
         Ok(match result(&reply, 0) {
-            Ok(OpReply::Kept { seq }) => Some(*seq),
+            Ok(OpReply::StaleReturn { seq }) => Some(*seq),
             _ => None,
         })
     }

@@ -1,6 +1,6 @@
 //! What the content half asks of the server, in reserved slots.
 
-use proto::mds::{LayoutPart, Leased, Op, OpReply, PagRun};
+use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
@@ -59,11 +59,11 @@ impl Rpc for ContentRpc {
         })
     }
 
-    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>> {
+    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>> {
         Box::pin(async move {
             let ino = proto::mds::InoRef::Is { ino };
             match self.reserved(Op::Layout { ino, from }).await? {
-                OpReply::Layout { part } => Ok(part),
+                OpReply::Layout { slice: part } => Ok(part),
                 _ => Err(Fault::Protocol),
             }
         })
@@ -159,7 +159,9 @@ impl Rpc for ContentRpc {
 fn taken(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
     match result {
         Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
-        Ok(OpReply::Part { done, fault }) => Err(Refusal { fault: *fault, done: *done as usize }),
+        Ok(OpReply::Partial { done, fault }) => {
+            Err(Refusal { fault: *fault, done: *done as usize })
+        }
         Ok(_) => Err(Fault::Protocol.into()),
         Err(fault) => Err((*fault).into()),
     }

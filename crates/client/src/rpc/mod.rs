@@ -69,7 +69,7 @@ impl Undone {
         for (op, result) in kept.request.ops.iter().zip(&kept.reply.results) {
             match (op, result) {
                 (Op::Commit { ino, .. }, _) => self.committed.push(*ino),
-                (_, Ok(OpReply::Made { leased, .. })) => self.made.push(leased.attr.ino),
+                (_, Ok(OpReply::Created { leased, .. })) => self.made.push(leased.attr.ino),
                 (_, Ok(OpReply::Renamed { whiteout, .. })) => {
                     self.made.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
                 }

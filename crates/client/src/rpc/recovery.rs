@@ -14,7 +14,7 @@ use std::rc::Rc;
 use env::sync::oneshot;
 use proto::mds::{HeldLease, Op, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
-use types::limits::RECLAIM_PARTS_MAX;
+use types::limits::RECLAIM_RANGES_MAX;
 use types::{Bug, Transno, planted};
 
 use super::{Phase, Session, State, done};
@@ -91,8 +91,8 @@ impl Session {
         while !leases.is_empty() || !locks.is_empty() {
             let mut parts = 0;
             let fits = |held: &&HeldLease| {
-                parts += held.parts.len();
-                parts <= RECLAIM_PARTS_MAX
+                parts += held.ranges.len();
+                parts <= RECLAIM_RANGES_MAX
             };
             let count = leases.iter().rev().take(RECLAIM_MAX).take_while(fits).count();
             let leases_now = leases.split_off(leases.len() - count);

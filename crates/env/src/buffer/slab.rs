@@ -2,36 +2,36 @@
 //!
 //! Invariants:
 //! - a slab is one mapping of [`SLAB`] bytes at a multiple of [`SLAB`], cut into
-//!   pieces of one size; which of them are given out is noted outside of it;
-//! - a slab none of whose pieces is given out goes back to the operating system at once;
-//! - a new piece comes from a slab in use if one has room, the lowest first, so
-//!   that slabs above become empty.
+//!   pieces of one size; the record of pieces in use is outside of it;
+//! - a slab without pieces in use returns to the operating system at once;
+//! - a new piece comes from the lowest slab in use that has room, so that slabs above
+//!   become empty.
 //!
-//! A huge page is contiguous: a device takes a megabyte of it as one segment where
-//! scattered pages would be 256, more than many devices take in one request, and the
-//! kernel pins it with one reference. Where it has no huge pages the slab
-//! consists of ordinary ones, and everything works as well, slower.
+//! A huge page is contiguous: a device takes a megabyte of it as one segment. Scattered pages
+//! would be 256 segments, more than many devices take in one request. The kernel pins a huge
+//! page with one reference. Where the kernel has no huge pages, the slab consists of ordinary
+//! ones: everything works, only slower.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a slab: a huge page of the architectures that we run on.
+/// Bytes of a slab: a huge page of the supported architectures.
 pub(super) const SLAB: usize = 2 << 20;
 
 /// Most pieces of a slab.
 const PIECES_MAX: usize = 32;
 
-/// All slabs of the process. Only what the threads' pools cannot serve or keep comes here.
+/// All slabs of the process. They serve only what the threads' pools cannot serve or keep.
 static SLABS: Mutex<Slabs> = Mutex::new(Slabs::new());
 
 /// One slab, by its address.
 struct Slab {
     /// Bytes of a piece.
     piece: usize,
-    /// Pieces given out, a bit each.
+    /// Pieces in use, a bit each.
     used: u32,
-    /// Pieces that were given out at some time: all others are zero.
+    /// Pieces that were in use at some time: all others are zero.
     touched: u32,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn take(bytes: usize) -> Option<(NonNull<u8>, bool)> {
     slabs().take(bytes)
 }
 
-/// Takes back a piece of `bytes` that [`take`] gave.
+/// Takes back a piece of `bytes` that [`take`] returned.
 pub(super) fn give(memory: NonNull<u8>, bytes: usize) {
     slabs().give(memory, bytes);
 }
@@ -93,7 +93,7 @@ impl Slabs {
     fn give(&mut self, memory: NonNull<u8>, bytes: usize) {
         let address = memory.as_ptr().expose_provenance();
         let base = address & !(SLAB - 1);
-        let slab = self.by_base.get_mut(&base).expect("the piece is of a slab");
+        let slab = self.by_base.get_mut(&base).expect("the piece belongs to a slab");
         assert_eq!(slab.piece, bytes, "a piece has the size that it was taken with");
         slab.used &= !(1 << ((address - base) / bytes));
         if slab.used == 0 {
@@ -112,7 +112,7 @@ fn map_slab() -> Option<usize> {
     let base = start.next_multiple_of(SLAB);
     unmap_range(start, base - start);
     unmap_range(base + SLAB, start + SLAB - base);
-    // SAFETY: advice on a mapping of our own. Refused, the slab has ordinary pages.
+    // SAFETY: advice on a mapping of our own. If refused, the slab has ordinary pages.
     unsafe {
         libc::madvise(std::ptr::with_exposed_provenance_mut(base), SLAB, libc::MADV_HUGEPAGE)
     };
@@ -135,7 +135,7 @@ pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
     if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
 }
 
-/// Gives back `len` bytes that [`map`] mapped and nobody uses any more.
+/// Unmaps `len` bytes that [`map`] mapped and nobody uses any more.
 pub(super) fn unmap(memory: NonNull<u8>, len: usize) {
     // SAFETY: the range is mapped, and its owner gives it up.
     unsafe { libc::munmap(memory.as_ptr().cast(), len) };
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_do_not_overlap_and_empty_slabs_go() {
+    fn slab_pieces_do_not_overlap_and_empty_slabs_are_unmapped() {
         let mut slabs = Slabs::new();
         for bytes in [64 << 10, 256 << 10, 1 << 20, SLAB] {
             let count = SLAB / bytes + 1;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_given_back_is_taken_again_and_not_thought_zero() {
+    fn reused_slab_piece_is_not_reported_as_zero() {
         let mut slabs = Slabs::new();
         let (kept, _) = slabs.take(1 << 20).unwrap();
         let (other, fresh) = slabs.take(1 << 20).unwrap();

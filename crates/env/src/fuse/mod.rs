@@ -1,13 +1,13 @@
-//! The kernel's FUSE channel: /dev/fuse, and beside it, if it is started, FUSE
-//! over io_uring, which then carries all but FORGET and INTERRUPT.
+//! The kernel's FUSE channel: /dev/fuse, and beside it, if started, FUSE over io_uring. The
+//! latter then carries everything but FORGET and INTERRUPT.
 //!
 //! Invariants:
 //! - reading never blocks a thread, and a reader lets other tasks run after
 //!   [`BURST`] requests;
-//! - a body buffer of full size is held by a request only if the request has at
-//!   least [`BODY_KEPT`] bytes of body: smaller ones are copied out of it;
-//! - a notification is written by a thread of its lane, so one that blocks in
-//!   the kernel holds up nothing but its lane.
+//! - a request holds a body buffer of full size only if it has at least [`BODY_KEPT`]
+//!   bytes of body: smaller ones are copied out of it;
+//! - a thread of its lane writes each notification, so one that blocks in
+//!   the kernel delays nothing but its lane.
 
 mod uring;
 
@@ -30,40 +30,40 @@ use crate::os::fuse_dev::{self, Lanes};
 
 /// Bytes of a request that are read apart from its body: fuse_in_header and fuse_write_in.
 const HEAD: usize = 80;
-/// The body of the largest request, a WRITE of 1 MiB. The kernel sends none that is longer than
-/// `max_write` and the fixed parts of a WRITE.
+/// The body of the largest request, a WRITE of 1 MiB. The kernel sends no request longer than
+/// `max_write` plus the fixed parts of a WRITE.
 const BODY_MAX: usize = 1 << 20;
 /// From this size on, a body stays in the buffer that it was read into.
 const BODY_KEPT: usize = 64 << 10;
 /// Requests read in a row before other tasks get their turn.
 const BURST: u32 = 8;
-/// One request in so many is followed by a look for another also where that has not paid.
+/// After every such number of requests, `recv` tries to read another even if that has not paid.
 const PROBE_EVERY: u64 = 16;
 
-/// The kernel's FUSE channel. Reading never blocks a thread; notifications are
-/// written by threads that serve nothing else, one per lane.
+/// The kernel's FUSE channel. Reading never blocks a thread; dedicated threads write
+/// notifications, one per lane.
 #[derive(Clone)]
 pub struct FuseChannel(Rc<Inner>);
 
 struct Inner {
     env: Env,
     fd: Arc<OwnedFd>,
-    /// A body buffer of full size that nobody uses.
+    /// An unused body buffer of full size.
     spare: RefCell<Option<IoBuf>>,
     /// Requests taken since other tasks last had a turn.
     burst: Cell<u32>,
-    /// Requests read from the device since it was last waited for.
+    /// Requests read from the device since `recv` last waited for it.
     in_a_row: Cell<u32>,
-    /// Was another request there when last looked, right after one?
+    /// Did the last attempt to read right after a request find another one?
     busy: Cell<bool>,
     /// Requests read from the device.
     served: Cell<u64>,
     /// The descriptor was reported readable and has not been read since.
     ready: Cell<bool>,
-    /// Those of all channels of the mount.
+    /// The lanes that all channels of the mount share.
     lanes: Rc<Lanes>,
-    /// Is it looked at for requests when it has been idle? Of several channels of a mount one is.
-    listens: bool,
+    /// Does it wait for the device when it is idle? Of several channels of a mount, one does.
+    waits_for_device: bool,
     uring: RefCell<uring::Uring>,
     /// Waits until the device can be read; kept between calls of `recv`.
     polling: RefCell<Option<OpFuture>>,
@@ -79,19 +79,19 @@ pub enum NotifyLane {
     /// Attributes.
     Attrs,
     /// Page ranges that no recall waits for; may block behind requests that wait for recalls.
-    Voids,
+    Background,
     /// Page ranges that lack a WRITE which is about to be answered, and bytes that raise the size
     /// for a read.
-    Lacking,
+    StalePages,
 }
 
 /// One request of the kernel.
 pub struct FuseRequest {
     /// The first 80 bytes (fuse_in_header, and fuse_write_in of a WRITE), zero beyond `head_len`.
     pub head: [u8; HEAD],
-    /// Bytes of `head` that the request has.
+    /// Bytes of `head` that belong to the request.
     pub head_len: usize,
-    /// What follows the first 80 bytes, page-aligned.
+    /// The bytes after the first 80, page-aligned.
     pub body: IoBuf,
 }
 
@@ -107,13 +107,13 @@ impl FuseChannel {
         Ok(FuseChannel(Rc::new(Inner::new(env, fd, lanes, true))))
     }
 
-    /// A further channel of the same mount (FUSE_DEV_IOC_CLONE), for another executor. It is told
-    /// of requests over io_uring, if that is started; of those by the device only
-    /// [`FuseChannel::try_recv`] tells. A request is answered on the channel that it came by.
+    /// A further channel of the same mount (FUSE_DEV_IOC_CLONE), for another executor. Its `recv`
+    /// returns requests over io_uring, if that is started; only [`FuseChannel::try_recv`] returns
+    /// requests of the device. A request is answered on the channel that it came by.
     ///
     /// # Errors
     /// /dev/fuse cannot be opened, or the channel is not mounted.
-    pub fn another(&self) -> io::Result<FuseChannel> {
+    pub fn clone_channel(&self) -> io::Result<FuseChannel> {
         let fd = Arc::new(fuse_dev::clone(&self.0.fd)?);
         let inner = Inner::new(&self.0.env, fd, self.0.lanes.clone(), false);
         Ok(FuseChannel(Rc::new(inner)))
@@ -124,15 +124,15 @@ impl FuseChannel {
         self.0.served.get() + self.requests_by_uring()
     }
 
-    /// How many requests were read since none was there.
+    /// Requests read since the device was last found empty.
     pub fn in_a_row(&self) -> u32 {
         self.0.in_a_row.get()
     }
 
-    /// The next request by the device, if there is one: `WouldBlock` if not.
+    /// The next request of the device, if there is one: `WouldBlock` if not.
     ///
     /// # Errors
-    /// None is there, the file system was unmounted, or the channel is broken.
+    /// There is none, the file system was unmounted, or the channel is broken.
     pub fn try_recv(&self) -> io::Result<FuseRequest> {
         loop {
             match self.0.read() {
@@ -148,9 +148,9 @@ impl FuseChannel {
         self.0.env.core().with_driver(|driver| driver.is_ring())
     }
 
-    /// Takes requests over io_uring too. To be called once per channel, after the INIT
-    /// reply that accepted the offer (FUSE_OVER_IO_URING); requests come by the device until the
-    /// channels of all `options.executors` have called it. If the kernel refuses, `recv` fails.
+    /// Takes requests over io_uring too. Call it once per channel, after the INIT reply that
+    /// accepted the offer (FUSE_OVER_IO_URING). Requests come by the device until the channels of
+    /// all `options.executors` have called it. If the kernel refuses, `recv` fails.
     ///
     /// # Errors
     /// This executor does not run on io_uring, or the CPUs cannot be counted.
@@ -169,9 +169,9 @@ impl FuseChannel {
         self.0.uring.borrow().taken
     }
 
-    /// The next request; `None` when the file system was unmounted, also by force. `head` holds the
-    /// first 80 bytes (fuse_in_header and fuse_write_in of a WRITE), `body` the rest, page-aligned,
-    /// so that write data needs no copy. One task at a time may wait here.
+    /// The next request; `None` when the file system was unmounted, even by force. `head` holds the
+    /// first 80 bytes (fuse_in_header and fuse_write_in of a WRITE). `body` holds the other bytes,
+    /// page-aligned, so that write data needs no copy. Only one task may wait here at a time.
     ///
     /// # Errors
     /// The channel is broken.
@@ -186,11 +186,11 @@ impl FuseChannel {
                 inner.burst.set(inner.burst.get() + 1);
                 return arrived.map(Some);
             }
-            // Right after a request another is looked for only where that has paid
-            // lately (tried now and then): else waiting costs no system call of its own.
-            let looks = inner.in_a_row.get() > 0
+            // Tries to read right after a request only if that has paid lately (or from time to
+            // time): otherwise waiting costs no extra system call.
+            let try_another = inner.in_a_row.get() > 0
                 && (inner.busy.get() || inner.served.get().is_multiple_of(PROBE_EVERY));
-            if inner.ready.take() || looks {
+            if inner.ready.take() || try_another {
                 match inner.read() {
                     Ok(request) => {
                         inner.busy.set(inner.busy.get() || inner.in_a_row.get() > 0);
@@ -215,8 +215,8 @@ impl FuseChannel {
         }
     }
 
-    /// Writes one reply: `head` (fuse_out_header and fixed parts) then `body`. That the
-    /// request was interrupted or the file system unmounted is not an error.
+    /// Writes one reply: `head` (fuse_out_header and fixed parts) then `body`. An interrupted
+    /// request or an unmounted file system is not an error.
     ///
     /// # Errors
     /// The kernel finds the reply malformed.
@@ -225,8 +225,8 @@ impl FuseChannel {
         by_ring.unwrap_or_else(|| fuse_dev::reply(&self.0.fd, head, body))
     }
 
-    /// Writes one notification on its lane; ends when the kernel has done it. `false`: the
-    /// kernel knows nothing of what it names (ENOENT), or the file system was unmounted.
+    /// Writes one notification on its lane; ends when the kernel has processed it. `false`: the
+    /// kernel does not know the inode or name (ENOENT), or the file system was unmounted.
     ///
     /// # Errors
     /// The kernel does not know the notification, or finds it malformed.
@@ -236,7 +236,7 @@ impl FuseChannel {
 }
 
 impl Inner {
-    fn new(env: &Env, fd: Arc<OwnedFd>, lanes: Rc<Lanes>, listens: bool) -> Inner {
+    fn new(env: &Env, fd: Arc<OwnedFd>, lanes: Rc<Lanes>, waits_for_device: bool) -> Inner {
         Inner {
             env: env.clone(),
             fd,
@@ -247,16 +247,16 @@ impl Inner {
             served: Cell::new(0),
             ready: Cell::new(false),
             lanes,
-            listens,
+            waits_for_device,
             uring: RefCell::default(),
             polling: RefCell::new(None),
         }
     }
 
-    /// Waits until the device is readable (and notes that) or a request has come over io_uring.
+    /// Waits until the device is readable (and records that) or a request has come over io_uring.
     async fn wait(&self) -> io::Result<()> {
         poll_fn(|cx| {
-            if self.listens {
+            if self.waits_for_device {
                 let mut polling = self.polling.borrow_mut();
                 let op = polling.get_or_insert_with(|| {
                     let file = Handle::Fd(self.fd.clone());
@@ -270,7 +270,7 @@ impl Inner {
             }
             let mut uring = self.uring.borrow_mut();
             uring.receiver = Some(cx.waker().clone());
-            if uring.has_news() { Poll::Ready(Ok(())) } else { Poll::Pending }
+            if uring.has_arrivals() { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await
     }

@@ -1,9 +1,9 @@
 //! Requests that come over io_uring.
 //!
 //! Invariants:
-//! - an entry is in the kernel, or its request waits for its reply, which goes
-//!   back in the same entry;
-//! - a queue that is short of free entries gets further ones, up to its limit.
+//! - an entry is in the kernel, or its request waits for its reply, which returns
+//!   in the same entry;
+//! - a queue that runs short of free entries gets further ones, up to its limit.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,17 +18,17 @@ use crate::driver::{Handle, Op, Payload};
 use crate::os::fuse_ring::{self, FuseEntry};
 use crate::sync::{OneSender, oneshot};
 
-/// Payload of an entry: the largest write, and what may come with it.
+/// Payload of an entry: the largest write, and its headers.
 const PAYLOAD: usize = (1 << 20) + 4096;
-/// Tries to register an entry while the kernel is still digesting the INIT reply.
+/// Attempts to register an entry while the kernel still processes the INIT reply.
 const REGISTER_TRIES: u32 = 100;
 
-/// Which queues of the kernel this channel serves, and with how many entries.
+/// The kernel queues that this channel serves, and their numbers of entries.
 #[derive(Clone, Copy, Debug)]
 pub struct UringOptions {
     /// The number of this executor among `executors`: it serves every `executors`-th queue.
     pub executor: usize,
-    /// How many executors share the mount's queues.
+    /// The number of executors that share the mount's queues.
     pub executors: usize,
     /// Entries per queue at first; each has a buffer of 1 MiB.
     pub depth: usize,
@@ -36,11 +36,11 @@ pub struct UringOptions {
     pub depth_max: usize,
 }
 
-/// What a channel has to do with io_uring.
+/// The io_uring state of a channel.
 #[derive(Default)]
 pub(super) struct Uring {
     arrived: VecDeque<FuseRequest>,
-    /// Where the replies of pending requests go.
+    /// The entries that carry the replies of pending requests.
     pending: HashMap<u64, (Box<FuseEntry>, OneSender<Box<FuseEntry>>)>,
     failure: Option<io::Error>,
     /// Requests taken from the kernel so far.
@@ -56,7 +56,7 @@ impl Uring {
         self.failure.take().map(Err)
     }
 
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_arrivals(&self) -> bool {
         !self.arrived.is_empty() || self.failure.is_some()
     }
 
@@ -73,7 +73,7 @@ impl Uring {
         Some(Ok(()))
     }
 
-    fn tell(state: &RefCell<Uring>, change: impl FnOnce(&mut Uring)) {
+    fn update(state: &RefCell<Uring>, change: impl FnOnce(&mut Uring)) {
         let receiver = {
             let mut uring = state.borrow_mut();
             change(&mut uring);
@@ -119,38 +119,38 @@ fn add_entry(inner: &Rc<Inner>, queue: &Rc<RefCell<Queue>>) {
     inner.env.spawn(serve(Rc::downgrade(inner), queue.clone(), entry));
 }
 
-/// Goes round with one entry until the mount or the channel ends.
+/// Passes one entry to the kernel and back until the mount or the channel ends.
 async fn serve(channel: Weak<Inner>, queue: Rc<RefCell<Queue>>, mut entry: Box<FuseEntry>) {
     let mut tries = 0;
     loop {
         let Some(inner) = channel.upgrade() else { return };
         let op = inner.env.submit(Op::Fuse { file: Handle::Fd(inner.fd.clone()), entry });
-        // A channel is not kept alive by the entries that wait in the kernel.
+        // Entries that wait in the kernel do not keep the channel alive.
         drop(inner);
         let (result, payload) = op.await;
         let Payload::Fuse(back) = payload else {
-            unreachable!("a FUSE operation gives its entry back")
+            unreachable!("a FUSE operation returns its entry")
         };
         entry = back;
         let Some(inner) = channel.upgrade() else { return };
         if let Err(error) = result {
             match error.raw_os_error() {
-                // INIT is not quite over.
+                // The kernel has not finished INIT.
                 Some(libc::EAGAIN) if tries < REGISTER_TRIES => {
                     tries += 1;
                     inner.env.sleep(Duration::from_millis(1)).await;
                     continue;
                 }
-                // The mount is gone; the device tells the receiver.
+                // The mount is gone; the device reports that to the receiver.
                 Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED) => {
                     return;
                 }
-                _ => return Uring::tell(&inner.uring, |uring| uring.failure = Some(error)),
+                _ => return Uring::update(&inner.uring, |uring| uring.failure = Some(error)),
             }
         }
         let (unique, request) = match entry.request() {
             Ok(request) => request,
-            Err(error) => return Uring::tell(&inner.uring, |uring| uring.failure = Some(error)),
+            Err(error) => return Uring::update(&inner.uring, |uring| uring.failure = Some(error)),
         };
         let is_short = {
             let mut queue = queue.borrow_mut();
@@ -161,7 +161,7 @@ async fn serve(channel: Weak<Inner>, queue: Rc<RefCell<Queue>>, mut entry: Box<F
             add_entry(&inner, &queue);
         }
         let (sender, replied) = oneshot();
-        Uring::tell(&inner.uring, |uring| {
+        Uring::update(&inner.uring, |uring| {
             uring.pending.insert(unique, (entry, sender));
             uring.arrived.push_back(request);
             uring.taken += 1;

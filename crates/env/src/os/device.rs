@@ -1,6 +1,6 @@
 //! Opening, sizing and discarding files and block devices.
 //!
-//! Invariant: every error names the path and what was tried.
+//! Invariant: every error names the path and the operation.
 
 use std::ffi::CString;
 use std::fs;
@@ -76,7 +76,7 @@ fn busy(path: &str, what: &str, holder: Option<u32>) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, format!("{path}: {what}: in use by {by}"))
 }
 
-/// The process that has `path` open exclusively, if it is one of ours.
+/// The process that has `path` open exclusively, if it can be found.
 fn holder_of(path: &str) -> Option<u32> {
     let fd = open_raw(path, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
     lock::holder(fd.as_raw_fd(), lock::EXCLUSIVE)
@@ -91,7 +91,7 @@ fn lock_whole(path: &str, fd: &OwnedFd, write: bool) -> io::Result<()> {
     }
 }
 
-/// Serves [`ByteLock`].
+/// Takes or tests a [`ByteLock`].
 pub(crate) fn lock_byte(fd: RawFd, byte: ByteLock) -> io::Result<bool> {
     let at = |index: u64| {
         let index = if index < lock::EXCLUSIVE - lock::BYTES { Some(index) } else { None };
@@ -112,22 +112,22 @@ fn block_size(fd: RawFd) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Does the kernel say `value` of this attribute of a block device's queue?
+/// Does the kernel report `value` for this attribute of a block device's queue?
 fn queue_says(device: u64, attribute: &str, value: &str) -> bool {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let base = format!("/sys/dev/block/{major}:{minor}");
-    // A partition's queue is its disk's.
+    // A partition uses the queue of its disk.
     [format!("{base}/queue/{attribute}"), format!("{base}/../queue/{attribute}")]
         .iter()
         .find_map(|path| fs::read_to_string(path).ok())
         .is_some_and(|said| said.trim() == value)
 }
 
-/// Gives a range up. A device or file system that cannot do that is no error.
+/// Discards a range. A device or file system without discard is not an error.
 pub(crate) fn discard(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
-    // SAFETY: BLKDISCARD reads two u64 from a live array; on anything but a block device it is
-    // refused.
+    // SAFETY: BLKDISCARD reads two u64 from a live array; anything but a block device
+    // refuses it.
     let result = match sys::check(unsafe { libc::ioctl(fd, BLKDISCARD, range.as_ptr()) }) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

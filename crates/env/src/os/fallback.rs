@@ -1,9 +1,9 @@
 //! The driver over epoll and threads, for kernels without io_uring.
 //!
 //! Invariants:
-//! - a socket is registered once, edge-triggered; every operation tries at once
+//! - a socket is registered once, edge-triggered; every operation tries the system call at once
 //!   and parks only on EAGAIN, so no edge is missed;
-//! - operations of one direction of a descriptor end in the order they came.
+//! - operations of one direction of a descriptor end in the order of their submission.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,8 +18,8 @@ use crate::disk::DiskOptions;
 use crate::driver::{
     ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
 };
+use crate::executor_group::without_token;
 use crate::mailbox::Mailbox;
-use crate::team::away;
 
 /// Events taken from the kernel at once.
 const EVENTS: usize = 128;
@@ -38,7 +38,7 @@ impl Parked {
         matches!(self, Parked::Recv { .. } | Parked::Accept | Parked::Readable)
     }
 
-    /// Tries the system call; gives itself back if it would block.
+    /// Tries the system call; returns itself if it would block.
     fn attempt(self, handle: &Handle) -> Result<(io::Result<usize>, Payload), Parked> {
         let fd = raw(handle);
         match self {
@@ -104,7 +104,7 @@ pub(crate) struct Fallback {
     epoll: OwnedFd,
     bell: Arc<OwnedFd>,
     sources: HashMap<RawFd, Source>,
-    /// Where the parked operations are.
+    /// The descriptors of the parked operations.
     parked: HashMap<Token, RawFd>,
     ended: Vec<Completion>,
     mailbox: Arc<Mailbox>,
@@ -137,7 +137,7 @@ impl Fallback {
         Ok(())
     }
 
-    /// Makes sure that edges of the descriptor are seen.
+    /// Registers the descriptor with epoll, unless it already is.
     fn register(&mut self, handle: &Handle) -> io::Result<()> {
         let Handle::Fd(open) = handle else { return Err(io::ErrorKind::InvalidInput.into()) };
         let fd = open.as_raw_fd();
@@ -171,7 +171,7 @@ impl Fallback {
         let fd = raw(&handle);
         let source = self.sources.get_mut(&fd).expect("it was registered");
         let queue = if op.reads() { &mut source.readers } else { &mut source.writers };
-        // A connect was tried before it came here.
+        // A connect was tried before.
         let tries = queue.is_empty() && !matches!(op, Parked::Connect { .. });
         let op = match if tries { op.attempt(&handle) } else { Err(op) } {
             Ok((result, payload)) => {
@@ -231,7 +231,7 @@ impl Fallback {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let epoll = self.epoll.as_raw_fd();
         // SAFETY: the kernel fills at most EVENTS live entries.
-        let got = away(|| unsafe {
+        let got = without_token(|| unsafe {
             libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS as i32, timeout)
         });
         let got = match sys::check(got) {
@@ -363,7 +363,7 @@ impl Driver for Fallback {
             _ if !self.ended.is_empty() => 0,
             None => -1,
             Some(Instant(0)) => 0,
-            // Rounded up, so that a timer is due when we return.
+            // Rounded up, so that a timer is due when the wait returns.
             Some(until) => {
                 until.since(sys::now()).as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32
             }

@@ -5,14 +5,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use super::sys;
+use crate::executor_group::without_token;
 use crate::fuse::NotifyLane;
 use crate::lane::Lane;
-use crate::team::away;
 
 /// `_IOR(229, 0, u32)`: makes a descriptor a further channel of a mount.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 
-/// Makes reads of the channel return at once.
+/// Makes reads of the channel non-blocking.
 pub(crate) fn prepare(fd: &OwnedFd) -> io::Result<()> {
     sys::set_nonblocking(fd.as_raw_fd(), true)
 }
@@ -32,21 +32,23 @@ pub(crate) fn clone(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(new)
 }
 
-/// Does the channel fail so because the file system was unmounted? ENODEV says that, or
-/// ECONNABORTED where the call was at work on a request just then.
+/// Does this error mean that the file system was unmounted? ENODEV does, and ECONNABORTED if the
+/// call was handling a request at that moment.
 pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ECONNABORTED))
 }
 
-/// Reads one request into the two buffers; gives its length.
+/// Reads one request into the two buffers; returns its length.
 pub(crate) fn read(fd: &OwnedFd, head: &mut [u8], body: &mut [u8]) -> io::Result<usize> {
     let parts = [
         libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
         libc::iovec { iov_base: body.as_mut_ptr().cast(), iov_len: body.len() },
     ];
     // SAFETY: the parts are live, exclusively borrowed slices.
-    match sys::check_len(away(|| unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 2) })) {
-        // Only a channel without a mount behind it ends.
+    match sys::check_len(without_token(|| unsafe {
+        libc::readv(fd.as_raw_fd(), parts.as_ptr(), 2)
+    })) {
+        // Only a channel without a mount returns an end of file.
         Ok(0) => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         result => result,
     }
@@ -61,7 +63,7 @@ pub(crate) fn reply(fd: &OwnedFd, head: &[u8], body: &[u8]) -> io::Result<()> {
     let (fd, count) = (fd.as_raw_fd(), if body.is_empty() { 1 } else { 2 });
     loop {
         // SAFETY: the kernel only reads the parts, which are live slices.
-        let written = away(|| unsafe { libc::writev(fd, parts.as_ptr(), count) });
+        let written = without_token(|| unsafe { libc::writev(fd, parts.as_ptr(), count) });
         match sys::check_len(written) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) || is_end(&error) => {
@@ -72,7 +74,7 @@ pub(crate) fn reply(fd: &OwnedFd, head: &[u8], body: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes one notification; may block. `false`: the kernel does not know what it names.
+/// Writes one notification; may block. `false`: the kernel does not know the inode or name.
 fn notify(fd: &OwnedFd, message: &[u8]) -> io::Result<bool> {
     loop {
         // SAFETY: reads a live slice.
@@ -88,10 +90,10 @@ fn notify(fd: &OwnedFd, message: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// A lane's queue, and what became of each notification.
+/// A lane's queue, with the result of each notification.
 type Queue = Lane<Vec<u8>, io::Result<bool>>;
 
-/// One thread per lane, made at its first notification; it ends with the channel.
+/// One thread per lane, started at its first notification; it ends with the channel.
 pub(crate) struct Lanes {
     fd: Arc<OwnedFd>,
     queues: [OnceLock<Arc<Queue>>; 5],
@@ -107,8 +109,8 @@ impl Lanes {
             NotifyLane::Names => (0, "redbud-names"),
             NotifyLane::Pages => (1, "redbud-pages"),
             NotifyLane::Attrs => (2, "redbud-attrs"),
-            NotifyLane::Voids => (3, "redbud-voids"),
-            NotifyLane::Lacking => (4, "redbud-lacking"),
+            NotifyLane::Background => (3, "redbud-bg-pages"),
+            NotifyLane::StalePages => (4, "redbud-stale"),
         };
         if let Some(queue) = self.queues[index].get() {
             return Ok(queue);

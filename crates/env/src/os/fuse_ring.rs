@@ -4,7 +4,7 @@
 //! Invariants:
 //! - the addresses of an entry's header and payload stay the same from its
 //!   registration to its end;
-//! - what the kernel says about lengths is checked before it is believed.
+//! - the code checks the lengths that the kernel reports before it uses them.
 //!
 //! The header page, as the kernel lays it out:
 //!
@@ -35,21 +35,21 @@ const OUT_HEADER: usize = 16;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Where `len` is in a submission.
+/// The offset of `len` in a submission.
 const SQE_LEN: usize = 24;
 
-/// One entry of one queue; one request at a time is under way in it.
+/// One entry of one queue; it carries one request at a time.
 pub(crate) struct FuseEntry {
     header: IoBuf,
     payload: IoBuf,
-    /// Header and payload, as the registration tells them.
+    /// Header and payload, in the form that the registration passes to the kernel.
     parts: [libc::iovec; 2],
     queue: u16,
-    /// Names the request that a reply commits; `None` before the registration.
+    /// The id of the request that a reply commits; `None` before the registration.
     commit: Option<u64>,
 }
 
-// SAFETY: the addresses in `parts` are of buffers that the entry owns.
+// SAFETY: the addresses in `parts` point to buffers that the entry owns.
 unsafe impl Send for FuseEntry {}
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -88,7 +88,7 @@ impl FuseEntry {
         entry
     }
 
-    /// The request that the kernel has put here, and its number.
+    /// The request that the kernel has written to this entry, and its number.
     ///
     /// # Errors
     /// Its lengths contradict each other.
@@ -107,13 +107,13 @@ impl FuseEntry {
         let mut request =
             FuseRequest { head: [0; 80], head_len: total.min(80), body: IoBuf::zeroed(0) };
         request.head[..IN_HEADER].copy_from_slice(&self.header[..IN_HEADER]);
-        // The arguments are one sequence in two places, as is the request: head and body.
+        // The arguments are one sequence in two places; so is the request: head and body.
         let in_header = fixed.min(80 - IN_HEADER);
         let in_payload = request.head_len - IN_HEADER - in_header;
         let (start, split) = (IN_HEADER, IN_HEADER + in_header);
         request.head[start..split].copy_from_slice(&self.header[OP_IN..OP_IN + in_header]);
         request.head[split..request.head_len].copy_from_slice(&self.payload[..in_payload]);
-        // The payload is the entry's, and its bytes may be kept beyond the reply: they are copied.
+        // The payload belongs to the entry, and the request may outlive the reply: copy the bytes.
         request.body = IoBuf::unspecified(total - request.head_len);
         let (left, right) = request.body.split_at_mut(fixed - in_header);
         left.copy_from_slice(&self.header[OP_IN + in_header..OP_IN + fixed]);
@@ -121,7 +121,7 @@ impl FuseEntry {
         Ok((unique, request))
     }
 
-    /// Puts the reply where the kernel takes it from.
+    /// Writes the reply to where the kernel reads it.
     ///
     /// # Errors
     /// It does not fit, or has no header.
@@ -142,7 +142,7 @@ impl FuseEntry {
     }
 }
 
-/// Queues that the kernel has: one per CPU that may ever be there.
+/// The number of kernel queues: one per possible CPU.
 pub(crate) fn queues() -> io::Result<u16> {
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = possible.trim().rsplit([',', '-']).next().and_then(|cpu| cpu.parse::<u16>().ok());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_two_places_is_put_together_as_the_device_delivers_it() {
+    fn uring_request_is_assembled_as_the_device_delivers_it() {
         let bytes: Vec<u8> = (1..=250).collect();
         for fixed in [0, 8, 39, 40, 41, 104, 128] {
             for payload in [0, 1, 30, 40, 100] {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_contradict_each_other_are_an_error() {
+    fn uring_entry_with_contradicting_lengths_is_an_error() {
         let mut bad = entry(&[1; 40], &[2; 10]);
         bad.header[PAYLOAD_SIZE..PAYLOAD_SIZE + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert!(bad.request().is_err());

@@ -1,6 +1,5 @@
-//! Locks on single bytes far beyond a disk's data, held by the open file (OFD
-//! locks): they go when its last descriptor is closed, that is, when no
-//! request on it can be in flight.
+//! Locks on single bytes far beyond a disk's data, held by the open file (OFD locks). They end
+//! when its last descriptor is closed, so no request on it is in flight then.
 
 use std::fs;
 use std::io;
@@ -46,8 +45,8 @@ pub(crate) fn test(fd: RawFd, at: u64) -> io::Result<bool> {
     Ok(i32::from(lock.l_type) == libc::F_UNLCK)
 }
 
-/// The process that holds byte `at` of the file behind `fd`, where /proc shows it. The
-/// kernel names no pid for OFD locks, so every process's descriptors are looked at.
+/// The process that holds byte `at` of the file behind `fd`, if /proc shows it. The
+/// kernel reports no pid for OFD locks, so this searches every process's descriptors.
 pub(crate) fn holder(fd: RawFd, at: u64) -> Option<u32> {
     let wanted = fs::metadata(format!("/proc/self/fd/{fd}")).ok()?;
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -57,8 +56,8 @@ pub(crate) fn holder(fd: RawFd, at: u64) -> Option<u32> {
         };
         let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
         for descriptor in descriptors.flatten() {
-            // The lock first: to look at just any open file may wait for ever, for a file system
-            // that itself waits for this process.
+            // Check for the lock first: stat of an arbitrary open file may wait forever, namely for
+            // a file system that itself waits for this process.
             let info = process.path().join("fdinfo").join(descriptor.file_name());
             let locks =
                 fs::read_to_string(info).is_ok_and(|info| info.lines().any(|line| holds(line, at)));

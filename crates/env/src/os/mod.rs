@@ -25,14 +25,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::baton::Baton;
 use crate::driver::{Driver, Handle};
 use crate::executor::Core;
+use crate::executor_group::{Carried, ExecutorGroup, Seated, without_token};
 use crate::mailbox::Mailbox;
-use crate::team::{Carried, Seated, Team, away};
+use crate::run_token::RunToken;
 use crate::{DriverKind, Env};
 
-/// A driver of `kind` and the mailbox that rings it, for this thread.
+/// A driver of `kind` and the mailbox that wakes it, for this thread.
 fn driver(kind: DriverKind) -> io::Result<(Box<dyn Driver>, Arc<Mailbox>)> {
     let bell = Arc::new(sys::eventfd()?);
     let ringer = bell.clone();
@@ -49,10 +49,10 @@ fn driver(kind: DriverKind) -> io::Result<(Box<dyn Driver>, Arc<Mailbox>)> {
     Ok((driver, mailbox))
 }
 
-/// Runs `main` on this thread until it ends; tasks that are left are dropped.
+/// Runs `main` on this thread until it ends; remaining tasks are dropped.
 ///
 /// # Errors
-/// The driver could not be set up, or broke.
+/// The driver could not be set up, or failed.
 pub fn run<T, F: Future<Output = T>>(
     kind: DriverKind,
     main: impl FnOnce(Env) -> F,
@@ -62,14 +62,14 @@ pub fn run<T, F: Future<Output = T>>(
     core.block_on(main(Env::new(core.clone(), 0)))
 }
 
-/// Runs `main` on this thread until it ends, with `executors` executors, each on a thread of its
-/// own, that take turns: they may share what is not `Send`, and run beside each other while
-/// they are in the kernel. Tasks are started on others by [`Env::spawn_on`]; those that are left at
-/// the end are dropped.
+/// Runs `main` on this thread until it ends, with a group of `executors` executors, each on a
+/// thread of its own. They may share state that is not `Send`: one of them runs at a time, and the
+/// others run meanwhile only in the kernel. [`Env::spawn_on`] starts tasks on other executors;
+/// tasks that remain at the end are dropped.
 ///
 /// # Errors
-/// A driver could not be set up, or broke, or a thread not be made.
-pub fn run_team<T, F: Future<Output = T>>(
+/// A driver could not be set up, or failed, or a thread could not be created.
+pub fn run_group<T, F: Future<Output = T>>(
     kind: DriverKind,
     executors: usize,
     main: impl FnOnce(Env) -> F,
@@ -77,34 +77,34 @@ pub fn run_team<T, F: Future<Output = T>>(
     if executors <= 1 {
         return run(kind, main);
     }
-    let baton = Arc::default();
-    let _seated = Seated::new(&baton, 0, executors);
-    let team = Team::new();
+    let token = Arc::default();
+    let _seated = Seated::new(&token, 0, executors);
+    let group = ExecutorGroup::new();
     let (driver, mailbox) = driver(kind)?;
-    // One kind for all: sockets are made for it.
+    // One kind for all: sockets are created for it.
     let kind = if driver.is_ring() { DriverKind::Ring } else { DriverKind::Fallback };
     let core = Core::new(driver, mailbox);
-    team.join(&core);
+    group.join(&core);
     let ended = core.block_on(async {
-        let mut others = Others { team: team.clone(), threads: Vec::new() };
+        let mut others = Others { group: group.clone(), threads: Vec::new() };
         for seat in 1..executors {
-            others.start(kind, &baton, (seat, executors))?;
+            others.start(kind, &token, (seat, executors))?;
         }
         let mut main = pin!(main(Env::new(core.clone(), 0)));
-        let mut broken = pin!(team.broken());
+        let mut failure = pin!(group.failure());
         poll_fn(|cx| match main.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Ok(value)),
-            Poll::Pending => broken.as_mut().poll(cx).map(Err),
+            Poll::Pending => failure.as_mut().poll(cx).map(Err),
         })
         .await
     });
-    team.dissolve();
+    group.dissolve();
     ended?
 }
 
-/// The threads of a team but the first. Dropped, it waits for their ends.
+/// The threads of a group but the first. Dropping it joins them.
 struct Others {
-    team: Rc<Team>,
+    group: Rc<ExecutorGroup>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
@@ -113,37 +113,38 @@ impl Others {
     fn start(
         &mut self,
         kind: DriverKind,
-        baton: &Arc<Baton>,
+        token: &Arc<RunToken>,
         (seat, executors): (usize, usize),
     ) -> io::Result<()> {
-        let (baton, team) = (baton.clone(), Carried::new(self.team.clone()));
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let (token, group) = (token.clone(), Carried::new(self.group.clone()));
+        let (sender, started) = std::sync::mpsc::sync_channel(1);
         let thread =
             std::thread::Builder::new().name(format!("redbud-{seat}")).spawn(move || {
-                let seated = Seated::new(&baton, seat, executors);
-                let team = team.open(&seated);
+                let seated = Seated::new(&token, seat, executors);
+                let group = group.open(&seated);
                 let core = match driver(kind) {
                     Ok((driver, mailbox)) => Core::new(driver, mailbox),
-                    Err(error) => return drop(tell.send(Err(error))),
+                    Err(error) => return drop(sender.send(Err(error))),
                 };
-                team.join(&core);
+                group.join(&core);
                 // The first seat waits for it.
-                drop(tell.send(Ok(())));
-                if let Err(error) = core.block_on(team.over()) {
-                    team.tell_broken(error);
+                drop(sender.send(Ok(())));
+                if let Err(error) = core.block_on(group.over()) {
+                    group.report_failure(error);
                 }
             })?;
         self.threads.push(thread);
-        away(|| told.recv()).unwrap_or_else(|_| Err(io::Error::other("a thread ended at once")))
+        without_token(|| started.recv())
+            .unwrap_or_else(|_| Err(io::Error::other("a thread ended at once")))
     }
 }
 
 impl Drop for Others {
     fn drop(&mut self) {
-        self.team.end();
+        self.group.end();
         for thread in self.threads.drain(..) {
-            // A panic has ended the process.
-            drop(away(|| thread.join()));
+            // A panic has aborted the process.
+            drop(without_token(|| thread.join()));
         }
     }
 }

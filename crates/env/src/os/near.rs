@@ -1,11 +1,11 @@
 //! Unix sockets beside TCP ones, for peers on the same host.
 //!
 //! Invariants:
-//! - the name of such a socket is made of the address that its listener has by TCP, and lies in
-//!   the abstract namespace, which ends with the network namespace and with the process;
-//! - a peer is talked to only if it runs as root or as the user of this process: the name is
-//!   there for everyone to take, as a port is;
-//! - whatever is amiss here, TCP is what remains.
+//! - the name of such a socket contains the address that its listener has by TCP; it is in the
+//!   abstract namespace, which ends with the network namespace and with the process;
+//! - a client uses such a peer only if it runs as root or as the user of this process. Any process
+//!   may take the name, as it may take a port;
+//! - on any error here, the connection uses TCP.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -27,8 +27,8 @@ pub(crate) fn listen(local: &str, nonblocking: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connection to whoever listens on the TCP address `target`, if that is on this host and
-/// listens here too. Never waits.
+/// A connection to the process that listens on the TCP address `target`, if that is on this host
+/// and listens here too. Never waits.
 pub(crate) fn connect(target: &SocketAddr, nonblocking: bool) -> Option<OwnedFd> {
     names(target).iter().find_map(|name| {
         let socket = sys::unix_socket(true).ok()?;
@@ -50,19 +50,19 @@ fn name_of(address: &str) -> String {
     format!("redbud/{address}")
 }
 
-/// Under which names `target` may listen: its own, and those of every address if it is one of ours.
+/// The names that `target` may have: its own, and those of the wildcard addresses if it is local.
 fn names(target: &SocketAddr) -> Vec<String> {
     let mut names = vec![name_of(&target.to_string())];
     if is_of_this_host(target.ip()) {
         let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-        // A listener on all IPv6 addresses has the IPv4 ones too, as a rule.
+        // A listener on all IPv6 addresses usually accepts IPv4 too.
         let all = all.into_iter().filter(|all| target.is_ipv4() || all.is_ipv6());
         names.extend(all.map(|all| name_of(&SocketAddr::new(all, target.port()).to_string())));
     }
     names
 }
 
-/// Only what is an address of this host (in this network namespace) can be bound.
+/// Only an address of this host (in this network namespace) can be bound.
 fn is_of_this_host(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_this_host_are_looked_for_under_every_address_and_others_are_not() {
+    fn local_addresses_are_also_tried_as_wildcard_addresses() {
         let own = names(&"127.0.0.1:7".parse().unwrap());
         assert_eq!(own, ["redbud/127.0.0.1:7", "redbud/0.0.0.0:7", "redbud/[::]:7"]);
         // An address for documentation, which no host has.
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_once_and_free_again_when_its_socket_is_closed() {
+    fn socket_name_is_exclusive_until_its_socket_is_closed() {
         let address = format!("127.0.0.1:near-{}", std::process::id());
         let first = listen(&address, true).unwrap();
         assert_eq!(listen(&address, true).unwrap_err().kind(), io::ErrorKind::AddrInUse);

@@ -1,8 +1,8 @@
-//! Threads for what would block an executor: heavy functions, name lookups,
-//! discards, and disk I/O where there is no io_uring.
+//! Threads for work that would block an executor: expensive functions, name lookups,
+//! discards, and disk I/O without io_uring.
 //!
 //! Invariant: a job's completion goes to the mailbox it came from exactly once,
-//! also if the job panics.
+//! even if the job panics.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::driver::{Completion, Payload, Token};
 use crate::mailbox::Mailbox;
 
-/// Threads of the process at most; they are made when all others are busy.
+/// Upper bound of threads in the process; one is created when all others are busy.
 const THREADS_MAX: usize = 16;
 
 type Work = Box<dyn FnOnce() -> (io::Result<usize>, Payload) + Send>;
@@ -49,7 +49,7 @@ pub(crate) fn submit(
         let made = std::thread::Builder::new().name("redbud-pool".to_owned()).spawn(serve);
         match made {
             Ok(_) => state.threads += 1,
-            Err(error) => assert!(state.threads > 0, "no thread can be made: {error}"),
+            Err(error) => assert!(state.threads > 0, "cannot create a pool thread: {error}"),
         }
     }
     drop(state);

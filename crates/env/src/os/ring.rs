@@ -1,10 +1,10 @@
 //! The driver over io_uring.
 //!
 //! Invariants:
-//! - a buffer whose address the kernel has lies in `ops` until its completion;
+//! - a buffer whose address the kernel has stays in `ops` until its completion;
 //! - at most one `io_uring_enter` per call of `wait`, none if there is nothing
 //!   to submit and completions are there;
-//! - the ring is used by the thread that made it.
+//! - only the thread that created the ring uses it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,23 +23,23 @@ use crate::disk::DiskOptions;
 use crate::driver::{
     ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
 };
+use crate::executor_group::without_token;
 use crate::mailbox::Mailbox;
-use crate::team::away;
 
-/// Submissions gathered in one turn; more go with a second system call.
+/// Submissions collected in one turn; more need a second system call.
 const ENTRIES: u32 = 256;
-/// Completions that fit before the kernel keeps a list of its own.
+/// Completions that fit before the kernel uses an overflow list.
 const COMPLETIONS: u32 = 4096;
 /// The read of the bell.
 const BELL: u64 = u64::MAX;
-/// Cancellations, whose own completions mean nothing.
+/// Cancellations, whose own completions are ignored.
 const CANCEL: u64 = u64::MAX - 1;
-/// How long `close` waits for the kernel to let go of buffers before it leaks them.
+/// How long `close` waits for the kernel to release buffers before it leaks them.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
 
 type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// What an operation in flight keeps alive.
+/// The objects that an operation in flight keeps alive.
 enum InFlight {
     Disk { _disk: Handle, buf: IoBuf },
     Flush { _disk: Handle },
@@ -52,7 +52,7 @@ enum InFlight {
 }
 
 impl InFlight {
-    /// Gives up what the kernel may still use.
+    /// Leaks the memory that the kernel may still use.
     fn leak_buffer(self) {
         match self {
             InFlight::Disk { buf, .. } => std::mem::forget(buf),
@@ -75,7 +75,7 @@ pub(crate) struct Ring {
     ended: Vec<Completion>,
     mailbox: Arc<Mailbox>,
     bell: Arc<OwnedFd>,
-    /// Where the kernel puts the bell's count.
+    /// The kernel writes the bell's count here.
     rung: Box<u64>,
     bell_armed: bool,
     entropy: sys::Entropy,
@@ -108,7 +108,7 @@ fn serves_all(ring: &Uring) -> io::Result<bool> {
 }
 
 impl Ring {
-    /// A ring of this thread; an error where the kernel has none that suffices.
+    /// A ring of this thread; an error if the kernel has none that suffices.
     pub(crate) fn new(bell: &Arc<OwnedFd>, mailbox: Arc<Mailbox>) -> io::Result<Ring> {
         let ring = make_ring()?;
         if !serves_all(&ring)? {
@@ -139,7 +139,7 @@ impl Ring {
     fn drain_backlog(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the addresses in the entry lie in `ops` or `rung`, which outlive the
+            // SAFETY: the addresses in the entry point into `ops` or `rung`, which outlive the
             // operation.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
@@ -182,7 +182,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Moves what the kernel has completed to `done`.
+    /// Moves completions of the kernel to `done`.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.ended);
         loop {
@@ -196,7 +196,7 @@ impl Ring {
     }
 
     fn complete(&mut self, token: Token, result: i32) -> Completion {
-        let op = self.ops[token as usize].take().expect("the kernel completes what was submitted");
+        let op = self.ops[token as usize].take().expect("a completion of a submitted operation");
         self.in_flight -= 1;
         let result = sys::check_result(result);
         let payload = match op {
@@ -228,7 +228,7 @@ impl Ring {
 
     fn enter(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        let entered = away(|| match timeout {
+        let entered = without_token(|| match timeout {
             _ if !wait => submitter.submit(),
             None => submitter.submit_and_wait(1),
             Some(timeout) => {
@@ -238,7 +238,7 @@ impl Ring {
         });
         match entered {
             Ok(_) => Ok(()),
-            // A timeout, a signal, or more completions than fit: the next turn sees.
+            // A timeout, a signal, or a completion overflow: the next turn handles it.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -409,7 +409,7 @@ impl Driver for Ring {
         };
         let wait = done.is_empty() && timeout != Some(Duration::ZERO);
         if wait || self.must_enter() {
-            // What did not fit must reach the kernel before we sleep.
+            // Entries that did not fit must reach the kernel before the thread sleeps.
             let wait = wait && self.backlog.is_empty();
             self.enter(wait, timeout)?;
             self.drain_backlog();
@@ -444,8 +444,8 @@ impl Driver for Ring {
             self.reap(&mut done);
         }
         if self.in_flight > 0 || self.bell_armed {
-            // The kernel may still write into these buffers: they must never be freed. Files
-            // are closed all the same: the kernel holds what it uses.
+            // The kernel may still write into these buffers: they must never be freed. Closing the
+            // files is safe: the kernel holds references to what it uses.
             for op in std::mem::take(&mut self.ops).into_iter().flatten() {
                 op.leak_buffer();
             }

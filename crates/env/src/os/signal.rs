@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 
 use super::sys;
 
-/// Where the handler writes; -1 before it is installed.
+/// The descriptor that the handler writes to; -1 before it is installed.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 /// Signals taken from the pipe so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -27,7 +27,7 @@ fn waiting() -> MutexGuard<'static, Vec<Waker>> {
 
 extern "C" fn handle(signal: libc::c_int) {
     let byte = signal as u8;
-    // SAFETY: write(2) is async-signal-safe; errno is put back for the code that was interrupted.
+    // SAFETY: write(2) is async-signal-safe; errno is restored for the interrupted code.
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
@@ -40,17 +40,17 @@ fn install() {
     let mut ends = [0; 2];
     // SAFETY: the kernel fills the two descriptors.
     let made = sys::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) });
-    made.expect("a pipe for signals can be made");
-    let reader: OwnedFd = sys::owned(ends[0]).expect("pipe2 gave a descriptor");
-    // A full pipe must not block the handler; a signal more or less does not matter then.
+    made.expect("create the pipe for signals");
+    let reader: OwnedFd = sys::owned(ends[0]).expect("pipe2 returned a descriptor");
+    // A full pipe must not block the handler; a lost signal does not matter then.
     sys::set_nonblocking(ends[1], true).expect("a pipe can be non-blocking");
     PIPE.store(ends[1].as_raw_fd(), Ordering::Relaxed);
     std::thread::Builder::new()
         .name("redbud-signals".to_owned())
         .spawn(move || listen(reader))
-        .expect("a thread for signals can be made");
+        .expect("create the thread for signals");
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler does only what is async-signal-safe; a zeroed sigaction has an empty
+        // SAFETY: the handler does only async-signal-safe things; a zeroed sigaction has an empty
         // mask.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -79,14 +79,14 @@ pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Has SIGINT or SIGTERM arrived? From the first call on they end the process no longer by
-/// themselves.
+/// Has SIGINT or SIGTERM arrived? From the first call on, these signals no longer end the
+/// process by themselves.
 pub fn asked_to_stop() -> bool {
     INSTALL.call_once(install);
     count() > 0
 }
 
-/// The next signal after the `seen` first ones.
+/// The next signal after the first `seen` ones.
 pub(crate) async fn next(seen: &Cell<u64>) -> i32 {
     INSTALL.call_once(install);
     poll_fn(|cx| {

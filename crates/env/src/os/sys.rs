@@ -72,7 +72,7 @@ pub(crate) fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A counter that wakes whoever polls it.
+/// A counter that wakes its poller.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
@@ -81,7 +81,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
 /// Adds 1 to an eventfd.
 pub(crate) fn ring_bell(bell: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: writes 8 bytes from a live array. It blocks only when 2^64 - 2 rings were not heard.
+    // SAFETY: writes 8 bytes from a live array. It blocks only after 2^64 - 2 unread rings.
     unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
@@ -168,7 +168,7 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends small messages at once, as sockets other than TCP's do anyway.
+/// Disables Nagle's algorithm; sockets other than TCP do not have it.
 pub(crate) fn set_nodelay(fd: &OwnedFd) -> io::Result<()> {
     match set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
@@ -223,7 +223,7 @@ pub(crate) fn peer_process(socket: &OwnedFd) -> Option<libc::ucred> {
             &raw mut len,
         )
     };
-    // Sockets of other families tell of nobody.
+    // Sockets of other families report no peer.
     (got == 0 && peer.uid != libc::uid_t::MAX).then_some(peer)
 }
 
@@ -282,7 +282,7 @@ fn bind(address: &SocketAddr, nonblocking: bool) -> io::Result<(OwnedFd, String)
     Ok((socket, local.to_string()))
 }
 
-/// The address of the other end, for people.
+/// The address of the other end, for messages.
 pub(crate) fn peer_name(socket: &OwnedFd) -> String {
     let mut raw = RawAddress::empty();
     // SAFETY: both pointers are to live memory of the length given.
@@ -292,7 +292,7 @@ pub(crate) fn peer_name(socket: &OwnedFd) -> String {
     match (got, raw.decode()) {
         (0, Some(address)) => address.to_string(),
         _ => match peer_process(socket) {
-            // In another PID namespace: without a number here.
+            // The peer is in another PID namespace: it has no number here.
             Some(peer) if peer.pid == 0 => "a process of this host".to_owned(),
             Some(peer) => format!("process {} of this host", peer.pid),
             None => "unknown".to_owned(),

@@ -1,16 +1,16 @@
-//! What a power cut may leave: the images at every point of a recording.
+//! The images that a power cut may leave, at every point of a recording.
 //!
 //! Invariants:
-//! - everything stable is in every image; of the rest any subset may be, each
-//!   write whole or torn at 512 bytes;
-//! - images of several disks that were recorded together are of one moment.
+//! - every image contains everything stable; of the other writes any subset may be in it, each
+//!   whole or torn at 512 bytes;
+//! - images of several disks that were recorded together show the same moment.
 
 use super::disk::{SimDisk, Write, apply, make_stable};
 use super::image::{Image, PAGE, Page, SECTOR};
 use super::rng::SimRng;
 use std::sync::Arc;
 
-/// What happened to a recorded disk.
+/// An event of a recorded disk.
 #[derive(Clone)]
 pub(crate) enum Event {
     /// A write was submitted: from here on it may survive.
@@ -21,7 +21,7 @@ pub(crate) enum Event {
     Stable(Vec<u64>),
 }
 
-/// What happened to a disk since [`SimDisk::record`].
+/// The events of a disk since [`SimDisk::record`].
 #[derive(Clone)]
 pub struct Recording {
     size: u64,
@@ -39,12 +39,12 @@ impl Recording {
         self.events.push((time, event));
     }
 
-    /// Events recorded.
+    /// Number of events recorded.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Was nothing recorded?
+    /// Are there no events?
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -55,10 +55,10 @@ impl Recording {
     }
 }
 
-/// Which images to make.
+/// The images to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct CrashOptions {
-    /// Chooses the subsets and where writes are torn.
+    /// Chooses the subsets, and where writes are torn.
     pub seed: u64,
     /// Random subsets at each point, besides "nothing", "everything" and "the last one torn".
     pub subsets: usize,
@@ -72,7 +72,7 @@ impl Default for CrashOptions {
 
 /// One state that a power cut may leave.
 pub struct CrashPoint {
-    /// Where and what, for the failure message: it names the image exactly.
+    /// The point and the choice, for the failure message: it identifies the image exactly.
     pub description: String,
     /// The disks, in the order of the recordings.
     pub disks: Vec<SimDisk>,
@@ -85,12 +85,12 @@ impl CrashPoint {
     }
 }
 
-/// Which of the writes that are not stable survive.
+/// The unstable writes that survive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Surviving {
     Nothing,
     Everything,
-    /// All, of the last one only the first sectors.
+    /// All; of the last one only the first sectors.
     TornLast,
     /// Any, whole or in part.
     Some,
@@ -122,7 +122,7 @@ impl Surviving {
     }
 }
 
-/// Puts only the kept sectors of a write in place.
+/// Writes only the kept sectors of a write.
 fn tear(image: &mut Image, write: &Write, mut kept: impl FnMut(usize) -> bool) {
     let per_page = PAGE / SECTOR;
     for (nth, new) in write.pages.iter().enumerate() {
@@ -138,8 +138,8 @@ fn tear(image: &mut Image, write: &Write, mut kept: impl FnMut(usize) -> bool) {
     }
 }
 
-/// Every point of the recordings, before the first event and after each, with every
-/// choice of what survives there. Recordings of several disks are cut at the same moment.
+/// Images at every point of the recordings, before the first event and after each, with every
+/// choice of surviving writes. Recordings of several disks are cut at the same moment.
 pub fn crash_images(recordings: Vec<Recording>, options: CrashOptions) -> CrashImages {
     let mut order: Vec<(u64, usize, Event)> = Vec::new();
     for (disk, recording) in recordings.iter().enumerate() {
@@ -164,7 +164,7 @@ pub struct CrashImages {
     disks: Vec<Recording>,
     /// Events to come, the next one last.
     left: Vec<(u64, usize, Event)>,
-    /// Choices to make at the present point, the next one last.
+    /// Choices to make at the current point, the next one last.
     choices: Vec<(Surviving, usize)>,
     begun: bool,
     rng: SimRng,
@@ -172,7 +172,7 @@ pub struct CrashImages {
 }
 
 impl CrashImages {
-    /// Goes to the next point at which the possible images differ; `false` at the end.
+    /// Advances to the next point at which the possible images differ; `false` at the end.
     fn advance(&mut self) -> bool {
         if !std::mem::replace(&mut self.begun, true) {
             return true;
@@ -186,7 +186,7 @@ impl CrashImages {
                 }
                 Event::Complete(id) => disk.complete(id),
                 Event::Stable(ids) => {
-                    disk.settle(&ids);
+                    disk.make_stable(&ids);
                     return true;
                 }
             }
@@ -196,9 +196,9 @@ impl CrashImages {
 
     fn image(&mut self, surviving: Surviving, nth: usize) -> CrashPoint {
         let point = self.points - self.left.len();
-        let loose: usize = self.disks.iter().map(|disk| disk.unstable.len()).sum();
+        let unstable: usize = self.disks.iter().map(|disk| disk.unstable.len()).sum();
         let description = format!(
-            "after event {point} of {}, of {loose} writes not stable survives: {surviving:?} #{nth}",
+            "after event {point} of {}: {unstable} unstable writes, surviving: {surviving:?} #{nth}",
             self.points
         );
         let rng = &mut self.rng;
@@ -212,7 +212,7 @@ impl CrashImages {
 }
 
 impl Recording {
-    /// Completed writes take effect before those under way, in the order of completion.
+    /// Completed writes take effect before those in flight, in the order of completion.
     fn complete(&mut self, id: u64) {
         if let Some(at) = self.unstable.iter().rposition(|write| write.id == id) {
             let mut write = self.unstable.remove(at);
@@ -222,7 +222,7 @@ impl Recording {
         }
     }
 
-    fn settle(&mut self, ids: &[u64]) {
+    fn make_stable(&mut self, ids: &[u64]) {
         make_stable(&mut self.unstable, &mut self.stable, &|write| {
             ids.binary_search(&write.id).is_ok() && !write.stuck
         });
@@ -238,12 +238,12 @@ impl Iterator for CrashImages {
                 return None;
             }
             self.choices.push((Surviving::Nothing, 0));
-            let loose: usize = self.disks.iter().map(|disk| disk.unstable.len()).sum();
-            if loose > 0 {
+            let unstable: usize = self.disks.iter().map(|disk| disk.unstable.len()).sum();
+            if unstable > 0 {
                 self.choices.push((Surviving::TornLast, 0));
                 self.choices.push((Surviving::Everything, 0));
             }
-            if loose > 1 {
+            if unstable > 1 {
                 self.choices.extend((0..self.subsets).map(|nth| (Surviving::Some, nth)));
             }
         }

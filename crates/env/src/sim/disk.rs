@@ -1,13 +1,13 @@
-//! A disk in memory that knows what is stable, records what happens to it, and
-//! fails on demand.
+//! A disk in memory that knows what is stable, records its events, and fails on demand.
 //!
 //! Invariants:
-//! - a read sees every write that completed before it was submitted;
+//! - a read sees every write that completed before the read was submitted;
 //! - a write is stable once a flush that was submitted after its completion has
-//!   succeeded, and not surely before; a failed flush makes nothing stable, and
-//!   no later flush makes up for it for what was written through the same open file;
-//! - pages are shared between the present content, the stable content and the
-//!   recording, so each write is held once.
+//!   succeeded, and may be unstable until then;
+//! - a failed flush makes nothing stable, and no later flush makes stable what the failed one
+//!   covered and the same open file wrote;
+//! - the present content, the stable content and the recording share pages, so each write is
+//!   stored once.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ use super::mechanics::{DiskModel, DiskReport, DiskRequest, Mechanics};
 use super::rng::SimRng;
 use super::watch::{self, DiskEvent};
 
-/// What is done to a disk.
+/// A kind of disk operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum DiskAction {
     /// A read.
@@ -37,7 +37,7 @@ pub enum DiskAction {
     Discard,
 }
 
-/// How an action fails.
+/// The error of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskFault {
     /// EIO.
@@ -55,7 +55,7 @@ impl DiskFault {
     }
 }
 
-/// How often each action was submitted.
+/// The number of operations of each kind that were submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskCounts {
     /// Reads.
@@ -73,7 +73,7 @@ pub struct DiskCounts {
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<State>>);
 
-/// A write that is not surely stable.
+/// A write that may be unstable.
 #[derive(Clone)]
 pub(crate) struct Write {
     pub(crate) id: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Write {
     pub(crate) first_page: u64,
     pub(crate) pages: Vec<Page>,
     pub(crate) completed: bool,
-    /// A flush that should have covered it failed: no later one does. It is of one page.
+    /// A flush that should have covered it failed: no later one does. It then has one page.
     pub(crate) stuck: bool,
 }
 
@@ -91,8 +91,8 @@ impl Write {
         (self.first_page..self.first_page + self.pages.len() as u64).contains(&page)
     }
 
-    /// A flush failed it: what is written to a page of it later takes that page's place.
-    fn stick(self) -> impl Iterator<Item = Write> {
+    /// A flush failed for it: splits it, so that a later write to a page can replace that page.
+    fn split_stuck(self) -> impl Iterator<Item = Write> {
         let Write { id, file, first_page, pages, completed, .. } = self;
         (first_page..).zip(pages).map(move |(first_page, page)| Write {
             id,
@@ -105,7 +105,7 @@ impl Write {
     }
 }
 
-/// Fails the `nth` action from now (counted down), and those after it if `lasting`.
+/// Fails the `nth` operation from now (counted down), and all later ones if `lasting`.
 struct Planned {
     action: DiskAction,
     nth: u64,
@@ -117,28 +117,28 @@ struct Planned {
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static LIVING: Cell<isize> = const { Cell::new(0) };
+    static LIVE_DISKS: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Counts the disks that there are.
-struct Living;
+/// Counts the live disks of a thread.
+struct LiveDisk;
 
-impl Living {
-    fn new() -> Living {
-        LIVING.set(LIVING.get() + 1);
-        Living
+impl LiveDisk {
+    fn new() -> LiveDisk {
+        LIVE_DISKS.set(LIVE_DISKS.get() + 1);
+        LiveDisk
     }
 }
 
-impl Drop for Living {
+impl Drop for LiveDisk {
     fn drop(&mut self) {
-        // A disk may outlive the thread's storage.
-        _ = LIVING.try_with(|living| living.set(living.get() - 1));
+        // A disk may outlive the thread-local storage.
+        _ = LIVE_DISKS.try_with(|live| live.set(live.get() - 1));
     }
 }
 
 struct State {
-    _living: Living,
+    _live: LiveDisk,
     size: u64,
     present: Image,
     stable: Image,
@@ -152,9 +152,9 @@ struct State {
     stalled: bool,
     write_through: bool,
     rotational: bool,
-    /// Holder of each byte locked on each host; `None` is the whole disk, for all hosts.
+    /// Holder of each locked byte, by host; `None` is the whole disk, for all hosts.
     locks: BTreeMap<Option<(String, u64)>, u64>,
-    /// How long things take; without it as the world's options say.
+    /// Computes how long requests take; if absent, the world's options say it.
     mechanics: Option<Mechanics>,
 }
 
@@ -166,7 +166,7 @@ impl State {
     }
 
     /// A disk of the same size and kind.
-    fn alike(&self, image: Image) -> SimDisk {
+    fn same_kind(&self, image: Image) -> SimDisk {
         let disk = SimDisk::of(self.size, image);
         let mut state = disk.lock();
         state.mechanics = self.mechanics.as_ref().map(Mechanics::idle);
@@ -202,8 +202,8 @@ impl State {
     }
 }
 
-/// Puts those writes that are stable now in place. What a flush failed before, of the same pages,
-/// is gone.
+/// Makes the covered writes stable. They replace older writes of the same pages for which a flush
+/// failed.
 pub(crate) fn make_stable(
     unstable: &mut Vec<Write>,
     stable: &mut Image,
@@ -218,7 +218,7 @@ pub(crate) fn make_stable(
     });
 }
 
-/// Puts a write's pages in place.
+/// Writes the pages into the image.
 pub(crate) fn apply(image: &mut Image, write: &Write) {
     for (index, page) in (write.first_page..).zip(&write.pages) {
         image.set(index, page.clone());
@@ -247,7 +247,7 @@ impl SimDisk {
         assert!(size.is_multiple_of(PAGE as u64), "a disk's size is a multiple of {PAGE}");
         let present = image;
         SimDisk(Arc::new(Mutex::new(State {
-            _living: Living::new(),
+            _live: LiveDisk::new(),
             size,
             stable: present.clone(),
             present,
@@ -269,9 +269,9 @@ impl SimDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Disks that were made on this thread, less those that were dropped on it.
-    pub fn living() -> isize {
-        LIVING.get()
+    /// Disks that were created on this thread, minus those that were dropped on it.
+    pub fn live_count() -> isize {
+        LIVE_DISKS.get()
     }
 
     /// Its size in bytes.
@@ -283,7 +283,7 @@ impl SimDisk {
     pub fn fork(&self) -> SimDisk {
         let mut state = self.lock();
         let image = state.present.copy();
-        state.alike(image)
+        state.same_kind(image)
     }
 
     /// The present content of a range, without counting as a read.
@@ -311,17 +311,17 @@ impl SimDisk {
         self.lock().present.pages()
     }
 
-    /// How often each action was submitted.
+    /// The number of operations of each kind that were submitted.
     pub fn counts(&self) -> DiskCounts {
         self.lock().counts
     }
 
-    /// Fails the `nth` action of this kind from now; 1 is the next.
+    /// Fails the `nth` operation of this kind from now; 1 is the next.
     pub fn fail(&self, action: DiskAction, nth: u64, fault: DiskFault) {
         self.plan(action, nth, fault, false);
     }
 
-    /// Fails the `nth` action of this kind from now, and all after it until [`SimDisk::heal`].
+    /// Fails the `nth` operation of this kind from now, and all later ones until [`SimDisk::heal`].
     pub fn fail_from(&self, action: DiskAction, nth: u64, fault: DiskFault) {
         self.plan(action, nth, fault, true);
     }
@@ -341,47 +341,47 @@ impl SimDisk {
         self.lock().stalled = stalled;
     }
 
-    /// Forgets planned faults.
-    pub fn mend(&self) {
+    /// Clears planned faults.
+    pub fn clear_faults(&self) {
         self.lock().planned.clear();
     }
 
-    /// Forgets planned faults of reads.
-    pub fn mend_reads(&self) {
+    /// Clears planned faults of reads.
+    pub fn clear_read_faults(&self) {
         self.lock().planned.retain(|planned| planned.action != DiskAction::Read);
     }
 
-    /// Did a flush fail that should have made something stable which still is not?
+    /// Is there a write that a failed flush should have made stable, and that is still unstable?
     pub fn has_stuck(&self) -> bool {
         self.lock().unstable.iter().any(|write| write.stuck)
     }
 
-    /// Everything written is stable from here on.
-    pub fn settle(&self) {
-        self.settle_what(|_| true);
+    /// Makes everything written stable.
+    pub fn make_all_stable(&self) {
+        self.make_matching_stable(|_| true);
     }
 
-    /// What was written under these numbers is stable from here on, if it has reached the disk.
-    pub fn settle_writes(&self, ids: &BTreeSet<u64>) {
-        self.settle_what(|id| ids.contains(&id));
+    /// Makes these writes stable, if they have reached the disk.
+    pub fn make_writes_stable(&self, ids: &BTreeSet<u64>) {
+        self.make_matching_stable(|id| ids.contains(&id));
     }
 
-    fn settle_what(&self, which: impl Fn(u64) -> bool) {
-        let settles = |write: &Write| write.completed && which(write.id);
+    fn make_matching_stable(&self, which: impl Fn(u64) -> bool) {
+        let matches = |write: &Write| write.completed && which(write.id);
         let mut state = self.lock();
         let ids: Vec<u64> =
-            state.unstable.iter().filter(|write| settles(write)).map(|write| write.id).collect();
-        state.make_stable(&settles);
+            state.unstable.iter().filter(|write| matches(write)).map(|write| write.id).collect();
+        state.make_stable(&matches);
         drop(state);
-        watch::tell(self, DiskEvent::Stable { ids: &ids });
+        watch::notify(self, DiskEvent::Stable { ids: &ids });
     }
 
-    /// Is it this one?
+    /// Are both handles on the same disk?
     pub fn is(&self, other: &SimDisk) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Forgets planned faults, unreadable ranges and the stall.
+    /// Clears planned faults, unreadable ranges and the stall.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.planned.clear();
@@ -394,32 +394,32 @@ impl SimDisk {
         self.lock().write_through = write_through;
     }
 
-    /// Has the system say that its heads move, whatever its model.
+    /// Makes the system report a disk with seek times, whatever its model.
     pub fn set_rotational(&self, rotational: bool) {
         self.lock().rotational = rotational;
     }
 
-    /// From now on requests wait in a queue and take as long as on such a disk. Forks and what
-    /// a power cut leaves are disks of the same kind.
+    /// From now on, requests wait in a queue and take as long as on a disk of this model. Forks and
+    /// the disks that a power cut leaves have the same model.
     pub fn set_model(&self, model: DiskModel) {
         let mut state = self.lock();
         state.rotational = matches!(model, DiskModel::Hard(_));
         state.mechanics = Some(Mechanics::new(model));
     }
 
-    /// Of a disk with a model: counts writes that begin in this range of bytes apart, too.
-    pub fn count_apart(&self, range: Range<u64>) {
+    /// Counts writes that begin in this range of bytes separately, too. Needs a model.
+    pub fn count_range(&self, range: Range<u64>) {
         if let Some(mechanics) = &mut self.lock().mechanics {
-            mechanics.count_apart(range);
+            mechanics.count_range(range);
         }
     }
 
-    /// What a disk with a model did so far.
+    /// The statistics of a disk with a model.
     pub fn report(&self) -> Option<DiskReport> {
         self.lock().mechanics.as_ref().map(|mechanics| mechanics.report().clone())
     }
 
-    /// Starts a recording of what happens from now on; an older one is dropped.
+    /// Starts a recording of the disk's events; drops an older one.
     pub fn record(&self) {
         let mut state = self.lock();
         let stable = state.stable.copy();
@@ -427,28 +427,28 @@ impl SimDisk {
         state.recording = Some(recording);
     }
 
-    /// Ends the recording and hands it over; `None` if none was started.
+    /// Ends the recording and returns it; `None` if none was started.
     pub fn recording(&self) -> Option<Recording> {
         self.lock().recording.take()
     }
 
-    /// What a power cut leaves now: an independent disk with all that is stable and a
-    /// part, chosen by `rng`, of what is not.
+    /// The disk after a power cut now: an independent disk with everything stable and a
+    /// subset, chosen by `rng`, of the unstable writes.
     pub fn after_power_cut(&self, rng: &mut SimRng) -> SimDisk {
         let mut state = self.lock();
         let mut image = state.stable.copy();
         Surviving::Some.choose(&state.unstable, rng, &mut image);
-        state.alike(image)
+        state.same_kind(image)
     }
 
-    /// What a power cut leaves at worst: only what is stable.
+    /// The disk after the worst power cut: only what is stable.
     pub fn stable_only(&self) -> SimDisk {
         let mut state = self.lock();
         let image = state.stable.copy();
-        state.alike(image)
+        state.same_kind(image)
     }
 
-    // What the simulated driver does.
+    // The operations of the simulated driver.
 
     /// Puts a request into the queue; false if the disk has no model.
     pub(crate) fn enqueue(&self, now: Instant, request: DiskRequest) -> bool {
@@ -468,19 +468,19 @@ impl SimDisk {
         self.lock().mechanics.as_mut().map_or_else(Vec::new, |mechanics| mechanics.completed(now))
     }
 
-    /// Forgets the queue: the world has ended.
+    /// Clears the queue: the world has ended.
     pub(crate) fn forget_queue(&self) {
         if let Some(mechanics) = &mut self.lock().mechanics {
             mechanics.forget_queue();
         }
     }
 
-    /// Does nothing complete?
+    /// Is the disk stalled?
     pub fn is_stalled(&self) -> bool {
         self.lock().stalled
     }
 
-    // What the simulated driver does.
+    // The operations of the simulated driver.
 
     pub(crate) fn is_write_through(&self) -> bool {
         self.lock().write_through
@@ -503,7 +503,7 @@ impl SimDisk {
         Ok(())
     }
 
-    /// A write or (without `bytes`) a discard is under way from here on; gives its id.
+    /// Starts a write or (without `bytes`) a discard; returns its id.
     pub(crate) fn begin_write(
         &self,
         file: u64,
@@ -550,13 +550,13 @@ impl SimDisk {
             state.record(|| Event::Stable(vec![id]));
         }
         drop(state);
-        watch::tell(self, DiskEvent::Completed { id });
+        watch::notify(self, DiskEvent::Completed { id });
         if stable {
-            watch::tell(self, DiskEvent::Stable { ids: &[id] });
+            watch::notify(self, DiskEvent::Stable { ids: &[id] });
         }
     }
 
-    /// A flush is submitted; gives the writes that it covers.
+    /// Starts a flush; returns the writes that it covers.
     pub(crate) fn begin_flush(&self) -> Vec<u64> {
         let mut state = self.lock();
         state.counts.flushes += 1;
@@ -576,7 +576,7 @@ impl SimDisk {
             let mut unstable = Vec::with_capacity(state.unstable.len());
             for write in std::mem::take(&mut state.unstable) {
                 if write.file == file && within(&write) && !write.stuck {
-                    unstable.extend(write.stick());
+                    unstable.extend(write.split_stuck());
                 } else {
                     unstable.push(write);
                 }
@@ -587,11 +587,11 @@ impl SimDisk {
         state.make_stable(&within);
         state.record(|| Event::Stable(covered.clone()));
         drop(state);
-        watch::tell(self, DiskEvent::Stable { ids: &covered });
+        watch::notify(self, DiskEvent::Stable { ids: &covered });
         Ok(())
     }
 
-    /// Locks `byte` (`None`: the whole disk) for the open file `holder`, or tells that another
+    /// Locks `byte` (`None`: the whole disk) for the open file `holder`; `false` if another one
     /// holds it.
     pub(crate) fn take_lock(&self, byte: Option<(String, u64)>, holder: u64) -> bool {
         *self.lock().locks.entry(byte).or_insert(holder) == holder

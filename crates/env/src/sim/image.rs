@@ -1,25 +1,25 @@
 //! Sparse disk content that is cheap to copy.
 //!
-//! Invariant: a page that is in neither layer is zero; `base` is shared between
-//! copies and never changed in place while it is.
+//! Invariant: a page in neither layer is zero; copies share `base` and never change it in place
+//! while it is shared.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) const PAGE: usize = 4096;
-/// What a write may be torn at.
+/// The unit at which a write may be torn.
 pub(crate) const SECTOR: usize = 512;
 
-/// Pages that a copy may carry of its own before they are merged into the shared layer.
+/// Private pages that a copy may have before they are merged into the shared layer.
 const TOP_PAGES_MAX: usize = 512;
-/// Pages that are copied rather than merged and shared.
+/// Up to this many private pages are copied; more are merged and shared.
 const COPIED_PAGES_MAX: usize = 64;
 
 pub(crate) type Page = Arc<[u8; PAGE]>;
 
 static ZERO: LazyLock<Page> = LazyLock::new(|| Arc::new([0; PAGE]));
 
-/// The page that holds nothing.
+/// The page of zeros.
 pub(crate) fn zero_page() -> Page {
     ZERO.clone()
 }
@@ -33,7 +33,7 @@ pub(crate) fn pages_of(bytes: &[u8]) -> Vec<Page> {
 #[derive(Clone, Default)]
 pub(crate) struct Image {
     base: Arc<BTreeMap<u64, Page>>,
-    /// Pages of this copy alone, before those of `base`.
+    /// Pages of this copy alone; they override those of `base`.
     top: BTreeMap<u64, Page>,
 }
 

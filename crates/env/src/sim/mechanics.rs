@@ -4,11 +4,11 @@
 //! - pure: requests and times in, completions and times out; the same requests at the same times
 //!   give the same completions;
 //! - a request completes when it is on the medium (no write cache), and exactly once;
-//! - what is dispatched as one is contiguous, of one kind, and not larger than the model allows;
-//! - every request that was waiting when the elevator turned is served before it turns again.
+//! - a dispatch is contiguous, of one kind, and not larger than the model allows;
+//! - the elevator serves every request that waits when it turns before it turns again.
 //!
-//! The papers' disks (002 §6.1, 004 §V): fibre channel, 172 / 178 MB/s read / write on the outer
-//! tracks, 137 / 139 MB/s in the middle, links of 400 MB/s.
+//! The reference disks: fibre channel, 172 / 178 MB/s read / write on the outer tracks,
+//! 137 / 139 MB/s in the middle, links of 400 MB/s.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -20,7 +20,7 @@ use super::disk::DiskAction;
 /// A hard disk. Addresses grow from the outer tracks to the inner ones.
 #[derive(Clone, Debug)]
 pub struct HardDisk {
-    /// Bytes; a smaller simulated disk lies at the beginning of it.
+    /// Bytes; a smaller simulated disk occupies the beginning of it.
     pub capacity: u64,
     /// One revolution.
     pub revolution: Duration,
@@ -30,17 +30,17 @@ pub struct HardDisk {
     pub middle: (u64, u64),
     /// Bytes a second between host and disk.
     pub link: u64,
-    /// For each dispatched request, at the disk and on its way.
+    /// Overhead of each dispatched request, in the disk and in transfer.
     pub overhead: Duration,
-    /// To a track beside, over a third of all tracks, and over all.
+    /// Seek times: to a neighbouring track, over a third of all tracks, and over all.
     pub seek: (Duration, Duration, Duration),
-    /// Bytes that the disk reads on after a request, to have them ready.
+    /// Bytes that the disk reads ahead after a request.
     pub read_ahead: u64,
 }
 
 impl HardDisk {
-    /// The papers' disk: 15,000 revolutions a minute, 300 GB, with the seek times that data sheets
-    /// of such disks name.
+    /// The reference disk: 15,000 revolutions a minute, 300 GB, with the seek times in data sheets
+    /// of such disks.
     pub fn fibre_channel() -> HardDisk {
         HardDisk {
             capacity: 300_000_000_000,
@@ -58,15 +58,16 @@ impl HardDisk {
         }
     }
 
-    /// Bytes a second under the heads at `offset`: speed falls evenly towards the inner tracks.
+    /// Bytes a second under the heads at `offset`: the rate falls linearly towards the inner
+    /// tracks.
     fn rate(&self, offset: u64, write: bool) -> u64 {
         let of = |pair: (u64, u64)| if write { pair.1 } else { pair.0 };
         let lost = u128::from(of(self.outer) - of(self.middle)) * 2 * u128::from(offset);
         of(self.outer) - (lost / u128::from(self.capacity)) as u64
     }
 
-    /// From one track to another: starting and stopping goes with the root of the distance, the
-    /// rest with the distance; through the three points of the data sheet.
+    /// Seek time from one track to another: acceleration goes with the square root of the distance,
+    /// travel with the distance. The curve passes through the three points of the data sheet.
     fn seek(&self, from: u64, to: u64) -> Duration {
         let track = self.track_bytes(to);
         let distance = from.abs_diff(to);
@@ -86,7 +87,7 @@ impl HardDisk {
         transferred(self.rate(offset, false), self.revolution)
     }
 
-    /// Where on its track `offset` lies, as the time since the index mark passed.
+    /// The position of `offset` on its track, as the time since the index mark passed.
     fn angle(&self, offset: u64) -> u64 {
         let track = self.track_bytes(offset);
         let revolution = self.revolution.as_nanos() as u64;
@@ -94,25 +95,25 @@ impl HardDisk {
     }
 }
 
-/// Flash: channels that work at the same time, addresses spread over them.
+/// Flash: channels that work in parallel, with addresses striped over them.
 #[derive(Clone, Debug)]
 pub struct Flash {
     /// Channels.
     pub channels: usize,
-    /// Bytes of neighbouring addresses on one channel.
+    /// Bytes of consecutive addresses on one channel.
     pub stripe: u64,
-    /// From command to data: read, written.
+    /// Time from command to data: read, written.
     pub latency: (Duration, Duration),
     /// Bytes a second of one channel: read, written.
     pub rate: (u64, u64),
     /// Bytes a second between host and disk.
     pub link: u64,
-    /// A flush.
+    /// Duration of a flush.
     pub flush: Duration,
 }
 
 impl Flash {
-    /// An ordinary SSD on PCIe of the papers' successors: about 3 GB/s, 90 µs for a read.
+    /// An ordinary PCIe SSD: about 3 GB/s, 90 µs for a read.
     pub fn nvme() -> Flash {
         Flash {
             channels: 16,
@@ -125,7 +126,7 @@ impl Flash {
     }
 }
 
-/// What kind of disk.
+/// The kind of disk.
 #[derive(Clone, Debug)]
 pub enum DiskModel {
     /// Heads and platters.
@@ -134,12 +135,12 @@ pub enum DiskModel {
     Flash(Flash),
 }
 
-/// A request at the disk's door.
+/// A request to a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskRequest {
-    /// Chosen by the caller, unique among those that wait.
+    /// Chosen by the caller, unique among the waiting requests.
     pub id: u64,
-    /// What.
+    /// The operation.
     pub action: DiskAction,
     /// First byte.
     pub offset: u64,
@@ -153,16 +154,17 @@ impl DiskRequest {
     }
 }
 
-/// What a disk did.
+/// The statistics of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DiskReport {
-    /// Requests that came.
+    /// Requests received.
     pub requests: u64,
-    /// Requests that were dispatched together with a neighbour before them.
+    /// Requests that were dispatched together with a preceding neighbour.
     pub merged: u64,
-    /// Dispatches that did not begin where the one before had ended.
+    /// Dispatches that did not begin where the previous one had ended.
     pub seeks: u64,
-    /// Bytes of address between the end of a dispatch and the beginning of the next, summed up.
+    /// Sum of the address distances in bytes between the end of a dispatch and the start of the
+    /// next.
     pub distance: u64,
     /// Bytes read.
     pub read: u64,
@@ -172,19 +174,19 @@ pub struct DiskReport {
     pub sizes: BTreeMap<u32, u64>,
     /// Dispatched reads.
     pub reads: u64,
-    /// Dispatched writes, those of `apart` among them.
+    /// Dispatched writes, including those of `counted`.
     pub writes: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Writes within the range that was to be counted apart.
-    pub apart: Apart,
-    /// Time in which the disk was at work.
+    /// Writes within the range that is counted separately.
+    pub counted: RangeWrites,
+    /// Time in which the disk was busy.
     pub busy: Duration,
 }
 
-/// Writes to a range of addresses that is counted by itself, such as a log.
+/// Writes to a range of addresses that is counted separately, such as a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Apart {
+pub struct RangeWrites {
     /// Dispatched writes that begin in the range.
     pub writes: u64,
     /// Their bytes.
@@ -198,15 +200,15 @@ impl DiskReport {
     }
 }
 
-/// Requests dispatched as one are not larger than this.
+/// Upper bound of a merged dispatch in bytes.
 const DISPATCH_MAX: u64 = 1 << 20;
 
-/// A disk at work.
+/// The state of a disk and its queue.
 pub struct Mechanics {
     model: DiskModel,
-    /// Waiting for this turn of the elevator and the next, by address.
+    /// Waiting for this pass of the elevator and the next, by address.
     waiting: [BTreeMap<(u64, u64), DiskRequest>; 2],
-    /// Flushes and discards, in the order in which they came.
+    /// Flushes and discards, in the order of their submission.
     others: VecDeque<DiskRequest>,
     /// Dispatched requests and when they complete.
     at_work: VecDeque<(Instant, Vec<u64>)>,
@@ -214,11 +216,11 @@ pub struct Mechanics {
     head: u64,
     head_at: Instant,
     head_read: bool,
-    /// When each channel of flash is free, and the link.
+    /// When each flash channel and the link are free.
     channels: Vec<Instant>,
     link_free: Instant,
     report: DiskReport,
-    apart: Range<u64>,
+    counted: Range<u64>,
 }
 
 impl Mechanics {
@@ -239,38 +241,38 @@ impl Mechanics {
             channels: vec![Instant(0); channels],
             link_free: Instant(0),
             report: DiskReport::default(),
-            apart: 0..0,
+            counted: 0..0,
         }
     }
 
-    /// Such a disk, with nothing to do.
+    /// A disk of the same model, with an empty queue.
     pub fn idle(&self) -> Mechanics {
         Mechanics::new(self.model.clone())
     }
 
-    /// Nothing waits or is at work any more.
+    /// Clears the queue and the dispatched requests.
     pub fn forget_queue(&mut self) {
         self.waiting = Default::default();
         self.others.clear();
         self.at_work.clear();
     }
 
-    /// Counts writes that begin in this range of addresses apart, too.
-    pub fn count_apart(&mut self, range: Range<u64>) {
-        self.apart = range;
+    /// Counts writes that begin in this range of addresses separately, too.
+    pub fn count_range(&mut self, range: Range<u64>) {
+        self.counted = range;
     }
 
-    /// What it did so far.
+    /// The statistics so far.
     pub fn report(&self) -> &DiskReport {
         &self.report
     }
 
-    /// A request came at `now`.
+    /// Submits a request at `now`.
     pub fn submit(&mut self, now: Instant, request: DiskRequest) {
         self.report.requests += 1;
         match request.action {
             DiskAction::Read | DiskAction::Write => {
-                // Behind the heads: the elevator comes by again.
+                // Behind the heads: it waits for the next pass.
                 let turn = usize::from(request.offset < self.head);
                 self.waiting[turn].insert((request.offset, request.id), request);
             }
@@ -295,7 +297,7 @@ impl Mechanics {
         done
     }
 
-    /// Gives the disk work, if it can take more.
+    /// Dispatches waiting requests while the disk can take more.
     fn dispatch(&mut self, now: Instant) {
         let most = match self.model {
             DiskModel::Hard(_) => 1,
@@ -309,7 +311,7 @@ impl Mechanics {
         }
     }
 
-    /// The next request, joined with those that wait right behind it.
+    /// The next request, merged with those that directly follow it.
     fn choose(&mut self) -> Option<(DiskRequest, Vec<u64>)> {
         if let Some(other) = self.others.pop_front() {
             return Some((other, vec![other.id]));
@@ -334,16 +336,16 @@ impl Mechanics {
         Some((request, ids))
     }
 
-    /// Serves a dispatch that may begin at `now`; when it is done.
+    /// Serves a dispatch that may begin at `now`; returns its completion time.
     fn serve(&mut self, now: Instant, request: &DiskRequest) -> Instant {
         let moves = matches!(request.action, DiskAction::Read | DiskAction::Write);
         if moves {
             let write = request.action == DiskAction::Write;
             *if write { &mut self.report.written } else { &mut self.report.read } += request.len;
             *if write { &mut self.report.writes } else { &mut self.report.reads } += 1;
-            if write && self.apart.contains(&request.offset) {
-                self.report.apart.writes += 1;
-                self.report.apart.written += request.len;
+            if write && self.counted.contains(&request.offset) {
+                self.report.counted.writes += 1;
+                self.report.counted.written += request.len;
             }
             *self.report.sizes.entry(request.len.max(1).ilog2()).or_insert(0) += 1;
             if request.offset != self.head {
@@ -372,20 +374,21 @@ impl Mechanics {
         done
     }
 
-    /// A hard disk: seek, wait for the sector, transfer; or from what was read ahead.
+    /// A hard disk: seek, wait for the sector, transfer; or serve from the read-ahead.
     fn turn(&self, disk: &HardDisk, now: Instant, request: &DiskRequest) -> Instant {
         let write = request.action == DiskAction::Write;
         let ready = now + disk.overhead;
         let rate = disk.rate(request.offset, write);
         let over_link = needed(disk.link, request.len);
         if !write && self.head_read && request.offset == self.head {
-            // The heads went on reading; what they have not reached yet comes under them now.
+            // The heads went on reading; the part that they have not read yet passes under them
+            // now.
             let ahead = transferred(rate, ready - self.head_at).min(disk.read_ahead);
             let rest = request.len.saturating_sub(ahead);
             return ready + needed(rate, rest).max(over_link);
         }
         let there = if write && request.offset == self.head && now == self.head_at {
-            // The next command was at the disk before the last sector passed.
+            // The disk received the next command before the last sector passed.
             now
         } else {
             ready + disk.seek(self.head, request.offset)
@@ -406,7 +409,7 @@ impl Mechanics {
         };
         let mut done = now;
         let mut at = request.offset;
-        // A channel pays for the command once, however many of its stripes are asked for.
+        // A channel pays for the command once, however many of its stripes are requested.
         let commands_to = request.offset + flash.channels as u64 * flash.stripe;
         while at < request.end() {
             let latency = if at < commands_to { latency } else { Duration::ZERO };
@@ -447,7 +450,7 @@ mod tests {
         DiskRequest { id, action, offset, len }
     }
 
-    /// Serves requests with `depth` of them waiting; the time that it took.
+    /// Serves requests with up to `depth` of them waiting; returns the time taken.
     fn run(disk: &mut Mechanics, requests: &[DiskRequest], depth: usize) -> Duration {
         let mut now = Instant(1_000_000);
         let begun = now;
@@ -476,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_run_at_the_papers_speeds() {
+    fn hard_disk_streams_at_the_reference_speeds() {
         let middle = HardDisk::fibre_channel().capacity / 2 / MIB * MIB;
         let near = |speed: u64, paper: u64| speed.abs_diff(paper) * 100 <= paper * 3;
         for (action, from, paper) in [
@@ -491,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_second_request_at_hand_a_write_waits_for_a_whole_turn() {
+    fn hard_disk_write_without_a_queue_waits_for_a_revolution() {
         let lone = stream(DiskAction::Write, 0, 1);
         let alone = run(
             &mut fibre_channel(),
@@ -510,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_cost_a_seek_and_half_a_turn_and_a_queue_shortens_the_way() {
+    fn hard_disk_random_reads_seek_and_a_queue_shortens_the_seeks() {
         let reads = scattered(2000, 4096);
         let lone = run(&mut fibre_channel(), &reads, 1).as_secs_f64() / 2000.0;
         // 3.5 ms of seek, 2 ms of rotation, 0.1 ms of overhead.
@@ -522,9 +525,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_wait_together_become_one_request() {
+    fn neighbouring_requests_that_wait_together_are_merged() {
         let mut disk = fibre_channel();
-        // Every second block first, then those between; the first is served alone.
+        // The even blocks first, then the odd ones; the first is served alone.
         let order = (0..64).filter(|n| n % 2 == 0).chain((0..64).filter(|n| n % 2 == 1));
         let requests: Vec<_> =
             order.map(|n| request(n, DiskAction::Write, MIB + n * 4096, 4096)).collect();
@@ -535,9 +538,9 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_counted_apart_after_merging_and_by_where_a_dispatch_begins() {
+    fn writes_in_a_range_are_counted_by_where_a_dispatch_begins() {
         let mut disk = fibre_channel();
-        disk.count_apart(MIB..2 * MIB);
+        disk.count_range(MIB..2 * MIB);
         let mut requests: Vec<_> = (0..8)
             .map(|n| request(n, DiskAction::Write, 2 * MIB - 4 * 4096 + n * 4096, 4096))
             .collect();
@@ -546,12 +549,12 @@ mod tests {
         requests.push(request(10, DiskAction::Flush, 0, 0));
         run(&mut disk, &requests, 64);
         let report = disk.report();
-        assert_eq!(report.apart, Apart { writes: 1, written: 8 * 4096 }, "{report:?}");
+        assert_eq!(report.counted, RangeWrites { writes: 1, written: 8 * 4096 }, "{report:?}");
         assert_eq!((report.reads, report.writes, report.flushes), (1, 2, 1), "{report:?}");
     }
 
     #[test]
-    fn the_elevator_goes_one_way_and_begins_again_at_the_lowest() {
+    fn elevator_moves_one_way_and_restarts_at_the_lowest_address() {
         let mut disk = fibre_channel();
         let at = [5, 1, 9, 7, 3].map(|place: u64| place << 30);
         for (id, offset) in (0..).zip(at) {
@@ -561,7 +564,7 @@ mod tests {
         while let Some(now) = disk.next() {
             let done = disk.completed(now);
             if done.contains(&3) {
-                // Behind the heads by now: its turn is the next.
+                // Behind the heads by now: it waits for the next pass.
                 disk.submit(now, request(5, DiskAction::Read, 6 << 30, 4096));
             }
             order.extend(done);
@@ -570,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn flash_serves_channels_side_by_side_up_to_its_link() {
+    fn flash_serves_channels_in_parallel_up_to_its_link() {
         let flash = Flash::nvme();
         let reads = scattered(4000, 4096);
         let model = DiskModel::Flash(flash.clone());

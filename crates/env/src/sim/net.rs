@@ -1,9 +1,9 @@
 //! Simulated connections.
 //!
 //! Invariants:
-//! - bytes of one direction arrive in the order in which they were sent, whole
-//!   or not at all: a cut loses the rest of the stream, never its middle;
-//! - a partition, of both directions or one, holds traffic up and loses nothing; it is delivered
+//! - bytes of one direction arrive in the order in which they were sent, without gaps:
+//!   a cut loses the end of the stream, never its middle;
+//! - a partition, of both directions or one, delays traffic and loses nothing: it is delivered
 //!   after healing;
 //! - a sender has at most [`WINDOW`] bytes that the receiver has not taken.
 
@@ -15,16 +15,16 @@ use types::{Duration, Instant};
 use super::state::{EndedPayload, Event, State};
 use crate::driver::{NodeId, Payload, Token};
 
-/// Bytes sent and not yet taken by the receiver, at most.
+/// Upper bound of bytes sent and not yet taken by the receiver.
 const WINDOW: usize = 256 << 10;
-/// Connections that wait to be accepted, at most.
+/// Upper bound of connections that wait to be accepted.
 const BACKLOG: usize = 1024;
 
-/// Something under way between two nodes.
+/// Traffic between two nodes.
 pub(crate) enum NetEvent {
     /// Bytes, or the end of the stream, for a socket.
     Deliver { to: u64, bytes: Vec<u8>, end: bool },
-    /// Bytes, or the end, that arrived: the receiver's processor is through with them.
+    /// Bytes, or the end, that arrived and that the receiver's processor has handled.
     Take { to: u64, bytes: Vec<u8>, end: bool },
     /// A connect request arrives.
     Connect { from: NodeId, token: Token, address: String, since: Instant },
@@ -48,9 +48,9 @@ struct Socket {
     untaken: usize,
     /// When the last bytes sent to this end arrive.
     last_arrival: Instant,
-    /// When this end's processor is through with the last of them that arrived.
+    /// When this end's processor has handled the last of them that arrived.
     last_taken: Instant,
-    /// How much longer than others the way of this connection is.
+    /// The extra latency of this connection.
     detour: Duration,
 }
 
@@ -67,17 +67,17 @@ struct Listener {
 pub(crate) struct Net {
     listeners: BTreeMap<String, Listener>,
     sockets: BTreeMap<u64, Socket>,
-    /// Names of nodes: from whom, to whom nothing passes.
+    /// Pairs of node names: nothing passes from the first to the second.
     pub(crate) partitions: BTreeSet<(String, String)>,
     /// Nodes whose listeners take connections that nobody answers.
     pub(crate) mute: BTreeSet<String>,
-    /// What a partition holds up, in order.
-    held: VecDeque<NetEvent>,
+    /// Traffic that a partition delays, in order.
+    delayed: VecDeque<NetEvent>,
     ports: u64,
 }
 
 impl Net {
-    /// Keeps the partitions alone.
+    /// Clears everything but the partitions.
     pub(crate) fn forget_connections(&mut self) {
         let (partitions, mute) =
             (std::mem::take(&mut self.partitions), std::mem::take(&mut self.mute));
@@ -127,7 +127,7 @@ impl State {
         self.schedule(at, Event::Net(NetEvent::Connect { from, token, address, since }));
     }
 
-    /// When `len` bytes sent now have arrived, not before what was sent to the socket earlier.
+    /// When `len` bytes sent now arrive; not before earlier bytes to the socket.
     fn arrival(&mut self, to: Option<u64>, len: usize) -> Instant {
         let range = self.options.net_latency.clone();
         let sender = to.and_then(|socket| Some(self.net.sockets.get(&socket)?.peer_node));
@@ -150,7 +150,7 @@ impl State {
         !self.net.partitions.is_empty() && self.net.partitions.contains(&(name(from), name(to)))
     }
 
-    /// Does this traffic reach its end?
+    /// Does this traffic reach its destination now?
     fn passes(&self, event: &NetEvent) -> bool {
         match event {
             NetEvent::Deliver { to, .. } | NetEvent::Connected { socket: to, .. } => {
@@ -173,11 +173,11 @@ impl State {
                 {
                     self.end_plain(token, Err(refused(io::ErrorKind::TimedOut)), Payload::None);
                 }
-                // A connect is tried again now and then, so that it can time out.
+                // A connect is retried from time to time, so that it can time out.
                 connect @ NetEvent::Connect { .. } => {
                     self.schedule(self.now + Duration::from_millis(200), Event::Net(connect));
                 }
-                event => self.net.held.push_back(event),
+                event => self.net.delayed.push_back(event),
             }
             return;
         }
@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    /// A connect request is at its listener.
+    /// A connect request arrives at its listener.
     fn arrive(&mut self, from: NodeId, token: Token, address: String) {
         let listener = self.net.listeners.get(&address);
         let Some(node) = listener
@@ -241,7 +241,7 @@ impl State {
         let listener = self.net.listeners.get_mut(&address).expect("it was found above");
         let acceptor = if mute { None } else { listener.acceptors.pop_front() };
         match acceptor {
-            // Nobody takes it up.
+            // Nobody accepts it.
             None if mute => {}
             Some(acceptor) => self.end(acceptor, Ok(0), EndedPayload::Socket(far, peer)),
             None => listener.backlog.push_back((far, peer)),
@@ -250,8 +250,8 @@ impl State {
         self.schedule(at, Event::Net(NetEvent::Connected { token, socket: near, address }));
     }
 
-    /// What has arrived is there when the receiver's processor is through with it, and with what
-    /// came before.
+    /// Arrived bytes are readable when the receiver's processor has handled them and all earlier
+    /// ones.
     fn receive(&mut self, to: u64, bytes: Vec<u8>, end: bool) {
         let Some(node) = self.net.sockets.get(&to).map(|socket| socket.node) else { return };
         let paid = self.pay(node, bytes.len());
@@ -278,7 +278,7 @@ impl State {
         self.serve_reader(object);
     }
 
-    /// Completes the waiting read of a socket, if there is something to say.
+    /// Completes the waiting read of a socket, if it can.
     fn serve_reader(&mut self, object: u64) {
         let Some(socket) = self.net.sockets.get_mut(&object) else { return };
         let Some((token, mut bytes, max)) = socket.reader.take() else { return };
@@ -346,7 +346,7 @@ impl State {
                     Event::Net(NetEvent::Deliver { to: peer, bytes: piece, end: false }),
                 );
             } else if let Some(socket) = self.net.sockets.get_mut(&object) {
-                // Nobody is there any more: the next operation learns it.
+                // The peer is gone: the next operation reports it.
                 socket.reset = true;
             }
         }
@@ -381,7 +381,7 @@ impl State {
         }
     }
 
-    /// Breaks a connection at both ends.
+    /// Resets a connection at both ends.
     fn reset(&mut self, object: u64) {
         let Some(socket) = self.net.sockets.get(&object) else { return };
         for end in [object, socket.peer] {
@@ -415,23 +415,23 @@ impl State {
     pub(crate) fn heal(&mut self) {
         self.net.partitions.clear();
         self.net.mute.clear();
-        self.deliver_held();
+        self.deliver_delayed();
     }
 
     pub(crate) fn heal_between(&mut self, a: &str, b: &str) {
         self.net.partitions.remove(&(a.to_owned(), b.to_owned()));
         self.net.partitions.remove(&(b.to_owned(), a.to_owned()));
-        self.deliver_held();
+        self.deliver_delayed();
     }
 
-    fn deliver_held(&mut self) {
+    fn deliver_delayed(&mut self) {
         let now = self.now;
         let more_comes = |(_, socket): &(&u64, &Socket)| socket.last_arrival > now;
         let busy: BTreeSet<u64> =
             self.net.sockets.iter().filter(more_comes).map(|(object, _)| *object).collect();
-        for event in std::mem::take(&mut self.net.held) {
+        for event in std::mem::take(&mut self.net.delayed) {
             if !self.passes(&event) {
-                self.net.held.push_back(event);
+                self.net.delayed.push_back(event);
                 continue;
             }
             let to = match &event {
@@ -439,7 +439,7 @@ impl State {
                 NetEvent::Connected { socket, .. } => Some(*socket),
                 NetEvent::Connect { .. } => None,
             };
-            // What was sent after it is under way and has not met the partition.
+            // Later bytes are in flight and were not delayed by the partition.
             if to.is_some_and(|to| busy.contains(&to)) {
                 self.happen_on_net(event);
                 continue;

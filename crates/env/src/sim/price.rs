@@ -1,21 +1,21 @@
-//! What computing costs, in virtual time.
+//! The cost of computing, in virtual time.
 //!
 //! Invariants:
-//! - without a price computing takes no virtual time, and nothing here is asked;
-//! - a processor does one thing at a time, in the order in which it was asked; who asks while it is
-//!   busy waits;
-//! - the bytes of one direction of a connection are never taken in another order for it.
+//! - without a price, computing takes no virtual time, and nothing here is used;
+//! - a processor does one thing at a time, in the order of requests; a request to a busy processor
+//!   waits;
+//! - a price never reorders the bytes of one direction of a connection.
 //!
-//! A *message* is what one send gives to a connection, as far as the window takes it, so what a
-//! sender puts together is paid once. It is paid twice: it leaves when the sender's processor is
-//! through with it, and can be read when the receiver's is. A sender does not wait for its own
+//! A *message* is what one send passes to a connection, as far as the window allows, so data that
+//! a sender combines is paid once. It is paid at both ends: it leaves when the sender's processor
+//! has handled it, and is readable when the receiver's has. A sender does not wait for its own
 //! processor: what it sends later leaves later.
 
 use types::{Duration, Instant};
 
 const KIB: u64 = 1024;
 
-/// The price of messages, and of what a metadata server does between them.
+/// The price of messages, and of a metadata server's work between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Price {
     /// Sending or receiving a message.
@@ -27,7 +27,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// What `redbud bench price` measured; docs/BENCHMARKS.md says when and where.
+    /// The result of `redbud bench price`; docs/BENCHMARKS.md says when and where.
     pub const MEASURED: Price = Price {
         message: Duration::from_nanos(1_700),
         kib: Duration::from_nanos(84),
@@ -40,15 +40,15 @@ impl Price {
         Duration::from_nanos(self.message.as_nanos() as u64 + payload)
     }
 
-    /// A request that changes something or not, with its answer: what the server's processor has to
-    /// do.
+    /// The work of the server's processor for a request with its answer, whether it changes
+    /// something or not.
     pub fn request(&self, changes: bool) -> Duration {
         let work = if changes { self.change } else { Duration::ZERO };
         Duration::from_nanos(2 * self.message.as_nanos() as u64 + work.as_nanos() as u64)
     }
 }
 
-/// The processors of one host, and what waits for them.
+/// The processors of one host, and their queues.
 #[derive(Clone, Debug)]
 pub struct Processors {
     /// When each is free.
@@ -63,16 +63,16 @@ impl Default for Processors {
 }
 
 impl Processors {
-    /// So many, idle.
+    /// `count` idle processors.
     ///
     /// # Panics
-    /// There are none.
+    /// `count` is 0.
     pub fn new(count: usize) -> Processors {
         assert!(count > 0, "a host has a processor");
         Processors { free: vec![Instant(0); count], busy: Duration::ZERO }
     }
 
-    /// Gives the one that is free first something to do; when it is done.
+    /// Gives work to the processor that is free first; returns when it is done.
     pub fn take(&mut self, now: Instant, cost: Duration) -> Instant {
         let next = self.free.iter_mut().min().expect("a host has a processor");
         *next = (*next).max(now) + cost;
@@ -80,7 +80,7 @@ impl Processors {
         *next
     }
 
-    /// How long they were busy, summed up.
+    /// The sum of the busy times.
     pub fn busy(&self) -> Duration {
         self.busy
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_does_one_thing_after_the_other_and_two_do_two() {
+    fn each_processor_does_one_thing_at_a_time() {
         let at = |count| Instant(0) + micros(count);
         let mut one = Processors::default();
         let done = [(0, 5), (1, 5), (30, 2)].map(|(now, cost)| one.take(at(now), micros(cost)));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_has_a_part_for_the_message_and_one_for_its_bytes() {
+    fn price_has_a_part_per_message_and_one_per_byte() {
         let price = Price { message: micros(10), kib: micros(2), change: micros(7) };
         assert_eq!(price.of(0), micros(10));
         assert_eq!(price.of(4096), micros(18));

@@ -1,7 +1,7 @@
-//! The simulated world's state, and the driver that executors see.
+//! The simulated world's state, and the driver that executors use.
 //!
 //! Invariants:
-//! - what is to happen lies in `due`, ordered by time, then by creation;
+//! - `due` holds all future events, ordered by time, then by creation;
 //! - an open file holds its locks until it is closed and nothing on it is in flight;
 //! - handles are dropped only while the state is not locked, because dropping
 //!   the last one locks it.
@@ -32,19 +32,19 @@ pub struct SimOptions {
     pub disk_latency: RangeInclusive<Duration>,
     /// How long a flush takes.
     pub flush_latency: RangeInclusive<Duration>,
-    /// How long bytes are under way between two nodes.
+    /// How long bytes take between two nodes.
     pub net_latency: RangeInclusive<Duration>,
-    /// How much longer the way of some connections is, at most: so they overtake each other.
+    /// Upper bound of the extra latency of a connection: so connections overtake each other.
     pub net_detour: Duration,
-    /// Bytes a second in each direction of a connection; `None`: as many as come.
+    /// Bytes a second in each direction of a connection; `None`: unlimited.
     pub net_bandwidth: Option<u64>,
-    /// What messages cost the processors of the hosts at their ends; `None`: nothing.
+    /// The cost of messages for the processors of the hosts at both ends; `None`: nothing.
     pub price: Option<Price>,
-    /// After which a connect to an unreachable node fails.
+    /// The time after which a connect to an unreachable node fails.
     pub connect_timeout: Duration,
     /// Run ready tasks in a random order instead of the order in which they were woken.
     pub shuffle_tasks: bool,
-    /// Virtual time after which a run is taken to hang.
+    /// Virtual time after which a run is considered hung.
     pub time_limit: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Default for SimOptions {
     }
 }
 
-/// Between two looks at what a stalled disk holds up.
+/// How often the world retries events that a stalled disk delays.
 const STALLED: Duration = Duration::from_millis(5);
 /// Time that passes while tasks are busy for a whole turn of the executor.
 const BUSY_TURN: Duration = Duration::from_micros(10);
@@ -104,7 +104,7 @@ fn id_of(handle: &Handle) -> u64 {
     }
 }
 
-/// What is to happen at some time.
+/// A future event.
 pub(crate) enum Event {
     Read {
         token: Token,
@@ -130,7 +130,7 @@ pub(crate) enum Event {
         file: u64,
         covers: Vec<u64>,
     },
-    /// The disk's queue may have got further.
+    /// The disk's queue may have advanced.
     Queue(SimDisk),
     Complete(Completion),
     Net(NetEvent),
@@ -144,7 +144,7 @@ struct OpenFile {
     closed: bool,
 }
 
-/// The clock of a node: it runs faster or slower than the world's time, and its wall clock may
+/// The clock of a node: it may run faster or slower than the world's time, and its wall clock may
 /// jump.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct NodeClock {
@@ -157,17 +157,17 @@ pub(crate) struct NodeClock {
 const MILLION: i128 = 1_000_000;
 
 impl NodeClock {
-    fn shown(self, real: Instant) -> Instant {
+    fn node_time(self, real: Instant) -> Instant {
         Instant((i128::from(real.0) * (MILLION + i128::from(self.drift)) / MILLION) as u64)
     }
 
-    fn real(self, shown: Instant) -> Instant {
+    fn world_time(self, shown: Instant) -> Instant {
         let rate = MILLION + i128::from(self.drift);
         Instant(((i128::from(shown.0) * MILLION + rate - 1) / rate) as u64)
     }
 }
 
-/// A completion; sockets in it become handles when nothing is locked.
+/// A completion; its sockets become handles once nothing is locked.
 pub(crate) struct Ended {
     pub(crate) token: Token,
     pub(crate) result: io::Result<usize>,
@@ -188,7 +188,7 @@ pub(crate) struct State {
     due: BTreeMap<(Instant, u64), Event>,
     created: u64,
     objects: u64,
-    /// What waits in the queues of disks with a model.
+    /// Events that wait in the queues of disks with a model.
     queued: BTreeMap<u64, Event>,
     pub(crate) disks: BTreeMap<String, SimDisk>,
     files: BTreeMap<u64, OpenFile>,
@@ -197,7 +197,7 @@ pub(crate) struct State {
     pub(crate) nodes: Vec<String>,
     /// Hosts of nodes, by name; the others share one.
     pub(crate) hosts: BTreeMap<String, String>,
-    /// Processors of hosts, by name, once they had something to do or were counted.
+    /// Processors of hosts, by name, once they had work or were configured.
     pub(crate) processors: BTreeMap<String, Processors>,
     /// Nodes with more than one executor.
     pub(crate) executors: BTreeMap<String, usize>,
@@ -238,8 +238,8 @@ impl State {
         self.clocks.get(&self.nodes[node as usize]).copied().unwrap_or_default()
     }
 
-    /// When the processors of the host of `node` are through with a message of `bytes` bytes; at
-    /// once if it costs nothing.
+    /// When the processors of the host of `node` have handled a message of `bytes` bytes; at once
+    /// if it costs nothing.
     pub(crate) fn pay(&mut self, node: NodeId, bytes: usize) -> Instant {
         let Some(price) = self.options.price.filter(|_| bytes > 0) else { return self.now };
         let host = self.hosts.get(&self.nodes[node as usize]).cloned().unwrap_or_default();
@@ -292,7 +292,7 @@ impl State {
         }
     }
 
-    fn landed(&mut self, object: u64) {
+    fn io_ended(&mut self, object: u64) {
         if let Some(file) = self.files.get_mut(&object) {
             file.in_flight -= 1;
         }
@@ -322,7 +322,7 @@ impl State {
         Ok((object, disk))
     }
 
-    /// The disk of an open file, which is from here on in use by an operation.
+    /// The disk of an open file, for an operation that starts now.
     fn begin_io(&mut self, object: u64, writes: bool) -> io::Result<SimDisk> {
         let file =
             self.files.get_mut(&object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
@@ -357,12 +357,12 @@ impl State {
                 let rest = &buf[start..];
                 match disk.begin_write(file, offset + start as u64, rest.len() as u64, Some(rest)) {
                     Ok(id) => {
-                        self.tell_of_write(&disk, file, (id, offset + start as u64, rest));
+                        self.report_write(&disk, file, (id, offset + start as u64, rest));
                         Event::Write { token, file, id, buf, start }
                     }
                     Err(error) => {
-                        self.tell_of_failure(file, DiskAction::Write);
-                        self.landed(file);
+                        self.report_failure(file, DiskAction::Write);
+                        self.io_ended(file);
                         failed(error, Payload::Buf(buf))
                     }
                 }
@@ -371,8 +371,8 @@ impl State {
                 match disk.begin_write(file, offset, len, None) {
                     Ok(id) => Event::Discard { token, file, id },
                     Err(error) => {
-                        self.tell_of_failure(file, DiskAction::Discard);
-                        self.landed(file);
+                        self.report_failure(file, DiskAction::Discard);
+                        self.io_ended(file);
                         failed(error, Payload::None)
                     }
                 }
@@ -398,30 +398,30 @@ impl State {
         }
     }
 
-    /// Tells who looks on of a write that is under way: its number, where it begins, its bytes.
-    fn tell_of_write(&self, disk: &SimDisk, file: u64, (id, offset, bytes): (u64, u64, &[u8])) {
+    /// Reports a write in flight to the observer: its number, its offset, its bytes.
+    fn report_write(&self, disk: &SimDisk, file: u64, (id, offset, bytes): (u64, u64, &[u8])) {
         if let Some(open) = self.files.get(&file) {
             let node = (&*self.nodes[open.node as usize], open.node);
-            watch::tell(disk, DiskEvent::Submitted { id, node, offset, bytes });
+            watch::notify(disk, DiskEvent::Submitted { id, node, offset, bytes });
         }
     }
 
-    /// Tells who looks on that a disk has failed what was asked through an open file.
-    fn tell_of_failure(&self, file: u64, action: DiskAction) {
+    /// Reports to the observer that a disk failed an operation on an open file.
+    fn report_failure(&self, file: u64, action: DiskAction) {
         if let Some(open) = self.files.get(&file) {
             let node = (&*self.nodes[open.node as usize], open.node);
-            watch::tell(&open.disk, DiskEvent::Failed { node, action });
+            watch::notify(&open.disk, DiskEvent::Failed { node, action });
         }
     }
 
-    /// Looks at a disk's queue when something of it completes.
+    /// Schedules a look at a disk's queue for its next completion.
     fn await_queue(&mut self, disk: SimDisk) {
         if let Some(at) = disk.next_done() {
             self.schedule(at, Event::Queue(disk));
         }
     }
 
-    /// The file whose stall holds this event up.
+    /// Does a stalled disk delay this event?
     fn is_stalled(&self, event: &Event) -> bool {
         let file = match event {
             Event::Read { file, .. }
@@ -442,9 +442,9 @@ impl State {
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
                 if result.is_err() {
-                    self.tell_of_failure(file, DiskAction::Read);
+                    self.report_failure(file, DiskAction::Read);
                 }
-                self.landed(file);
+                self.io_ended(file);
                 let read = buf.len() - start;
                 self.end_plain(token, result.map(|()| read), Payload::Buf(buf));
             }
@@ -463,15 +463,15 @@ impl State {
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
                 if result.is_err() {
-                    self.tell_of_failure(file, DiskAction::Flush);
+                    self.report_failure(file, DiskAction::Flush);
                 }
-                self.landed(file);
+                self.io_ended(file);
                 self.end_plain(token, result, Payload::None);
             }
             Event::Queue(disk) => {
                 let done = disk.done(self.now);
                 for id in &done {
-                    let event = self.queued.remove(id).expect("what a queue holds is known");
+                    let event = self.queued.remove(id).expect("a queued request has an event");
                     self.happen(event);
                 }
                 if !done.is_empty() {
@@ -489,11 +489,11 @@ impl State {
         if let Some(open) = self.files.get(&file) {
             open.disk.complete_write(id);
         }
-        self.landed(file);
+        self.io_ended(file);
     }
 
-    /// Lets happen what is due by now.
-    fn catch_up(&mut self) {
+    /// Runs the events that are due by now.
+    fn run_due(&mut self) {
         while let Some(first) = self.due.first_entry() {
             if first.key().0 > self.now {
                 return;
@@ -507,13 +507,13 @@ impl State {
         }
     }
 
-    /// Lets time pass until something ends or `until` is reached.
+    /// Advances time until something completes or `until` is reached.
     fn advance(&mut self, until: Option<Instant>) {
         if until == Some(Instant(0)) {
             // Tasks that keep each other busy must not stop the clock.
             self.now += BUSY_TURN;
         }
-        self.catch_up();
+        self.run_due();
         while self.ended.is_empty() && until.is_none_or(|until| until > self.now) {
             let next = self.due.first_key_value().map(|(key, _)| key.0);
             let next = match (next, until) {
@@ -528,9 +528,9 @@ impl State {
             self.now = self.now.max(next);
             assert!(
                 self.now.since(Instant(0)) < self.options.time_limit,
-                "the simulated world reached its time limit: something waits for what never comes"
+                "the simulated world reached its time limit: some task waits for nothing"
             );
-            self.catch_up();
+            self.run_due();
         }
     }
 
@@ -566,7 +566,7 @@ impl State {
         }
     }
 
-    /// The executor has ended: writes under way reach their disks, all else is forgotten.
+    /// The executor has ended: writes in flight reach their disks, everything else is dropped.
     fn finish_run(&mut self) -> (VecDeque<Ended>, Vec<Event>) {
         let due = std::mem::take(&mut self.due);
         let queued = std::mem::take(&mut self.queued);
@@ -596,7 +596,7 @@ enum DiskOp {
 }
 
 impl DiskOp {
-    /// As a disk's queue sees it.
+    /// The request for a disk's queue.
     fn request(&self) -> DiskRequest {
         let (action, offset, len) = match self {
             DiskOp::Read { offset, buf, start, .. } => {
@@ -631,19 +631,19 @@ impl Driver for SimDriver {
     fn wall(&self, node: NodeId) -> Timestamp {
         let state = lock(&self.0);
         let clock = state.clock(node);
-        let now = clock.shown(state.now).0;
+        let now = clock.node_time(state.now).0;
         Timestamp {
             seconds: 1_700_000_000 + (now / 1_000_000_000) as i64 + clock.wall_seconds,
             nanos: (now % 1_000_000_000) as u32,
         }
     }
 
-    fn shown(&self, node: NodeId, real: Instant) -> Instant {
-        lock(&self.0).clock(node).shown(real)
+    fn node_time(&self, node: NodeId, real: Instant) -> Instant {
+        lock(&self.0).clock(node).node_time(real)
     }
 
-    fn real(&self, node: NodeId, shown: Instant) -> Instant {
-        lock(&self.0).clock(node).real(shown)
+    fn world_time(&self, node: NodeId, shown: Instant) -> Instant {
+        lock(&self.0).clock(node).world_time(shown)
     }
 
     fn entropy(&mut self) -> u64 {
@@ -702,7 +702,7 @@ impl Driver for SimDriver {
     }
 
     fn submit(&mut self, node: NodeId, token: Token, op: Op) {
-        // Handles must be dropped when the state is not locked.
+        // Handles must be dropped while the state is not locked.
         let held = match op {
             Op::Read { disk, offset, buf, start } => {
                 lock(&self.0)

@@ -27,7 +27,7 @@ async fn read_all(stream: &Stream) -> io::Result<Vec<u8>> {
 }
 
 #[test]
-fn an_hour_of_virtual_time_takes_no_time() {
+fn virtual_hour_takes_no_real_time() {
     SimWorld::new(1).run(|env| async move {
         let began = env.now();
         env.sleep(Duration::from_secs(3600)).await;
@@ -36,7 +36,7 @@ fn an_hour_of_virtual_time_takes_no_time() {
 }
 
 #[test]
-fn a_stale_wake_up_leaves_nobody_on_another_executor() {
+fn stale_wake_up_does_not_move_a_task_to_another_executor() {
     let world = SimWorld::new(1);
     world.set_executors("a", 3);
     world.run(async |env| {
@@ -61,7 +61,7 @@ fn a_stale_wake_up_leaves_nobody_on_another_executor() {
 }
 
 #[test]
-fn a_timeout_ends_what_takes_longer() {
+fn timeout_ends_what_takes_longer() {
     SimWorld::new(1).run(|env| async move {
         let slow = env.sleep(Duration::from_secs(2));
         assert!(env.timeout(Duration::from_secs(1), slow).await.is_none());
@@ -70,7 +70,7 @@ fn a_timeout_ends_what_takes_longer() {
     });
 }
 
-/// A program with tasks, disk I/O and a connection; gives what it saw and the trace.
+/// A program with tasks, disk I/O and a connection; returns what it saw and the trace.
 fn busy_program(seed: u64, shuffle_tasks: bool) -> (Vec<u64>, u64) {
     busy_program_with(seed, SimOptions { shuffle_tasks, ..SimOptions::default() })
 }
@@ -110,7 +110,7 @@ fn busy_program_with(seed: u64, options: SimOptions) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn equal_seeds_give_equal_runs_and_other_seeds_other_runs() {
+fn runs_are_equal_for_equal_seeds_only() {
     for shuffle in [false, true] {
         assert_eq!(busy_program(5, shuffle), busy_program(5, shuffle));
         assert_ne!(busy_program(5, shuffle), busy_program(6, shuffle));
@@ -119,12 +119,12 @@ fn equal_seeds_give_equal_runs_and_other_seeds_other_runs() {
 
 #[test]
 #[should_panic(expected = "stands still")]
-fn a_world_in_which_everybody_waits_for_nothing_is_reported() {
+fn world_in_which_every_task_waits_for_nothing_panics() {
     SimWorld::new(1).run(|_| std::future::pending::<()>());
 }
 
 #[test]
-fn a_large_transfer_passes_the_window_and_arrives_whole() {
+fn transfer_larger_than_the_window_arrives_complete() {
     SimWorld::new(3).run(|env| async move {
         let listener = env.listen("server:1").await.unwrap();
         let sender = env.connect("server:1").await.unwrap();
@@ -139,7 +139,7 @@ fn a_large_transfer_passes_the_window_and_arrives_whole() {
 }
 
 #[test]
-fn nobody_listening_refuses_and_a_taken_address_too() {
+fn connect_without_listener_and_listen_on_a_used_address_fail() {
     SimWorld::new(3).run(|env| async move {
         let error = env.connect("nobody:1").await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
@@ -150,7 +150,7 @@ fn nobody_listening_refuses_and_a_taken_address_too() {
 
 const FREE: Duration = Duration::from_micros(100);
 
-/// When each of three messages of 2 KiB, sent at once from as many clients, can be read; and the
+/// When each of three messages of 2 KiB, sent at once by three clients, can be read; and the
 /// trace.
 fn three_messages(price: Option<Price>, processors: usize) -> (Vec<u64>, SimWorld) {
     let options = SimOptions { net_latency: FREE..=FREE, price, ..SimOptions::default() };
@@ -185,11 +185,11 @@ fn three_messages(price: Option<Price>, processors: usize) -> (Vec<u64>, SimWorl
 }
 
 #[test]
-fn the_price_of_messages_delays_them_at_both_ends_and_keeps_processors_busy() {
+fn message_price_delays_both_ends_and_keeps_processors_busy() {
     let micros = Duration::from_micros;
     let price = Price { message: micros(10), kib: micros(5), change: micros(1000) };
     assert_eq!(three_messages(None, 1).0, [100, 100, 100]);
-    // Each sender takes 20 µs by itself, the way 100, and the server 20 for each.
+    // Each sender takes 20 µs, the network 100, and the server 20 for each.
     let (seen, world) = three_messages(Some(price), 1);
     assert_eq!(seen, [140, 160, 180]);
     assert_eq!(["a", "server", "nobody"].map(|host| world.busy(host)), [20, 60, 0].map(micros));
@@ -199,7 +199,7 @@ fn the_price_of_messages_delays_them_at_both_ends_and_keeps_processors_busy() {
 }
 
 #[test]
-fn bytes_that_cost_keep_their_order_whatever_processors_there_are_and_no_price_changes_nothing() {
+fn message_price_keeps_byte_order_and_no_price_changes_nothing() {
     let price = Price { message: Duration::ZERO, kib: Duration::from_micros(50), ..PRICELESS };
     let world =
         SimWorld::with_options(3, SimOptions { price: Some(price), ..SimOptions::default() });
@@ -231,7 +231,7 @@ const PRICELESS: Price =
     Price { message: Duration::ZERO, kib: Duration::ZERO, change: Duration::ZERO };
 
 #[test]
-fn a_partition_delays_and_a_cut_breaks() {
+fn partition_delays_and_cut_resets() {
     let world = SimWorld::new(4);
     let handle = world.clone();
     world.run(|_| async move {
@@ -261,7 +261,7 @@ fn a_partition_delays_and_a_cut_breaks() {
 }
 
 #[test]
-fn a_partition_of_one_direction_lets_the_other_pass() {
+fn one_way_partition_lets_the_other_direction_pass() {
     let world = SimWorld::new(4);
     let handle = world.clone();
     world.run(|_| async move {
@@ -282,7 +282,7 @@ fn a_partition_of_one_direction_lets_the_other_pass() {
 }
 
 #[test]
-fn what_was_held_up_comes_before_what_is_under_way_when_the_partition_heals() {
+fn delayed_bytes_arrive_before_later_ones_after_healing() {
     for seed in 0..40 {
         let world = SimWorld::new(seed);
         let handle = world.clone();
@@ -308,7 +308,7 @@ fn what_was_held_up_comes_before_what_is_under_way_when_the_partition_heals() {
 }
 
 #[test]
-fn a_mute_node_takes_connections_and_says_nothing() {
+fn mute_node_accepts_connections_and_never_answers() {
     let world = SimWorld::new(4);
     let handle = world.clone();
     world.run(|_| async move {
@@ -327,7 +327,7 @@ fn a_mute_node_takes_connections_and_says_nothing() {
 }
 
 #[test]
-fn a_killed_node_drops_its_tasks_and_locks_and_its_peers_see_the_end() {
+fn killed_node_loses_its_tasks_and_locks_and_peers_see_the_end() {
     let world = SimWorld::new(5);
     world.disk("disk", 1 << 20);
     let handle = world.clone();
@@ -372,7 +372,7 @@ fn a_killed_node_drops_its_tasks_and_locks_and_its_peers_see_the_end() {
 }
 
 #[test]
-fn a_signal_reaches_the_node_that_it_is_sent_to() {
+fn signal_reaches_its_node() {
     let world = SimWorld::new(6);
     let handle = world.clone();
     world.run(|env| async move {
@@ -388,7 +388,7 @@ fn a_signal_reaches_the_node_that_it_is_sent_to() {
 }
 
 #[test]
-fn planned_faults_hit_exactly_the_action_they_were_planned_for() {
+fn planned_fault_hits_exactly_the_planned_operation() {
     let world = SimWorld::new(7);
     let disk = world.disk("disk", 1 << 20);
     world.run(|env| async move {
@@ -419,7 +419,7 @@ fn planned_faults_hit_exactly_the_action_they_were_planned_for() {
 }
 
 #[test]
-fn a_stalled_disk_answers_only_after_the_stall() {
+fn stalled_disk_answers_only_after_the_stall() {
     let world = SimWorld::new(8);
     let disk = world.disk("disk", 1 << 20);
     world.run(|env| async move {
@@ -432,7 +432,7 @@ fn a_stalled_disk_answers_only_after_the_stall() {
     });
 }
 
-/// Writes block 0, flushes, writes blocks 1 and 2 at once, and gives the recording.
+/// Writes block 0, flushes, writes blocks 1 and 2 at once, and returns the recording.
 fn recorded() -> Recording {
     let world = SimWorld::new(9);
     let disk = world.disk("disk", 1 << 20);
@@ -452,7 +452,7 @@ fn recorded() -> Recording {
 }
 
 #[test]
-fn crash_images_keep_what_was_flushed_and_any_part_of_the_rest() {
+fn crash_images_keep_flushed_writes_and_any_subset_of_others() {
     let mut kinds = std::collections::BTreeSet::new();
     let mut flushed = false;
     for crash in recorded().crash_images(CrashOptions { seed: 1, subsets: 40 }) {
@@ -492,7 +492,7 @@ fn crash_images_are_the_same_each_time() {
 }
 
 #[test]
-fn images_of_two_disks_are_of_one_moment() {
+fn crash_images_of_two_disks_show_one_moment() {
     let world = SimWorld::new(10);
     let (data, log) = (world.disk("data", 1 << 16), world.disk("log", 1 << 16));
     data.record();
@@ -520,7 +520,7 @@ fn images_of_two_disks_are_of_one_moment() {
 }
 
 #[test]
-fn a_power_cut_keeps_what_is_stable_and_a_write_through_disk_keeps_all() {
+fn power_cut_keeps_stable_writes_and_all_of_a_write_through_disk() {
     for write_through in [false, true] {
         let world = SimWorld::new(11);
         let disk = world.disk("disk", 1 << 16);
@@ -543,7 +543,7 @@ fn a_power_cut_keeps_what_is_stable_and_a_write_through_disk_keeps_all() {
 }
 
 #[test]
-fn a_disk_outlives_its_world() {
+fn disk_outlives_its_world() {
     let disk = SimDisk::from_image(vec![9; 5000]);
     assert_eq!(disk.size(), 8192);
     for seed in 0..3 {
@@ -561,7 +561,7 @@ fn a_disk_outlives_its_world() {
 }
 
 #[test]
-fn a_stopped_node_does_nothing_until_it_goes_on_and_then_all_that_was_due() {
+fn paused_node_does_nothing_until_resumed_and_then_what_was_due() {
     let world = SimWorld::new(11);
     let handle = world.clone();
     world.run(|env| async move {
@@ -594,7 +594,7 @@ fn a_stopped_node_does_nothing_until_it_goes_on_and_then_all_that_was_due() {
 }
 
 #[test]
-fn byte_locks_are_seen_on_their_own_host_only() {
+fn byte_locks_are_visible_on_their_own_host_only() {
     let world = SimWorld::new(12);
     world.disk("disk", 1 << 20);
     world.set_host("far", "other");
@@ -611,7 +611,7 @@ fn byte_locks_are_seen_on_their_own_host_only() {
 }
 
 #[test]
-fn a_clock_that_drifts_shows_and_awaits_its_own_time() {
+fn drifting_clock_shows_and_awaits_its_own_time() {
     let world = SimWorld::new(13);
     world.set_drift("fast", 100_000);
     let handle = world.clone();
@@ -631,7 +631,7 @@ fn a_clock_that_drifts_shows_and_awaits_its_own_time() {
 }
 
 #[test]
-fn a_disk_with_a_model_queues_merges_and_takes_its_time() {
+fn disk_with_a_model_queues_merges_and_takes_time() {
     let world = SimWorld::new(5);
     let disk = world.disk("disk", 1 << 30);
     disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
@@ -654,7 +654,7 @@ fn a_disk_with_a_model_queues_merges_and_takes_its_time() {
     assert_eq!((report.requests, report.written), (65, 64 * 4096));
     assert_eq!(report.dispatched() + report.merged, 64);
     assert!(report.merged >= 60, "{report:?}");
-    // Two dispatches, each up to a turn late, and a quarter of a megabyte at 178 MB/s.
+    // Two dispatches, each up to a revolution late, and a quarter of a megabyte at 178 MB/s.
     assert!(taken > Duration::from_micros(1400) && taken < Duration::from_millis(12), "{taken:?}");
     let after = disk.after_power_cut(&mut SimRng::new(1));
     assert_eq!(after.peek(63 * 4096, 4096), vec![63; 4096]);
@@ -662,15 +662,15 @@ fn a_disk_with_a_model_queues_merges_and_takes_its_time() {
 }
 
 #[test]
-fn who_looks_on_is_told_of_writes_when_they_begin_reach_the_disk_and_are_stable() {
-    let told: Rc<RefCell<Vec<String>>> = Rc::default();
+fn disk_observer_sees_writes_submitted_completed_and_stable() {
+    let seen: Rc<RefCell<Vec<String>>> = Rc::default();
     let world = SimWorld::new(1);
     let disk = world.disk("disk", 1 << 20);
     let watching = {
-        let (told, disk) = (told.clone(), disk.clone());
+        let (seen, disk) = (seen.clone(), disk.clone());
         watch_disks(move |of, event| {
             assert!(of.is(&disk) && !of.is(&disk.fork()));
-            told.borrow_mut().push(match event {
+            seen.borrow_mut().push(match event {
                 DiskEvent::Submitted { id, node, offset, bytes } => {
                     format!("{id} by {} at {offset}: {} of {}", node.0, bytes.len(), bytes[0])
                 }
@@ -682,7 +682,7 @@ fn who_looks_on_is_told_of_writes_when_they_begin_reach_the_disk_and_are_stable(
     };
     world.run(|_| {
         let env = world.node("a");
-        let (world, told, disk) = (world.clone(), told.clone(), disk.clone());
+        let (world, seen, disk) = (world.clone(), seen.clone(), disk.clone());
         async move {
             let done = env.clone().spawn_join(async move {
                 let file = env.open_disk("disk", WRITE).await.unwrap();
@@ -697,7 +697,7 @@ fn who_looks_on_is_told_of_writes_when_they_begin_reach_the_disk_and_are_stable(
             drop(world);
             let want =
                 ["1 by a at 8192: 4096 of 5", "1 is there", "[1] are stable", "Flush by a failed"];
-            assert_eq!(*told.borrow(), want);
+            assert_eq!(*seen.borrow(), want);
         }
     });
 }

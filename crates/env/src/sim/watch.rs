@@ -1,30 +1,32 @@
-//! Who looks on while simulated disks are used.
+//! An observer of simulated disks.
 //!
 //! Invariants:
-//! - one at a time looks on, on the thread that it looks at, and changes nothing of what it sees;
-//! - it is told at the moment at which a thing happens. The world is busy then: who looks on must
-//!   not touch it, nor use a disk but for [`SimDisk::peek`] and [`SimDisk::is`].
+//! - there is at most one observer per thread, for the disks of that thread, and it changes nothing
+//!   that it sees;
+//! - it is notified at the moment of the event. The world is locked then: the observer must not
+//!   touch it, nor use a disk except for [`SimDisk::peek`] and [`SimDisk::is`].
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::disk::{DiskAction, SimDisk};
 
-/// What happens to a disk.
+/// An event of a disk.
 #[derive(Clone, Copy)]
 pub enum DiskEvent<'a> {
-    /// A write is under way.
+    /// A write was submitted.
     Submitted {
         /// Its number on this disk.
         id: u64,
-        /// By whom: the name of the node, and its number, which no other run of that node has.
+        /// The name of the node that wrote, and its number, which is unique to this run of the
+        /// node.
         node: (&'a str, u32),
-        /// Where it begins.
+        /// Its offset.
         offset: u64,
-        /// What is written.
+        /// Its bytes.
         bytes: &'a [u8],
     },
-    /// A write has reached the disk, if not yet for good.
+    /// A write has reached the disk, but is not stable yet.
     Completed {
         /// Its number on this disk.
         id: u64,
@@ -34,11 +36,11 @@ pub enum DiskEvent<'a> {
         /// Their numbers on this disk.
         ids: &'a [u64],
     },
-    /// The disk has failed what it was asked.
+    /// The disk failed an operation.
     Failed {
-        /// By whom, as above.
+        /// The node, as above.
         node: (&'a str, u32),
-        /// What it was.
+        /// The operation.
         action: DiskAction,
     },
 }
@@ -49,25 +51,25 @@ thread_local! {
     static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
 }
 
-/// Somebody looks on as long as this lives.
-#[must_use = "nobody looks on any more when it is dropped"]
-pub struct Watching(());
+/// The observer is active as long as this lives.
+#[must_use = "dropping it ends the observation"]
+pub struct DiskObservation(());
 
-impl Drop for Watching {
+impl Drop for DiskObservation {
     fn drop(&mut self) {
         let before = WATCHER.take();
         drop(before);
     }
 }
 
-/// From here on `watcher` is told what happens to every simulated disk of this thread.
-pub fn watch_disks(watcher: impl Fn(&SimDisk, DiskEvent<'_>) + 'static) -> Watching {
+/// From now on, `watcher` is called for every event of a simulated disk on this thread.
+pub fn watch_disks(watcher: impl Fn(&SimDisk, DiskEvent<'_>) + 'static) -> DiskObservation {
     WATCHER.set(Some(Rc::new(watcher)));
-    Watching(())
+    DiskObservation(())
 }
 
-/// Tells who looks on, if somebody does.
-pub(crate) fn tell(disk: &SimDisk, event: DiskEvent<'_>) {
+/// Notifies the observer, if there is one.
+pub(crate) fn notify(disk: &SimDisk, event: DiskEvent<'_>) {
     let watcher = WATCHER.with_borrow(Clone::clone);
     if let Some(watcher) = watcher {
         watcher(disk, event);

@@ -1,4 +1,4 @@
-//! A simulated world and what a test does to it.
+//! A simulated world and the interface by which tests control it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -23,7 +23,7 @@ pub struct SimWorld(Rc<Shared>);
 struct Shared {
     state: SharedState,
     running: RefCell<Option<Rc<Core>>>,
-    /// The present incarnation of each node that was asked for, with its name.
+    /// The current run of each node that was requested, with its name.
     living: RefCell<Vec<(String, NodeId)>>,
 }
 
@@ -33,13 +33,13 @@ impl SimWorld {
         SimWorld::with_options(seed, SimOptions::default())
     }
 
-    /// The world of `seed` that behaves as told.
+    /// The world of `seed` with these options.
     pub fn with_options(seed: u64, options: SimOptions) -> SimWorld {
         let state = Arc::new(Mutex::new(State::new(seed, options)));
         SimWorld(Rc::new(Shared { state, running: RefCell::new(None), living: RefCell::default() }))
     }
 
-    /// Makes a disk of `size` zero bytes that `Env::open_disk(name)` opens.
+    /// Creates a disk of `size` zero bytes that `Env::open_disk(name)` opens.
     pub fn disk(&self, name: &str, size: u64) -> SimDisk {
         let disk = SimDisk::new(size);
         self.attach(name, &disk);
@@ -51,7 +51,7 @@ impl SimWorld {
         lock(&self.0.state).disks.insert(name.to_owned(), disk.clone());
     }
 
-    /// Runs `main`, on the node "main", to its end; what other tasks are left is dropped. The
+    /// Runs `main`, on the node "main", to its end; remaining tasks are dropped. The
     /// world can be run again: time goes on, disks stay, connections are gone.
     ///
     /// # Panics
@@ -65,7 +65,7 @@ impl SimWorld {
         core.block_on(main(Env::new(core.clone(), 0))).expect("the simulated driver does not fail")
     }
 
-    /// The node `name` as it runs now; made, or started again after a kill, if it does not.
+    /// The running node `name`; it is created, or restarted after a kill, if it does not run.
     ///
     /// # Panics
     /// The world does not run.
@@ -82,7 +82,7 @@ impl SimWorld {
         Env::new(core, node)
     }
 
-    /// The number of the run in which the node `name` is, if it runs: no other run of it has that.
+    /// The number of the current run of node `name`, if it runs; no other run has this number.
     pub fn run_of(&self, name: &str) -> Option<NodeId> {
         self.living(name)
     }
@@ -92,7 +92,7 @@ impl SimWorld {
     }
 
     /// Ends the node as SIGKILL does: its tasks are dropped, its connections and files
-    /// closed; writes under way still reach their disks.
+    /// closed; writes in flight still reach their disks.
     pub fn kill(&self, name: &str) {
         let node = {
             let mut living = self.0.living.borrow_mut();
@@ -104,15 +104,15 @@ impl SimWorld {
         }
     }
 
-    /// Stops the node as SIGSTOP does, until [`SimWorld::resume`]: what it has given to disks and
-    /// connections goes on, and what comes for it waits.
+    /// Stops the node as SIGSTOP does, until [`SimWorld::resume`]: its operations on disks and
+    /// connections continue, and their results wait.
     pub fn pause(&self, name: &str) {
         if let Some(node) = self.living(name) {
             self.core().pause(node);
         }
     }
 
-    /// Lets a stopped node go on.
+    /// Continues a stopped node.
     pub fn resume(&self, name: &str) {
         if let Some(node) = self.living(name) {
             self.core().resume(node);
@@ -124,38 +124,38 @@ impl SimWorld {
         living.iter().find(|(living, _)| living == name).map(|(_, node)| *node)
     }
 
-    /// Puts the node on this host: the byte locks of its files are not seen on others.
-    /// Nodes that were put nowhere share one host.
+    /// Puts the node on this host: byte locks of its files are visible there only.
+    /// Nodes without a host share one.
     pub fn set_host(&self, name: &str, host: &str) {
         lock(&self.0.state).hosts.insert(name.to_owned(), host.to_owned());
     }
 
-    /// Gives a host so many processors instead of one, for the price of messages
+    /// Gives a host `count` processors instead of one, for the price of messages
     /// ([`super::SimOptions::price`]).
     pub fn set_processors(&self, host: &str, count: usize) {
         lock(&self.0.state).processors.insert(host.to_owned(), Processors::new(count));
     }
 
-    /// How long a host's processors were busy with messages. Nodes that were put nowhere are on the
+    /// How long a host's processors were busy with messages. Nodes without a host are on the
     /// host "".
     pub fn busy(&self, host: &str) -> Duration {
         lock(&self.0.state).processors.get(host).map_or(Duration::ZERO, Processors::busy)
     }
 
-    /// Lets the node have several executors that take turns. Which task runs next is drawn from
-    /// those of all of them, as ever; what a task belongs to is all that differs.
+    /// Gives the node a group of several executors. The scheduler still draws the next task from
+    /// those of all of them; only the executor that a task belongs to differs.
     pub fn set_executors(&self, name: &str, executors: usize) {
         lock(&self.0.state).executors.insert(name.to_owned(), executors);
     }
 
-    /// Lets the clock of a node run faster by `drift` millionths than the world's time (slower if
+    /// Makes the clock of a node run faster by `drift` millionths than the world's time (slower if
     /// negative). Not for a node that already runs: its clock would jump.
     pub fn set_drift(&self, name: &str, drift: i64) {
         assert!((-500_000..=500_000).contains(&drift), "a clock drifts by at most a half");
         lock(&self.0.state).clocks.entry(name.to_owned()).or_default().drift = drift;
     }
 
-    /// Lets the wall clock of a node jump.
+    /// Makes the wall clock of a node jump.
     pub fn jump_wall(&self, name: &str, seconds: i64) {
         lock(&self.0.state).clocks.entry(name.to_owned()).or_default().wall_seconds += seconds;
     }
@@ -165,19 +165,18 @@ impl SimWorld {
         lock(&self.0.state).signal(name, signal);
     }
 
-    /// Holds up all traffic between two nodes until [`SimWorld::heal`].
+    /// Delays all traffic between two nodes until [`SimWorld::heal`].
     pub fn partition(&self, a: &str, b: &str) {
         self.block(a, b);
         self.block(b, a);
     }
 
-    /// Holds up all traffic from one node to another until [`SimWorld::heal`]; back it passes.
+    /// Delays all traffic from one node to another until [`SimWorld::heal`], not the opposite way.
     pub fn block(&self, from: &str, to: &str) {
         lock(&self.0.state).block(from, to);
     }
 
-    /// Lets the node's listeners take connections, on which then nobody ever says anything, until
-    /// told otherwise.
+    /// Makes the node's listeners take connections that nobody answers, or ends that.
     pub fn mute(&self, name: &str, mute: bool) {
         let net = &mut lock(&self.0.state).net;
         if mute {
@@ -187,7 +186,7 @@ impl SimWorld {
         };
     }
 
-    /// Holds up all traffic between this node and those that exist now.
+    /// Delays all traffic between this node and those that exist now.
     pub fn isolate(&self, name: &str) {
         let mut state = lock(&self.0.state);
         for other in state.nodes.clone() {
@@ -198,17 +197,17 @@ impl SimWorld {
         }
     }
 
-    /// Ends all partitions; what they held up is delivered.
+    /// Ends all partitions; delayed traffic is delivered.
     pub fn heal(&self) {
         lock(&self.0.state).heal();
     }
 
-    /// Ends the partition between two nodes; what it held up is delivered.
+    /// Ends the partition between two nodes; delayed traffic is delivered.
     pub fn heal_between(&self, a: &str, b: &str) {
         lock(&self.0.state).heal_between(a, b);
     }
 
-    /// Breaks the connections between two nodes: both ends see a reset.
+    /// Resets the connections between two nodes at both ends.
     pub fn cut(&self, a: &str, b: &str) {
         lock(&self.0.state).cut(a, b);
     }
@@ -224,13 +223,13 @@ impl SimWorld {
         lock(&self.0.state).now
     }
 
-    /// A hash of everything that has happened; equal for equal seeds and programs.
+    /// A hash of all events; equal for equal seeds and programs.
     pub fn trace(&self) -> u64 {
         lock(&self.0.state).trace
     }
 }
 
-/// The world can run again however `run` is left.
+/// Resets the world however `run` is left, so that it can run again.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {

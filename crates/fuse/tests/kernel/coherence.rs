@@ -1,5 +1,5 @@
-//! What the kernel's invalidations wait for, and what they do not: the ground on
-//! which recalls of rights stand.
+//! What the kernel's invalidations wait for, and what they do not wait for: recalls of rights
+//! rely on this.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -16,14 +16,14 @@ fn done(flag: &AtomicBool) -> bool {
     flag.load(Ordering::SeqCst)
 }
 
-/// A file of two pages whose pages the kernel does not have.
+/// A file of two pages that are not in the kernel's page cache.
 fn cold_file(mount: &TestMount, name: &str) -> u64 {
     fs::write(mount.path(name), [3u8; 8192]).unwrap();
     fs::metadata(mount.path(name)).unwrap().ino()
 }
 
 #[test]
-fn names_and_attributes_are_voided_while_directories_and_pages_are_locked_in_two_mounts() {
+fn invalidating_names_and_attributes_does_not_wait_for_locks_of_two_mounts() {
     let mounts = [TestMount::new("voids-a", LONG), TestMount::new("voids-b", LONG)];
     let inodes = mounts.each_ref().map(|mount| cold_file(mount, "f"));
     let mut callers = Vec::new();
@@ -46,8 +46,8 @@ fn names_and_attributes_are_voided_while_directories_and_pages_are_locked_in_two
     }
     for (mount, ino) in mounts.iter().zip(inodes) {
         let notices = [Notice::IncEpoch, Notice::InvalAttr(ino), Notice::InvalAttr(1)];
-        let told = notices.map(|notice| mount.control.notify(notice));
-        wait_for("notifications that wait for nothing", || told.iter().all(|flag| done(flag)));
+        let notified = notices.map(|notice| mount.control.notify(notice));
+        wait_for("notifications that wait for nothing", || notified.iter().all(|flag| done(flag)));
         assert_eq!(mount.control.parked.load(Ordering::SeqCst), 2);
     }
     for mount in &mounts {
@@ -60,7 +60,7 @@ fn names_and_attributes_are_voided_while_directories_and_pages_are_locked_in_two
 }
 
 #[test]
-fn voiding_a_range_waits_for_the_answer_to_a_read_of_it_and_for_no_other() {
+fn invalidating_pages_waits_only_for_reads_of_these_pages() {
     let mount = TestMount::new("range", LONG);
     let (ino, other) = (cold_file(&mount, "f"), cold_file(&mount, "g"));
     mount.control.park_reads.store(true, Ordering::SeqCst);
@@ -73,7 +73,7 @@ fn voiding_a_range_waits_for_the_answer_to_a_read_of_it_and_for_no_other() {
     let elsewhere = mount.control.notify(Notice::InvalPages(other, 0, 0));
     wait_for("the invalidation of another file", || done(&elsewhere));
     let behind = mount.control.notify(Notice::InvalPages(ino, 0, 0));
-    // It cannot end before the answer, however long one looks.
+    // It cannot end before the answer, however long the test waits.
     thread::sleep(Duration::from_millis(200));
     assert!(!done(&behind), "the page is locked until the READ is answered");
     let attributes = mount.control.notify(Notice::InvalAttr(ino));
@@ -84,7 +84,7 @@ fn voiding_a_range_waits_for_the_answer_to_a_read_of_it_and_for_no_other() {
 }
 
 #[test]
-fn voiding_dirty_pages_waits_for_a_truncation_in_service() {
+fn invalidating_dirty_pages_waits_for_a_truncation_in_service() {
     let mount = TestMount::new("truncate", LONG);
     let ino = cold_file(&mount, "f");
     let file = OpenOptions::new().read(true).write(true).open(mount.path("f")).unwrap();
@@ -113,7 +113,7 @@ fn voiding_dirty_pages_waits_for_a_truncation_in_service() {
     dirtied.join().unwrap();
     let behind = mount.control.notify(Notice::InvalPages(ino, 0, 4096));
     thread::sleep(Duration::from_millis(200));
-    assert!(!done(&behind), "write-back is held up by the truncation");
+    assert!(!done(&behind), "the truncation blocks write-back");
     mount.control.park_setattrs.store(false, Ordering::SeqCst);
     wait_for("the range", || done(&behind));
     truncation.join().unwrap();
@@ -125,7 +125,7 @@ fn voiding_dirty_pages_waits_for_a_truncation_in_service() {
 }
 
 #[test]
-fn what_was_voided_is_asked_for_again_and_nothing_else() {
+fn invalidated_names_and_pages_alone_are_requested_again() {
     let mount = TestMount::new("again", LONG);
     let ino = cold_file(&mount, "f");
     let path = mount.path("f");
@@ -137,24 +137,24 @@ fn what_was_voided_is_asked_for_again_and_nothing_else() {
     }
     assert_eq!((count("lookup"), count("read")), before, "all is cached");
 
-    // A listing whose asker is not heard of again may still be on its way.
+    // A listing may still be on its way if its caller sends no further request.
     let dir = mount.dir.clone();
     let lister = thread::spawn(move || fs::read_dir(dir).unwrap().next().unwrap().unwrap());
     lister.join().unwrap();
-    let told = mount.control.notify(Notice::IncEpoch);
-    wait_for("the epoch", || done(&told));
+    let notified = mount.control.notify(Notice::IncEpoch);
+    wait_for("the epoch", || done(&notified));
     fs::metadata(&path).unwrap();
-    assert!(count("lookup") > before.0, "names are looked up anew");
+    assert!(count("lookup") > before.0, "names are looked up again");
     assert_eq!(count("read"), before.1, "pages stay");
 
-    let told = mount.control.notify(Notice::InvalPages(ino, 0, 0));
-    wait_for("the pages", || done(&told));
+    let notified = mount.control.notify(Notice::InvalPages(ino, 0, 0));
+    wait_for("the pages", || done(&notified));
     assert_eq!(fs::read(&path).unwrap().len(), 8192);
-    assert!(count("read") > before.1, "pages are read anew");
+    assert!(count("read") > before.1, "pages are read again");
 }
 
 #[test]
-fn voiding_attributes_that_the_kernel_does_not_know_yet_voids_names_and_later_the_attributes() {
+fn invalidating_attributes_of_an_unknown_inode_invalidates_all_names() {
     let mount = TestMount::new("unknown", LONG);
     let path = mount.path("f");
     let ino = cold_file(&mount, "f");
@@ -166,8 +166,8 @@ fn voiding_attributes_that_the_kernel_does_not_know_yet_voids_names_and_later_th
     let stranger = mount.control.notify(Notice::InvalAttr(ino + 1_000_000));
     wait_for("the notification", || done(&stranger));
     fs::metadata(mount.path("g")).unwrap();
-    assert!(mount.counted("lookup") > before, "the name is looked up anew");
-    // The inode that is known keeps its names.
+    assert!(mount.counted("lookup") > before, "the name is looked up again");
+    // Invalidating a known inode keeps its names.
     fs::metadata(&path).unwrap();
     let before = mount.counted("lookup");
     let known = mount.control.notify(Notice::InvalAttr(ino));

@@ -2,7 +2,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "a test lies above the seam: it is the program that uses the mount"
+    reason = "the test is the program that uses the mount, above the seam"
 )]
 
 mod coherence;

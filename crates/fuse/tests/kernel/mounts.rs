@@ -38,7 +38,7 @@ fn rename2(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
 }
 
 #[test]
-fn files_are_made_written_read_renamed_and_removed() {
+fn files_are_created_written_read_renamed_and_removed() {
     for ttl in [LONG, Duration::ZERO] {
         let mount = TestMount::new("files", ttl);
         fs::create_dir(mount.path("dir")).unwrap();
@@ -66,7 +66,7 @@ fn files_are_made_written_read_renamed_and_removed() {
 }
 
 #[test]
-fn large_and_unaligned_writes_arrive_whole_by_every_way_of_opening() {
+fn large_and_unaligned_writes_arrive_complete_for_every_open_mode() {
     let mount = TestMount::new("writes", LONG);
     let data: Vec<u8> = (0..3_000_001u32).map(|i| (i % 251) as u8).collect();
     let ways = [libc::O_WRONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_APPEND];
@@ -106,8 +106,8 @@ fn large_and_unaligned_writes_arrive_whole_by_every_way_of_opening() {
 /// Threads of a busy mount.
 const CALLERS: u8 = 16;
 
-/// [`CALLERS`] threads do `work`, again and again, until it gives `false`, or `meanwhile`, which
-/// runs beside them and is given how often it was done, has ended.
+/// [`CALLERS`] threads repeat `work` until it returns `false`, or until `meanwhile` has ended.
+/// `meanwhile` runs beside them and gets the number of repetitions so far.
 fn while_busy(work: impl Fn(u8, usize) -> bool + Sync, meanwhile: impl FnOnce(&AtomicU64)) {
     let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -140,7 +140,7 @@ fn wait_for_all_executors(mount: &TestMount) {
 }
 
 #[test]
-fn a_busy_mount_is_served_by_all_executors() {
+fn busy_mount_is_served_by_all_executors() {
     let mount = TestMount::new("busy", Duration::ZERO);
     let use_file = |caller: u8, round: usize| {
         let path = mount.path(&format!("{caller}-{}", round % 4));
@@ -155,9 +155,9 @@ fn a_busy_mount_is_served_by_all_executors() {
 }
 
 #[test]
-fn no_executor_takes_a_request_when_serving_was_dropped() {
+fn dropping_serve_stops_all_executors_taking_requests() {
     let mount = TestMount::new("dropped", Duration::ZERO);
-    // A request each, so that the executors find others waiting as long as they look.
+    // One request per call, so that the executors always find others waiting.
     let look = |caller: u8, _| {
         let found = fs::metadata(mount.path(&format!("{caller}")));
         found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -168,7 +168,7 @@ fn no_executor_takes_a_request_when_serving_was_dropped() {
         wait_for("serving to end", || mount.control.given_up.load(Ordering::SeqCst));
         let so_far = answered.load(Ordering::SeqCst);
         thread::sleep(Duration::from_millis(500));
-        // Each thread may have one that was answered before.
+        // Each thread may have counted one that was answered before.
         let more = answered.load(Ordering::SeqCst) - so_far;
         abort(&mount.dir);
         assert!(more <= CALLERS.into(), "{more} requests were answered after the end");
@@ -176,7 +176,7 @@ fn no_executor_takes_a_request_when_serving_was_dropped() {
 }
 
 #[test]
-fn serving_ends_well_when_the_mount_is_taken_away_by_force() {
+fn serving_ends_without_error_when_the_mount_is_aborted() {
     let mount = TestMount::new("forced", Duration::ZERO);
     let look = |caller: u8, _| {
         let found = fs::metadata(mount.path(&format!("{caller}")));
@@ -190,7 +190,7 @@ fn serving_ends_well_when_the_mount_is_taken_away_by_force() {
 }
 
 #[test]
-fn a_long_directory_is_listed_whole_and_every_reference_comes_back() {
+fn long_directory_is_listed_completely_and_all_references_return() {
     let mount = TestMount::new("listing", LONG);
     let wanted: Vec<String> =
         (0..1500).map(|i| format!("{i:04}-{}", "x".repeat(i % 100))).collect();
@@ -219,7 +219,7 @@ fn entry_ino(entry: &fs::DirEntry) -> u64 {
 }
 
 #[test]
-fn a_shared_mapping_shows_and_stores_the_bytes_of_the_file() {
+fn shared_mapping_reads_and_writes_the_bytes_of_the_file() {
     let mount = TestMount::new("mapping", LONG);
     let path = mount.path("f");
     fs::write(&path, vec![7u8; 10_000]).unwrap();
@@ -266,7 +266,7 @@ fn flock(file: &File, operation: i32) -> io::Result<()> {
 }
 
 #[test]
-fn range_locks_and_whole_file_locks_exclude_but_do_not_meet() {
+fn range_locks_and_flock_locks_exclude_within_their_kind_only() {
     let mount = TestMount::new("locks", LONG);
     let path = mount.path("f");
     fs::write(&path, b"x").unwrap();
@@ -300,7 +300,7 @@ fn handle_usr1() {
 }
 
 #[test]
-fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
+fn lock_wait_ends_by_a_signal_or_when_the_lock_is_free() {
     handle_usr1();
     let mount = TestMount::new("interrupt", LONG);
     let path = mount.path("f");
@@ -328,7 +328,7 @@ fn a_wait_for_a_lock_ends_by_a_signal_or_when_it_is_free() {
 }
 
 #[test]
-fn a_signal_fails_no_call_and_a_killed_process_does_not_wait_for_its_call() {
+fn signal_fails_no_call_and_a_killed_process_does_not_wait() {
     handle_usr1();
     let mount = TestMount::new("killed", Duration::ZERO);
     fs::write(mount.path("f"), b"x").unwrap();
@@ -341,18 +341,18 @@ fn a_signal_fails_no_call_and_a_killed_process_does_not_wait_for_its_call() {
     unsafe { libc::pthread_kill(waiting.as_pthread_t(), libc::SIGUSR1) };
     wait_for("the signal", || mount.counted("interrupt") == 1);
     killed.kill().unwrap();
-    // It is gone while its request still waits.
+    // The process is gone while its request still waits.
     assert!(!killed.wait().unwrap().success());
     assert_eq!(mount.control.parked.load(Ordering::SeqCst), 2);
     mount.control.park_lookups.store(false, Ordering::SeqCst);
-    waiting.join().unwrap().expect("a signal that is handled ends no call");
-    // What was found for the killed process is forgotten with the rest.
+    waiting.join().unwrap().expect("a handled signal ends no call");
+    // The lookup's result for the killed process is forgotten with the other references.
     fs::remove_file(mount.path("f")).unwrap();
     wait_for("the kernel to forget", || mount.control.referenced.load(Ordering::SeqCst) == 0);
 }
 
 #[test]
-fn extended_attributes_keep_size_rules_and_the_counters_are_hidden() {
+fn xattrs_obey_size_rules_and_the_counters_are_hidden() {
     let mount = TestMount::new("xattr", LONG);
     fs::write(mount.path("f"), b"x").unwrap();
     let path = c_path(&mount.path("f"));
@@ -395,7 +395,7 @@ fn extended_attributes_keep_size_rules_and_the_counters_are_hidden() {
 }
 
 #[test]
-fn attributes_times_and_kinds_are_kept() {
+fn attributes_times_and_file_kinds_are_kept() {
     let mount = TestMount::new("attributes", LONG);
     let path = mount.path("f");
     fs::write(&path, b"content").unwrap();
@@ -413,7 +413,7 @@ fn attributes_times_and_kinds_are_kept() {
         "a new owner clears set-id"
     );
     assert_eq!((meta.mtime(), meta.mtime_nsec()), (LONG_AGO.seconds, LONG_AGO.nanos.into()));
-    assert!(meta.created().unwrap() > meta.modified().unwrap(), "statx tells the birth");
+    assert!(meta.created().unwrap() > meta.modified().unwrap(), "statx reports the birth time");
     File::options().write(true).open(&path).unwrap().set_len(3).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"con");
 
@@ -443,7 +443,7 @@ fn attributes_times_and_kinds_are_kept() {
 }
 
 #[test]
-fn ranges_are_punched_sought_and_copied_and_nameless_files_get_a_name() {
+fn ranges_are_punched_sought_copied_and_tmpfiles_get_a_name() {
     let mount = TestMount::new("ranges", LONG);
     let open = |name: &str| {
         OpenOptions::new()
@@ -485,14 +485,14 @@ fn ranges_are_punched_sought_and_copied_and_nameless_files_get_a_name() {
 
     let dir = c_path(&mount.dir);
     // SAFETY: the path is NUL-terminated; the descriptor is checked before it is owned.
-    let nameless = unsafe {
+    let tmpfile = unsafe {
         let fd = libc::open(dir.as_ptr(), libc::O_TMPFILE | libc::O_RDWR, 0o600);
         assert!(fd >= 0, "{}", io::Error::last_os_error());
         File::from(OwnedFd::from_raw_fd(fd))
     };
-    nameless.write_all_at(b"nameless", 0).unwrap();
-    assert_eq!(nameless.metadata().unwrap().nlink(), 0);
-    let source = CString::new(format!("/proc/self/fd/{}", nameless.as_raw_fd())).unwrap();
+    tmpfile.write_all_at(b"nameless", 0).unwrap();
+    assert_eq!(tmpfile.metadata().unwrap().nlink(), 0);
+    let source = CString::new(format!("/proc/self/fd/{}", tmpfile.as_raw_fd())).unwrap();
     let target = c_path(&mount.path("named"));
     // SAFETY: both paths are NUL-terminated.
     check(unsafe {
@@ -509,7 +509,7 @@ fn ranges_are_punched_sought_and_copied_and_nameless_files_get_a_name() {
 }
 
 #[test]
-fn what_is_not_offered_or_not_legal_fails_with_the_errno_of_a_local_file_system() {
+fn unsupported_or_illegal_calls_fail_as_on_a_local_file_system() {
     let mount = TestMount::new("errors", LONG);
     let file = File::create(mount.path("f")).unwrap();
     assert_eq!(errno(File::create(mount.path(&"n".repeat(256)))), libc::ENAMETOOLONG);
@@ -518,7 +518,7 @@ fn what_is_not_offered_or_not_legal_fails_with_the_errno_of_a_local_file_system(
     assert_eq!(errno(fs::create_dir(mount.path("f"))), libc::EEXIST);
     assert_eq!(errno(File::open(mount.path("f/below"))), libc::ENOTDIR);
     assert_eq!(errno(fs::read_dir(mount.path("f"))), libc::ENOTDIR);
-    // SAFETY: an unknown command whose argument is not looked at.
+    // SAFETY: an unknown command whose argument is ignored.
     assert_eq!(errno(check(unsafe { libc::ioctl(file.as_raw_fd(), 0x1234, 0) })), libc::ENOTTY);
     file.set_len(1 << 40).unwrap_err();
     // SAFETY: takes plain integers.

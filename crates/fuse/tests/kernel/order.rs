@@ -1,4 +1,4 @@
-//! Orders of messages that no real kernel can be made to choose: here the test is the kernel.
+//! Orders of messages that a test cannot force on a real kernel: here the test is the kernel.
 
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -18,10 +18,10 @@ const SETLKW: u32 = 33;
 const CREATE: u32 = 35;
 const INTERRUPT: u32 = 36;
 
-/// The kernel's end of a channel that keeps messages apart.
+/// The kernel's end of a channel that preserves message boundaries.
 struct Kernel {
     socket: std::fs::File,
-    /// The process that calls.
+    /// The process id in the requests.
     caller: u32,
 }
 
@@ -34,14 +34,14 @@ fn words64(words: &[u64]) -> Vec<u8> {
 }
 
 impl Kernel {
-    /// The kernel, and the descriptor to be served.
+    /// The kernel, and the descriptor to serve.
     fn new() -> (Kernel, OwnedFd) {
         let mut ends = [0; 2];
         // SAFETY: the array has room for two descriptors.
         let made =
             unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) };
         assert_eq!(made, 0);
-        // SAFETY: both were just made, and nobody else has them.
+        // SAFETY: both were just created and have no other owner.
         let [mine, served] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         let limit = libc::timeval { tv_sec: PATIENCE.as_secs() as i64, tv_usec: 0 };
         // SAFETY: the option's value is a live timeval of the stated size.
@@ -66,17 +66,17 @@ impl Kernel {
         self.socket.write_all(&message).unwrap();
     }
 
-    /// The next reply: to which request, its error, and what follows.
+    /// The next reply: the request's number, its error, and the payload.
     fn reply(&mut self) -> (u64, i32, Vec<u8>) {
         let mut reply = vec![0; 4096];
-        let len = self.socket.read(&mut reply).expect("a reply comes");
+        let len = self.socket.read(&mut reply).expect("a reply");
         reply.truncate(len);
         let error = i32::from_ne_bytes(reply[4..8].try_into().unwrap());
         let unique = u64::from_ne_bytes(reply[8..16].try_into().unwrap());
         (unique, error, reply.split_off(16))
     }
 
-    /// Asks for an exclusive lock of the whole file, for as long as it takes.
+    /// Requests an exclusive lock of the whole file, waiting without limit.
     fn lock(&mut self, unique: u64, node: u64, handle: u64, owner: u64) {
         let mut arguments = words64(&[handle, owner, 0, u64::MAX >> 1]);
         arguments.extend(words32(&[libc::F_WRLCK as u32, 0, 0, 0]));
@@ -94,7 +94,7 @@ impl Kernel {
     }
 }
 
-/// A kernel, and the file system that it mounted.
+/// A kernel, and the file system that serves it.
 fn mounted() -> (Kernel, Arc<Control>, thread::JoinHandle<()>) {
     let (mut kernel, served) = Kernel::new();
     let control = Arc::new(Control::default());
@@ -115,16 +115,16 @@ fn mounted() -> (Kernel, Arc<Control>, thread::JoinHandle<()>) {
 }
 
 #[test]
-fn an_interrupt_that_overtakes_its_request_is_not_lost() {
+fn interrupt_that_overtakes_its_request_is_not_lost() {
     let (mut kernel, _control, server) = mounted();
     kernel.create(4, b"f\0");
-    let (_, error, made) = kernel.reply();
+    let (_, error, created) = kernel.reply();
     assert_eq!(error, 0);
-    let node = u64::from_ne_bytes(made[..8].try_into().unwrap());
-    let handle = u64::from_ne_bytes(made[128..136].try_into().unwrap());
+    let node = u64::from_ne_bytes(created[..8].try_into().unwrap());
+    let handle = u64::from_ne_bytes(created[128..136].try_into().unwrap());
     kernel.lock(6, node, handle, 1);
     assert_eq!(kernel.reply(), (6, 0, Vec::new()));
-    // One that comes too late means nobody else.
+    // An INTERRUPT that comes too late affects no other request.
     kernel.interrupt(6);
     for unique in (8..40).step_by(4) {
         kernel.interrupt(unique);
@@ -141,9 +141,9 @@ fn an_interrupt_that_overtakes_its_request_is_not_lost() {
 }
 
 #[test]
-fn what_is_made_for_a_killed_process_is_closed_and_forgotten() {
+fn file_created_for_a_killed_process_is_closed_and_forgotten() {
     let (mut kernel, control, server) = mounted();
-    // It has ended, and nobody has taken note of that: so looks a process that is being killed.
+    // A zombie: it looks like a process that is being killed.
     let mut dying = std::process::Command::new("true").spawn().unwrap();
     kernel.caller = dying.id();
     let stat = format!("/proc/{}/stat", dying.id());
@@ -155,14 +155,14 @@ fn what_is_made_for_a_killed_process_is_closed_and_forgotten() {
         assert_eq!(kernel.reply(), (unique, -libc::EINTR, Vec::new()));
     }
     control.park_creates.store(false, Ordering::SeqCst);
-    wait_for("their making", || control.parked.load(Ordering::SeqCst) == 0);
-    // The names are there, and nothing of them is open or known to the kernel.
+    wait_for("the creates", || control.parked.load(Ordering::SeqCst) == 0);
+    // The names exist, and none of the files is open or known to the kernel.
     kernel.caller = 0;
     kernel.create(10, b"g\0");
     assert_eq!(kernel.reply().1, 0);
     let open = || control.open.load(Ordering::SeqCst);
     wait_for("the files to be closed", || open() == 1);
-    assert_eq!(control.made.load(Ordering::SeqCst), 4);
+    assert_eq!(control.created.load(Ordering::SeqCst), 4);
     assert_eq!(control.referenced.load(Ordering::SeqCst), 1);
     dying.wait().unwrap();
     drop(kernel);

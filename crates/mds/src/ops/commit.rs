@@ -16,7 +16,7 @@ use proto::mds::{Edit, OpReply};
 use store::{Stop, Txn};
 use types::limits::{COMMIT_EDITS_MAX, CONTENTS_MAX, FILE_SIZE_MAX};
 use types::{
-    BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Part, Rights, Timestamp,
+    BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, HeldRange, Ino, Rights, Timestamp,
 };
 
 use crate::cx::Cx;
@@ -58,7 +58,8 @@ impl Commit<'_> {
     fn is_covered(&self, cx: &Cx<'_>, edits: &[Edit]) -> bool {
         let leases = cx.server.leases.borrow();
         let rights = leases.rights(cx.client, self.ino);
-        let holds = |range| leases.holds_part(cx.client, self.ino, Part { range, exclusive: true });
+        let holds =
+            |range| leases.holds_range(cx.client, self.ino, HeldRange { range, exclusive: true });
         rights.contains(Rights::DATA_X)
             || self.merge
                 && rights.contains(Rights::DATA_P)

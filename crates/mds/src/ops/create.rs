@@ -91,7 +91,7 @@ pub fn whiteout(
 /// Of a replay: the number that the inode had.
 fn given(cx: &Cx<'_>) -> Option<Ino> {
     match cx.given {
-        Some(OpReply::Made { leased, .. }) => Some(leased.attr.ino),
+        Some(OpReply::Created { leased, .. }) => Some(leased.attr.ino),
         _ => None,
     }
 }
@@ -108,7 +108,7 @@ fn finish(
     cx.effects.changes.push(Unit::Attr(ino));
     cx.effects.outcome = Some(Outcome::Inode(ino));
     let inline_max = inline_max(txn, &attr)?;
-    Ok(OpReply::Made { leased: cx.leased(attr), dir: cx.leased(dir), inline_max })
+    Ok(OpReply::Created { leased: cx.leased(attr), dir: cx.leased(dir), inline_max })
 }
 
 /// The maker's rights: what it wants, if that can be granted; and what it counts as open from the
@@ -163,7 +163,7 @@ impl Plan {
     /// answered holds.
     fn or_as_answered(self, cx: &Cx<'_>) -> Plan {
         match cx.given {
-            Some(OpReply::Made { leased, .. }) => {
+            Some(OpReply::Created { leased, .. }) => {
                 Plan { mode: leased.attr.mode, gid: leased.attr.gid, ..self }
             }
             _ => self,

@@ -1,10 +1,10 @@
 //! Rights on content, and layouts.
 
-use proto::mds::{InoRef, LayoutPart, OpReply};
+use proto::mds::{InoRef, LayoutSlice, OpReply};
 use proto::wire::Bytes;
 use store::{Stop, Txn};
-use types::limits::{BLOCK_U64, FILE_SIZE_MAX, PARTS_AHEAD_MAX, REPLY_EXTENTS_MAX};
-use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, Ino, Part, Rights};
+use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_EXTENTS_MAX};
+use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights};
 
 use crate::contention::Manner;
 use crate::cx::{Cx, possible};
@@ -55,7 +55,7 @@ fn whole(
     txn: &mut Txn<'_>,
     attr: Attr,
     (rights, from): (Rights, FileBlock),
-    untold_tail: bool,
+    tail_unknown: bool,
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
     cx.need(ino, rights.conflicts());
@@ -67,7 +67,7 @@ fn whole(
     let content = rights.intersects(Rights::WHOLE);
     let layout = if content { Some(part(cx, txn, ino, from, None)?) } else { None };
     let leased = cx.leased(told);
-    Ok(OpReply::Acquired { leased, layout, parts: Vec::new(), calm: false, untold_tail })
+    Ok(OpReply::Acquired { leased, layout, ranges: Vec::new(), uncontended: false, tail_unknown })
 }
 
 /// Gives a part, widened within `window` blocks, and what the client will ask for next.
@@ -80,11 +80,11 @@ fn some_parts(
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
     let exclusive = rights.contains(Rights::DATA_X);
-    cx.need_part(ino, Part { range: asked, exclusive });
+    cx.need_part(ino, HeldRange { range: asked, exclusive });
     cx.ready()?;
     let mut ranges = vec![widened(cx, ino, asked, window)];
     ranges.extend(free_ahead(cx, ino, asked, ahead));
-    let mut layout = LayoutPart { from: ranges[0].from, ..LayoutPart::default() };
+    let mut layout = LayoutSlice { from: ranges[0].from, ..LayoutSlice::default() };
     for &range in &ranges {
         let here = part(cx, txn, ino, range.from, Some(range))?;
         layout.to = here.to;
@@ -95,12 +95,13 @@ fn some_parts(
         }
         layout.extents.extend(here.extents);
     }
-    let parts: Vec<Part> = ranges.into_iter().map(|range| Part { range, exclusive }).collect();
+    let parts: Vec<HeldRange> =
+        ranges.into_iter().map(|range| HeldRange { range, exclusive }).collect();
     cx.effects.grants.push((ino, Rights::OPEN));
     cx.effects.parts = parts.iter().map(|&part| (ino, part)).collect();
     cx.effects.reads.push(Unit::Attr(ino));
     let (leased, layout) = (cx.leased(attr), Some(layout));
-    Ok(OpReply::Acquired { leased, layout, parts, calm: false, untold_tail: false })
+    Ok(OpReply::Acquired { leased, layout, ranges: parts, uncontended: false, tail_unknown: false })
 }
 
 fn widened(cx: &Cx<'_>, ino: Ino, asked: BlockRange, window: u64) -> BlockRange {
@@ -116,15 +117,16 @@ fn free_ahead(cx: &Cx<'_>, ino: Ino, asked: BlockRange, ahead: Ahead) -> Vec<Blo
     let leases = cx.server.leases.borrow();
     // One after the other, and far from the end of all numbers.
     let fits = (asked.len()..FILE_BLOCKS_MAX / 256).contains(&ahead.stride);
-    let count = if fits { usize::from(ahead.count).min(PARTS_AHEAD_MAX - 1) } else { 0 };
+    let count = if fits { usize::from(ahead.count).min(RANGES_AHEAD_MAX - 1) } else { 0 };
     (1..=count as u64)
         .map(|at| {
             let by = at * ahead.stride;
             BlockRange::new(asked.from.0.saturating_add(by), asked.to.0.saturating_add(by))
         })
         .take_while(|&range| {
-            let whole = Part { range, exclusive: true };
-            range.to.0 <= FILE_BLOCKS_MAX && leases.part_conflicts(cx.client, ino, whole).is_empty()
+            let whole = HeldRange { range, exclusive: true };
+            range.to.0 <= FILE_BLOCKS_MAX
+                && leases.range_conflicts(cx.client, ino, whole).is_empty()
         })
         .collect()
 }
@@ -138,9 +140,9 @@ fn calm(cx: &mut Cx<'_>, attr: Attr) -> Result<OpReply, Stop> {
     Ok(OpReply::Acquired {
         leased,
         layout: None,
-        parts: Vec::new(),
-        calm: true,
-        untold_tail: false,
+        ranges: Vec::new(),
+        uncontended: true,
+        tail_unknown: false,
     })
 }
 
@@ -168,7 +170,13 @@ fn opened(
     cx.effects.grants.push((ino, Rights::OPEN));
     cx.effects.reads.push(Unit::Attr(ino));
     let leased = cx.leased(told);
-    Ok(OpReply::Acquired { leased, layout: None, parts: Vec::new(), calm, untold_tail: false })
+    Ok(OpReply::Acquired {
+        leased,
+        layout: None,
+        ranges: Vec::new(),
+        uncontended: calm,
+        tail_unknown: false,
+    })
 }
 
 pub fn layout(
@@ -185,7 +193,7 @@ pub fn layout(
     if !cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::DATA) {
         return Err(Fault::NotHeld.into());
     }
-    Ok(OpReply::Layout { part: part(cx, txn, ino, from, None)? })
+    Ok(OpReply::Layout { slice: part(cx, txn, ino, from, None)? })
 }
 
 /// The layout from `from`, or of `within` only.
@@ -195,7 +203,7 @@ fn part(
     ino: Ino,
     from: FileBlock,
     within: Option<BlockRange>,
-) -> Result<LayoutPart, Stop> {
+) -> Result<LayoutSlice, Stop> {
     cx.effects.reads.push(Unit::Data(ino));
     let max = within.map_or(REPLY_EXTENTS_MAX, |range| range.len() as usize + 1);
     let mut extents = txn.layout(ino, from, max.min(REPLY_EXTENTS_MAX))?;
@@ -210,5 +218,5 @@ fn part(
     let frozen = cx.server.quarantine.is_all_frozen() || txn.is_frozen(ino)?;
     let inline_max = txn.content_room(ino)? as u32;
     let content = if from.0 == 0 && to > 0 { txn.content(ino)? } else { Vec::new() };
-    Ok(LayoutPart { from, to, extents, frozen, content: Bytes(content), inline_max })
+    Ok(LayoutSlice { from, to, extents, frozen, content: Bytes(content), inline_max })
 }

@@ -38,7 +38,7 @@ pub fn cost(op: &Op) -> Option<Cost> {
         | Op::ReadLink { .. }
         | Op::Acquire { .. }
         | Op::Layout { .. } => READ,
-        Op::Create { .. } | Op::CreateUnnamed { .. } | Op::Link { .. } | Op::SetXattr { .. } => {
+        Op::Create { .. } | Op::CreateTmpfile { .. } | Op::Link { .. } | Op::SetXattr { .. } => {
             Cost::SMALL
         }
         // Two operations in one, of which one takes room.
@@ -71,8 +71,8 @@ pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, S
         }
         Op::ReadLink { ino } => find::read_link(cx, txn, ino),
         Op::Create { dir, name, node, want } => create::create(cx, txn, dir, name, node, *want),
-        Op::CreateUnnamed { dir, node, want } => create::unnamed(cx, txn, dir, node, *want),
-        Op::Link { ino, dir, name, unnamed } => link::link(cx, txn, ino, (dir, name), *unnamed),
+        Op::CreateTmpfile { dir, node, want } => create::unnamed(cx, txn, dir, node, *want),
+        Op::Link { ino, dir, name, tmpfile } => link::link(cx, txn, ino, (dir, name), *tmpfile),
         Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, dir, name, *unused),
         Op::Rmdir { dir, name } => remove::rmdir(cx, txn, dir, name),
         Op::Rename { from, name, to, new_name, flags, unused } => {
@@ -88,7 +88,7 @@ pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, S
             xattr::set(cx, txn, ino, &name.0, change)
         }
         Op::RemoveXattr { ino, name } => xattr::remove(cx, txn, ino, &name.0),
-        Op::Acquire { ino, rights, from, part, ahead } => {
+        Op::Acquire { ino, rights, from, range: part, ahead } => {
             data::acquire(cx, txn, ino, (*rights, *from), part.map(|part| (part, *ahead)))
         }
         Op::Layout { ino, from } => data::layout(cx, txn, ino, *from),

@@ -25,11 +25,15 @@ pub fn reply(
         _ => Err(protocol),
     };
     Ok(match op {
-        Op::Create { dir, want, .. } | Op::CreateUnnamed { dir, want, .. } => {
+        Op::Create { dir, want, .. } | Op::CreateTmpfile { dir, want, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
             super::create::want(cx, &attr, *want);
             let inline_max = super::create::inline_max(txn, &attr)?;
-            OpReply::Made { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?), inline_max }
+            OpReply::Created {
+                leased: cx.leased(attr),
+                dir: cx.leased(find(txn, dir)?),
+                inline_max,
+            }
         }
         Op::Link { dir, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);

@@ -362,10 +362,10 @@ impl Client {
 
     fn pushed(self, push: Push) {
         match &push {
-            Push::Recall { ino, seq, take, part } if self.state.obliging.get() => {
+            Push::Recall { ino, seq, take, range: part } if self.state.obliging.get() => {
                 let still_open = self.state.keep_open.get() && take.contains(Rights::OPEN);
                 let give =
-                    Op::Return { ino: *ino, seq: *seq, give: *take, still_open, part: *part };
+                    Op::Return { ino: *ino, seq: *seq, give: *take, still_open, range: *part };
                 let client = self.clone();
                 self.env.spawn(async move {
                     client.reserved(give).await;
@@ -472,7 +472,7 @@ impl Client {
     ) -> Result<Leased, Fault> {
         let op = Op::Create { dir: at(dir), name: name(text), node: node(kind, 0o666), want };
         match self.call(op).await? {
-            OpReply::Made { leased, .. } => Ok(leased),
+            OpReply::Created { leased, .. } => Ok(leased),
             other => panic!("{other:?}"),
         }
     }
@@ -518,13 +518,13 @@ impl Client {
         &self,
         ino: Ino,
         rights: Rights,
-    ) -> Result<(Leased, Option<LayoutPart>), Fault> {
+    ) -> Result<(Leased, Option<LayoutSlice>), Fault> {
         match self
             .call(Op::Acquire {
                 ino: at(ino),
                 rights,
                 from: FileBlock(0),
-                part: None,
+                range: None,
                 ahead: types::Ahead::default(),
             })
             .await?

@@ -75,7 +75,7 @@ impl Worker {
 
     async fn replay(&mut self, welcome: Welcome) -> Option<()> {
         self.restarts += 1;
-        let lease = |(&ino, &rights)| HeldLease { ino, rights, open: false, parts: vec![] };
+        let lease = |(&ino, &rights)| HeldLease { ino, rights, open: false, ranges: vec![] };
         let leases = self.held.iter().map(lease).collect();
         let reclaim = Op::Reclaim { leases, locks: vec![] };
         self.client.exchange(self.client.request(127, vec![reclaim])).await?;
@@ -104,7 +104,7 @@ impl Worker {
 
 fn same(old: &Answer, new: &Answer) -> bool {
     match (old, new) {
-        (Ok(OpReply::Made { leased: a, .. }), Ok(OpReply::Made { leased: b, .. })) => {
+        (Ok(OpReply::Created { leased: a, .. }), Ok(OpReply::Created { leased: b, .. })) => {
             a.attr.ino == b.attr.ino && a.attr.kind == b.attr.kind
         }
         (Ok(OpReply::Removed { ino: a, .. }), Ok(OpReply::Removed { ino: b, .. })) => a == b,
@@ -183,7 +183,7 @@ async fn in_shared(w: &mut Worker, dir: Ino) {
             let find = Op::Lookup { dir: at(dir), name: text, want: none, want_dir: none };
             let Ok(OpReply::Entry { entry, .. }) = w.call(find).await else { panic!() };
             let Some(found) = entry else { return };
-            Op::Link { ino: at(found.attr.ino), dir: at(dir), name: other, unnamed: false }
+            Op::Link { ino: at(found.attr.ino), dir: at(dir), name: other, tmpfile: false }
         }
         _ => return,
     };
@@ -201,7 +201,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
             let op = Op::Create { dir: at(dir), name: name(&text), node, want: Rights::empty() };
             match (w.call(op).await, known) {
                 (Err(Fault::Exists), Some(_)) => {}
-                (Ok(OpReply::Made { leased, .. }), None) => {
+                (Ok(OpReply::Created { leased, .. }), None) => {
                     let ino = leased.attr.ino;
                     model.names.insert(text, ino);
                     let known = Known { ino: Some(ino), mode: 0o644, nlink: 1, ..Known::default() };
@@ -235,7 +235,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         (6, Some(ino)) => {
             let to = format!("n{}", w.rng.below(12));
             let made = w
-                .call(Op::Link { ino: at(ino), dir: at(dir), name: name(&to), unnamed: false })
+                .call(Op::Link { ino: at(ino), dir: at(dir), name: name(&to), tmpfile: false })
                 .await;
             assert_eq!(made.is_err(), model.names.contains_key(&to));
             if made.is_ok() {
@@ -275,7 +275,7 @@ async fn write(w: &mut Worker, known: &mut Known, ino: Ino) {
             ino: at(ino),
             rights,
             from: FileBlock(0),
-            part: None,
+            range: None,
             ahead: types::Ahead::default(),
         })
         .await
@@ -311,7 +311,9 @@ async fn write(w: &mut Worker, known: &mut Known, ino: Ino) {
     (known.size, known.extents) = (file * 4096, extents);
     w.held.remove(&ino);
     let give = Rights::DATA_X | Rights::DATA_S;
-    w.call(Op::Return { ino, seq: leased.seq, give, still_open: false, part: None }).await.unwrap();
+    w.call(Op::Return { ino, seq: leased.seq, give, still_open: false, range: None })
+        .await
+        .unwrap();
 }
 
 async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
@@ -336,7 +338,7 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
                 ino: at(ino),
                 rights,
                 from: FileBlock(0),
-                part: None,
+                range: None,
                 ahead: types::Ahead::default(),
             })
             .await;

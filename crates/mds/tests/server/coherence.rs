@@ -28,7 +28,7 @@ fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
         let (ino, seq, take) = b.recall().await;
         assert_eq!((ino, take), (ROOT, N | A));
         assert!(bed.env.timeout(Duration::from_millis(500), &mut made).await.is_none(), "it waits");
-        b.reserved(Op::Return { ino, seq, give: take, still_open: false, part: None }).await;
+        b.reserved(Op::Return { ino, seq, give: take, still_open: false, range: None }).await;
         let ino = made.await.unwrap();
         let (found, dir) = b.find(ROOT, "f", A, N).await;
         assert_eq!(found.unwrap().attr.ino, ino);
@@ -55,7 +55,7 @@ fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
             4096,
             "commits pass gates"
         );
-        a.reserved(Op::Return { ino, seq, give: X, still_open: false, part: None }).await;
+        a.reserved(Op::Return { ino, seq, give: X, still_open: false, range: None }).await;
         let (leased, layout) = read.await.unwrap().unwrap();
         assert_eq!((leased.rights, leased.attr.size), (S | A, 4096));
         assert_eq!(layout.unwrap().to, u64::MAX);
@@ -122,11 +122,11 @@ fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
         assert_eq!(a.unlink(ROOT, "f").await.unwrap().nlink, 0);
         assert_eq!(b.attr(ino).await.unwrap().attr.nlink, 0);
         let seq = a.attr(ino).await.unwrap().seq;
-        a.call(Op::Return { ino, seq, give: O | A, still_open: false, part: None }).await.unwrap();
+        a.call(Op::Return { ino, seq, give: O | A, still_open: false, range: None }).await.unwrap();
         bed.sleep(Duration::from_millis(200)).await;
         let leased = b.attr(ino).await.unwrap();
         assert_eq!(leased.rights, O);
-        b.call(Op::Return { ino, seq: leased.seq, give: O, still_open: false, part: None })
+        b.call(Op::Return { ino, seq: leased.seq, give: O, still_open: false, range: None })
             .await
             .unwrap();
         bed.sleep(Duration::from_millis(200)).await;
@@ -155,16 +155,16 @@ fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
         assert!(c.find(ROOT, "f", O | A, A).await.0.unwrap().rights.contains(O));
         asked.push(b.recall().await);
         for (ino, seq, give) in asked {
-            b.reserved(Op::Return { ino, seq, give, still_open: false, part: None }).await;
+            b.reserved(Op::Return { ino, seq, give, still_open: false, range: None }).await;
         }
         let Ok(OpReply::Removed { kept: true, .. }) = removed.await else { panic!() };
         let seq = a.attr(ino).await.unwrap().seq;
-        a.reserved(Op::Return { ino, seq, give: O | A, still_open: false, part: None }).await;
+        a.reserved(Op::Return { ino, seq, give: O | A, still_open: false, range: None }).await;
         for client in [&b, &c] {
             assert_eq!(client.attr(ino).await.unwrap().attr.nlink, 0);
             let (_, seq, take) = client.recall().await;
             assert_eq!(take, O, "it is wanted back");
-            client.reserved(Op::Return { ino, seq, give: O, still_open: false, part: None }).await;
+            client.reserved(Op::Return { ino, seq, give: O, still_open: false, range: None }).await;
         }
         bed.sleep(Duration::from_millis(200)).await;
         assert_eq!(a.attr(ino).await, Err(Fault::Stale), "it is freed");
@@ -183,7 +183,7 @@ fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {
         let asked = b.push(|push| matches!(push, Push::Recall { .. })).await;
         assert!(matches!(asked, Push::Recall { take, .. } if take == O), "{asked:?}");
         let leased = a.attr(ino).await.unwrap();
-        a.call(Op::Return { ino, seq: leased.seq, give: O | A, still_open: false, part: None })
+        a.call(Op::Return { ino, seq: leased.seq, give: O | A, still_open: false, range: None })
             .await
             .unwrap();
         bed.sleep(Duration::from_millis(200)).await;
@@ -201,11 +201,12 @@ fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
         bed.sleep(Duration::from_millis(200)).await;
         assert_eq!(b.attr(ino).await, Err(Fault::Stale));
         let made =
-            Op::CreateUnnamed { dir: at(ROOT), node: node(FileKind::Regular, 0o600), want: X };
-        let Ok(OpReply::Made { leased, .. }) = a.call(made).await else { panic!() };
+            Op::CreateTmpfile { dir: at(ROOT), node: node(FileKind::Regular, 0o600), want: X };
+        let Ok(OpReply::Created { leased, .. }) = a.call(made).await else { panic!() };
         assert_eq!((leased.attr.nlink, leased.rights), (0, X | S | O));
         let ino = leased.attr.ino;
-        let link = |unnamed| Op::Link { ino: at(ino), dir: at(ROOT), name: name("t"), unnamed };
+        let link =
+            |unnamed| Op::Link { ino: at(ino), dir: at(ROOT), name: name("t"), tmpfile: unnamed };
         assert_eq!(b.call(link(false)).await, Err(Fault::NotFound), "only its maker may name it");
         a.call(link(true)).await.unwrap();
         assert_eq!(b.lookup(ROOT, "t").await.unwrap().nlink, 1);
@@ -333,7 +334,7 @@ fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable()
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         b.create(ROOT, "f", FileKind::Regular, Rights::empty()).await.unwrap();
         let ino = a.lookup(ROOT, "f").await.unwrap().ino;
-        let link = Op::Link { ino: at(ino), dir: at(ROOT), name: name("h"), unnamed: false };
+        let link = Op::Link { ino: at(ino), dir: at(ROOT), name: name("h"), tmpfile: false };
         let linked = a.exchange(a.request(0, vec![link])).await.unwrap();
         assert!(linked.transno > linked.last_committed);
         // It rests on that link.
@@ -407,7 +408,7 @@ fn a_silent_client_is_evicted_only_when_someone_waits_for_it() {
             bed.sleep(Duration::from_secs(1)).await;
             b.call(Op::Renew {}).await.unwrap();
         }
-        let Ok(OpReply::Layout { part }) =
+        let Ok(OpReply::Layout { slice: part }) =
             b.call(Op::Layout { ino: at(ino), from: FileBlock(0) }).await
         else {
             panic!()

@@ -28,7 +28,7 @@ async fn made(c: &Client, text: &str) -> (Ino, u32) {
     let node = node(FileKind::Regular, 0o666);
     let op = Op::Create { dir: at(ROOT), name: name(text), node, want: Rights::DATA_X };
     match c.call(op).await {
-        Ok(OpReply::Made { leased, inline_max, .. }) => (leased.attr.ino, inline_max),
+        Ok(OpReply::Created { leased, inline_max, .. }) => (leased.attr.ino, inline_max),
         other => panic!("{other:?}"),
     }
 }

@@ -74,12 +74,12 @@ fn links_share_an_inode_until_the_last_name_goes() {
         let c = bed.client("c").await;
         let ino = c.file(ROOT, "a").await;
         let link =
-            |text: &str| Op::Link { ino: at(ino), dir: at(ROOT), name: name(text), unnamed: false };
+            |text: &str| Op::Link { ino: at(ino), dir: at(ROOT), name: name(text), tmpfile: false };
         let Ok(OpReply::Linked { leased, .. }) = c.call(link("b")).await else { panic!() };
         assert_eq!((leased.attr.ino, leased.attr.nlink), (ino, 2));
         assert_eq!(c.call(link("b")).await, Err(Fault::Exists));
         let dir = c.dir(ROOT, "d").await;
-        let op = Op::Link { ino: at(dir), dir: at(ROOT), name: name("e"), unnamed: false };
+        let op = Op::Link { ino: at(dir), dir: at(ROOT), name: name("e"), tmpfile: false };
         assert_eq!(c.call(op).await, Err(Fault::NotPermitted));
         assert_eq!(c.unlink(ROOT, "a").await.unwrap().nlink, 1);
         assert_eq!(c.lookup(ROOT, "b").await.unwrap().ino, ino);
@@ -207,7 +207,7 @@ fn a_rename_leaves_a_whiteout_if_it_is_asked_to() {
         let links = async |ino| c.attr(ino).await.unwrap().attr.nlink;
         assert_eq!((links(a).await, links(b).await), (2, 3));
         // Two names of one inode: nothing happens.
-        let link = Op::Link { ino: at(f), dir: at(b), name: name("second"), unnamed: false };
+        let link = Op::Link { ino: at(f), dir: at(b), name: name("second"), tmpfile: false };
         c.call(link).await.unwrap();
         c.rename((a, "f"), (b, "second"), WHITEOUT).await.unwrap();
         assert_eq!(c.lookup(a, "f").await.unwrap().ino, f);
@@ -345,7 +345,7 @@ fn extended_attributes_obey_their_flags_names_and_limits() {
             node: link,
             want: Rights::empty(),
         });
-        let Ok(OpReply::Made { leased, .. }) = made.await else { panic!() };
+        let Ok(OpReply::Created { leased, .. }) = made.await else { panic!() };
         assert_eq!(leased.attr.size, 15);
         let Ok(OpReply::Bytes { bytes, .. }) =
             c.call(Op::ReadLink { ino: at(leased.attr.ino) }).await
@@ -477,7 +477,7 @@ fn the_change_time_of_a_client_whose_clock_is_ahead_is_not_taken_back() {
         };
         for op in [
             Op::SetAttr { ino: at(ino), set: mode },
-            Op::Link { ino: at(ino), dir: at(ROOT), name: name("g"), unnamed: false },
+            Op::Link { ino: at(ino), dir: at(ROOT), name: name("g"), tmpfile: false },
             Op::Unlink { dir: at(ROOT), name: name("f"), unused: None },
         ] {
             c.call(op).await.unwrap();

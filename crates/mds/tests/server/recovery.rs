@@ -32,12 +32,14 @@ fn what_was_lost_is_replayed_with_the_same_result() {
         let welcome = c.connect(c.id()).await.unwrap();
         assert_eq!(welcome.state, RECOVERED);
         let leases =
-            vec![HeldLease { ino: ROOT, rights: Rights::NAMES, open: false, parts: vec![] }];
+            vec![HeldLease { ino: ROOT, rights: Rights::NAMES, open: false, ranges: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         for (request, reply) in requests.iter().zip(&replies) {
             let again = c.exchange(replay(request, reply)).await.unwrap();
-            let (Ok(OpReply::Made { leased: old, .. }), Ok(OpReply::Made { leased: new, .. })) =
-                (&reply.results[0], &again.results[0])
+            let (
+                Ok(OpReply::Created { leased: old, .. }),
+                Ok(OpReply::Created { leased: new, .. }),
+            ) = (&reply.results[0], &again.results[0])
             else {
                 panic!("{again:?}")
             };
@@ -67,7 +69,7 @@ fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
         // The second operation waits for a right; meanwhile the first becomes durable.
         let (ino, seq, give) = b.recall().await;
         c.sync().await;
-        b.reserved(Op::Return { ino, seq, give, still_open: false, part: None }).await;
+        b.reserved(Op::Return { ino, seq, give, still_open: false, range: None }).await;
         let reply = reply.await;
         assert!(reply.results.iter().all(Result::is_ok), "{reply:?}");
         bed.restart().await;
@@ -102,7 +104,7 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
         c.call(Op::ReclaimDone {}).await.unwrap();
         let again = c.exchange(request.clone()).await.unwrap();
         let ino = |reply: &Reply| match &reply.results[2] {
-            Ok(OpReply::Made { leased, .. }) => leased.attr.ino,
+            Ok(OpReply::Created { leased, .. }) => leased.attr.ino,
             other => panic!("{other:?}"),
         };
         assert_eq!(ino(&first), ino(&again));
@@ -139,12 +141,12 @@ fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
 /// A file without a name is made, durably, and the server dies before its maker has the answer.
 async fn unnamed_unheard(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
-    let op = Op::CreateUnnamed { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
+    let op = Op::CreateTmpfile { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
     let mut request = c.request(9, vec![op]);
     request.sync = true;
     let reply = c.exchange(request.clone()).await.unwrap();
     let ino = match &reply.results[0] {
-        Ok(OpReply::Made { leased, .. }) => leased.attr.ino,
+        Ok(OpReply::Created { leased, .. }) => leased.attr.ino,
         other => panic!("{other:?}"),
     };
     bed.restart().await;
@@ -162,7 +164,7 @@ fn a_file_without_a_name_whose_maker_has_not_heard_of_it_outlives_a_restart() {
         // Orphans are freed meanwhile.
         bed.sleep(Duration::from_secs(1)).await;
         let again = c.exchange(request).await.unwrap();
-        let Ok(OpReply::Made { leased, .. }) = &again.results[0] else { panic!("{again:?}") };
+        let Ok(OpReply::Created { leased, .. }) = &again.results[0] else { panic!("{again:?}") };
         assert_eq!((leased.attr.ino, leased.attr.nlink), (ino, 0));
         assert!(leased.rights.contains(Rights::OPEN), "{leased:?}");
         assert!(c.attr(ino).await.is_ok());
@@ -185,11 +187,11 @@ fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let node = node(FileKind::Regular, 0o600);
-        let op = Op::CreateUnnamed { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
+        let op = Op::CreateTmpfile { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
         let mut request = c.request(9, vec![op]);
         request.sync = true;
         let reply = c.exchange(request).await.unwrap();
-        let Ok(OpReply::Made { leased, .. }) = &reply.results[0] else { panic!("{reply:?}") };
+        let Ok(OpReply::Created { leased, .. }) = &reply.results[0] else { panic!("{reply:?}") };
         // Without changes everything goes home, so the log cannot heal it.
         for _ in 0..20 {
             bed.sleep(Duration::from_millis(500)).await;
@@ -317,7 +319,7 @@ fn a_quarantine_lasts_as_long_as_a_data_device_stands_still() {
                 b.call(Op::Renew {}).await.unwrap();
             }
             let layout = Op::Layout { ino: at(ino), from: FileBlock(0) };
-            let Ok(OpReply::Layout { part }) = b.call(layout).await else { panic!() };
+            let Ok(OpReply::Layout { slice: part }) = b.call(layout).await else { panic!() };
             part.frozen
         };
         assert!(frozen_later(LEASE * 3).await, "the device still has what was submitted to it");
@@ -426,23 +428,27 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         bed.restart().await;
         c.connect(c.id()).await.unwrap();
         let leases =
-            vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, parts: vec![] }];
+            vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, ranges: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         c.stubborn();
         c.call(Op::ReclaimDone {}).await.unwrap();
         for _ in &inos {
             let (ino, seq, give) = c.recall().await;
             let still_open = ino == inos[0];
-            c.call(Op::Return { ino, seq, give, still_open, part: None }).await.unwrap();
+            c.call(Op::Return { ino, seq, give, still_open, range: None }).await.unwrap();
         }
         bed.sleep(Duration::from_millis(500)).await;
         let held = c.attr(inos[0]).await.unwrap();
         assert_eq!(held.rights, Rights::OPEN);
         assert_eq!(c.attr(inos[1]).await, Err(Fault::Stale));
         let (ino, give) = (inos[0], Rights::OPEN);
-        let close = |seq| Op::Return { ino, seq, give, still_open: false, part: None };
+        let close = |seq| Op::Return { ino, seq, give, still_open: false, range: None };
         let seq = held.seq;
-        assert_eq!(c.call(close(seq - 1)).await, Ok(OpReply::Kept { seq }), "of the server before");
+        assert_eq!(
+            c.call(close(seq - 1)).await,
+            Ok(OpReply::StaleReturn { seq }),
+            "of the server before"
+        );
         assert_eq!(c.call(close(seq)).await, Ok(OpReply::Done {}));
         bed.sleep(Duration::from_millis(500)).await;
         assert_eq!(c.attr(inos[0]).await, Err(Fault::Stale));
@@ -469,12 +475,12 @@ fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else
         assert!(kept(&reply));
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
-        let leases = vec![HeldLease { ino, rights: held, open: false, parts: vec![] }];
+        let leases = vec![HeldLease { ino, rights: held, open: false, ranges: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         assert!(kept(&c.exchange(replay(&request, &reply)).await.unwrap()));
         c.call(Op::ReclaimDone {}).await.unwrap();
         o.connect(o.id()).await.unwrap();
-        let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true, parts: vec![] }];
+        let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true, ranges: vec![] }];
         o.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         o.call(Op::ReclaimDone {}).await.unwrap();
         // Its remover may still save what it wrote.
@@ -499,7 +505,7 @@ fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behi
             }
             client.call(Op::ReclaimDone {}).await.unwrap();
         };
-        let open = vec![HeldLease { ino, rights: Rights::OPEN, open: true, parts: vec![] }];
+        let open = vec![HeldLease { ino, rights: Rights::OPEN, open: true, ranges: vec![] }];
         bed.restart().await;
         back(c.clone(), vec![], vec![]).await;
         back(o.clone(), open.clone(), vec![]).await;
@@ -539,7 +545,7 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
         for (c, leases, locks) in [
             (
                 &a,
-                vec![HeldLease { ino, rights: Rights::DATA_X, open: false, parts: vec![] }],
+                vec![HeldLease { ino, rights: Rights::DATA_X, open: false, ranges: vec![] }],
                 vec![(ino, lock.clone())],
             ),
             (&b, vec![], vec![]),
@@ -556,7 +562,7 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
         let of_data = |take: Rights| take.contains(Rights::DATA_X);
         let recall = a.push(|push| matches!(push, Push::Recall { take, .. } if of_data(*take)));
         let Push::Recall { seq, take, .. } = recall.await else { unreachable!() };
-        a.reserved(Op::Return { ino, seq, give: take, still_open: false, part: None }).await;
+        a.reserved(Op::Return { ino, seq, give: take, still_open: false, range: None }).await;
         assert!(got.await.is_ok());
     });
 }
@@ -680,8 +686,10 @@ fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
         bed.sleep(Duration::from_millis(50)).await;
         let again = c.exchange(replay(&request, &first)).await.unwrap();
         for (old, new) in first.results.iter().zip(&again.results).skip(1) {
-            let (Ok(OpReply::Made { leased: old, .. }), Ok(OpReply::Made { leased: new, .. })) =
-                (old, new)
+            let (
+                Ok(OpReply::Created { leased: old, .. }),
+                Ok(OpReply::Created { leased: new, .. }),
+            ) = (old, new)
             else {
                 panic!("{again:?}")
             };

@@ -93,7 +93,7 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
         };
         let request = c.request(3, vec![op(edits.clone()), op(Vec::new())]);
         let reply = c.exchange(request.clone()).await.unwrap();
-        let [Ok(OpReply::Part { done, fault: Fault::Invalid })] = reply.results[..] else {
+        let [Ok(OpReply::Partial { done, fault: Fault::Invalid })] = reply.results[..] else {
             panic!("{:?}", reply.results)
         };
         assert!((1..=70).contains(&done), "{done}");
@@ -114,7 +114,7 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
             let again = c.exchange(replay).await.unwrap();
             assert_eq!(again.results.len(), 1);
             match (&again.results[0], &reply.results[0]) {
-                (Ok(OpReply::Part { .. }), part) => assert_eq!(&again.results[0], part),
+                (Ok(OpReply::Partial { .. }), part) => assert_eq!(&again.results[0], part),
                 (result, _) => assert!(result.is_ok(), "{again:?}"),
             }
         }

@@ -1,4 +1,4 @@
-use types::{Ahead, BlockRange, PagBlock, PagId, Part, Rights, Timestamp, Transno, Uuid};
+use types::{Ahead, BlockRange, HeldRange, PagBlock, PagId, Rights, Timestamp, Transno, Uuid};
 use types::{Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name};
 
 use super::*;
@@ -38,7 +38,7 @@ fn samples() -> Vec<Message> {
         addr: PagBlock(100),
         state: ExtentState::Unwritten,
     };
-    let part = Part { range: BlockRange::new(7, 9), exclusive: true };
+    let range = HeldRange { range: BlockRange::new(7, 9), exclusive: true };
     let dir = InoRef::Is { ino: Ino::ROOT };
     let lock =
         Lock { flock: true, owner: types::LockOwner(4), pid: 1, exclusive: true, start: 0, end: 9 };
@@ -83,7 +83,7 @@ fn samples() -> Vec<Message> {
             ino: dir.clone(),
             rights: Rights::DATA_X,
             from: FileBlock(1),
-            part: Some(part.range),
+            range: Some(range.range),
             ahead: Ahead { stride: 5, count: 2 },
         },
         Op::Reclaim {
@@ -91,7 +91,7 @@ fn samples() -> Vec<Message> {
                 ino: Ino(5),
                 rights: Rights::OPEN | Rights::DATA_P,
                 open: true,
-                parts: vec![part],
+                ranges: vec![range],
             }],
             locks: vec![(Ino(5), lock.clone())],
         },
@@ -101,7 +101,7 @@ fn samples() -> Vec<Message> {
         Ok(OpReply::Entry { entry: Some(leased.clone()), dir: leased.clone() }),
         Ok(OpReply::Acquired {
             leased: leased.clone(),
-            layout: Some(LayoutPart {
+            layout: Some(LayoutSlice {
                 from: FileBlock(0),
                 to: u64::MAX,
                 extents: vec![extent],
@@ -109,9 +109,9 @@ fn samples() -> Vec<Message> {
                 content: Bytes(b"abc".to_vec()),
                 inline_max: 120,
             }),
-            parts: vec![part],
-            calm: false,
-            untold_tail: true,
+            ranges: vec![range],
+            uncontended: false,
+            tail_unknown: true,
         }),
         Ok(OpReply::Entries {
             entries: vec![DirEntry {
@@ -188,7 +188,7 @@ fn samples() -> Vec<Message> {
                 ino: Ino(4),
                 seq: 8,
                 take: Rights::DATA_P,
-                part: Some(BlockRange::new(1, 2)),
+                range: Some(BlockRange::new(1, 2)),
             },
         },
         Message::Refused { refused: Refused { fault: Fault::Evicted, text: "gone".into() } },
@@ -222,7 +222,7 @@ fn next_random(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn messages_survive_the_stream_however_it_is_cut() {
+fn messages_survive_the_stream_however_it_is_split() {
     let bytes = stream();
     let expected: Vec<Received> = samples().into_iter().map(Received::Message).collect();
     for step in [1, 2, 7, 13, 100, bytes.len()] {
@@ -241,7 +241,7 @@ fn messages_survive_the_stream_however_it_is_cut() {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_noticed_before_the_message_is_used() {
+fn flipped_bit_anywhere_is_detected_before_the_message_is_used() {
     let bytes = stream();
     let expected = samples();
     for bit in (0..bytes.len() * 8).step_by(3) {
@@ -254,7 +254,7 @@ fn a_flipped_bit_anywhere_is_noticed_before_the_message_is_used() {
             assert_eq!(received, Received::Message(expected[count].clone()), "bit {bit}");
             count += 1;
         }
-        assert!(count < expected.len(), "bit {bit} went unnoticed");
+        assert!(count < expected.len(), "bit {bit} went undetected");
     }
 }
 
@@ -286,7 +286,7 @@ fn any_payload_gives_a_message_or_an_error() {
 }
 
 #[test]
-fn a_count_beyond_the_message_allocates_nothing() {
+fn count_beyond_the_message_allocates_nothing() {
     let mut payload = Vec::new();
     5u16.put(&mut payload);
     100u32.put(&mut payload);
@@ -297,7 +297,7 @@ fn a_count_beyond_the_message_allocates_nothing() {
 }
 
 #[test]
-fn a_frame_longer_than_the_limit_ends_the_stream_at_once() {
+fn frame_longer_than_the_limit_ends_the_stream() {
     let mut decoder = Decoder::new();
     let mut header = MAGIC.to_le_bytes().to_vec();
     header.extend_from_slice(&u32::MAX.to_le_bytes());
@@ -309,7 +309,7 @@ fn a_frame_longer_than_the_limit_ends_the_stream_at_once() {
 }
 
 #[test]
-fn a_request_with_an_unknown_operation_tells_its_slot() {
+fn request_with_an_unknown_operation_reveals_its_slot() {
     let request = Request {
         slot: 6,
         seq: 11,

@@ -15,7 +15,7 @@ fn flock(exclusive: bool) -> Lock {
 }
 
 #[test]
-fn ranges_conflict_only_where_they_overlap_and_one_is_exclusive() {
+fn locks_conflict_only_where_they_overlap_and_one_is_exclusive() {
     let mut table = LockTable::new();
     table.lock(F, owner(1, 1), &range(true, 0, 9), false).unwrap();
     assert_eq!(table.lock(F, owner(2, 1), &range(false, 9, 9), false), Err(Fault::WouldBlock));
@@ -28,47 +28,50 @@ fn ranges_conflict_only_where_they_overlap_and_one_is_exclusive() {
 }
 
 #[test]
-fn unlocking_the_middle_leaves_both_ends() {
+fn unlocking_the_middle_of_a_range_keeps_both_ends() {
     let mut table = LockTable::new();
     table.lock(F, owner(1, 1), &range(true, 0, 99), false).unwrap();
     table.unlock(F, owner(1, 1), &range(true, 40, 59)).unwrap();
     table.lock(F, owner(2, 1), &range(true, 40, 59), false).unwrap();
     for (start, end) in [(39, 39), (60, 60)] {
-        let in_the_way = table.test(F, owner(2, 1), &range(true, start, end)).unwrap().unwrap();
-        assert_eq!(in_the_way.0, owner(1, 1));
+        let blocking = table.test(F, owner(2, 1), &range(true, start, end)).unwrap().unwrap();
+        assert_eq!(blocking.0, owner(1, 1));
     }
     table.validate();
 }
 
 #[test]
-fn an_upgrade_replaces_the_owners_own_lock() {
+fn upgrade_replaces_the_owners_own_lock() {
     let mut table = LockTable::new();
     table.lock(F, owner(1, 1), &range(false, 0, 99), false).unwrap();
     table.lock(F, owner(1, 1), &range(true, 10, 19), false).unwrap();
     assert!(table.test(F, owner(2, 2), &range(false, 0, 9)).unwrap().is_none());
     assert!(table.test(F, owner(2, 2), &range(false, 10, 10)).unwrap().is_some());
     table.lock(F, owner(1, 1), &range(false, 0, 99), false).unwrap();
-    assert_eq!(table.len(), 1, "neighbours of one kind are joined");
+    assert_eq!(table.len(), 1, "adjacent ranges of one mode are merged");
 }
 
 #[test]
-fn waiters_are_told_in_their_order_and_once() {
+fn lock_waiters_are_notified_once_and_in_order() {
     let mut table = LockTable::new();
     table.lock(F, owner(1, 1), &flock(true), false).unwrap();
     for client in 2..5 {
         assert_eq!(table.lock(F, owner(client, 1), &flock(true), true), Err(Fault::WouldBlock));
     }
-    let told = table.unlock(F, owner(1, 1), &flock(true)).unwrap();
-    assert_eq!(told, vec![Free { to: owner(2, 1), ino: F }]);
+    let notified = table.unlock(F, owner(1, 1), &flock(true)).unwrap();
+    assert_eq!(notified, vec![LockFree { to: owner(2, 1), ino: F }]);
     assert!(table.unlock(F, owner(1, 1), &flock(true)).unwrap().is_empty());
-    assert_eq!(table.cancel(F, owner(2, 1), &flock(true)), vec![Free { to: owner(3, 1), ino: F }]);
+    assert_eq!(
+        table.cancel(F, owner(2, 1), &flock(true)),
+        vec![LockFree { to: owner(3, 1), ino: F }]
+    );
     assert!(table.lock(F, owner(3, 1), &flock(true), true).unwrap().is_empty());
-    assert_eq!(table.drop_client(ClientId(3)), vec![Free { to: owner(4, 1), ino: F }]);
+    assert_eq!(table.drop_client(ClientId(3)), vec![LockFree { to: owner(4, 1), ino: F }]);
     table.validate();
 }
 
 #[test]
-fn a_circle_of_waiters_is_refused() {
+fn cycle_of_lock_waiters_is_refused() {
     let mut table = LockTable::new();
     table.lock(F, owner(1, 1), &range(true, 0, 0), false).unwrap();
     table.lock(Ino(10), owner(2, 1), &range(true, 0, 0), false).unwrap();
@@ -78,7 +81,7 @@ fn a_circle_of_waiters_is_refused() {
 }
 
 #[test]
-fn the_table_agrees_with_a_map_of_bytes() {
+fn lock_table_agrees_with_a_map_of_bytes() {
     let mut state = 0x1357_9bdf_2468_ace1u64;
     let mut next = move |bound: u64| {
         state ^= state << 13;
@@ -113,7 +116,7 @@ fn the_table_agrees_with_a_map_of_bytes() {
 }
 
 #[test]
-fn clients_in_the_way_of_others_are_named_their_own_owners_are_not() {
+fn lock_holders_lists_other_clients_but_not_the_own_one() {
     let mut table = LockTable::new();
     table.lock(F, owner(1, 1), &range(true, 0, 9), false).unwrap();
     table.lock(F, owner(2, 1), &range(true, 20, 29), false).unwrap();

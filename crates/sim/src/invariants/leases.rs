@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use mds::{Ledger, Standing};
-use types::{ClientId, Duration, Ino, Part, Rights};
+use types::{ClientId, Duration, HeldRange, Ino, Rights};
 
 use crate::cluster::Cluster;
 use crate::log;
@@ -81,7 +81,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
             looked_at += 1;
         }
         for (ino, part) in mount.client.parts() {
-            let counts = |ledger: &Ledger| ledger.holds_part(client, ino, part);
+            let counts = |ledger: &Ledger| ledger.holds_range(client, ino, part);
             if live
                 && !ledger.as_ref().is_some_and(counts)
                 && !is_gone(cluster, ledger.as_ref(), ino)
@@ -99,7 +99,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
 }
 
 /// Who relies on which part of an inode.
-type PartHolders = BTreeMap<Ino, Vec<(Who, Part)>>;
+type PartHolders = BTreeMap<Ino, Vec<(Who, HeldRange)>>;
 
 fn overlaps(parts: &PartHolders) {
     for (ino, held) in parts {
@@ -166,7 +166,7 @@ mod tests {
         let told = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
             log::clear();
             let held = [one, other].map(|(who, from, to, exclusive)| {
-                (who, Part { range: types::BlockRange::new(from, to), exclusive })
+                (who, HeldRange { range: types::BlockRange::new(from, to), exclusive })
             });
             overlaps(&PartHolders::from([(Ino(9), held.to_vec())]));
             log::first_violation().is_some()

@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use env::sim::{DiskAction, DiskEvent, Watching, watch_disks};
+use env::sim::{DiskAction, DiskEvent, DiskObservation, watch_disks};
 use mds::{Executed, Pointed};
 use proto::mds::Reply;
 use types::{ClientId, Transno};
@@ -188,7 +188,7 @@ impl Checks {
 }
 
 /// From here on, as long as the guard lives, everything is looked at.
-pub(crate) fn look_on(cluster: &Cluster) -> Watching {
+pub(crate) fn look_on(cluster: &Cluster) -> DiskObservation {
     let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
     checks.durable.borrow_mut().watch();
     watch_disks(move |disk, event| {

@@ -30,7 +30,7 @@ use fuse::abi::{
     NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_RETRIEVE, NOTIFY_STORE,
     NotifyInvalInodeOut, NotifyPruneOut, NotifyRetrieveOut, NotifyStoreOut, OutHeader, Reader,
 };
-use fuse::{Knows, Notified, Notifier};
+use fuse::{NotifiableKernel, Notifier, NotifySupport};
 use types::limits::BLOCK_U64;
 use types::{Duration, Ino, Instant};
 
@@ -163,7 +163,7 @@ impl Caches {
             self.0.cache.borrow_mut().mounted(client.root());
             *self.0.client.borrow_mut() = Some(client.clone());
             let new = self.0.linux == Linux::New;
-            let knows = Knows { inc_epoch: new, prune: new };
+            let knows = NotifySupport { inc_epoch: new, prune: new };
             let line = Rc::new(Line(Rc::downgrade(&self.0)));
             self.0.notifier.attach(&self.0.env, line, knows, client.root());
         }
@@ -383,11 +383,11 @@ fn stored(message: &[u8]) -> Option<(NotifyStoreOut, &[u8])> {
 /// What the notifier writes to, as long as there is a kernel.
 struct Line(Weak<Inner>);
 
-impl Notified for Line {
+impl NotifiableKernel for Line {
     fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
         Box::pin(async move {
             let Some(caches) = self.0.upgrade().map(Caches) else { return Ok(false) };
-            let inval = inval_inode(&message).filter(|_| lane == NotifyLane::Voids);
+            let inval = inval_inode(&message).filter(|_| lane == NotifyLane::Background);
             let _voiding = inval.map(|inval| caches.0.voiding.mark(&[Ino(inval.ino)], &[]));
             let _turn = caches.0.lanes[lane as usize].lock().await;
             caches.wake().await;

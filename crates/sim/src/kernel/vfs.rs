@@ -179,7 +179,7 @@ impl Vfs {
 
     /// A request goes to the client.
     pub fn ask(&self) -> Asked {
-        self.caches.0.notifier.heard(self.pid);
+        self.caches.0.notifier.request_came(self.pid);
         if self.caches() && self.caches.chance(40) == 0 {
             self.shrink(3);
         }
@@ -359,7 +359,7 @@ impl Vfs {
         };
         let answer = self.call(work, given, &Rc::new(())).await;
         if let Ok(Ok(entry)) = &answer {
-            self.caches.0.notifier.told(self.pid, entry.attr.ino);
+            self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
         match answer? {
@@ -471,7 +471,7 @@ impl Vfs {
         let asked = self.ask().unquestioned();
         let answer = self.call(work, Given::entry, &changing).await;
         if let Ok(entry) = &answer {
-            self.caches.0.notifier.told(self.pid, entry.attr.ino);
+            self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
         let found = self.take_in(at, &answer?, asked).await;
@@ -493,7 +493,7 @@ impl Vfs {
         };
         let answer = self.call(work, Given::made, &changing).await;
         if let Ok((entry, _)) = &answer {
-            self.caches.0.notifier.told(self.pid, entry.attr.ino);
+            self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
         let (entry, opened) = answer?;
@@ -516,7 +516,7 @@ impl Vfs {
         let work = async move { client.tmpfile(&caller, dir, mode, UMASK, flags).await };
         let answer = self.call(work, Given::made, &Rc::new(())).await;
         if let Ok((entry, _)) = &answer {
-            self.caches.0.notifier.told(self.pid, entry.attr.ino);
+            self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
         let (entry, opened) = answer?;

@@ -55,7 +55,7 @@ async fn opened(env: &Env) -> Mfs {
 
 fn home_writes(disk: &SimDisk) -> u64 {
     let report = disk.report().unwrap();
-    report.writes - report.apart.writes
+    report.writes - report.counted.writes
 }
 
 /// Sixteen processes change something `changes` times each, as fast as they are let.
@@ -73,7 +73,7 @@ fn overload<S: Clone + 'static>(
         let superblock = mfs.superblock();
         let log = superblock.log_first.0 * BLOCK as u64..superblock.bitmap_first.0 * BLOCK as u64;
         outside.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
-        outside.count_apart(log);
+        outside.count_range(log);
         let (longest, used) = (Rc::new(Cell::new(Duration::ZERO)), Rc::new(Cell::new(0)));
         let begin = env.now();
         let mut tasks = Vec::new();

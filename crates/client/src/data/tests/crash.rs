@@ -98,7 +98,7 @@ fn a_file_that_grows_over_what_lies_behind_its_end_shows_none_of_that_after_a_po
                 rig.env.sleep(Duration::from_millis(10)).await;
             }
             file.drop_all(true);
-            rig.server.disks[0].settle();
+            rig.server.disks[0].make_all_stable();
             let file = rig.file(1);
             assert_eq!(file.size(), 63);
             match seed % 3 {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
-use proto::mds::{Edit, LayoutPart, Leased, PagInfo, PagRun};
+use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun};
 use proto::wire::Bytes;
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
@@ -235,7 +235,7 @@ impl Rpc for Server {
         })
     }
 
-    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutPart, Fault>> {
+    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>> {
         Box::pin(async move {
             self.delay().await;
             Ok(self.part(ino, from))
@@ -313,7 +313,7 @@ impl Rpc for Server {
 
 impl Server {
     /// A stretch of a layout, a few extents long.
-    pub fn part(&self, ino: Ino, from: FileBlock) -> LayoutPart {
+    pub fn part(&self, ino: Ino, from: FileBlock) -> LayoutSlice {
         let now = self.now.borrow();
         let all = now.files.get(&ino).map(|file| file.layout.to_extents()).unwrap_or_default();
         let rest: Vec<Extent> =
@@ -324,7 +324,7 @@ impl Server {
         let content = now.files.get(&ino).map(|file| file.content.clone()).unwrap_or_default();
         let content = Bytes(if from.0 == 0 { content } else { Vec::new() });
         let inline_max = self.inline_max.get();
-        LayoutPart { from, to, extents, frozen: self.frozen.get(), content, inline_max }
+        LayoutSlice { from, to, extents, frozen: self.frozen.get(), content, inline_max }
     }
 
     /// The bytes of a file as a fresh client would read them.

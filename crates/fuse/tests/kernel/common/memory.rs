@@ -1,4 +1,4 @@
-//! A file system in memory that keeps everything it is told.
+//! A file system in memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ impl MemoryFs {
         Ok(Entry { attr: node.attr, attr_ttl: self.ttl, entry_ttl: self.ttl, generation: 0 })
     }
 
-    fn made(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Ino> {
+    fn create_inode(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Ino> {
         let mut state = self.state.borrow_mut();
         if state.node(place.dir)?.names.contains_key(place.name) {
             return Err(Fault::Exists);
@@ -204,7 +204,7 @@ impl Filesystem for MemoryFs {
     fn forget(&self, ino: Ino, count: u64) {
         let mut state = self.state.borrow_mut();
         let Ok(node) = state.node(ino) else { return };
-        node.lookups = node.lookups.checked_sub(count).expect("no more is forgotten than was told");
+        node.lookups = node.lookups.checked_sub(count).expect("at most the references given");
         if node.lookups == 0 && ino != Ino::ROOT {
             self.control.referenced.fetch_sub(1, Ordering::SeqCst);
             if node.attr.nlink == 0 {
@@ -245,11 +245,11 @@ impl Filesystem for MemoryFs {
         Ok(self.state.borrow_mut().node(ino)?.data.clone())
     }
     async fn mknod(&self, caller: &Caller, place: Place<'_>, node: NodeSpec) -> Res<Entry> {
-        self.entry(self.made(caller, place, node)?)
+        self.entry(self.create_inode(caller, place, node)?)
     }
     async fn symlink(&self, caller: &Caller, place: Place<'_>, target: &[u8]) -> Res<Entry> {
         let node = NodeSpec { kind: FileKind::Symlink, ..spec(0o777, 0) };
-        let ino = self.made(caller, place, node)?;
+        let ino = self.create_inode(caller, place, node)?;
         {
             let mut state = self.state.borrow_mut();
             let node = state.node(ino)?;
@@ -318,14 +318,14 @@ impl Filesystem for MemoryFs {
         flags: OpenFlags,
     ) -> Res<(Entry, Opened)> {
         park(&self.env, &self.control, |c| &c.park_creates).await;
-        let ino = self.made(caller, place, spec(mode, umask)).map_err(|fault| {
+        let ino = self.create_inode(caller, place, spec(mode, umask)).map_err(|fault| {
             if fault == Fault::Exists && !flags.has(OpenFlags::EXCLUSIVE) {
                 Fault::Stale
             } else {
                 fault
             }
         })?;
-        self.control.made.fetch_add(1, Ordering::SeqCst);
+        self.control.created.fetch_add(1, Ordering::SeqCst);
         Ok((self.entry(ino)?, self.opened(ino, flags)))
     }
     async fn tmpfile(
@@ -350,7 +350,7 @@ impl Filesystem for MemoryFs {
         let data = &state.opened(handle)?.data;
         let start = (offset as usize).min(data.len());
         let bytes = &data[start..(start + len as usize).min(data.len())];
-        // Two pieces, so that both ways of answering are gone.
+        // Two pieces, so that both kinds of answer are exercised.
         let half = bytes.len() / 2;
         let part = |bytes: &[u8]| ReadPart {
             buffer: Rc::new(IoBuf::copy_of(bytes)),
@@ -471,7 +471,7 @@ impl Filesystem for MemoryFs {
             dots.into_iter().chain(names).collect::<Vec<_>>()
         };
         let mut out = Vec::new();
-        // More than fits, so that the adapter has to give some back.
+        // More than fits, so that the adapter has to return some references.
         for (index, (name, ino)) in
             all.into_iter().enumerate().skip(cookie as usize).take(bytes / 64)
         {
@@ -538,7 +538,7 @@ impl Filesystem for MemoryFs {
     }
 }
 
-/// Counts a wait for a lock, also one that is dropped.
+/// Counts a wait for a lock, even one that is dropped.
 struct Waiting(Arc<Control>);
 
 impl Waiting {

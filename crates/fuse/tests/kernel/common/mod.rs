@@ -25,28 +25,28 @@ use memory::MemoryFs;
 /// Longer than anything here takes, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the test tells the server's thread, and what it learns from it.
+/// What the test and the server's thread tell each other.
 #[derive(Default)]
 pub struct Control {
-    /// Handlers of these kinds wait as long as this holds.
+    /// While set, handlers of these kinds wait.
     pub park_lookups: AtomicBool,
     pub park_reads: AtomicBool,
     pub park_setattrs: AtomicBool,
     pub park_creates: AtomicBool,
-    /// Handlers that wait so now.
+    /// Handlers that wait now.
     pub parked: AtomicU32,
-    /// Locks that are waited for now.
+    /// Lock requests that wait now.
     pub lock_waits: AtomicU32,
-    /// Inodes the kernel refers to, the root left out.
+    /// Inodes the kernel refers to, except the root.
     pub referenced: AtomicU64,
-    /// Files made by CREATE.
-    pub made: AtomicU32,
-    /// Handles of files.
+    /// Files created by CREATE.
+    pub created: AtomicU32,
+    /// Open handles of files.
     pub open: AtomicU32,
-    /// Serving is to be dropped; it was.
+    /// Asks to drop `serve`; `given_up` reports that it was dropped.
     pub give_up: AtomicBool,
     pub given_up: AtomicBool,
-    /// The executors may end when serving was dropped.
+    /// The executors may end after `serve` was dropped.
     leave: AtomicBool,
     commands: Mutex<VecDeque<(Notice, Arc<AtomicBool>)>>,
     over: AtomicBool,
@@ -74,11 +74,11 @@ impl Control {
     }
 }
 
-/// Waits for a condition that has to come true.
+/// Waits for a condition that must become true.
 pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < PATIENCE, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -104,13 +104,13 @@ impl TestMount {
         let server = thread::spawn({
             let control = Arc::clone(&control);
             move || {
-                env::run_team(DriverKind::Auto, EXECUTORS, |env| async move {
+                env::run_group(DriverKind::Auto, EXECUTORS, |env| async move {
                     let channel = FuseChannel::new(&env, fd).unwrap();
                     let notifier = Notifier::new();
                     let fs = MemoryFs::new(&env, ttl, Arc::clone(&control));
                     env.spawn(carry_out(env.clone(), control.clone(), notifier.clone()));
-                    // Others serve whenever they can: that is what is tried.
-                    let options = ServeOptions { notifier, call_after: 1, ..Default::default() };
+                    // The other executors serve whenever they can, to test them.
+                    let options = ServeOptions { notifier, wake_after: 1, ..Default::default() };
                     let serving = serve(&env, channel, fs, options);
                     if let Some(served) = unless_given_up(&env, &control, serving).await {
                         return served.unwrap();
@@ -139,13 +139,13 @@ impl TestMount {
         self.dir.join(name)
     }
 
-    /// What the kernel has sent so far.
+    /// The request counters, as JSON.
     pub fn requests(&self) -> String {
         let value = get_xattr(&self.dir, "user.redbud.requests").unwrap();
         String::from_utf8(value).unwrap()
     }
 
-    /// How many requests with this opcode have come.
+    /// Number of requests with this opcode.
     pub fn counted(&self, opcode: &str) -> u64 {
         let requests = self.requests();
         let key = format!("\"{opcode}\":");
@@ -155,7 +155,7 @@ impl TestMount {
         })
     }
 
-    /// Ends a test that hangs: every request fails then.
+    /// Aborts the mount of a test that hangs: every request fails then.
     fn watch(&self) {
         let (dir, control) = (self.dir.clone(), Arc::clone(&self.control));
         thread::spawn(move || {
@@ -172,7 +172,7 @@ impl TestMount {
     }
 }
 
-/// Ends a mount; every request fails then.
+/// Aborts a mount; every request fails then.
 pub fn abort(dir: &Path) {
     let path = std::ffi::CString::new(dir.as_os_str().as_bytes()).unwrap();
     // SAFETY: the path is NUL-terminated and outlives the call.
@@ -185,26 +185,26 @@ impl Drop for TestMount {
         self.control.park_reads.store(false, Ordering::SeqCst);
         self.control.park_setattrs.store(false, Ordering::SeqCst);
         self.control.leave.store(true, Ordering::SeqCst);
-        // For the moment between fork and exec, a process that another test starts has the
-        // descriptors of all tests.
+        // Between fork and exec, a process started by another test holds the descriptors of all
+        // tests.
         let busy = |unmounted: &io::Result<()>| {
             unmounted.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
         };
         if thread::panicking() {
             abort(&self.dir);
         } else {
-            wait_for("nobody to use the mount", || !busy(&unmount(&self.dir, false)));
+            wait_for("the mount to be unused", || !busy(&unmount(&self.dir, false)));
         }
         let ended = self.server.take().map(thread::JoinHandle::join);
         self.control.over.store(true, Ordering::SeqCst);
         let _ = fs::remove_dir(&self.dir);
         if !thread::panicking() {
-            ended.unwrap().expect("the server's thread ended well");
+            ended.unwrap().expect("the server's thread ended without a panic");
         }
     }
 }
 
-/// What `serving` ends with; `None`: it was dropped, because the test wants that.
+/// The result of `serving`; `None`: dropped on request of the test.
 async fn unless_given_up<T>(
     env: &Env,
     control: &Control,
@@ -230,13 +230,13 @@ async fn carry_out(env: Env, control: Arc<Control>, notifier: Notifier) {
             env.sleep(Duration::from_millis(1)).await;
             continue;
         };
-        let told = match notice {
+        let notified = match notice {
             Notice::IncEpoch => notifier.inc_epoch(),
             Notice::InvalAttr(ino) => notifier.inval_attr(Ino(ino)),
             Notice::InvalPages(ino, offset, len) => notifier.inval_pages(Ino(ino), offset, len),
         };
         env.spawn(async move {
-            told.await;
+            notified.await;
             done.store(true, Ordering::SeqCst);
         });
     }
@@ -258,7 +258,7 @@ pub fn get_xattr(path: &Path, name: &str) -> Result<Vec<u8>, i32> {
     Ok(value)
 }
 
-/// A future that parks while `flag` holds.
+/// Waits while `flag` is set.
 pub(crate) async fn park(env: &Env, control: &Arc<Control>, flag: fn(&Control) -> &AtomicBool) {
     if !flag(control).load(Ordering::SeqCst) {
         return;

@@ -1,15 +1,15 @@
-//! Executors of several threads that take turns: what they share needs no lock.
+//! An executor group: threads that share state without locks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use redbud_env::sync::{Notify, oneshot};
-use redbud_env::{DiskOptions, DriverKind, Env, run_team};
+use redbud_env::{DiskOptions, DriverKind, Env, run_group};
 use types::Duration;
 
 const KINDS: [DriverKind; 2] = [DriverKind::Auto, DriverKind::Fallback];
 
-/// Counts in steps that two threads at a time would mix up.
+/// Counts in steps that two concurrent threads would mix up.
 async fn count(env: Env, shared: Rc<RefCell<Vec<u64>>>, times: u64, done: Rc<Cell<usize>>) {
     for turn in 0..times {
         {
@@ -27,9 +27,9 @@ async fn count(env: Env, shared: Rc<RefCell<Vec<u64>>>, times: u64, done: Rc<Cel
 }
 
 #[test]
-fn tasks_of_all_executors_change_one_state_between_awaits_only() {
+fn group_shares_state_that_changes_between_awaits_only() {
     for kind in KINDS {
-        let numbers = run_team(kind, 4, |env| async move {
+        let numbers = run_group(kind, 4, |env| async move {
             assert_eq!(env.executors(), 4);
             let (shared, done) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
             for executor in 0..4 {
@@ -47,7 +47,7 @@ fn tasks_of_all_executors_change_one_state_between_awaits_only() {
 #[test]
 fn tasks_of_different_executors_wake_each_other_on_their_own_threads() {
     for kind in KINDS {
-        run_team(kind, 2, |env| async move {
+        run_group(kind, 2, |env| async move {
             let (here, there) = (Notify::new(), Notify::new());
             let home = thread();
             let away = Rc::new(Cell::new(None));
@@ -66,7 +66,7 @@ fn tasks_of_different_executors_wake_each_other_on_their_own_threads() {
                 let next = here.notified();
                 there.notify_all();
                 let woken = env.timeout(Duration::from_secs(10), next).await;
-                assert!(woken.is_some(), "a wake-up of the other executor is not lost");
+                assert!(woken.is_some(), "a wake-up of the other executor was lost");
                 assert_eq!(thread(), home);
                 assert!(away.get().is_some_and(|away| away != home));
             }
@@ -76,9 +76,9 @@ fn tasks_of_different_executors_wake_each_other_on_their_own_threads() {
 }
 
 #[test]
-fn an_executor_that_never_sleeps_lets_the_others_run() {
+fn executor_that_never_sleeps_lets_the_others_run() {
     for kind in KINDS {
-        run_team(kind, 2, |env| async move {
+        run_group(kind, 2, |env| async move {
             let (asked, answered) = (Notify::new(), Rc::new(Cell::new(0)));
             env.spawn_on(1, {
                 let (asked, answered) = (asked.clone(), answered.clone());
@@ -93,7 +93,7 @@ fn an_executor_that_never_sleeps_lets_the_others_run() {
             for turn in 1..100 {
                 let begun = env.now();
                 while answered.get() < turn {
-                    // No timer, nothing for the kernel: only turns of this executor.
+                    // No timer and no system call: only turns of this executor.
                     env.yield_now().await;
                     assert!(env.now().since(begun) < Duration::from_secs(10), "it never ran");
                 }
@@ -109,14 +109,14 @@ fn thread() -> std::thread::ThreadId {
 }
 
 #[test]
-fn an_operation_ends_where_its_task_runs_and_may_be_dropped_elsewhere() {
-    let path = std::env::temp_dir().join(format!("redbud-team-{}", std::process::id()));
+fn operation_ends_where_its_task_runs_and_may_be_dropped_elsewhere() {
+    let path = std::env::temp_dir().join(format!("redbud-group-{}", std::process::id()));
     // A test of the seam stands on both of its sides.
     #[allow(clippy::disallowed_methods)]
     std::fs::write(&path, vec![7; 1 << 20]).unwrap();
     for kind in KINDS {
         let path = path.to_str().unwrap().to_owned();
-        run_team(kind, 3, |env| async move {
+        run_group(kind, 3, |env| async move {
             let options = DiskOptions { write: true, exclusive: true };
             let disk = Rc::new(env.open_disk(&path, options).await.unwrap());
             let (sender, receiver) = oneshot();
@@ -135,7 +135,7 @@ fn an_operation_ends_where_its_task_runs_and_may_be_dropped_elsewhere() {
             });
             assert_eq!(receiver.await, Some(()));
             for _ in 0..64 {
-                // Begun here; dropped there, before it is looked at again.
+                // Started here; dropped on the other thread before they are polled again.
                 let mut sleep = Box::pin({
                     let env = env.clone();
                     async move { env.sleep(Duration::from_secs(3600)).await }
@@ -165,9 +165,9 @@ fn an_operation_ends_where_its_task_runs_and_may_be_dropped_elsewhere() {
 }
 
 #[test]
-fn a_timer_that_is_begun_elsewhere_ends_in_time() {
+fn timer_started_on_another_executor_fires_in_time() {
     for kind in KINDS {
-        run_team(kind, 2, |env| async move {
+        run_group(kind, 2, |env| async move {
             let (sender, receiver) = oneshot();
             env.spawn_on(1, {
                 let env = env.clone();
@@ -183,7 +183,7 @@ fn a_timer_that_is_begun_elsewhere_ends_in_time() {
     }
 }
 
-/// Says on drop that it was dropped on the thread that made it.
+/// Asserts that it is dropped on the thread that created it.
 struct OnItsThread(std::thread::ThreadId, Rc<Cell<u32>>);
 
 impl Drop for OnItsThread {
@@ -194,10 +194,10 @@ impl Drop for OnItsThread {
 }
 
 #[test]
-fn tasks_that_are_left_are_dropped_on_their_threads_before_the_end() {
+fn remaining_tasks_of_a_group_are_dropped_on_their_threads() {
     for kind in KINDS {
         let dropped = Rc::new(Cell::new(0));
-        run_team(kind, 3, |env| {
+        run_group(kind, 3, |env| {
             let dropped = dropped.clone();
             async move {
                 let begun = Rc::new(Cell::new(0));

@@ -1,25 +1,25 @@
-//! The parts of one file that one client holds, as the server counts them and as the client does.
+//! The ranges of one file that one client holds, as the server and the client record them.
 //!
 //! Invariants:
-//! - ranges are never empty and never overlap; neighbours of one kind are joined;
-//! - a part once held exclusively is not held less by being granted shared.
+//! - ranges are never empty and never overlap; adjacent ranges of one mode are merged;
+//! - a shared grant does not weaken a range that is held exclusively.
 
 use std::collections::BTreeMap;
 
-use types::{BlockRange, Part};
+use types::{BlockRange, HeldRange};
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Parts {
+pub struct HeldRanges {
     /// By first block: one past the last, and whether exclusive.
     map: BTreeMap<u64, (u64, bool)>,
 }
 
-fn part(from: u64, to: u64, exclusive: bool) -> Part {
-    Part { range: BlockRange::new(from, to), exclusive }
+fn held(from: u64, to: u64, exclusive: bool) -> HeldRange {
+    HeldRange { range: BlockRange::new(from, to), exclusive }
 }
 
-impl Parts {
+impl HeldRanges {
     /// How many ranges there are.
     pub fn len(&self) -> usize {
         self.map.len()
@@ -36,22 +36,22 @@ impl Parts {
     }
 
     /// All of them, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Part> {
-        self.map.iter().map(|(&from, &(to, exclusive))| part(from, to, exclusive))
+    pub fn iter(&self) -> impl Iterator<Item = HeldRange> {
+        self.map.iter().map(|(&from, &(to, exclusive))| held(from, to, exclusive))
     }
 
     /// Those that have a block in `range`, whole, in order.
-    pub fn within(&self, range: BlockRange) -> impl Iterator<Item = Part> {
+    pub fn within(&self, range: BlockRange) -> impl Iterator<Item = HeldRange> {
         let first = self.map.range(..=range.from.0).next_back().map_or(range.from.0, |(&at, _)| at);
         let last = range.to.0.max(first);
         self.map
             .range(first..last)
-            .map(|(&from, &(to, exclusive))| part(from, to, exclusive))
-            .filter(move |part| part.range.overlaps(range))
+            .map(|(&from, &(to, exclusive))| held(from, to, exclusive))
+            .filter(move |held| held.range.overlaps(range))
     }
 
-    /// Is every block of `wanted` held, and exclusively if that is wanted?
-    pub fn covers(&self, wanted: Part) -> bool {
+    /// Is every block of `wanted` held, and exclusively if `wanted` is exclusive?
+    pub fn covers(&self, wanted: HeldRange) -> bool {
         let mut at = wanted.range.from;
         for held in self.within(wanted.range) {
             if held.range.from > at || wanted.exclusive && !held.exclusive {
@@ -62,8 +62,8 @@ impl Parts {
         at >= wanted.range.to
     }
 
-    /// Is a block held that another client's `wanted` excludes?
-    pub fn conflicts(&self, wanted: Part) -> bool {
+    /// Does a held block conflict with another client's `wanted`?
+    pub fn conflicts(&self, wanted: HeldRange) -> bool {
         self.within(wanted.range).any(|held| held.exclusive || wanted.exclusive)
     }
 
@@ -83,7 +83,7 @@ impl Parts {
         out
     }
 
-    /// Grows `range`, of which nothing is held, within `limit` as far as nothing is held.
+    /// Extends `range`, of which nothing is held, over the gap around it within `limit`.
     pub fn gap_around(&self, range: BlockRange, limit: BlockRange) -> BlockRange {
         let before = self.map.range(..=range.from.0).next_back().map(|(_, &(to, _))| to);
         let after = self.map.range(range.to.0..).next().map(|(&from, _)| from);
@@ -91,29 +91,29 @@ impl Parts {
         gap.common(limit).hull(range)
     }
 
-    /// Holds `new`, too. Was it not held so before?
-    pub fn insert(&mut self, new: Part) -> bool {
+    /// Adds `new`. Returns whether that holds more than before.
+    pub fn insert(&mut self, new: HeldRange) -> bool {
         if new.range.is_empty() || self.covers(new) {
             return false;
         }
-        let kept: Vec<Part> =
+        let kept: Vec<HeldRange> =
             self.within(new.range).filter(|held| held.exclusive && !new.exclusive).collect();
         self.remove(new.range);
         self.put(new);
         for held in kept {
             let again = held.range.common(new.range);
             self.remove(again);
-            self.put(Part { range: again, exclusive: true });
+            self.put(HeldRange { range: again, exclusive: true });
         }
         true
     }
 
-    /// No longer holds any block of `range`.
+    /// Removes every block of `range`.
     pub fn remove(&mut self, range: BlockRange) {
         if range.is_empty() {
             return;
         }
-        let touched: Vec<Part> = self.within(range).collect();
+        let touched: Vec<HeldRange> = self.within(range).collect();
         for held in touched {
             self.map.remove(&held.range.from.0);
             let head = BlockRange { to: range.from, ..held.range };
@@ -124,8 +124,8 @@ impl Parts {
         }
     }
 
-    /// Puts in what nothing held overlaps, joined with its neighbours.
-    fn put(&mut self, new: Part) {
+    /// Inserts a range that overlaps no held one, and merges it with its neighbours.
+    fn put(&mut self, new: HeldRange) {
         let (mut from, mut to) = (new.range.from.0, new.range.to.0);
         if let Some((&left, &(end, exclusive))) = self.map.range(..from).next_back()
             && end == from
@@ -145,7 +145,7 @@ impl Parts {
 
     /// Panics if an invariant does not hold.
     pub fn validate(&self) {
-        let mut last: Option<Part> = None;
+        let mut last: Option<HeldRange> = None;
         for held in self.iter() {
             assert!(!held.range.is_empty(), "{self:?}");
             if let Some(last) = last {
@@ -163,9 +163,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_agree_with_a_plain_array_over_random_changes() {
+    fn held_ranges_agree_with_a_plain_array_over_random_changes() {
         const N: u64 = 48;
-        let mut parts = Parts::default();
+        let mut ranges = HeldRanges::default();
         let mut model = [0u8; N as usize];
         let mut state = 0x2545_f491_4f6c_dd1du64;
         let mut random = move |n: u64| {
@@ -181,30 +181,30 @@ mod tests {
             let blocks = from as usize..to as usize;
             let exclusive = random(2) == 0;
             let level = if exclusive { 2 } else { 1 };
-            let wanted = Part { range, exclusive };
+            let wanted = HeldRange { range, exclusive };
             match random(3) {
                 0 => {
                     let news = model[blocks.clone()].iter().any(|&held| held < level);
-                    assert_eq!(parts.insert(wanted), news);
+                    assert_eq!(ranges.insert(wanted), news);
                     for held in &mut model[blocks] {
                         *held = level.max(*held);
                     }
                 }
                 1 => {
-                    parts.remove(range);
+                    ranges.remove(range);
                     model[blocks].fill(0);
                 }
                 _ => {
                     let held = &model[blocks];
-                    assert_eq!(parts.covers(wanted), held.iter().all(|&held| held >= level));
+                    assert_eq!(ranges.covers(wanted), held.iter().all(|&held| held >= level));
                     let conflict = held.iter().any(|&held| held + level > 2);
-                    assert_eq!(parts.conflicts(wanted), conflict);
+                    assert_eq!(ranges.conflicts(wanted), conflict);
                     let free = held.iter().filter(|&&held| held == 0).count() as u64;
-                    let missing = parts.missing(range);
+                    let missing = ranges.missing(range);
                     assert_eq!(missing.iter().map(|range| range.len()).sum::<u64>(), free);
                     if free == range.len() && free > 0 {
                         let limit = BlockRange::new(from.saturating_sub(5), (to + 5).min(N));
-                        let grown = parts.gap_around(range, limit);
+                        let grown = ranges.gap_around(range, limit);
                         let free = |at: u64| model[at as usize] == 0;
                         assert!((grown.from.0..grown.to.0).all(free) && grown.contains(range));
                         assert!(limit.contains(grown));
@@ -213,9 +213,9 @@ mod tests {
                     }
                 }
             }
-            parts.validate();
+            ranges.validate();
             let mut seen = [0u8; N as usize];
-            for held in parts.iter() {
+            for held in ranges.iter() {
                 let level = if held.exclusive { 2 } else { 1 };
                 seen[held.range.from.0 as usize..held.range.to.0 as usize].fill(level);
             }

@@ -1,4 +1,4 @@
-//! Parts of a file: ranges of its blocks, and how a client may hold one.
+//! Ranges of a file's blocks, and how a client may hold one.
 
 use crate::ids::FileBlock;
 
@@ -57,21 +57,21 @@ impl BlockRange {
     }
 }
 
-/// Further parts that a client is likely to ask for: as long as the one that it asks for, each so
-/// many blocks after the one before.
+/// Further ranges that a client is likely to ask for, at a fixed stride. Each is as long as the
+/// requested one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Ahead {
-    /// Blocks from the start of one to the start of the next.
+    /// Blocks from the start of one range to the start of the next.
     pub stride: u64,
-    /// How many.
+    /// Number of ranges.
     pub count: u8,
 }
 
-/// A part of a file as a client holds it, or wants to.
+/// A range of a file as a client holds it, or requests it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Part {
-    /// Which blocks.
+pub struct HeldRange {
+    /// The blocks.
     pub range: BlockRange,
-    /// To change them, not only to read.
+    /// Held for writing, not only for reading.
     pub exclusive: bool,
 }

@@ -1,4 +1,4 @@
-//! The single-thread primitives: order, cancellation, and ends.
+//! The single-thread primitives: order, cancellation, and closing.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ fn world<F: Future<Output = ()>>(main: impl FnOnce(Env) -> F) {
 }
 
 #[test]
-fn a_notification_after_the_call_is_not_missed_before_the_first_poll() {
+fn notification_between_call_and_first_poll_is_not_missed() {
     world(|_| async {
         let notify = Notify::new();
         let wait = notify.notified();
@@ -33,7 +33,7 @@ fn a_notification_after_the_call_is_not_missed_before_the_first_poll() {
 }
 
 #[test]
-fn a_dropped_waiter_passes_its_notification_on() {
+fn dropped_waiter_passes_its_notification_on() {
     world(|_| async {
         let notify = Notify::new();
         let (first, second) = (notify.notified(), notify.notified());
@@ -44,7 +44,7 @@ fn a_dropped_waiter_passes_its_notification_on() {
 }
 
 #[test]
-fn a_semaphore_serves_in_order_and_small_requests_do_not_overtake_a_large_one() {
+fn semaphore_is_fair_to_a_large_request() {
     world(|env| async move {
         let semaphore = Semaphore::new(3);
         let log: Log = Rc::default();
@@ -58,7 +58,7 @@ fn a_semaphore_serves_in_order_and_small_requests_do_not_overtake_a_large_one() 
         }
         env.sleep(Duration::from_secs(1)).await;
         assert!(log.borrow().is_empty());
-        assert!(semaphore.try_acquire(1).is_none(), "a permit is there, but others wait");
+        assert!(semaphore.try_acquire(1).is_none(), "a permit is free, but others wait");
         drop(held);
         env.sleep(Duration::from_secs(1)).await;
         assert_eq!(*log.borrow(), [1, 2, 3]);
@@ -67,7 +67,7 @@ fn a_semaphore_serves_in_order_and_small_requests_do_not_overtake_a_large_one() 
 }
 
 #[test]
-fn a_cancelled_acquire_lets_those_behind_it_pass_and_loses_no_permit() {
+fn cancelled_acquire_unblocks_later_ones_and_loses_no_permit() {
     world(|env| async move {
         let semaphore = Semaphore::new(2);
         let held = semaphore.acquire(1).await;
@@ -96,7 +96,7 @@ fn a_cancelled_acquire_lets_those_behind_it_pass_and_loses_no_permit() {
 }
 
 #[test]
-fn a_forgotten_permit_stays_taken_and_added_ones_come_on_top() {
+fn forgotten_permit_stays_taken_and_added_permits_count() {
     world(|_| async {
         let semaphore = Semaphore::new(2);
         semaphore.acquire(1).await.forget();
@@ -107,7 +107,7 @@ fn a_forgotten_permit_stays_taken_and_added_ones_come_on_top() {
 }
 
 #[test]
-fn a_mutex_excludes_across_awaits_and_is_fair() {
+fn mutex_excludes_across_awaits_and_is_fair() {
     world(|env| async move {
         let mutex = AsyncMutex::new();
         let log: Log = Rc::default();
@@ -133,7 +133,7 @@ fn a_mutex_excludes_across_awaits_and_is_fair() {
 }
 
 #[test]
-fn a_oneshot_gives_its_value_or_tells_that_the_sender_is_gone() {
+fn oneshot_yields_its_value_or_reports_a_dropped_sender() {
     world(|env| async move {
         let (sender, receiver) = oneshot();
         env.spawn(async move { sender.send(5) });
@@ -148,7 +148,7 @@ fn a_oneshot_gives_its_value_or_tells_that_the_sender_is_gone() {
 }
 
 #[test]
-fn a_channel_keeps_order_and_ends_with_its_last_sender() {
+fn channel_keeps_order_and_ends_with_its_last_sender() {
     world(|env| async move {
         let (sender, mut receiver) = channel();
         let other = sender.clone();
@@ -177,7 +177,7 @@ fn a_channel_keeps_order_and_ends_with_its_last_sender() {
 }
 
 #[test]
-fn many_timers_fire_in_order_and_dropped_ones_leave_nothing() {
+fn timers_fire_in_order_and_dropped_ones_leave_nothing() {
     world(|env| async move {
         let log: Log = Rc::default();
         for n in (0..1000u32).rev() {
@@ -196,8 +196,8 @@ fn many_timers_fire_in_order_and_dropped_ones_leave_nothing() {
 }
 
 #[test]
-fn a_stop_signal_ends_the_wait_of_every_executor_and_the_next_wait_takes_another() {
-    redbud_env::run_team(redbud_env::DriverKind::Auto, 2, |env| async move {
+fn stop_signal_ends_one_wait_of_every_executor() {
+    redbud_env::run_group(redbud_env::DriverKind::Auto, 2, |env| async move {
         let waiting = Rc::new(Cell::new(0));
         let ended = Rc::new(Cell::new(0));
         for executor in 0..2 {
@@ -215,7 +215,7 @@ fn a_stop_signal_ends_the_wait_of_every_executor_and_the_next_wait_takes_another
                 ended.set(ended.get() + 1);
             });
         }
-        // The handler is in place once a first wait has begun.
+        // The handler is installed once a first wait has begun.
         while waiting.get() < 2 {
             env.sleep(Duration::from_millis(1)).await;
         }
