@@ -1,5 +1,5 @@
-//! The index has the directories that there are, leads to them without their parents' content, and
-//! is searched from where the last search ended.
+//! The index has exactly the existing directories, leads to them without reading their parents'
+//! content, and is searched from where the last search ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> Ino {
     run(mfs, |txn| make(txn, dir, text, (uid, client)))
 }
 
-/// The subdirectories that the index says, asked for in batches.
+/// The subdirectories that the index has, read in batches.
 fn listed(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<Ino> {
     let (mut out, mut after) = (Vec::new(), None);
     loop {
@@ -50,7 +50,7 @@ fn listed(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<Ino> {
     }
 }
 
-/// The subdirectories that the content says.
+/// The subdirectories that the content has.
 fn found(mfs: &Mfs, dir: Ino) -> BTreeSet<Ino> {
     let entries = run(mfs, |txn| txn.readdir(dir, 0, usize::MAX));
     let dirs = entries.into_iter().filter(|entry| entry.kind == FileKind::Directory);
@@ -62,7 +62,7 @@ fn sound(mfs: &Mfs) {
 }
 
 #[test]
-fn the_index_follows_mkdir_rmdir_rename_and_exchange() {
+fn namespace_index_follows_mkdir_rmdir_rename_and_exchange() {
     let mfs = formatted();
     let (a, b) = (mkdir(&mfs, Ino::ROOT, "a", 1, 1), mkdir(&mfs, Ino::ROOT, "b", 1, 2));
     let sub = mkdir(&mfs, a, "sub", 1, 1);
@@ -109,7 +109,7 @@ fn while_steps(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
 }
 
 #[test]
-fn what_the_index_lists_is_what_the_content_has_whatever_is_made_moved_and_removed() {
+fn namespace_index_equals_the_content_after_random_changes() {
     for seed in 1..4 {
         let mfs = formatted_in(60_000);
         let mut rng = SimRng::new(seed);
@@ -157,11 +157,11 @@ fn what_the_index_lists_is_what_the_content_has_whatever_is_made_moved_and_remov
 }
 
 #[test]
-fn a_failed_transaction_leaves_the_next_search_where_it_was() {
+fn failed_transaction_leaves_the_search_finger_unchanged() {
     let mfs = formatted_in(60_000);
     let top = mkdir(&mfs, Ino::ROOT, "top", 1, 1);
     for n in 0..5 {
-        // Splits nodes, and then does not happen.
+        // Splits nodes, and then fails.
         let failed = now(mfs.run(Cost::STEP, |txn| {
             for m in 0..400 {
                 make(txn, top, &format!("lost{m}"), (1, 1))?;
@@ -180,7 +180,7 @@ fn counts(mfs: &Mfs) -> SearchCounts {
 }
 
 #[test]
-fn a_search_near_the_last_one_reads_one_node_and_others_the_way_from_the_root() {
+fn search_near_the_last_one_reads_one_node() {
     let mfs = formatted_in(200_000);
     let tops: Vec<Ino> = (0..40).map(|n| mkdir(&mfs, Ino::ROOT, &format!("t{n}"), n, 1)).collect();
     for n in 0..800 {
@@ -202,7 +202,7 @@ fn a_search_near_the_last_one_reads_one_node_and_others_the_way_from_the_root() 
     };
     let (near, far) = (nodes_each(true), nodes_each(false));
     assert!(near < 1.1, "{near}");
-    // Of the two searches of a mkdir the second is near the first.
+    // A mkdir searches twice; the second search is near the first.
     assert!(far > 1.4 && far < 2.1, "{far}");
 }
 
@@ -212,7 +212,7 @@ async fn open(env: &Env) -> Mfs {
     Mfs::open(env, &disk, options).await.unwrap()
 }
 
-/// Makes a file system, and does something with it that was just opened.
+/// Formats and opens a file system, and runs `body` on it.
 fn on_disk<T: 'static, F: Future<Output = T>>(
     disk: Option<&SimDisk>,
     body: impl FnOnce(Env) -> F,
@@ -246,7 +246,7 @@ async fn format_with(env: Env, features: Features) {
     Mfs::format(&env, &disk, &options).await.unwrap();
 }
 
-/// Makes a directory with a file; where its content begins.
+/// Creates a directory with a file; returns where its content begins.
 async fn settle(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino, u64) {
     let body = |txn: &mut Txn<'_>| {
         let made = make(txn, dir, text, (uid, client))?;
@@ -258,9 +258,9 @@ async fn settle(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino,
 }
 
 #[test]
-fn after_a_reopening_directories_go_on_behind_their_sisters() {
+fn directories_follow_their_siblings_after_a_reopening() {
     let (disk, ()) = on_disk(None, format);
-    // Two users, and two clients of the first, in turns; the store is opened anew each time.
+    // Two users, and two clients of the first, in turns; the store is opened again each time.
     let mut starts: BTreeMap<(u32, u64), Vec<u64>> = BTreeMap::new();
     let (disk, shared) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
@@ -292,7 +292,7 @@ fn after_a_reopening_directories_go_on_behind_their_sisters() {
 }
 
 #[test]
-fn subdirectories_are_listed_without_a_block_of_content() {
+fn subdirectories_are_listed_without_reading_content() {
     let (disk, ()) = on_disk(None, format);
     let (disk, (top, subs)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
@@ -329,13 +329,13 @@ fn subdirectories_are_listed_without_a_block_of_content() {
 }
 
 #[test]
-fn a_walk_of_small_sisters_reads_on_from_one_to_the_next() {
+fn listing_of_small_siblings_reads_ahead() {
     let (disk, ()) = on_disk(None, format);
     let (disk, top) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
         let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
         for n in 0..200 {
-            // Blocks that are not used lie between those of one and of the next.
+            // Unused blocks lie between those of one and of the next.
             settle(&mfs, top, &format!("d{n}"), 0, 1).await;
         }
         mfs.close().await.unwrap();
@@ -363,12 +363,12 @@ fn a_walk_of_small_sisters_reads_on_from_one_to_the_next() {
         (after.0 - before.0, after.1 - before.1)
     });
     assert!(requests < 40, "{requests} requests for 200 directories");
-    // Four blocks for each directory, what is read on behind the last, and nodes of trees.
+    // Four blocks for each directory, read-ahead after the last, and nodes of trees.
     assert!(bytes <= (4 * 200 + 64 + 20) * 4096, "{bytes} bytes");
 }
 
 #[test]
-fn what_is_read_on_need_not_be_sound_nor_readable() {
+fn readahead_ignores_damaged_and_unreadable_blocks() {
     let (disk, ()) = on_disk(None, format);
     let (disk, (first, second, third)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
@@ -392,7 +392,7 @@ fn what_is_read_on_need_not_be_sound_nor_readable() {
     assert_eq!(listed, [true, true, false], "only what was asked for must be sound");
 }
 
-/// Bytes of the log for each mkdir and for each create, where users work in turns.
+/// Log bytes of each mkdir and of each create, when users work in turns.
 fn logged(features: Features) -> (u64, u64) {
     let (disk, ()) = on_disk(None, |env| format_with(env, features));
     let (_, bytes) = on_disk(Some(&disk), |env| async move {
@@ -427,7 +427,7 @@ fn logged(features: Features) -> (u64, u64) {
 }
 
 #[test]
-fn the_log_pays_for_a_mkdir_and_not_for_a_file() {
+fn namespace_index_adds_to_the_log_of_mkdir_but_not_of_create() {
     let without = logged(Features::USUAL.without(Feature::NAMESPACE_INDEX));
     let with = logged(Features::USUAL);
     println!("bytes of the log for each mkdir and create: {without:?}, with the index {with:?}");
@@ -436,7 +436,7 @@ fn the_log_pays_for_a_mkdir_and_not_for_a_file() {
 }
 
 #[test]
-fn without_the_feature_nothing_is_indexed() {
+fn namespace_index_is_empty_without_the_feature() {
     let mfs = formatted();
     let features = Features::USUAL.without(Feature::NAMESPACE_INDEX);
     mfs.inner.state.borrow_mut().superblock.features = features;

@@ -35,7 +35,7 @@ fn space(mfs: &Mfs) -> Space {
 /// Maps single blocks at every second one of `from..to`.
 fn fragment(mfs: &Mfs, space: &mut Space, ino: Ino, range: std::ops::Range<u64>) {
     for at in range {
-        // Never the neighbour of the one before.
+        // Never adjacent to the one before.
         let (addr, state) = (PagBlock(space.next), ExtentState::Written);
         space.next += 1;
         let extent = Extent { file: FileBlock(2 * at), len: 1, pag: space.pag, addr, state };
@@ -72,7 +72,7 @@ fn unlink(mfs: &Mfs, dir: Ino, text: &str) {
 }
 
 #[test]
-fn a_directory_counts_the_sixteens_of_its_files_wherever_they_go() {
+fn fragmentation_count_follows_files_through_renames() {
     let mfs = formatted_near(SlotSize::default());
     let mut space = space(&mfs);
     let (a, b) = (mkdir(&mfs, "a"), mkdir(&mfs, "b"));
@@ -98,12 +98,12 @@ fn a_directory_counts_the_sixteens_of_its_files_wherever_they_go() {
 }
 
 #[test]
-fn blocks_come_and_go_with_the_segments_and_the_tree_takes_the_rest() {
+fn layout_blocks_follow_the_segments_and_the_tree_takes_the_others() {
     for order in [1, 1171] {
         let mfs = formatted_near(SlotSize::default());
         let mut space = space(&mfs);
         let file = create(&mfs, Ino::ROOT, "file");
-        // 1171 is prime to 2000: all places, far apart.
+        // 1171 is prime to 2000: all blocks, far apart.
         for n in 0..2000 {
             let at = n * order % 2000;
             fragment(&mfs, &mut space, file, at..at + 1);
@@ -130,7 +130,7 @@ fn blocks_come_and_go_with_the_segments_and_the_tree_takes_the_rest() {
 }
 
 #[test]
-fn new_files_of_a_fragmented_directory_get_a_block_which_is_used_or_goes_with_them() {
+fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     let mfs = formatted_near(SlotSize::default());
     let mut space = space(&mfs);
     let dir = mkdir(&mfs, "dir");
@@ -175,7 +175,7 @@ fn fragmented(mfs: &Mfs) -> Ino {
 }
 
 #[test]
-fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
+fn unused_layout_blocks_are_bounded() {
     let mfs = formatted_near(SlotSize::default());
     let dir = fragmented(&mfs);
     let first = create(&mfs, dir, "first");
@@ -188,9 +188,9 @@ fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
     create(&mfs, dir, "and one");
     assert_eq!((blocks_of(&mfs, first).len(), blocks_of(&mfs, second).len()), (0, 1));
     sound(&mfs);
-    // What is forgotten by a reopening is noted when the directory is read.
+    // Opening the store forgets the unused blocks; reading the directory finds them again.
     run(&mfs, |txn| {
-        txn.side_mut().space.unused = Unused::default();
+        txn.side_mut().space.unused = super::UnusedLayoutBlocks::default();
         Ok(())
     });
     mfs.forget_indexes();
@@ -204,7 +204,7 @@ fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
 }
 
 #[test]
-fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
+fn short_space_takes_back_unused_layout_blocks() {
     let mfs = formatted_near_in(2500, SlotSize::default());
     let dir = fragmented(&mfs);
     let mut files = 0;
@@ -220,13 +220,13 @@ fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
     assert_eq!(blocks_of(&mfs, last.unwrap()), []);
     let unused = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
     assert_eq!(unused, 0, "all were given back before a create failed");
-    // Eight files in a block, and nothing else takes space but nodes of trees.
+    // A block holds eight files, and otherwise only nodes of trees take space.
     assert!(files > 8 * 2100, "{files}");
     sound(&mfs);
 }
 
 #[test]
-fn without_the_feature_there_are_no_blocks_and_nothing_is_counted() {
+fn layout_blocks_and_counts_are_absent_without_the_feature() {
     let mfs = formatted();
     let mut space = space(&mfs);
     let file = create(&mfs, Ino::ROOT, "file");
@@ -237,7 +237,7 @@ fn without_the_feature_there_are_no_blocks_and_nothing_is_counted() {
 }
 
 #[test]
-fn the_threshold_is_what_a_slot_holds() {
+fn layout_ahead_threshold_is_what_a_slot_holds() {
     for (size, segments) in SlotSize::ALL.into_iter().zip([15, 36, 79, 163]) {
         assert_eq!(LayoutAhead::Usual.threshold(size), Some(segments));
         let mfs = formatted_near(size);
