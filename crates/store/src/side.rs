@@ -15,20 +15,20 @@ use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, home_of};
 use crate::format::slot::Slot;
 use crate::mkfs::FormatOptions;
-use crate::names::index::{self, Names};
+use crate::names::index::{self, NameIndexes};
 use crate::names::namespace::{self, Searches};
 use crate::names::placement::Placement;
 use crate::names::read_around::RegionReads;
 use crate::names::readdir::ListingReadahead;
-use crate::space::Hints;
+use crate::space::SpaceHints;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, plant};
 use crate::txn::Txn;
 
 /// The state beside the blocks.
 #[derive(Default)]
 pub struct SideState {
-    pub(crate) names: Names,
-    pub(crate) space: Hints,
+    pub(crate) names: NameIndexes,
+    pub(crate) space: SpaceHints,
     pub(crate) placement: Placement,
     pub(crate) namespace: Searches,
     pub(crate) listed: ListingReadahead,
@@ -100,7 +100,7 @@ impl crate::mfs::Mfs {
     /// short.
     pub(crate) fn forget_indexes(&self) {
         let side = &mut self.inner.state.borrow_mut().side;
-        side.names = Names::default();
+        side.names = NameIndexes::default();
         side.namespace.forget();
     }
 }

@@ -4,8 +4,8 @@
 //! Invariants:
 //! - a chain has no cycle, and its blocks are full except the last;
 //! - on a file system with the feature `blob-owners` each block names the owner of its blob and its
-//!   index in the chain, and only a reader that expects exactly these accepts it; without the
-//!   feature no block names an owner.
+//!   index in the chain. Only a reader that expects exactly these accepts it. Without the feature
+//!   no block names an owner.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn blob_block_names_its_owner_and_invalid_fields_are_refused() {
         let mut block = [0; BLOCK];
-        assert!(block_owner(&block).is_err(), "of nobody");
+        assert!(block_owner(&block).is_err(), "no owner");
         for kind in [BlobKind::Xattrs, BlobKind::Target, BlobKind::Content] {
             let owner = BlobOwner::inode(Ino(u64::MAX - 7), kind);
             put_block_owner(&mut block, owner, 97);
@@ -252,7 +252,7 @@ mod tests {
         let client = BlobOwner::client(ClientId(3));
         put_block_owner(&mut block, client, 0);
         assert_eq!(block_owner(&block), Ok((client, 0)));
-        assert_eq!(block[DATA..], [0; BLOCK - DATA], "nothing of it lies where data begin");
+        assert_eq!(block[DATA..], [0; BLOCK - DATA], "the owner does not reach into the data");
         for (at, value) in [(WHAT, 0), (WHAT, 5), (RESERVED, 1), (INDEX - 1, 1)] {
             let mut bad = block;
             bad[at] = value;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - a chunk holds directory content (blocks of slots) or buckets of a directory's name map, at
-//!   most 8,192 blocks; slot s of a chunk is the (s % 8)th of its block s / 8 (7.2);
+//!   most 8,192 blocks. Slot s of a chunk is the (s % 8)th of its block s / 8 (7.2);
 //! - a directory's slot has the first chunk of its content and the first of its name map; each
 //!   descriptor has the next one;
 //! - a chunk has one descriptor (key ⟨chunk, 0xffff⟩) and one item per run of contiguous content
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(ContentRun::decode(8, &value), None, "a reuse number of a run with blocks");
         let mut value = ContentRun::hole(8, 8, 1).encode();
         put_u32(&mut value, 20, u32::from(RETIRED));
-        assert_eq!(ContentRun::decode(8, &value), None, "no such reuse number");
+        assert_eq!(ContentRun::decode(8, &value), None, "an invalid reuse number");
         let descriptor = Descriptor { owner: Ino(9), next: DirNo(DIRNO_MAX), index: 3, used: 17 };
         assert_eq!(Descriptor::decode(&descriptor.encode()), Some(descriptor));
         assert_eq!(decode_key(&chunk_key(DirNo(5), DESCRIPTOR)), Some((DirNo(5), DESCRIPTOR)));

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(decode_segment(&bytes), None, "empty");
         let mut bytes = encode_segment(&good);
         bytes[16] = 0;
-        assert_eq!(decode_segment(&bytes), None, "on the label");
+        assert_eq!(decode_segment(&bytes), None, "block 0 is the label");
         let mut bytes = encode_segment(&good);
         bytes[..8].fill(0xff);
         assert_eq!(decode_segment(&bytes), None, "past the end of all files");

@@ -2,8 +2,8 @@
 //! zone beside its inode.
 //!
 //! Invariants, on a file system with the feature `layout-blocks`:
-//! - a regular file has no layout block, a first one, or a first and a second; its slot leads to
-//!   them (7.2), and a block belongs to one file, whose number it carries;
+//! - a regular file has no layout block, a first one, or a first and a second. Its slot leads to
+//!   them (7.2). A block belongs to one file, whose number it carries;
 //! - a file whose segments all lie in its slot has at most a first block. The file got it when it
 //!   was created and has not used it: the block is allocated, not initialised, and never read;
 //! - else every block of the file holds at least one segment. All segments of the slot lie before
@@ -95,7 +95,7 @@ fn arranged(there: &[Extent], wanted: &[Extent]) -> Vec<Extent> {
         wanted.iter().zip(stays).filter(|(_, stays)| !stays).map(|(extent, _)| *extent);
     places
         .into_iter()
-        .map(|place| place.or_else(|| others.next()).expect("as many as places"))
+        .map(|place| place.or_else(|| others.next()).expect("as many segments as places"))
         .collect()
 }
 

@@ -1,7 +1,7 @@
 //! The name map (Lmap) of a large directory: from the hash of a name to the slots that may hold it.
 //!
 //! Invariants:
-//! - a map is a chain of chunks of its own, whose blocks are its buckets in order: bucket `b` is
+//! - a map is a chain of chunks of its own, whose blocks are its buckets in order. Bucket `b` is
 //!   block `b % CHUNK_BLOCKS` of chunk `b / CHUNK_BLOCKS`; there are as many buckets as initialised
 //!   blocks;
 //! - every name of the directory has exactly one entry, in the bucket of its hash ([`bucket_of`])
@@ -164,7 +164,11 @@ mod tests {
 
     #[test]
     fn hash_spreads_similar_names_evenly() {
-        assert_eq!(hash_of(b"file.0000001"), 0x0b7e5fcfd1eb6b8b, "the hash of the format");
+        assert_eq!(
+            hash_of(b"file.0000001"),
+            0x0b7e5fcfd1eb6b8b,
+            "the hash that the format defines"
+        );
         let mut counts = [0_u32; 1024];
         for n in 0..128 * 1024 {
             let hash = hash_of(format!("file.{n:07}").as_bytes());

@@ -2,10 +2,11 @@
 //!
 //! Invariants, on a file system with the feature `namespace-index`:
 //! - every directory whose slot lies in a directory other than the orphan directory has exactly one
-//!   entry; the root has none, nor has a directory in the orphan directory, and there are no
+//!   entry. The root has none, nor has a directory in the orphan directory, and there are no
 //!   others;
 //! - the key names the parent directory by its first chunk, which does not change while the parent
-//!   exists, and the *stream* that created the directory, which the directory's slot repeats (7.2);
+//!   exists. It also names the *stream* that created the directory, which the directory's slot
+//!   repeats (7.2);
 //! - neither files nor the growth of a directory change the index: mkdir inserts an entry, rmdir
 //!   removes it, and a move to another directory moves it.
 //!

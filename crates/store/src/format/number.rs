@@ -8,8 +8,8 @@
 //!   (inode 2);
 //! - a slot's place (chunk, slot) is 56 bits: chunk in the high 40, slot in the low 16;
 //! - an inode lies in its home slot, where its number was issued, if that slot has state 1 and this
-//!   number; else it lies at the place that the tree of moved inodes has for it: the key is its
-//!   number, the value the place, 8 bytes each;
+//!   number. Else it lies at the place that the tree of moved inodes has for it. There the key is
+//!   its number, the value the place, 8 bytes each;
 //! - the orphan directory is hidden. It holds inodes that have no name of their own: orphans, and
 //!   inodes whose first name was removed while further names (slots of state 2) are left.
 

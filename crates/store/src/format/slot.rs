@@ -9,8 +9,9 @@
 //!   retired;
 //! - `next_reuse` only grows: a number once issued for a slot is never issued again; at 256 the
 //!   slot is retired and stays empty until its chunk is freed;
-//! - the tail holds, without gaps, the name, the inline xattrs, and then one of three: the target
-//!   of a short symlink, the file's *lowest* segments, sorted, or the content of its block 0;
+//! - the tail holds, without gaps, the name, the inline xattrs, and then one of three. These are
+//!   the target of a short symlink, the file's *lowest* segments, sorted, or the content of its
+//!   block 0;
 //! - no segment maps block 0 of a file with content in its slot or in a blob; the block is zero
 //!   after the content. Content is not empty, not longer than the file and not longer than 3,928
 //!   bytes, in a slot or in a blob. If a file has both content and a segment for block 0, the
@@ -21,12 +22,11 @@
 //!   of each file's segments one sixteenth, rounded down. A file of 15 segments adds none, one of
 //!   47 adds two. The orphan directory counts none, nor does any directory on a file system without
 //!   the feature `layout-blocks`;
-//! - three kinds of flags are damage, and repair clears them: flags other than those below; both
-//!   flags of content at once; flags of content or layout blocks on a file system without the
-//!   feature for them or on an inode that is no regular file;
+//! - repair clears flags that are damage. These are unknown flags, and both flags of content at
+//!   once. Flags of content or layout blocks are damage on a file system without the feature for
+//!   them, and on an inode that is no regular file;
 //! - a link has only state, kind, name, number and `next_reuse`;
-//! - a slot carries no checksum of its own: it is never copied without its block, whose header has
-//!   one.
+//! - a slot carries no checksum: it is never copied without its block, whose header has one.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -235,7 +235,7 @@ impl Slot {
     /// does nothing, and the slot must be empty.
     pub fn store(&self, block: &mut [u8; BLOCK], index: u32) {
         let Some(place) = slot_range(block, index) else {
-            assert!(self.state() == SlotState::Empty, "a block has no slot of this number");
+            assert!(self.state() == SlotState::Empty, "a content block has no slot of this number");
             return;
         };
         let len = place.len().min(self.0.len());
@@ -731,7 +731,7 @@ impl Slot {
     pub fn set_segments(&mut self, segments: &[Extent]) {
         let mut bytes = Vec::with_capacity(segments.len() * SEGMENT);
         if self.content().is_some() {
-            assert!(segments.is_empty(), "segments where the content is");
+            assert!(segments.is_empty(), "segments in a slot with content");
             return;
         }
         for segment in segments {

@@ -1,7 +1,7 @@
 //! Reads, writes and frees chains of blob blocks.
 //!
-//! Invariants: on a file system whose blobs name their owner, a block is not read, written or freed
-//! if it names another owner or another kind than the one that led to it.
+//! Invariants: where blobs name their owner, a block that names another owner or kind than the one
+//! that led to it is not read, written or freed.
 
 use types::{Fault, MetaBlock};
 
@@ -11,7 +11,7 @@ use crate::format::blob::{BlobForm, BlobOwner, LEN, NEXT, TOTAL, block_owner, pu
 use crate::txn::{Txn, wrong_type};
 
 /// The part of a blob in one block.
-pub(crate) struct Piece {
+pub(crate) struct BlobPiece {
     /// Bytes.
     pub(crate) bytes: Vec<u8>,
     /// The next block, 0 if there is none.
@@ -34,7 +34,7 @@ impl Txn<'_> {
         let mut out = Vec::with_capacity(total);
         let (mut at, mut index) = (first, 0);
         while at.0 != 0 {
-            let Piece { bytes, next } = self.blob_piece(at, owner, index)?;
+            let BlobPiece { bytes, next } = self.blob_piece(at, owner, index)?;
             if out.len() + bytes.len() > total {
                 return Err(damaged);
             }
@@ -50,14 +50,14 @@ impl Txn<'_> {
         at: MetaBlock,
         owner: BlobOwner,
         index: u32,
-    ) -> Result<Piece, Stop> {
+    ) -> Result<BlobPiece, Stop> {
         let (block, form) = self.blob_block(at, owner, index)?;
         let len = get_u32(block, LEN) as usize;
         if len > form.capacity() || len == 0 {
             return Err(Stop::Corrupt(at, "a blob is invalid"));
         }
         let bytes = block[form.data()..form.data() + len].to_vec();
-        Ok(Piece { bytes, next: MetaBlock(get_u64(block, NEXT)) })
+        Ok(BlobPiece { bytes, next: MetaBlock(get_u64(block, NEXT)) })
     }
 
     /// The block `at`, which must be block `index` of a blob.

@@ -772,7 +772,7 @@ fn recovery_applies_a_long_log_also_after_a_failed_read() {
             };
             for n in 0..FILES {
                 let read = mfs.run(Cost::READ, |txn| {
-                    let ino = txn.lookup(Ino::ROOT, &text(n))?.expect("it was made");
+                    let ino = txn.lookup(Ino::ROOT, &text(n))?.expect("the file was created");
                     txn.xattr(ino, b"user.long")
                 });
                 let (read, _) = read.await.unwrap();

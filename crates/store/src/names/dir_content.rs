@@ -1,10 +1,11 @@
 //! The content of directories: chunks and runs of blocks, and slots taken and released in them.
 //!
 //! Invariants:
-//! - content grows in contiguous runs as long as the content that is there, up to [`RUN_MAX`]
-//!   blocks, and up to [`RUN_LARGE`] in a large directory; each run follows the one before if there
-//!   is room. A block comes into use when its first slot is needed, but up to [`RUN_MAX`] blocks
-//!   are initialised together. So a growing directory is written home in one request without a gap;
+//! - content grows in contiguous runs. A run is as long as the content that is there, up to
+//!   [`RUN_MAX`] blocks, or [`RUN_LARGE`] in a large directory. Each run follows the one before if
+//!   there is room. A block comes into use when its first slot is needed, but up to [`RUN_MAX`]
+//!   blocks are initialised together. So a growing directory is written home in one request without
+//!   a gap;
 //! - the lowest free slot is used first. A released slot is used again when its release is durable;
 //!   if there is no space to grow, the operation waits for that;
 //! - a slot that has issued 256 numbers is retired;
@@ -123,7 +124,7 @@ impl Txn<'_> {
                 let spot = self.take_slot(dir)?;
                 (spot, self.load(&spot)?.next_reuse())
             }
-            Some(ino) => (self.take_given(dir, home_of(ino))?, u16::from(reuse_of(ino))),
+            Some(ino) => (self.take_replayed(dir, home_of(ino))?, u16::from(reuse_of(ino))),
         };
         let mut slot = self.load(&spot)?;
         if reuse >= RETIRED || slot.next_reuse() > reuse {
@@ -135,7 +136,7 @@ impl Txn<'_> {
     }
 
     /// Takes exactly the slot `place`, and grows `dir` up to it.
-    fn take_given(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
+    fn take_replayed(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
         let chunks = self.side().names.chunks_of(&self.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
@@ -152,7 +153,7 @@ impl Txn<'_> {
         while self.chunk(place.chunk)?.descriptor.used <= place.block() {
             self.grow_chunk(dir, place.chunk)?;
         }
-        self.grow_again(dir, place.chunk, place.block(), 1)?;
+        self.refill_hole(dir, place.chunk, place.block(), 1)?;
         let at = Position::new(index as u32, place.slot);
         let spot = self.spot_at(dir, at)?.ok_or(Stop::Fault(Fault::Stale))?;
         if !self.slot_is_free(dir, at, spot.block)? {
@@ -170,7 +171,7 @@ impl Txn<'_> {
         {
             let (_, slot) = self.locate_live(dir)?;
             let block = unit.first_block() + mask.trailing_zeros();
-            return self.grow_again(dir, number, block, slot.blocks());
+            return self.refill_hole(dir, number, block, slot.blocks());
         }
         let chunks = self.side().names.chunks_of(&self.pending.names, dir);
         let last = match chunks.last() {
@@ -320,7 +321,7 @@ impl Txn<'_> {
 
     /// Allocates blocks for a part of a unit that gave its blocks back: at most `most` from `block`
     /// on.
-    fn grow_again(&mut self, dir: Ino, number: DirNo, block: u32, most: u64) -> Result<(), Stop> {
+    fn refill_hole(&mut self, dir: Ino, number: DirNo, block: u32, most: u64) -> Result<(), Stop> {
         let mut chunk = self.chunk(number)?.clone();
         let Some(hole) = chunk.run_of(block).copied().filter(|run| !run.is_present()) else {
             return Ok(());
@@ -412,7 +413,7 @@ impl Txn<'_> {
     /// The blocks of an empty unit that can be given back. One stays if the directory would
     /// otherwise have no slots left of its `idle` ones: else a file that is created and removed
     /// repeatedly would cost a block each time.
-    fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<Empty>, Stop> {
+    fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<EmptyBlock>, Stop> {
         let chunk = self.chunk(number)?;
         let first = unit.first_block();
         let end = chunk.descriptor.used.min(first + UNIT_BLOCKS);
@@ -433,9 +434,9 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    fn empty_block(&self, at: u32, home: MetaBlock) -> Result<Empty, Stop> {
+    fn empty_block(&self, at: u32, home: MetaBlock) -> Result<EmptyBlock, Stop> {
         let data = self.read_slots(home)?;
-        let mut block = Empty { at, home, reuse: 0, usable: 0 };
+        let mut block = EmptyBlock { at, home, reuse: 0, usable: 0 };
         for n in 0..self.slots().per_block() {
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {
@@ -449,7 +450,7 @@ impl Txn<'_> {
 }
 
 /// A content block without a slot in use.
-struct Empty {
+struct EmptyBlock {
     /// Its index in its chunk.
     at: u32,
     /// Its metadata block.

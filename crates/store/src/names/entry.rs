@@ -53,7 +53,7 @@ impl Txn<'_> {
     ) -> Result<Ino, Stop> {
         self.name_is_free(dir, name)?;
         let nlink = if new.kind == FileKind::Directory { 2 } else { 1 };
-        let (spot, ino) = self.make(dir, name.as_bytes(), new, nlink, given)?;
+        let (spot, ino) = self.make_inode(dir, name.as_bytes(), new, nlink, given)?;
         self.add_name(dir, name.as_bytes(), spot.at)?;
         Ok(ino)
     }
@@ -63,12 +63,12 @@ impl Txn<'_> {
     /// # Errors
     /// `Stale` if the given number is not free; `NoSpace`.
     pub fn create_orphan(&mut self, new: &NewInode<'_>, given: Option<Ino>) -> Result<Ino, Stop> {
-        let (_, ino) = self.make(ORPHAN_DIR, b"", new, 0, given)?;
+        let (_, ino) = self.make_inode(ORPHAN_DIR, b"", new, 0, given)?;
         ORPHANS.insert(self, &ino.0.to_be_bytes(), &[0; 8])?;
         Ok(ino)
     }
 
-    fn make(
+    fn make_inode(
         &mut self,
         dir: Ino,
         name: &[u8],
@@ -195,8 +195,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes:
-    /// first segments move to layout blocks or the extent tree, then content, target and xattrs to
+    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes.
+    /// First segments move to layout blocks or the extent tree, then content, target and xattrs to
     /// blobs.
     pub(crate) fn fit_name(
         &mut self,

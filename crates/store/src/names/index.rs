@@ -300,7 +300,7 @@ pub struct PendingNames {
 
 /// Every index, and the chunks in memory.
 #[derive(Default, Debug)]
-pub struct Names {
+pub struct NameIndexes {
     dirs: HashMap<Ino, DirIndex>,
     chunks: HashMap<DirNo, Chunk>,
     entries: usize,
@@ -310,7 +310,7 @@ pub struct Names {
     pub replay_safe_from: Option<DirNo>,
 }
 
-impl Names {
+impl NameIndexes {
     /// The index of `dir`, complete or not, if it is in memory.
     pub fn dir(&self, dir: Ino) -> Option<&DirIndex> {
         self.dirs.get(&dir)
@@ -525,7 +525,7 @@ impl Names {
         count
     }
 
-    /// The first unit of `dir` with blocks whose giving back is durable, and their mask. The index must
+    /// The first unit of `dir` whose blocks were given back durably, and their mask. The index must
     /// be complete.
     pub fn hole(&self, pending: &PendingNames, dir: Ino, durable: Transno) -> Option<(Unit, u8)> {
         let holes = &self.dirs.get(&dir)?.holes;
@@ -723,8 +723,8 @@ mod tests {
 
     const DIR: Ino = Ino(9);
 
-    fn names() -> Names {
-        let mut names = Names::default();
+    fn names() -> NameIndexes {
+        let mut names = NameIndexes::default();
         let mut index = DirIndex::unread(vec![DirNo(4)]);
         index.add_name(hash_name(b"a"), Position(0));
         index.add_free(Position(1));
@@ -806,7 +806,7 @@ mod tests {
         chunk.put(ContentRun::hole(0, 8, 3));
         assert_eq!(chunk.runs, [ContentRun::hole(0, 16, 3), ContentRun::present(16, tail, 4)]);
         chunk.put(ContentRun::present(0, head, 16));
-        assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)], "all of one piece again");
+        assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)], "one run again");
         chunk.cut(18);
         chunk.put(ContentRun::present(18, types::MetaBlock(118), 2));
         assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)]);
@@ -831,7 +831,7 @@ mod tests {
         assert_eq!(names.idle(&none, DIR), 0);
         assert_eq!(names.hole(&none, DIR, transno(4)), None);
         names.end_cool_down(DIR, transno(5));
-        assert_eq!(names.lowest_free(&none, DIR, None), None, "a slot without a block");
+        assert_eq!(names.lowest_free(&none, DIR, None), None, "its block was given back");
         assert_eq!(names.hole(&none, DIR, transno(5)), Some((unit, 1)));
         let mut pending = PendingNames::default();
         pending.regain(DIR, unit, 1);

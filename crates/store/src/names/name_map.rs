@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - a directory gets its map when its content reaches [`MapLimits::blocks`], in the transaction
-//!   that lets it grow to this size; from then on a name and its entry change in the same
+//!   that lets it grow to this size. From then on a name and its entry change in the same
 //!   transaction;
 //! - the map grows and shrinks by linear hashing, one bucket at a time. It has a bucket for each
 //!   [`MapLimits::load`] names. While not all buckets are split, they are filled unevenly, and this
@@ -40,7 +40,7 @@ pub struct MapLimits {
 impl MapLimits {
     /// The limits of servers: a map from 65,536 names on (32 MiB of content). Below that, reading
     /// the content once in requests of a mebibyte costs a hard disk as much as sixteen lookups in a
-    /// map, and then the directory's index is in memory.
+    /// map. Then the directory's index is in memory.
     ///
     /// Hashes scatter, so creating or removing many names changes all buckets of a map again and
     /// again. With maps from 16,384 names on, directories of 50,000 took 1.9 times the accesses of
@@ -63,7 +63,7 @@ const BUCKET_LOGGED: u64 = 256;
 const CHAIN_MAX: usize = 1 << 16;
 
 /// The chunks of a map, and its number of buckets.
-struct Map {
+struct NameMap {
     chunks: Vec<DirNo>,
     buckets: u32,
 }
@@ -141,8 +141,8 @@ impl Txn<'_> {
         Ok(u64::from(names))
     }
 
-    fn name_map(&mut self, dir: Ino, first: DirNo) -> Result<Map, Stop> {
-        let mut map = Map { chunks: Vec::new(), buckets: 0 };
+    fn name_map(&mut self, dir: Ino, first: DirNo) -> Result<NameMap, Stop> {
+        let mut map = NameMap { chunks: Vec::new(), buckets: 0 };
         let mut next = first;
         while next.0 != 0 {
             if !self.ensure_chunk(next)? {
@@ -171,7 +171,12 @@ impl Txn<'_> {
         }
     }
 
-    fn bucket_for(&mut self, dir: Ino, first: DirNo, hash: u64) -> Result<(Map, MetaBlock), Stop> {
+    fn bucket_for(
+        &mut self,
+        dir: Ino,
+        first: DirNo,
+        hash: u64,
+    ) -> Result<(NameMap, MetaBlock), Stop> {
         let map = self.name_map(dir, first)?;
         let head = self.home_of_bucket(&map, bucket_of(hash, map.buckets))?;
         Ok((map, head))
@@ -187,7 +192,7 @@ impl Txn<'_> {
         Ok(self.bucket_for(dir, first, hash_of(name))?.1)
     }
 
-    fn home_of_bucket(&self, map: &Map, bucket: u32) -> Result<MetaBlock, Stop> {
+    fn home_of_bucket(&self, map: &NameMap, bucket: u32) -> Result<MetaBlock, Stop> {
         let number = map.chunks.get((bucket / CHUNK_BLOCKS) as usize);
         let chunk = self.chunk(*number.ok_or(Stop::Fault(Fault::Corrupt))?)?;
         let block = bucket % CHUNK_BLOCKS;
@@ -199,7 +204,7 @@ impl Txn<'_> {
     fn fetch_bucket(
         &mut self,
         dir: Ino,
-        map: &Map,
+        map: &NameMap,
         bucket: u32,
         head: MetaBlock,
     ) -> Result<(), Stop> {
@@ -286,7 +291,7 @@ impl Txn<'_> {
     }
 
     /// Adds a bucket, which takes its names from an existing one.
-    fn split(&mut self, dir: Ino, map: &Map) -> Result<(), Stop> {
+    fn split(&mut self, dir: Ino, map: &NameMap) -> Result<(), Stop> {
         let new = map.buckets;
         let old = self.home_of_bucket(map, parent_of(new))?;
         let added = self.grow_map(dir, map.chunks.last().copied())?;
@@ -298,7 +303,7 @@ impl Txn<'_> {
     }
 
     /// Removes the last bucket: its names return to the bucket that it was split from.
-    fn join(&mut self, dir: Ino, map: &Map) -> Result<(), Stop> {
+    fn join(&mut self, dir: Ino, map: &NameMap) -> Result<(), Stop> {
         let last = map.buckets - 1;
         let (from, to) =
             (self.home_of_bucket(map, last)?, self.home_of_bucket(map, parent_of(last))?);
@@ -358,7 +363,7 @@ impl Txn<'_> {
     }
 
     /// Removes the last bucket of a map, which is empty, and the run that only it used.
-    fn shrink_map(&mut self, dir: Ino, map: &Map) -> Result<(), Stop> {
+    fn shrink_map(&mut self, dir: Ino, map: &NameMap) -> Result<(), Stop> {
         let number = *map.chunks.last().ok_or(Stop::Fault(Fault::Corrupt))?;
         let mut chunk = self.chunk(number)?.clone();
         chunk.descriptor.used -= 1;

@@ -23,7 +23,7 @@ use crate::trees::NAMESPACE;
 use crate::txn::Txn;
 
 /// An entry as the tree stores it.
-type Raw = ([u8; NAMESPACE_KEY], [u8; NAMESPACE_VALUE]);
+type RawEntry = ([u8; NAMESPACE_KEY], [u8; NAMESPACE_VALUE]);
 
 /// Where the last search ended, and how much was searched.
 #[derive(Default, Debug)]
@@ -158,7 +158,7 @@ impl Txn<'_> {
     fn neighbours(
         &mut self,
         key: &[u8; NAMESPACE_KEY],
-    ) -> Result<(Option<Raw>, Option<Raw>), Stop> {
+    ) -> Result<(Option<RawEntry>, Option<RawEntry>), Stop> {
         self.approach(key)?;
         let mut before = NAMESPACE.before(self, self.finger(), key)?;
         let behind = NAMESPACE.here(self, self.finger(), key, 1)?.first().copied();

@@ -204,7 +204,7 @@ mod tests {
             let attr = txn.attr(gone)?.unwrap();
             txn.set_attr(&Attr { nlink: 0, ..attr })
         });
-        assert_eq!(path(gone), None, "without a name");
+        assert_eq!(path(gone), None, "an orphan has no path");
         while !run(&mfs, |txn| txn.free_inode_step(gone, 9)) {}
         assert_eq!((path(gone), path(Ino::NONE)), (None, None));
     }

@@ -3,11 +3,10 @@
 //! Invariants:
 //! - the choice only affects speed: every block is found through its chunk;
 //! - a directory of the root begins in a region of its own, as long as there are unused ones. So
-//!   does the first directory of each owner in a directory that belongs to another user, so that
-//!   the trees of several users do not mix (002 §3.2: directories that one stream makes lie
-//!   together);
-//! - every other directory begins after the sibling next to it in the namespace index: one of the
-//!   same stream, else of the same user, else any (002 §3.2: subdirectories of one parent lie
+//!   does the first directory of each owner in a directory that belongs to another user. So the
+//!   trees of several users do not mix (002 §3.2: directories that one stream makes lie together);
+//! - every other directory begins after the sibling next to it in the namespace index. It is one of
+//!   the same stream, else of the same user, else any (002 §3.2: subdirectories of one parent lie
 //!   together, and then those that one stream made). Mkdir chooses the place, before there is
 //!   content, and the index keeps it;
 //! - without the namespace index (a file system without the feature), memory keeps where the last

@@ -18,9 +18,9 @@ const PIECE_MAX: usize = 256;
 
 /// Blocks of read-ahead after a small directory, at first and at most; and the greatest gap after
 /// the last listing at which the next one still continues it.
-const ON_FIRST: u32 = 8;
-const ON_MAX: u32 = 64;
-const ON_GAP: u64 = 8;
+const AHEAD_FIRST: u32 = 8;
+const AHEAD_MAX: u32 = 64;
+const AHEAD_GAP: u64 = 8;
 
 /// The read-ahead of listings.
 #[derive(Clone, Copy, Default, Debug)]
@@ -34,9 +34,9 @@ pub(crate) struct ListingReadahead {
 impl ListingReadahead {
     /// How many blocks to read ahead after `first..end`.
     fn wanted(&mut self, first: u64, end: u64) -> u32 {
-        let follows = (self.end..=self.end + ON_GAP).contains(&first);
-        let small = end - first < u64::from(ON_MAX);
-        self.len = if follows && small { (2 * self.len).clamp(ON_FIRST, ON_MAX) } else { 0 };
+        let follows = (self.end..=self.end + AHEAD_GAP).contains(&first);
+        let small = end - first < u64::from(AHEAD_MAX);
+        self.len = if follows && small { (2 * self.len).clamp(AHEAD_FIRST, AHEAD_MAX) } else { 0 };
         self.len
     }
 }
@@ -124,7 +124,7 @@ impl Txn<'_> {
                         damaged.range(start..MetaBlock(start.0 + u64::from(piece))).next();
                     let piece = damaged.map_or(piece, |damaged| (damaged.0 - start.0) as u32);
                     let piece = self.want(start, piece);
-                    piece.map_err(|stop| self.read_on(stop))?;
+                    piece.map_err(|stop| self.read_ahead(stop))?;
                 }
                 let skip_damaged = damaged.contains(&start);
                 self.list_block(start, &mut from, (max, skip_damaged), (&mut out, &mut report))?;
@@ -180,9 +180,9 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Reads ahead after the blocks that `stop` misses, if they follow the last listing: a walk of
+    /// Reads ahead after the blocks that `stop` misses, if they follow the last listing. A walk of
     /// a tree goes on to the siblings of a directory, which lie after it.
-    fn read_on(&mut self, stop: Stop) -> Stop {
+    fn read_ahead(&mut self, stop: Stop) -> Stop {
         let Stop::Miss(first, count) = stop else { return stop };
         let end = first.0 + u64::from(count);
         let most = self.side_mut().listed.wanted(first.0, end);

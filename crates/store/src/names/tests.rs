@@ -57,7 +57,7 @@ fn list(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<(Vec<u8>, Ino)> {
         let done = entries.len() < batch;
         after = entries.last().map_or(after, |entry| entry.cookie);
         for entry in entries {
-            let attr = entry.attr.expect("everything is in memory");
+            let attr = entry.attr.expect("all blocks are in memory");
             assert_eq!((attr.ino, attr.kind), (entry.ino, entry.kind));
             out.push((entry.name.as_bytes().to_vec(), entry.ino));
         }
@@ -92,7 +92,7 @@ impl Model {
             }
         }
         for (&ino, &links) in &self.links {
-            let attr = run(mfs, |txn| txn.attr(ino)).expect("it has links");
+            let attr = run(mfs, |txn| txn.attr(ino)).expect("an inode with links");
             assert_eq!((attr.ino, attr.nlink), (ino, links));
         }
         for (&ino, target) in &self.targets {
@@ -151,7 +151,11 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
                 (Some(_), Err(StoreError::Fault(Fault::Exists))) => {}
                 (None, Ok((ino, _))) => {
                     model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), ino);
-                    assert_eq!(model.links.insert(ino, 1), None, "a number came again");
+                    assert_eq!(
+                        model.links.insert(ino, 1),
+                        None,
+                        "an inode number was issued twice"
+                    );
                     if kind == FileKind::Directory {
                         model.links.insert(ino, 2);
                         model.dirs.insert(ino, BTreeMap::new());
@@ -286,6 +290,7 @@ fn failed_transaction_leaves_the_name_index_unchanged() {
     assert_eq!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("b"))), None);
 }
 
+/// SEMANTICS 4.3.
 #[test]
 fn inode_number_is_never_reissued_while_a_directory_churns() {
     let mfs = formatted();
@@ -322,7 +327,10 @@ fn renames_between_directories_leave_both_small_and_lose_no_file() {
         let text = name(format!("f{n}"));
         let made = create(&mfs, tmp, "new", FileKind::Regular);
         run(&mfs, |txn| txn.rename(tmp, &name("new"), out, &text));
-        assert!(living.iter().all(|&(ino, _)| ino != made), "cycle {n}: a number came again");
+        assert!(
+            living.iter().all(|&(ino, _)| ino != made),
+            "cycle {n}: an inode number was issued twice"
+        );
         living.push_back((made, text));
         if living.len() > LIVING {
             let (_, text) = living.pop_front().unwrap();
@@ -485,6 +493,7 @@ fn removed_directory_is_empty_and_is_freed_in_steps() {
     assert!(run(&mfs, |txn| Ok(txn.meta_space().1)) >= free + 3000 / 8);
 }
 
+/// SEMANTICS 1.7.
 #[test]
 fn cookies_stay_valid_while_names_come_and_go() {
     let mfs = formatted();

@@ -1,8 +1,8 @@
 //! Freed blocks, on their way from a layout to free.
 //!
 //! Invariants:
-//! - a freed run carries the end of the log before the record that freed it: when the log is
-//!   durable beyond that, so is the record, because it is the next one;
+//! - a freed run carries the end of the log before the record that freed it. That record is the
+//!   next one, so it is durable when the log is durable beyond this position;
 //! - holds end with the process: after a restart clients reclaim their leases, and the server frees
 //!   only after its grace.
 

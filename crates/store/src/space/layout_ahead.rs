@@ -171,7 +171,7 @@ impl Txn<'_> {
             return Ok(());
         }
         for ino in self.side().space.unused.oldest(2, UNUSED_MAX) {
-            self.take_unused(ino)?;
+            self.free_unused(ino)?;
         }
         if let Some(block) = self.new_layout_block(MetaBlock(spot.block.0 + 1))? {
             slot.set_layout_blocks(&[block]);
@@ -189,7 +189,7 @@ impl Txn<'_> {
     /// Frees the layout block of a file that does not use it, if there is one. Returns the number
     /// of blocks. A file that cannot be read keeps its block: its damage is not the caller's
     /// concern.
-    fn take_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
+    fn free_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
         self.layout_block_is_used(ino);
         let (spot, mut slot) = match self.slot_of(ino) {
             Ok(Some(found)) => found,
@@ -222,7 +222,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
             return Ok(blocks);
         }
         let step = Box::pin(mfs.run(Cost::STEP, |txn| {
-            files.iter().try_fold(0, |sum, &ino| Ok(sum + txn.take_unused(ino)?))
+            files.iter().try_fold(0, |sum, &ino| Ok(sum + txn.free_unused(ino)?))
         }));
         blocks += step.await?.0;
     }

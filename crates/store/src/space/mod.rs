@@ -30,7 +30,7 @@ pub use pags::PagState;
 
 /// The allocator's state in memory.
 #[derive(Default, Debug)]
-pub(crate) struct Hints {
+pub(crate) struct SpaceHints {
     /// Where the last grant of each PAG ended.
     pub(crate) cursors: BTreeMap<PagId, u64>,
     /// Where the last scan of the freed tree ended.

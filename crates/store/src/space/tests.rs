@@ -289,6 +289,7 @@ fn blocks_of_another_pool_or_file_cannot_be_mapped() {
     assert_eq!(fault(&mfs, |txn| txn.layout(Ino::ROOT, FileBlock(0), 1)), Fault::Invalid);
 }
 
+/// SEMANTICS 3.5.
 #[test]
 fn held_and_frozen_blocks_do_not_become_free() {
     let mfs = formatted();
@@ -309,7 +310,7 @@ fn held_and_frozen_blocks_do_not_become_free() {
     assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "still frozen");
     run(&mfs, |txn| txn.unfreeze(client, ino));
     mfs.hold_freed(Ino::NONE);
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "everything is held");
+    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "a hold on all files");
     mfs.unhold_freed(Ino::NONE);
     assert!(!run(&mfs, |txn| txn.is_frozen(ino)));
     assert_eq!(run(&mfs, |txn| txn.release_freed(9)), len);

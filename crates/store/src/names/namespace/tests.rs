@@ -57,7 +57,7 @@ fn found(mfs: &Mfs, dir: Ino) -> BTreeSet<Ino> {
     dirs.map(|entry| entry.ino).collect()
 }
 
-fn sound(mfs: &Mfs) {
+fn assert_clean(mfs: &Mfs) {
     assert_eq!(now(check(mfs)).unwrap().problems, []);
 }
 
@@ -69,7 +69,7 @@ fn namespace_index_follows_mkdir_rmdir_rename_and_exchange() {
     let other = mkdir(&mfs, b, "other", 2, 1);
     run(&mfs, |txn| txn.create(a, &name("file"), &new_inode(FileKind::Regular), None));
     let is = |dir, subs: &[Ino]| {
-        sound(&mfs);
+        assert_clean(&mfs);
         assert_eq!(listed(&mfs, dir, 3), subs);
     };
     is(Ino::ROOT, &[a, b]);
@@ -152,7 +152,7 @@ fn namespace_index_equals_the_content_after_random_changes() {
             assert_eq!(subs.iter().copied().collect::<BTreeSet<_>>(), found(&mfs, *dir));
             assert_eq!(subs.len(), found(&mfs, *dir).len(), "each once");
         }
-        sound(&mfs);
+        assert_clean(&mfs);
     }
 }
 
@@ -172,7 +172,7 @@ fn failed_transaction_leaves_the_search_finger_unchanged() {
         mkdir(&mfs, top, &format!("d{n}"), 1, 1);
     }
     assert_eq!(listed(&mfs, top, 100).len(), 5);
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 fn counts(mfs: &Mfs) -> SearchCounts {
@@ -247,7 +247,7 @@ async fn format_with(env: Env, features: Features) {
 }
 
 /// Creates a directory with a file; returns where its content begins.
-async fn settle(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino, u64) {
+async fn mkdir_with_file(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino, u64) {
     let body = |txn: &mut Txn<'_>| {
         let made = make(txn, dir, text, (uid, client))?;
         txn.create(made, &name("file"), &new_inode(FileKind::Regular), None)?;
@@ -264,7 +264,7 @@ fn directories_follow_their_siblings_after_a_reopening() {
     let mut starts: BTreeMap<(u32, u64), Vec<u64>> = BTreeMap::new();
     let (disk, shared) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let shared = settle(&mfs, Ino::ROOT, "shared", 0, 1).await.0;
+        let shared = mkdir_with_file(&mfs, Ino::ROOT, "shared", 0, 1).await.0;
         mfs.close().await.unwrap();
         shared
     });
@@ -274,7 +274,10 @@ fn directories_follow_their_siblings_after_a_reopening() {
             let mut placed = Vec::new();
             for (uid, client) in [(7, 1), (8, 1), (9, 2)] {
                 let text = format!("{uid}-{client}-{n}");
-                placed.push(((uid, client), settle(&mfs, shared, &text, uid, client).await.1));
+                placed.push((
+                    (uid, client),
+                    mkdir_with_file(&mfs, shared, &text, uid, client).await.1,
+                ));
             }
             mfs.close().await.unwrap();
             placed
@@ -296,10 +299,10 @@ fn subdirectories_are_listed_without_reading_content() {
     let (disk, ()) = on_disk(None, format);
     let (disk, (top, subs)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
+        let (top, _) = mkdir_with_file(&mfs, Ino::ROOT, "top", 0, 1).await;
         let mut subs = BTreeSet::new();
         for n in 0..300 {
-            subs.insert(settle(&mfs, top, &format!("d{n}"), 1, 1).await.0);
+            subs.insert(mkdir_with_file(&mfs, top, &format!("d{n}"), 1, 1).await.0);
             for m in 0..10 {
                 let text = name(format!("file{n}-{m}"));
                 let new = new_inode(FileKind::Regular);
@@ -325,7 +328,7 @@ fn subdirectories_are_listed_without_reading_content() {
         (listed, cached)
     });
     assert_eq!(listed.iter().map(|sub| sub.ino).collect::<BTreeSet<_>>(), subs);
-    assert_eq!(cached, 0, "content of the directory was read");
+    assert_eq!(cached, 0, "blocks of the directory's content are cached");
 }
 
 #[test]
@@ -333,10 +336,10 @@ fn listing_of_small_siblings_reads_ahead() {
     let (disk, ()) = on_disk(None, format);
     let (disk, top) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
+        let (top, _) = mkdir_with_file(&mfs, Ino::ROOT, "top", 0, 1).await;
         for n in 0..200 {
             // Unused blocks lie between those of one and of the next.
-            settle(&mfs, top, &format!("d{n}"), 0, 1).await;
+            mkdir_with_file(&mfs, top, &format!("d{n}"), 0, 1).await;
         }
         mfs.close().await.unwrap();
         top
@@ -372,10 +375,10 @@ fn readahead_ignores_damaged_and_unreadable_blocks() {
     let (disk, ()) = on_disk(None, format);
     let (disk, (first, second, third)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
-        let first = settle(&mfs, top, "first", 0, 1).await;
-        let second = settle(&mfs, top, "second", 0, 1).await;
-        let third = settle(&mfs, top, "third", 0, 1).await;
+        let (top, _) = mkdir_with_file(&mfs, Ino::ROOT, "top", 0, 1).await;
+        let first = mkdir_with_file(&mfs, top, "first", 0, 1).await;
+        let second = mkdir_with_file(&mfs, top, "second", 0, 1).await;
+        let third = mkdir_with_file(&mfs, top, "third", 0, 1).await;
         mfs.close().await.unwrap();
         (first, second, third)
     });
@@ -389,7 +392,7 @@ fn readahead_ignores_damaged_and_unreadable_blocks() {
         }
         listed
     });
-    assert_eq!(listed, [true, true, false], "only what was asked for must be sound");
+    assert_eq!(listed, [true, true, false], "only the requested blocks must be valid");
 }
 
 /// Log bytes of each mkdir and of each create, when users work in turns.
@@ -403,7 +406,7 @@ fn logged(features: Features) -> (u64, u64) {
         };
         let (mut tops, mut dirs) = (Vec::new(), Vec::new());
         for n in 0..20 {
-            tops.push(settle(&mfs, Ino::ROOT, &format!("t{n}"), n, 1).await.0);
+            tops.push(mkdir_with_file(&mfs, Ino::ROOT, &format!("t{n}"), n, 1).await.0);
         }
         let before = log().await;
         for n in 0..100 {
@@ -445,5 +448,5 @@ fn namespace_index_is_empty_without_the_feature() {
     assert_eq!(run(&mfs, |txn| txn.subdirectories(Ino::ROOT, None, 9)), None);
     assert_eq!(run(&mfs, |txn| Ok(txn.locate_live(dir)?.1.stream())), Stream::default());
     assert!(run(&mfs, |txn| NAMESPACE.is_empty(txn)));
-    sound(&mfs);
+    assert_clean(&mfs);
 }

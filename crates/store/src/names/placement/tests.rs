@@ -146,7 +146,7 @@ fn device_is_full_only_when_its_blocks_hold_entries() {
         assert!(files + missing >= room * 95 / 100, "{dirs}: {files} files, room for {room}");
         // A full device is reported at once, without reading every directory each time.
         let before = mfs.inner.state.borrow().side.placement.nothing_preallocated;
-        assert!(before, "all was looked at, and nothing is ahead");
+        assert!(before, "trimming read all chunks, and nothing is preallocated");
     }
 }
 
@@ -235,7 +235,7 @@ fn concurrent_transactions_share_the_blocks_that_one_trim_frees() {
         let tasks: Vec<_> = (0..MANY).map(|_| start(mfs.clone())).collect();
         let mut got = std::collections::BTreeSet::new();
         for task in tasks {
-            got.insert(task.await.expect("a block that a directory had ahead").0);
+            got.insert(task.await.expect("a block that a directory had preallocated").0);
         }
         assert_eq!(got.len(), MANY);
     });
@@ -276,7 +276,7 @@ fn directory_that_cannot_grow_waits_for_its_released_slots() {
             for n in 0..3 {
                 unmake(&mfs, dir, &format!("file{}", 3 * round + n)).await;
             }
-            assert_eq!(mfs.last_committed(), number, "that is not durable");
+            assert_eq!(mfs.last_committed(), number, "the release is not durable yet");
             for n in 0..3 {
                 let made = make(&mfs, dir, &format!("new{round}-{n}")).await;
                 made.unwrap_or_else(|error| panic!("{n} of 3, {round}: {error}"));

@@ -55,7 +55,7 @@ fn free(mfs: &Mfs) -> u64 {
     run(mfs, |txn| Ok(txn.meta_space().1))
 }
 
-fn sound(mfs: &Mfs) {
+fn assert_clean(mfs: &Mfs) {
     mfs.forget_indexes();
     assert_eq!(now(check(mfs)).unwrap().problems, []);
 }
@@ -67,7 +67,7 @@ fn unlink(mfs: &Mfs, dir: Ino, text: &str) {
         txn.set_attr(&Attr { nlink: attr.nlink - 1, ..attr })?;
         Ok(ino)
     });
-    sound(mfs);
+    assert_clean(mfs);
     while !run(mfs, |txn| txn.free_inode_step(ino, 20)) {}
 }
 
@@ -81,20 +81,20 @@ fn fragmentation_count_follows_files_through_renames() {
     assert_eq!((fragments(&mfs, a), blocks_of(&mfs, file)), (0, vec![]));
     fragment(&mfs, &mut space, file, 15..50);
     assert_eq!((fragments(&mfs, a), blocks_of(&mfs, file).len()), (3, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     run(&mfs, |txn| txn.rename(a, &name("file"), b, &name("there")));
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (0, 3));
     let other = create(&mfs, a, "other");
     fragment(&mfs, &mut space, other, 0..20);
     run(&mfs, |txn| txn.exchange((a, &name("other")), (b, &name("there"))));
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (3, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     run(&mfs, |txn| txn.unmap(file, FileBlock(10), FileBlock(60)));
     assert_eq!(fragments(&mfs, a), 1);
     unlink(&mfs, a, "other");
     unlink(&mfs, b, "there");
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (0, 0));
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 #[test]
@@ -116,16 +116,16 @@ fn layout_blocks_follow_the_segments_and_the_tree_takes_the_others() {
         assert_eq!(some, layout[251..258]);
         let (_, slot) = run(&mfs, |txn| txn.locate_live(file));
         assert_eq!((slot.segments().len(), slot.body()), (15, 1985));
-        sound(&mfs);
+        assert_clean(&mfs);
         run(&mfs, |txn| txn.rename(Ino::ROOT, &name("file"), Ino::ROOT, &name(&"l".repeat(255))));
         assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), usize::MAX)), layout);
-        sound(&mfs);
+        assert_clean(&mfs);
         while !run(&mfs, |txn| txn.unmap(file, FileBlock(24), FileBlock(u64::MAX))) {}
         assert_eq!((blocks_of(&mfs, file).len(), fragments(&mfs, Ino::ROOT)), (1, 0));
-        sound(&mfs);
+        assert_clean(&mfs);
         run(&mfs, |txn| txn.unmap(file, FileBlock(0), FileBlock(18)));
         assert_eq!(blocks_of(&mfs, file), [], "back in the slot");
-        sound(&mfs);
+        assert_clean(&mfs);
     }
 }
 
@@ -142,11 +142,11 @@ fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     let file = create(&mfs, dir, "new");
     let ahead = blocks_of(&mfs, file);
     assert_eq!((ahead.len(), before - free(&mfs)), (1, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), 9)), []);
     fragment(&mfs, &mut space, file, 0..20);
     assert_eq!((blocks_of(&mfs, file), before - free(&mfs)), (ahead, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     // The mean of 116 segments over 5 to 8 files falls below 15.
     for n in 4..8 {
         create(&mfs, dir, &format!("f{n}"));
@@ -155,7 +155,7 @@ fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     assert_eq!(blocks_of(&mfs, file), []);
     unlink(&mfs, dir, "f4");
     unlink(&mfs, dir, "new");
-    sound(&mfs);
+    assert_clean(&mfs);
     let used = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
     let has = |n: &u32| {
         let file = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{n}"))));
@@ -187,7 +187,7 @@ fn unused_layout_blocks_are_bounded() {
     create(&mfs, dir, "one more");
     create(&mfs, dir, "and one");
     assert_eq!((blocks_of(&mfs, first).len(), blocks_of(&mfs, second).len()), (0, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     // Opening the store forgets the unused blocks; reading the directory finds them again.
     run(&mfs, |txn| {
         txn.side_mut().space.unused = super::UnusedLayoutBlocks::default();
@@ -200,7 +200,7 @@ fn unused_layout_blocks_are_bounded() {
     let before = free(&mfs);
     assert_eq!(now(trim(&mfs)).unwrap(), UNUSED_MAX as u64 + 1);
     assert_eq!(free(&mfs), before + UNUSED_MAX as u64 + 1);
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn short_space_takes_back_unused_layout_blocks() {
     assert_eq!(unused, 0, "all were given back before a create failed");
     // A block holds eight files, and otherwise only nodes of trees take space.
     assert!(files > 8 * 2100, "{files}");
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn layout_blocks_and_counts_are_absent_without_the_feature() {
     let file = create(&mfs, Ino::ROOT, "file");
     fragment(&mfs, &mut space, file, 0..100);
     assert_eq!((blocks_of(&mfs, file), fragments(&mfs, Ino::ROOT)), (vec![], 0));
-    sound(&mfs);
+    assert_clean(&mfs);
     assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), 999)).len(), 100);
 }
 
@@ -248,7 +248,7 @@ fn layout_ahead_threshold_is_what_a_slot_holds() {
         assert!((u64::from(segments) - 1..=u64::from(segments)).contains(&fits));
         fragment(&mfs, &mut space, file, 0..fits + 1);
         assert_eq!(blocks_of(&mfs, file).len(), 1);
-        sound(&mfs);
+        assert_clean(&mfs);
     }
     assert_eq!(LayoutAhead::Never.threshold(SlotSize::Bytes512), None);
 }
