@@ -211,7 +211,7 @@ pub struct XattrPrefix {
 pub fn decode_xattr_prefix(mut bytes: &[u8]) -> Option<XattrPrefix> {
     let mut out = XattrPrefix::default();
     while !bytes.is_empty() {
-        let Some((head, rest)) = bytes.split_at_checked(XATTR_LENGTHS) else {
+        let Some((head, after)) = bytes.split_at_checked(XATTR_LENGTHS) else {
             out.cut = Some(Vec::new());
             break;
         };
@@ -219,19 +219,19 @@ pub fn decode_xattr_prefix(mut bytes: &[u8]) -> Option<XattrPrefix> {
         if name_len == 0 || value_len > XATTR_VALUE_MAX {
             return None;
         }
-        let Some((name, rest)) = rest.split_at_checked(name_len) else {
+        let Some((name, after)) = after.split_at_checked(name_len) else {
             out.cut = Some(Vec::new());
             break;
         };
         if out.whole.last().is_some_and(|(last, _)| last.as_slice() >= name) {
             return None;
         }
-        let Some((value, rest)) = rest.split_at_checked(value_len) else {
+        let Some((value, after)) = after.split_at_checked(value_len) else {
             out.cut = Some(name.to_vec());
             break;
         };
         out.whole.push((name.to_vec(), value.to_vec()));
-        bytes = rest;
+        bytes = after;
     }
     Some(out)
 }

@@ -18,10 +18,10 @@
 //!   content counts: it has a checksum;
 //! - a regular file with layout blocks (8.1) has a first one, and a second only if segments lie in
 //!   both; they lie below block 2^32 of the metadata zone;
-//! - the fragmentation count of a directory is a sum over the regular files whose slots lie in it:
-//!   of each file's segments one sixteenth, rounded down. A file of 15 segments adds none, one of
-//!   47 adds two. The orphan directory counts none, nor does any directory on a file system without
-//!   the feature `layout-blocks`;
+//! - a directory's fragmentation count (fragments) is a sum over the regular files whose slots lie
+//!   in it: of each file's segments one sixteenth, rounded down. A file of 15 segments adds none,
+//!   one of 47 adds two. The orphan directory counts none, nor does any directory without the
+//!   feature `layout-blocks`;
 //! - repair clears flags that are damage. These are unknown flags, and both flags of content at
 //!   once. Flags of content or layout blocks are damage on a file system without the feature for
 //!   them, and on an inode that is no regular file;

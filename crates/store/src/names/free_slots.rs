@@ -38,7 +38,7 @@ pub struct FreeSlotScan {
 }
 
 impl Txn<'_> {
-    /// Empty slots of `dir` that can be used now or soon. The index must be complete.
+    /// Empty slots of `dir`, usable now or after their cool-down. The index must be complete.
     pub(crate) fn idle_slots(&mut self, dir: Ino) -> Result<u64, Stop> {
         if self.map_of(dir).is_none() {
             return Ok(self.side().names.idle(&self.pending.names, dir));

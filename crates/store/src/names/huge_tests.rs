@@ -35,7 +35,7 @@ async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) ->
 }
 
 /// The directory and its first chunk; all blocks of its chunks were given back.
-async fn hollow(mfs: &Mfs) -> (Ino, DirNo) {
+async fn hollow_directory(mfs: &Mfs) -> (Ino, DirNo) {
     let dir = run(mfs, |txn| {
         let attr = txn.attr(Ino::ROOT)?.unwrap();
         txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
@@ -86,7 +86,7 @@ fn directory_for_a_hundred_million_files_works_to_its_last_slot() {
         Mfs::format(&env, &disk, &format).await.unwrap();
         let open = || Mfs::open(&env, &disk, OpenOptions::default());
         let mfs = open().await.unwrap();
-        let (dir, first) = hollow(&mfs).await;
+        let (dir, first) = hollow_directory(&mfs).await;
         let mut made = Vec::new();
         for index in (0..CHUNKS_OF_IT).step_by(25) {
             for slot in [0, 77, CHUNK_SLOTS - 1] {

@@ -198,15 +198,15 @@ mod tests {
         }
         run(&mfs, |txn| txn.rename(out, &name("deep"), Ino::ROOT, &name("up")));
         assert_eq!(path(files[7].0).as_deref(), Some("/up/f7"));
-        let gone = files[8].0;
+        let orphan = files[8].0;
         run(&mfs, |txn| {
             txn.remove_name(deep, &name("f8"))?;
-            let attr = txn.attr(gone)?.unwrap();
+            let attr = txn.attr(orphan)?.unwrap();
             txn.set_attr(&Attr { nlink: 0, ..attr })
         });
-        assert_eq!(path(gone), None, "an orphan has no path");
-        while !run(&mfs, |txn| txn.free_inode_step(gone, 9)) {}
-        assert_eq!((path(gone), path(Ino::NONE)), (None, None));
+        assert_eq!(path(orphan), None, "an orphan has no path");
+        while !run(&mfs, |txn| txn.free_inode_step(orphan, 9)) {}
+        assert_eq!((path(orphan), path(Ino::NONE)), (None, None));
     }
 
     #[test]

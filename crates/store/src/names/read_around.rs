@@ -112,7 +112,7 @@ mod tests {
     /// Creates directories with a file each, opens the store again, and looks the files up in
     /// another order. Returns the number of reads and the result of each lookup. Before the lookups
     /// it calls `damage` with the place of each directory's content.
-    fn walked(
+    fn lookups_after_reopening(
         damage: impl Fn(&SimDisk, u32, MetaBlock) -> ControlFlow<()>,
     ) -> (u64, Vec<Result<Option<Ino>, StoreError>>) {
         let world = SimWorld::new(1);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn nearby_directories_cost_few_reads_in_any_order() {
-        let (reads, found) = walked(|_, _, _| ControlFlow::Break(()));
+        let (reads, found) = lookups_after_reopening(|_, _, _| ControlFlow::Break(()));
         assert!(found.iter().all(|found| matches!(found, Ok(Some(_)))), "{found:?}");
         assert!(reads <= u64::from(DIRS) / 4, "{reads}");
     }
@@ -191,7 +191,7 @@ mod tests {
             }
             ControlFlow::Continue(())
         };
-        for (_, found) in [walked(flip), walked(unreadable)] {
+        for (_, found) in [lookups_after_reopening(flip), lookups_after_reopening(unreadable)] {
             for (n, found) in (0..DIRS).map(|n| n * 37 % DIRS).zip(found) {
                 assert_eq!(found.is_err(), n == bad, "{n}: {found:?}");
             }

@@ -359,7 +359,7 @@ fn replayed_create_gets_its_number_and_slot_again() {
     let dir = create(&first, Ino::ROOT, "dir", FileKind::Directory);
     let made: Vec<Ino> =
         (0..40).map(|n| create(&first, dir, &format!("f{n}"), FileKind::Regular)).collect();
-    let unnamed = run(&first, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
+    let orphan = run(&first, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
 
     let second = formatted();
     let given = |dir, text: String, kind, ino| {
@@ -369,8 +369,8 @@ fn replayed_create_gets_its_number_and_slot_again() {
     for (n, &ino) in made.iter().enumerate().rev() {
         assert_eq!(given(dir, format!("f{n}"), FileKind::Regular, ino), ino);
     }
-    let again = run(&second, |txn| txn.create_orphan(&new_inode(FileKind::Regular), Some(unnamed)));
-    assert_eq!(again, unnamed);
+    let again = run(&second, |txn| txn.create_orphan(&new_inode(FileKind::Regular), Some(orphan)));
+    assert_eq!(again, orphan);
     assert_eq!(list(&second, dir, 7), list(&first, dir, 7));
     let taken = fault(&second, |txn| {
         txn.create(dir, &name("other"), &new_inode(FileKind::Regular), Some(made[3]))
@@ -520,12 +520,12 @@ fn cookies_stay_valid_while_names_come_and_go() {
 #[test]
 fn orphan_directory_is_hidden() {
     let mfs = formatted();
-    let attic = crate::format::number::ORPHAN_DIR;
-    assert_eq!(run(&mfs, |txn| txn.attr(attic)), None);
-    assert_eq!(fault(&mfs, |txn| txn.lookup(attic, &name("a"))), Fault::NotFound);
-    assert_eq!(fault(&mfs, |txn| txn.readdir(attic, 0, 9)), Fault::NotFound);
+    let orphan_dir = crate::format::number::ORPHAN_DIR;
+    assert_eq!(run(&mfs, |txn| txn.attr(orphan_dir)), None);
+    assert_eq!(fault(&mfs, |txn| txn.lookup(orphan_dir, &name("a"))), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.readdir(orphan_dir, 0, 9)), Fault::NotFound);
     let what = new_inode(FileKind::Regular);
-    assert_eq!(fault(&mfs, |txn| txn.create(attic, &name("a"), &what, None)), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.create(orphan_dir, &name("a"), &what, None)), Fault::NotFound);
     let file = create(&mfs, Ino::ROOT, "f", FileKind::Regular);
     assert_eq!(fault(&mfs, |txn| txn.lookup(file, &name("a"))), Fault::NotDirectory);
     assert_eq!(fault(&mfs, |txn| txn.lookup(Ino(999 << 24), &name("a"))), Fault::NotFound);

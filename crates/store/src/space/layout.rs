@@ -51,8 +51,8 @@ impl Txn<'_> {
         }
         out.truncate(max);
         if elsewhere > 0 && out.len() < max {
-            let rest = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
-            out.extend(rest.into_iter().filter(wanted));
+            let others = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
+            out.extend(others.into_iter().filter(wanted));
         }
         Ok(out)
     }
@@ -259,8 +259,8 @@ impl Txn<'_> {
         list: &[Extent],
     ) -> Result<(), Stop> {
         let room = slot.segment_room(slot.name().len());
-        let (_, rest) = self.place_segments(spot.block, slot, near, list, room)?;
-        self.change_tree(slot.ino(), tree, &rest)?;
+        let (_, overflow) = self.place_segments(spot.block, slot, near, list, room)?;
+        self.change_tree(slot.ino(), tree, &overflow)?;
         slot.set_body((list.len() - slot.segments().len()) as u64);
         slot.set_blocks(sum(list));
         self.store(spot, slot)

@@ -160,7 +160,7 @@ impl Txn<'_> {
     ) -> Result<(u64, Vec<Extent>), Stop> {
         let mut lists = near.shared_out(wanted);
         let mut blocks: Vec<MetaBlock> = near.blocks.iter().map(|part| part.block).collect();
-        let mut rest = Vec::new();
+        let mut overflow = Vec::new();
         let mut at = 0;
         while at < lists.len() {
             let capacity = if at == 0 { room } else { self.state.layouts.capacity };
@@ -176,7 +176,7 @@ impl Txn<'_> {
                 blocks.push(block);
                 lists.push(over);
             } else {
-                rest = over;
+                overflow = over;
             }
         }
         join_parts(&mut lists, room, self.state.layouts.capacity);
@@ -186,7 +186,7 @@ impl Txn<'_> {
             slot.set_layout_blocks(&used);
             self.layout_block_is_used(slot.ino());
         }
-        Ok((lists[1..].iter().map(|list| list.len() as u64).sum(), rest))
+        Ok((lists[1..].iter().map(|list| list.len() as u64).sum(), overflow))
     }
 
     /// Writes the segments of the layout blocks, and frees blocks without any. Returns the others.

@@ -100,8 +100,8 @@ impl Model {
 
     fn free(&mut self, ino: Ino, from: u64, to: u64) {
         let file = self.files.get_mut(&ino).unwrap();
-        let gone: Vec<u64> = file.range(from..to).map(|(&n, _)| n).collect();
-        for n in gone {
+        let freed: Vec<u64> = file.range(from..to).map(|(&n, _)| n).collect();
+        for n in freed {
             let (block, _) = file.remove(&n).unwrap();
             self.owners.insert(block, Owner::Freed(ino));
         }

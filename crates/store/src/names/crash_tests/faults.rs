@@ -184,7 +184,7 @@ fn durable_state_survives_any_failed_write_flush_or_read() {
                     // There was another copy of what could not be read, or a second read of it
                     // alone succeeded.
                     None if action == DiskAction::Read => healed += 1,
-                    None => panic!("{what}, and nobody is told"),
+                    None => panic!("{what}, and no error reported it"),
                 }
                 disk.heal();
                 course.holds(&disk.stable_only(), durable, &what);

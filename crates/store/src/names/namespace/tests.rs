@@ -282,10 +282,10 @@ fn directories_follow_their_siblings_after_a_reopening() {
             mfs.close().await.unwrap();
             placed
         });
-        placed.into_iter().for_each(|(who, at)| starts.entry(who).or_default().push(at));
+        placed.into_iter().for_each(|(creator, at)| starts.entry(creator).or_default().push(at));
     }
-    for (who, starts) in &starts {
-        assert!(starts.windows(2).all(|pair| pair[1] == pair[0] + 4), "{who:?}: {starts:?}");
+    for (creator, starts) in &starts {
+        assert!(starts.windows(2).all(|pair| pair[1] == pair[0] + 4), "{creator:?}: {starts:?}");
     }
     let (_, problems) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;

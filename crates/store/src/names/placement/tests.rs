@@ -249,8 +249,8 @@ async fn make(mfs: &Mfs, dir: Ino, text: &str) -> Result<Ino, StoreError> {
 
 async fn unmake(mfs: &Mfs, dir: Ino, text: &str) {
     let name = Name::new(text.as_bytes()).unwrap();
-    let gone = mfs.run(Cost::DELETE, |txn| txn.free_with_name(dir, &name)).await.unwrap().0;
-    assert!(gone.is_some(), "{text}");
+    let freed = mfs.run(Cost::DELETE, |txn| txn.free_with_name(dir, &name)).await.unwrap().0;
+    assert!(freed.is_some(), "{text}");
 }
 
 async fn found(mfs: &Mfs, text: &str) -> Ino {
