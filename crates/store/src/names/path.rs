@@ -30,7 +30,7 @@ impl Txn<'_> {
     /// had others).
     ///
     /// # Errors
-    /// `Stop::Corrupt` if the path is a cycle; `Stop` of the blocks read.
+    /// `Corrupt` if the path is a cycle; `Stop` of the blocks read.
     pub fn path(&mut self, ino: Ino) -> Result<Option<Vec<u8>>, Stop> {
         if ino == Ino::NONE {
             return Ok(None);

@@ -17,10 +17,11 @@ const LOOK: usize = 64;
 const PIECES: usize = 16;
 
 impl Txn<'_> {
-    /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from
-    /// the PAG `hint` if it has any.
+    /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from the PAG
+    /// `hint` if it has any.
     ///
-    /// # Errors `NoSpace` if nothing is free anywhere (freed blocks may become free:
+    /// # Errors
+    /// `NoSpace` if nothing is free anywhere (freed blocks may become free:
     /// [`Txn::release_freed`]); `Invalid` for 0 blocks.
     pub fn grant(
         &mut self,
