@@ -10,7 +10,7 @@ use types::{ClientId, Fault, MetaBlock};
 
 use crate::block::BlockType;
 use crate::error::Stop;
-use crate::format::blob::Whose;
+use crate::format::blob::BlobOwner;
 use crate::format::reply::{
     REPLY_KEY, REPLY_MAX, SETTING_MAX, decode_setting, encode_setting, get_reply, put_reply,
     reply_key, reply_owner,
@@ -93,7 +93,7 @@ impl Txn<'_> {
         }
         let blob = u64::from_le_bytes(info);
         if blob != 0 {
-            self.free_blob(MetaBlock(blob), Whose::client(client))?;
+            self.free_blob(MetaBlock(blob), BlobOwner::client(client))?;
         }
         QUARANTINES.remove(self, &key)?;
         CLIENTS.remove(self, &key)?;
@@ -171,7 +171,7 @@ impl Txn<'_> {
     fn read_info(&self, client: ClientId, blob: u64) -> Result<Vec<u8>, Stop> {
         match blob {
             0 => Ok(Vec::new()),
-            block => self.read_blob(MetaBlock(block), CLIENT_INFO_MAX, Whose::client(client)),
+            block => self.read_blob(MetaBlock(block), CLIENT_INFO_MAX, BlobOwner::client(client)),
         }
     }
 
@@ -180,7 +180,7 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::TooBig));
         }
         let old = old.filter(|&block| block != 0).map(MetaBlock);
-        let whose = Whose::client(client);
+        let whose = BlobOwner::client(client);
         let blob = match (info.is_empty(), old) {
             (true, Some(block)) => {
                 self.free_blob(block, whose)?;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use types::{Fault, MetaBlock, Transno};
 
-use crate::format::blob::Whose;
+use crate::format::blob::BlobOwner;
 
 /// Why the body of a transaction stopped before its end. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +40,9 @@ pub enum Stop {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Misled {
     /// As what led to it says.
-    pub expected: Whose,
+    pub expected: BlobOwner,
     /// As it says itself.
-    pub found: Whose,
+    pub found: BlobOwner,
 }
 
 impl fmt::Display for Misled {

@@ -20,7 +20,7 @@
 //! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
 
-use crate::format::blob::Form;
+use crate::format::blob::BlobForm;
 use crate::format::slot::SlotSize;
 use crate::superblock::SuperError;
 
@@ -137,8 +137,8 @@ impl Features {
     }
 
     /// What the blocks of its blobs are like.
-    pub const fn blobs(self) -> Form {
-        if self.has(Feature::BLOB_OWNERS) { Form::Owned } else { Form::Silent }
+    pub const fn blobs(self) -> BlobForm {
+        if self.has(Feature::BLOB_OWNERS) { BlobForm::Owned } else { BlobForm::Unowned }
     }
 
     /// These with slots of another size.

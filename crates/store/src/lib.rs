@@ -58,8 +58,8 @@ pub use look::Owner;
 pub use mfs::{Cost, Identity, Mfs, Reserve, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
-    AllPaths, Cursor, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths,
-    SearchCounts, Subdirectory,
+    AllPaths, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths, SearchCounts,
+    SubdirCursor, Subdirectory,
 };
 pub use open::OpenOptions;
 pub use roots::RootId;

@@ -8,7 +8,7 @@ use types::{ClientId, Ino, MetaBlock, PagBlock, PagId};
 
 use crate::block::{self, Block};
 use crate::error::Stop;
-use crate::format::space::{Freed, decode_run_key, run_key};
+use crate::format::space::{FreedRun, decode_run_key, run_key};
 use crate::mfs::{Cost, Mfs};
 use crate::trees::{CLIENTS, FREED};
 use crate::txn::Txn;
@@ -77,7 +77,7 @@ impl Txn<'_> {
             return Ok(Owner::Free);
         }
         if let Some((key, value)) = FREED.prev(self, &run_key(pag, at.0))? {
-            let ((of, start), freed) = (decode_run_key(&key), Freed::decode(&value));
+            let ((of, start), freed) = (decode_run_key(&key), FreedRun::decode(&value));
             if of == pag && holds((start.0, freed.len)) {
                 return Ok(Owner::Freed(freed.ino));
             }

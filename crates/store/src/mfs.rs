@@ -23,7 +23,7 @@ use crate::metaspace;
 use crate::names::{SearchCounts, placement};
 use crate::promise::Promise;
 use crate::roots::ROOTS_BLOCK;
-use crate::space::ahead;
+use crate::space::layout_ahead;
 use crate::state::State;
 use crate::superblock::{FIRST_LSN, Superblock};
 use crate::txn::Txn;
@@ -214,7 +214,7 @@ impl Mfs {
 
     /// Takes back what was allocated ahead; how many blocks.
     async fn take_back(&self) -> Result<u64, StoreError> {
-        Ok(ahead::trim(self).await? + placement::trim(self).await?)
+        Ok(layout_ahead::trim(self).await? + placement::trim(self).await?)
     }
 
     /// Are there perhaps too few free metadata blocks for a transaction of this cost?

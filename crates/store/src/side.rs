@@ -11,35 +11,35 @@ use types::{Attr, FileKind, Ino, Timestamp, Transno};
 
 use crate::block::BlockType;
 use crate::error::Stop;
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
-use crate::format::number::{ATTIC, SYSTEM_CHUNK, home_of};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
+use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, home_of};
 use crate::format::slot::Slot;
 use crate::mkfs::FormatOptions;
-use crate::names::index::{self, Names};
+use crate::names::index::{self, NameIndexes};
 use crate::names::namespace::{self, Searches};
-use crate::names::nearby::Nearby;
 use crate::names::placement::Placement;
-use crate::names::readdir::Listed;
-use crate::space::Hints;
+use crate::names::read_around::RegionReads;
+use crate::names::readdir::ListingReadahead;
+use crate::space::SpaceHints;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, plant};
 use crate::txn::Txn;
 
 /// The state beside the blocks.
 #[derive(Default)]
 pub struct SideState {
-    pub(crate) names: Names,
-    pub(crate) space: Hints,
+    pub(crate) names: NameIndexes,
+    pub(crate) space: SpaceHints,
     pub(crate) placement: Placement,
     pub(crate) namespace: Searches,
-    pub(crate) listed: Listed,
-    pub(crate) nearby: Nearby,
+    pub(crate) listed: ListingReadahead,
+    pub(crate) nearby: RegionReads,
 }
 
 /// What the running transaction changes in it.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) names: index::Pending,
-    pub(crate) namespace: namespace::Pending,
+    pub(crate) names: index::PendingNames,
+    pub(crate) namespace: namespace::PendingSearches,
 }
 
 impl SideState {
@@ -57,7 +57,7 @@ impl SideState {
 pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
     let start = txn.alloc_meta(1, None)?;
     let block = txn.init(start, BlockType::Directory)?;
-    for ino in [Ino::ROOT, ATTIC] {
+    for ino in [Ino::ROOT, ORPHAN_DIR] {
         let place = home_of(ino);
         let mut slot = Slot::default();
         slot.set_next_reuse(1);
@@ -65,7 +65,7 @@ pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop
         slot.store(block, place.index());
     }
     let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
-    let run = Run::present(0, start, 1);
+    let run = ContentRun::present(0, start, 1);
     CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
     CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
     plant(txn)?;
@@ -100,7 +100,7 @@ impl crate::mfs::Mfs {
     /// short.
     pub(crate) fn forget_indexes(&self) {
         let side = &mut self.inner.state.borrow_mut().side;
-        side.names = Names::default();
+        side.names = NameIndexes::default();
         side.namespace.forget();
     }
 }

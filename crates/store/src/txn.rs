@@ -10,7 +10,7 @@ use types::{DirNo, Epoch, HashMap, MetaBlock, Transno};
 
 use crate::block::{self, Block, BlockType};
 use crate::error::Stop;
-use crate::format::blob::Form;
+use crate::format::blob::BlobForm;
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::SlotSize;
 use crate::metaspace::SpaceChange;
@@ -148,7 +148,7 @@ impl<'a> Txn<'a> {
     }
 
     /// What the blocks of this file system's blobs are like.
-    pub(crate) fn blobs(&self) -> Form {
+    pub(crate) fn blobs(&self) -> BlobForm {
         self.state.superblock.features.blobs()
     }
 

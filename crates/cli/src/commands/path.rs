@@ -90,7 +90,7 @@ async fn every(mfs: &Mfs, inodes: &[u64]) -> Result<Report, StoreError> {
     let all = mfs.all_paths(&sought).await?;
     let mut out = Vec::new();
     for ino in sought {
-        let Some(Paths { paths, omitted, lacking }) = all.found.get(&ino) else {
+        let Some(Paths { paths, omitted, missing }) = all.found.get(&ino) else {
             if all.unread.iter().any(|(unread, _)| *unread == ino) {
                 continue;
             }
@@ -101,8 +101,8 @@ async fn every(mfs: &Mfs, inodes: &[u64]) -> Result<Report, StoreError> {
         if *omitted > 0 {
             out.push(Found::error(ino.0, format!("and {omitted} more")));
         }
-        if *lacking > 0 {
-            out.push(Found::error(ino.0, format!("{lacking} names that it counts were not found")));
+        if *missing > 0 {
+            out.push(Found::error(ino.0, format!("{missing} names that it counts were not found")));
         }
     }
     for (dir, why) in &all.unread {

@@ -52,7 +52,7 @@ pub fn unnamed(
         return Err(Fault::Invalid.into());
     }
     let plan = Plan::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
-    let ino = txn.create_unnamed(&plan.inode(cx, node), given(cx))?;
+    let ino = txn.create_orphan(&plan.inode(cx, node), given(cx))?;
     plan.store_acls(txn, ino)?;
     cx.effects.reads.push(Unit::Attr(dir));
     cx.effects.nameless.push((ino, cx.client));

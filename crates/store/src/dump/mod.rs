@@ -39,7 +39,7 @@ use crate::features::Feature;
 use crate::format::extent::{decode_extent, extent_key};
 use crate::mfs::{Cost, Mfs};
 use crate::names::DirEntry;
-use crate::names::readdir::LeftOut;
+use crate::names::readdir::SkippedEntry;
 use crate::recovery::Remedy;
 use crate::space::PagState;
 use crate::trees::EXTENTS;
@@ -197,10 +197,10 @@ impl Dump<'_> {
             let read = self.mfs.run(Cost::READ, |txn| {
                 illegal.clear();
                 unread.clear();
-                txn.readdir_telling(dir, after, PAGE, &without, |left| match left {
-                    LeftOut::Name(name, ino) => illegal.push((name.to_vec(), ino)),
-                    LeftOut::Slot(block, slot) => drop(unread.insert((block, Some(slot)))),
-                    LeftOut::Block(block) => drop(unread.insert((block, None))),
+                txn.readdir_reporting(dir, after, PAGE, &without, |left| match left {
+                    SkippedEntry::Name(name, ino) => illegal.push((name.to_vec(), ino)),
+                    SkippedEntry::Slot(block, slot) => drop(unread.insert((block, Some(slot)))),
+                    SkippedEntry::Block(block) => drop(unread.insert((block, None))),
                 })
             });
             let (entries, _): (Vec<DirEntry>, _) = match read.await {

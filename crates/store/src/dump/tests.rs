@@ -14,7 +14,7 @@ use super::dump;
 use super::load::{LoadError, load, load_onto};
 use super::stream::{Inode, Reader, Record, StreamError, Writer, Zone};
 use crate::features::{Feature, Features};
-use crate::format::blob::Form;
+use crate::format::blob::BlobForm;
 use crate::format::slot::{self, SlotSize};
 use crate::fsck::{FsckOptions, check, fsck};
 use crate::mfs::Mfs;
@@ -352,13 +352,13 @@ fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
 }
 
 /// Types of the blocks of all blobs of inodes.
-fn forms(mfs: &Mfs) -> BTreeSet<Option<Form>> {
+fn forms(mfs: &Mfs) -> BTreeSet<Option<BlobForm>> {
     run(mfs, |txn| {
         let (mut out, mut dirs) = (BTreeSet::new(), vec![Ino::ROOT]);
         while let Some(dir) = dirs.pop() {
             for entry in txn.readdir(dir, 0, 10_000)? {
                 for (first, _) in txn.locate_live(entry.ino)?.1.blobs() {
-                    out.insert(Form::of(txn.read(first)?));
+                    out.insert(BlobForm::of(txn.read(first)?));
                 }
                 dirs.extend((entry.kind == FileKind::Directory).then_some(entry.ino));
             }
@@ -375,7 +375,8 @@ fn a_dump_leads_from_blobs_that_say_nothing_to_such_that_say_whose_they_are_and_
     let bytes = dumped(&old);
     let new = loaded_into(owned(), &bytes).unwrap();
     let back = loaded_into(silent(), &dumped(&new)).unwrap();
-    for (mfs, form) in [(old, Form::Silent), (new, Form::Owned), (back, Form::Silent)] {
+    for (mfs, form) in [(old, BlobForm::Unowned), (new, BlobForm::Owned), (back, BlobForm::Unowned)]
+    {
         assert!(dumped(&mfs) == bytes, "{form:?}");
         assert_eq!(forms(&mfs), BTreeSet::from([Some(form)]));
         mfs.forget_indexes();
@@ -420,7 +421,7 @@ fn a_slot_that_makes_no_sense_costs_no_other_name_of_its_block() {
         let (spot, _) = txn.locate_live(victim)?;
         let data = txn.write(spot.block)?;
         // No kind of an inode has this number.
-        data[slot::place(data, spot.place.index()).unwrap().start + 1] = 99;
+        data[slot::slot_range(data, spot.place.index()).unwrap().start + 1] = 99;
         Ok(spot.block)
     });
     mfs.forget_indexes();

@@ -1,10 +1,11 @@
-//! Blobs: long symlink targets, xattrs and content that outgrew their slot, what clients
-//! told at their hello. A chain of blocks.
+//! Blobs: long symlink targets, xattrs and content that outgrew their slot, and the descriptions
+//! that clients give when they connect. Each is a chain of blocks.
 //!
 //! Invariants:
 //! - a chain has no cycle, and its blocks are full except the last;
-//! - on a file system with the feature `blob-owners` each block says whose blob it is of and where
-//!   in it, and is believed by nobody else; without the feature none says so.
+//! - on a file system with the feature `blob-owners` each block names the owner of its blob and its
+//!   index in the chain. Only a reader that expects exactly these accepts it. Without the feature
+//!   no block names an owner.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -38,47 +39,47 @@ pub const LEN: usize = 44;
 /// Bytes of the longest blob: every name and value, with their lengths.
 pub const BLOB_MAX: usize = XATTR_TOTAL_MAX * 6;
 
-/// Offset of the data where a block does not say whose it is; else of the owner's number.
+/// Offset of the owner's number; of the data in a block without owner.
 const OWNER: usize = 48;
 const WHAT: usize = 56;
 const RESERVED: usize = 57;
 const INDEX: usize = 60;
 const DATA: usize = 64;
 
-const _: () = assert!(CONTENT_MAX <= Form::Owned.capacity(), "content is one block");
+const _: () = assert!(CONTENT_MAX <= BlobForm::Owned.capacity(), "content is one block");
 
-/// What the blocks of a blob are like.
+/// The two forms of a blob's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Form {
-    /// They do not say whose they are.
-    Silent,
-    /// They do.
+pub enum BlobForm {
+    /// They do not name their owner.
+    Unowned,
+    /// They name their owner.
     Owned,
 }
 
-impl Form {
-    /// That of a block; `None` if it is of no blob.
-    pub fn of(block: &Block) -> Option<Form> {
+impl BlobForm {
+    /// The form of a block; `None` if it belongs to no blob.
+    pub fn of(block: &Block) -> Option<BlobForm> {
         match type_of(block)? {
-            BlockType::Blob => Some(Form::Silent),
-            BlockType::OwnedBlob => Some(Form::Owned),
+            BlockType::Blob => Some(BlobForm::Unowned),
+            BlockType::OwnedBlob => Some(BlobForm::Owned),
             _ => None,
         }
     }
 
     /// The type of its blocks.
-    pub const fn kind(self) -> BlockType {
+    pub const fn block_type(self) -> BlockType {
         match self {
-            Form::Silent => BlockType::Blob,
-            Form::Owned => BlockType::OwnedBlob,
+            BlobForm::Unowned => BlockType::Blob,
+            BlobForm::Owned => BlockType::OwnedBlob,
         }
     }
 
     /// Offset of the data.
     pub const fn data(self) -> usize {
         match self {
-            Form::Silent => OWNER,
-            Form::Owned => DATA,
+            BlobForm::Unowned => OWNER,
+            BlobForm::Owned => DATA,
         }
     }
 
@@ -88,90 +89,91 @@ impl Form {
     }
 }
 
-/// What a blob is of its owner.
+/// What a blob holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-pub enum What {
+pub enum BlobKind {
     /// The extended attributes of an inode.
     Xattrs = 1,
     /// The target of a symlink.
     Target = 2,
     /// The content of block 0 of a file.
     Content = 3,
-    /// What a client told of itself.
+    /// The description that a client gave of itself.
     Client = 4,
 }
 
-impl What {
+impl BlobKind {
     /// In words.
     pub fn text(self) -> &'static str {
         match self {
-            What::Xattrs => "extended attributes",
-            What::Target => "target",
-            What::Content => "content",
-            What::Client => "description",
+            BlobKind::Xattrs => "extended attributes",
+            BlobKind::Target => "target",
+            BlobKind::Content => "content",
+            BlobKind::Client => "description",
         }
     }
 
     /// Every one.
-    pub const ALL: [What; 4] = [What::Xattrs, What::Target, What::Content, What::Client];
+    pub const ALL: [BlobKind; 4] =
+        [BlobKind::Xattrs, BlobKind::Target, BlobKind::Content, BlobKind::Client];
 }
 
-/// Whose a blob is, and what of it.
+/// The owner of a blob: an inode or a client, and what the blob is to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Whose {
-    owner: u64,
-    what: What,
+pub struct BlobOwner {
+    number: u64,
+    kind: BlobKind,
 }
 
-impl Whose {
-    /// Something of an inode.
-    pub fn inode(ino: Ino, what: What) -> Whose {
-        assert_ne!(what, What::Client, "an inode is no client");
-        Whose { owner: ino.0, what }
+impl BlobOwner {
+    /// A blob of an inode.
+    pub fn inode(ino: Ino, kind: BlobKind) -> BlobOwner {
+        assert_ne!(kind, BlobKind::Client, "a blob of an inode is no description of a client");
+        BlobOwner { number: ino.0, kind }
     }
 
     /// The description of a client.
-    pub fn client(client: ClientId) -> Whose {
-        Whose { owner: client.0, what: What::Client }
+    pub fn client(client: ClientId) -> BlobOwner {
+        BlobOwner { number: client.0, kind: BlobKind::Client }
     }
 
     /// Number of the inode or client.
-    pub fn owner(self) -> u64 {
-        self.owner
+    pub fn number(self) -> u64 {
+        self.number
     }
 
-    /// What it is.
-    pub fn what(self) -> What {
-        self.what
+    /// What the blob holds.
+    pub fn kind(self) -> BlobKind {
+        self.kind
     }
 }
 
-impl fmt::Display for Whose {
+impl fmt::Display for BlobOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Whose { owner, what } = self;
-        let of = if *what == What::Client { "client" } else { "inode" };
-        write!(f, "{} of {of} {owner}", what.text())
+        let BlobOwner { number, kind } = self;
+        let of = if *kind == BlobKind::Client { "client" } else { "inode" };
+        write!(f, "{} of {of} {number}", kind.text())
     }
 }
 
-/// Whose blob a block of the form `Owned` is of, and which block of it.
+/// The owner in a block of the form `Owned`, and the block's index in the chain.
 ///
 /// # Errors
-/// Says what makes no sense.
-pub fn owner(block: &Block) -> Result<(Whose, u32), &'static str> {
-    let what = What::ALL.into_iter().find(|what| *what as u8 == block[WHAT]);
-    let what = what.ok_or("a blob of nothing that has one")?;
+/// Says which field is invalid.
+pub fn block_owner(block: &Block) -> Result<(BlobOwner, u32), &'static str> {
+    let kind = BlobKind::ALL.into_iter().find(|kind| *kind as u8 == block[WHAT]);
+    let kind = kind.ok_or("a blob of unknown kind")?;
     if block[RESERVED..INDEX].iter().any(|&byte| byte != 0) {
         return Err("a blob's reserved bytes are not zero");
     }
-    Ok((Whose { owner: get_u64(block, OWNER), what }, get_u32(block, INDEX)))
+    Ok((BlobOwner { number: get_u64(block, OWNER), kind }, get_u32(block, INDEX)))
 }
 
-/// Notes in a block of the form `Owned` whose blob it is of, and which block of it.
-pub fn put_owner(block: &mut Block, whose: Whose, index: u32) {
-    put_u64(block, OWNER, whose.owner);
-    block[WHAT] = whose.what as u8;
+/// Writes owner and index into a block of the form `Owned`.
+pub fn put_block_owner(block: &mut Block, owner: BlobOwner, index: u32) {
+    put_u64(block, OWNER, owner.number);
+    block[WHAT] = owner.kind as u8;
     put_u32(block, INDEX, index);
 }
 
@@ -191,25 +193,25 @@ pub fn encode_xattrs(xattrs: &[Xattr]) -> Vec<u8> {
     out
 }
 
-/// What [`encode_xattrs`] made; `None` if the bytes mean nothing.
+/// The inverse of [`encode_xattrs`]; `None` if the bytes are invalid.
 pub fn decode_xattrs(bytes: &[u8]) -> Option<Vec<Xattr>> {
-    decode_beginning(bytes).filter(|beginning| beginning.cut.is_none()).map(|all| all.whole)
+    decode_xattr_prefix(bytes).filter(|prefix| prefix.cut.is_none()).map(|all| all.whole)
 }
 
-/// What is known of xattrs by their first bytes.
+/// Xattrs decoded from the first bytes of their encoding.
 #[derive(Default)]
-pub struct Beginning {
-    /// Those that are there whole.
+pub struct XattrPrefix {
+    /// The complete ones.
     pub whole: Vec<Xattr>,
-    /// The name of one of which a part is missing; empty if its name is.
+    /// The name of one that is incomplete; empty if its name is incomplete.
     pub cut: Option<Vec<u8>>,
 }
 
-/// As [`decode_xattrs`], if only the first bytes are left.
-pub fn decode_beginning(mut bytes: &[u8]) -> Option<Beginning> {
-    let mut out = Beginning::default();
+/// As [`decode_xattrs`], when only the first bytes are left.
+pub fn decode_xattr_prefix(mut bytes: &[u8]) -> Option<XattrPrefix> {
+    let mut out = XattrPrefix::default();
     while !bytes.is_empty() {
-        let Some((head, rest)) = bytes.split_at_checked(XATTR_LENGTHS) else {
+        let Some((head, after)) = bytes.split_at_checked(XATTR_LENGTHS) else {
             out.cut = Some(Vec::new());
             break;
         };
@@ -217,19 +219,19 @@ pub fn decode_beginning(mut bytes: &[u8]) -> Option<Beginning> {
         if name_len == 0 || value_len > XATTR_VALUE_MAX {
             return None;
         }
-        let Some((name, rest)) = rest.split_at_checked(name_len) else {
+        let Some((name, after)) = after.split_at_checked(name_len) else {
             out.cut = Some(Vec::new());
             break;
         };
         if out.whole.last().is_some_and(|(last, _)| last.as_slice() >= name) {
             return None;
         }
-        let Some((value, rest)) = rest.split_at_checked(value_len) else {
+        let Some((value, after)) = after.split_at_checked(value_len) else {
             out.cut = Some(name.to_vec());
             break;
         };
         out.whole.push((name.to_vec(), value.to_vec()));
-        bytes = rest;
+        bytes = after;
     }
     Some(out)
 }
@@ -239,42 +241,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_says_whose_it_is_and_senseless_words_are_refused() {
+    fn blob_block_names_its_owner_and_invalid_fields_are_refused() {
         let mut block = [0; BLOCK];
-        assert!(owner(&block).is_err(), "of nobody");
-        for what in [What::Xattrs, What::Target, What::Content] {
-            let whose = Whose::inode(Ino(u64::MAX - 7), what);
-            put_owner(&mut block, whose, 97);
-            assert_eq!(owner(&block), Ok((whose, 97)));
+        assert!(block_owner(&block).is_err(), "no owner");
+        for kind in [BlobKind::Xattrs, BlobKind::Target, BlobKind::Content] {
+            let owner = BlobOwner::inode(Ino(u64::MAX - 7), kind);
+            put_block_owner(&mut block, owner, 97);
+            assert_eq!(block_owner(&block), Ok((owner, 97)));
         }
-        let client = Whose::client(ClientId(3));
-        put_owner(&mut block, client, 0);
-        assert_eq!(owner(&block), Ok((client, 0)));
-        assert_eq!(block[DATA..], [0; BLOCK - DATA], "nothing of it lies where data begin");
+        let client = BlobOwner::client(ClientId(3));
+        put_block_owner(&mut block, client, 0);
+        assert_eq!(block_owner(&block), Ok((client, 0)));
+        assert_eq!(block[DATA..], [0; BLOCK - DATA], "the owner does not reach into the data");
         for (at, value) in [(WHAT, 0), (WHAT, 5), (RESERVED, 1), (INDEX - 1, 1)] {
             let mut bad = block;
             bad[at] = value;
-            assert!(owner(&bad).is_err(), "byte {at} is {value}");
+            assert!(block_owner(&bad).is_err(), "byte {at} is {value}");
         }
     }
 
     #[test]
-    fn both_forms_hold_as_much_as_their_block_has_room_for() {
-        for (form, capacity) in [(Form::Silent, 4048), (Form::Owned, 4032)] {
+    fn blob_forms_fill_their_block() {
+        for (form, capacity) in [(BlobForm::Unowned, 4048), (BlobForm::Owned, 4032)] {
             assert_eq!((form.capacity(), form.data() + form.capacity()), (capacity, BLOCK));
             let mut block = [0; BLOCK];
-            block[4] = form.kind() as u8;
-            assert_eq!(Form::of(&block), Some(form));
+            block[4] = form.block_type() as u8;
+            assert_eq!(BlobForm::of(&block), Some(form));
         }
-        assert_eq!(Form::of(&[0; BLOCK]), None);
+        assert_eq!(BlobForm::of(&[0; BLOCK]), None);
     }
 
     #[test]
-    fn the_first_bytes_tell_which_xattrs_are_whole_and_which_one_is_cut() {
+    fn xattr_prefix_has_the_complete_xattrs_and_the_cut_one() {
         let xattrs = vec![(b"a".to_vec(), vec![1; 9]), (b"bc".to_vec(), vec![2; 9])];
         let bytes = encode_xattrs(&xattrs);
         for end in 0..=bytes.len() {
-            let Beginning { whole, cut } = decode_beginning(&bytes[..end]).unwrap();
+            let XattrPrefix { whole, cut } = decode_xattr_prefix(&bytes[..end]).unwrap();
             let count = usize::from(end >= 15) + usize::from(end == bytes.len());
             assert_eq!(whole, xattrs[..count], "{end}");
             let name: Option<&[u8]> = match end {
@@ -285,11 +287,11 @@ mod tests {
             };
             assert_eq!(cut.as_deref(), name, "{end}");
         }
-        assert!(decode_beginning(&[0; 9]).is_none());
+        assert!(decode_xattr_prefix(&[0; 9]).is_none());
     }
 
     #[test]
-    fn xattrs_survive_and_senseless_bytes_are_refused() {
+    fn xattrs_round_trip_and_invalid_bytes_are_refused() {
         let xattrs = vec![(b"a".to_vec(), vec![]), (vec![b'b'; 255], vec![9; 65_536])];
         let bytes = encode_xattrs(&xattrs);
         assert_eq!(decode_xattrs(&bytes), Some(xattrs.clone()));

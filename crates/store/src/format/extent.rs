@@ -40,7 +40,7 @@ pub fn encode_segment(extent: &Extent) -> [u8; SEGMENT] {
     out
 }
 
-/// The segment in the first 24 of `bytes`; `None` if they mean none.
+/// Decodes the first 24 of `bytes`; `None` if they are no valid segment.
 pub fn decode_segment(bytes: &[u8]) -> Option<Extent> {
     if bytes.len() < SEGMENT {
         return None;
@@ -74,7 +74,7 @@ pub fn extent_key(ino: Ino, file: u64) -> [u8; EXTENT_KEY] {
     out
 }
 
-/// The inode that a key of the extent tree means.
+/// The inode in a key of the extent tree.
 pub fn ino_of_key(key: &[u8; EXTENT_KEY]) -> Ino {
     let (ino, _) = key.split_at(8);
     Ino(u64::from_be_bytes(ino.try_into().expect("eight bytes")))
@@ -87,7 +87,7 @@ pub fn extent_value(extent: &Extent) -> [u8; EXTENT_VALUE] {
     out
 }
 
-/// The inode and extent that an item of the extent tree means.
+/// Inode and segment of an item of the extent tree.
 pub fn decode_extent(key: &[u8; EXTENT_KEY], value: &[u8; EXTENT_VALUE]) -> Option<(Ino, Extent)> {
     let (ino, file) = key.split_at(8);
     let ino = u64::from_be_bytes(ino.try_into().ok()?);
@@ -98,7 +98,7 @@ pub fn decode_extent(key: &[u8; EXTENT_KEY], value: &[u8; EXTENT_VALUE]) -> Opti
     Some((Ino(ino), decode_segment(&segment)?))
 }
 
-/// What of a segment does not lie in block 0 of its file; `None` if nothing.
+/// The part of a segment after block 0 of its file; `None` if there is none.
 pub(crate) fn behind_block_0(extent: &Extent) -> Option<Extent> {
     if extent.file.0 > 0 {
         return Some(*extent);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_survive_both_encodings_at_their_limits() {
+    fn segments_round_trip_in_both_encodings_at_their_limits() {
         let extent = Extent {
             file: FileBlock(u64::MAX - (1 << 46)),
             len: (1 << 46) - 1,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_segments_are_refused() {
+    fn invalid_segments_are_refused() {
         let good = Extent {
             file: FileBlock(1),
             len: 1,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(decode_segment(&bytes), None, "empty");
         let mut bytes = encode_segment(&good);
         bytes[16] = 0;
-        assert_eq!(decode_segment(&bytes), None, "on the label");
+        assert_eq!(decode_segment(&bytes), None, "block 0 is the label");
         let mut bytes = encode_segment(&good);
         bytes[..8].fill(0xff);
         assert_eq!(decode_segment(&bytes), None, "past the end of all files");

@@ -2,15 +2,15 @@
 //! zone beside its inode.
 //!
 //! Invariants, on a file system with the feature `layout-blocks`:
-//! - a regular file has no layout block, a first one, or a first and a second; its slot leads to
-//!   them (7.2), and a block belongs to one file, whose number it carries;
-//! - a file whose segments all lie in its slot has at most a first block, which it got when it was
-//!   made and has not used: that is allocated, was not initialised, and is never read;
-//! - else every block that it has holds at least one segment. All segments of the slot lie before
+//! - a regular file has no layout block, a first one, or a first and a second. Its slot leads to
+//!   them (7.2). A block belongs to one file, whose number it carries;
+//! - a file whose segments all lie in its slot has at most a first block. The file got it when it
+//!   was created and has not used it: the block is allocated, not initialised, and never read;
+//! - else every block of the file holds at least one segment. All segments of the slot lie before
 //!   all of the first block, those before all of the second, and those before all of the extent
 //!   tree;
-//! - segments of one block are without order and without gaps, so that one that comes or goes
-//!   changes few bytes.
+//! - the segments of one block have no order and no gaps, so that adding or removing one changes
+//!   few bytes.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -26,9 +26,9 @@ use types::{Extent, Ino};
 use super::extent::{SEGMENT, decode_segment, encode_segment};
 use crate::block::{Block, HEADER, get_u16, get_u64, put_u16, put_u64};
 
-/// Segments of a block at most.
+/// Most segments of a block.
 pub const CAPACITY: usize = 168;
-/// Layout blocks of a file at most.
+/// Most layout blocks of a file.
 pub const BLOCKS_MAX: usize = 2;
 
 const OWNER: usize = HEADER;
@@ -43,10 +43,10 @@ pub fn owner(block: &Block) -> Ino {
     Ino(get_u64(block, OWNER))
 }
 
-/// The segments of the block of `ino`, as they lie there.
+/// The segments in the block of `ino`, in the order of the block.
 ///
 /// # Errors
-/// Says what makes no sense.
+/// Says which field is invalid.
 pub fn segments(block: &Block, ino: Ino) -> Result<Vec<Extent>, &'static str> {
     if owner(block) != ino {
         return Err("layout block: it belongs to another file");
@@ -63,8 +63,8 @@ pub fn segments(block: &Block, ino: Ino) -> Result<Vec<Extent>, &'static str> {
     all.ok_or("layout block: a bad segment")
 }
 
-/// Makes `wanted`, which is sorted and fits, the segments of the block of `ino`, which has `there`
-/// so far. Those that stay are not moved but into the gaps that others leave.
+/// Writes `wanted`, which is sorted and fits, as the segments of the block of `ino`, whose segments
+/// are `there`. A segment that stays moves only to fill a gap.
 pub fn put(block: &mut Block, ino: Ino, there: &[Extent], wanted: &[Extent]) {
     assert!((1..=CAPACITY).contains(&wanted.len()), "segments that a layout block cannot hold");
     put_u64(block, OWNER, ino.0);
@@ -76,14 +76,14 @@ pub fn put(block: &mut Block, ino: Ino, there: &[Extent], wanted: &[Extent]) {
     block[FIRST + wanted.len() * SEGMENT..].fill(0);
 }
 
-/// The segments of `wanted`, sorted, in the order in which the fewest places change that hold
-/// `there`.
+/// Orders the sorted segments of `wanted` so that the fewest places of a block with the segments
+/// `there` change.
 fn arranged(there: &[Extent], wanted: &[Extent]) -> Vec<Extent> {
     let find = |extent: &Extent| wanted.binary_search_by_key(&extent.file, |e| e.file).ok();
     let mut stays = vec![false; wanted.len()];
     let mut places: Vec<Option<Extent>> = Vec::with_capacity(wanted.len());
     for (at, extent) in there.iter().enumerate() {
-        // What lies behind the new end moves into a gap.
+        // A segment beyond the new end moves into a gap.
         let same = find(extent).filter(|&found| at < wanted.len() && wanted[found] == *extent);
         if let Some(found) = same {
             stays[found] = true;
@@ -95,7 +95,7 @@ fn arranged(there: &[Extent], wanted: &[Extent]) -> Vec<Extent> {
         wanted.iter().zip(stays).filter(|(_, stays)| !stays).map(|(extent, _)| *extent);
     places
         .into_iter()
-        .map(|place| place.or_else(|| others.next()).expect("as many as places"))
+        .map(|place| place.or_else(|| others.next()).expect("as many segments as places"))
         .collect()
 }
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn random_changes_leave_what_is_wanted_and_touch_few_places() {
+    fn layout_block_changes_touch_few_places() {
         let mut seed = 9;
         let mut random = |below: u64| crate::testing::random(&mut seed, below);
         let mut block = [0; BLOCK];
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_blocks_are_refused() {
+    fn invalid_layout_blocks_are_refused() {
         let mut good = [0; BLOCK];
         put(&mut good, Ino(5), &[], &[extent(3, 4), extent(7, 8)]);
         assert_eq!(segments(&good, Ino(5)).unwrap().len(), 2);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_decoded_without_a_panic() {
+    fn layout_block_decode_of_any_bytes_does_not_panic() {
         let mut seed = 3;
         let mut block = [0; BLOCK];
         for _ in 0..2000 {

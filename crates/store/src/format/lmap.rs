@@ -1,12 +1,12 @@
 //! The name map (Lmap) of a large directory: from the hash of a name to the slots that may hold it.
 //!
 //! Invariants:
-//! - a map is a chain of chunks of its own, whose blocks are its buckets in order: bucket `b` is
+//! - a map is a chain of chunks of its own, whose blocks are its buckets in order. Bucket `b` is
 //!   block `b % CHUNK_BLOCKS` of chunk `b / CHUNK_BLOCKS`; there are as many buckets as initialised
 //!   blocks;
-//! - every name of the directory has exactly one entry, in the bucket that its hash leads to
-//!   ([`bucket_of`]) or in the blocks chained to that;
-//! - entries of a block are without order and without gaps; a chained block has at least one.
+//! - every name of the directory has exactly one entry, in the bucket of its hash ([`bucket_of`])
+//!   or in the blocks chained to that bucket;
+//! - the entries of a block have no order and no gaps; a chained block has at least one.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -19,11 +19,12 @@
 //!
 //! The hash of a name is FNV-1a of its bytes with 64 bits (offset basis `cbf29ce484222325`, prime
 //! `100000001b3`), then mixed: `h ^= h >> 33`, `h *= ff51afd7ed558ccd`, `h ^= h >> 33`, `h *=
-//! c4ceb9fe1a85ec53`, `h ^= h >> 33`. With `n` buckets, and 2^k the least power of two not below n,
-//! the bucket is the low k bits of the hash if that is below n, else the low k − 1 bits. (The paper
-//! takes MD5. What matters is that low bits are even and that hashes of two names of one directory
-//! hardly ever agree, for then a lookup reads one block of content too many; a cryptographic hash
-//! costs more and gives nothing, since names are compared.)
+//! c4ceb9fe1a85ec53`, `h ^= h >> 33`. With `n` buckets, let 2^k be the least power of two not below
+//! n. The bucket is the low k bits of the hash if that is below n, else the low k − 1 bits.
+//!
+//! (The paper takes MD5. The map needs even low bits, and few equal hashes in one directory: for
+//! each equal pair a lookup reads one content block too many. A cryptographic hash costs more and
+//! gives nothing, since the names are compared.)
 
 use types::MetaBlock;
 use types::limits::BLOCK;
@@ -40,16 +41,16 @@ pub const BUCKET_ENTRIES: usize = (BLOCK - ENTRIES) / ENTRY;
 
 const _: () = assert!(BUCKET_ENTRIES == 337);
 
-/// An entry: a name's hash, and the slot that holds the name.
+/// An entry: the hash of a name, and the slot with that name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Entry {
+pub struct NameMapEntry {
     /// Hash of the name.
     pub hash: u64,
-    /// Position in the directory.
+    /// Position of the slot in the directory.
     pub at: u32,
 }
 
-/// The hash under which a name map has a name.
+/// The hash of a name in a name map.
 pub fn hash_of(name: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in name {
@@ -62,7 +63,7 @@ pub fn hash_of(name: &[u8]) -> u64 {
     hash ^ hash >> 33
 }
 
-/// The bucket of a hash in a map of `buckets` buckets, of which there is at least one.
+/// The bucket of a hash in a map of `buckets` buckets, which is at least one.
 pub fn bucket_of(hash: u64, buckets: u32) -> u32 {
     let whole = u64::from(buckets).next_power_of_two();
     let low = hash & (whole - 1);
@@ -70,13 +71,13 @@ pub fn bucket_of(hash: u64, buckets: u32) -> u32 {
     low as u32
 }
 
-/// The bucket whose entries are shared out when bucket `new` is added, and that takes them back
-/// when it goes.
+/// The bucket that shares its entries with bucket `new` when that is added, and takes them back
+/// when it is removed.
 pub fn parent_of(new: u32) -> u32 {
     new & !(1 << (31 - new.leading_zeros()))
 }
 
-/// Entries in a block. Total: what is not sound is `None`.
+/// Number of entries in a block; `None` if it is impossible.
 pub fn count(block: &Block) -> Option<usize> {
     let count = usize::from(get_u16(block, COUNT));
     (count <= BUCKET_ENTRIES).then_some(count)
@@ -88,27 +89,27 @@ pub fn next(block: &Block) -> Option<MetaBlock> {
     (next != 0).then_some(MetaBlock(next))
 }
 
-/// Chains another block to this one.
+/// Sets or clears [`next`].
 pub fn set_next(block: &mut Block, next: Option<MetaBlock>) {
     put_u64(block, NEXT, next.map_or(0, |next| next.0));
 }
 
-/// The entries of a block; none if it makes no sense.
-pub fn entries(block: &Block) -> impl DoubleEndedIterator<Item = Entry> + ExactSizeIterator {
+/// The entries of a block; none if their number is impossible.
+pub fn entries(block: &Block) -> impl DoubleEndedIterator<Item = NameMapEntry> + ExactSizeIterator {
     let count = count(block).unwrap_or(0);
     let bytes = block[ENTRIES..ENTRIES + count * ENTRY].chunks_exact(ENTRY);
-    bytes.map(|bytes| Entry { hash: get_u64(bytes, 0), at: get_u32(bytes, 8) })
+    bytes.map(|bytes| NameMapEntry { hash: get_u64(bytes, 0), at: get_u32(bytes, 8) })
 }
 
 /// Adds an entry to a block that has room.
-pub fn push(block: &mut Block, entry: Entry) {
+pub fn push(block: &mut Block, entry: NameMapEntry) {
     let count = usize::from(get_u16(block, COUNT));
     assert!(count < BUCKET_ENTRIES, "a block of a name map overflows");
     put_entry(block, count, entry);
     put_u16(block, COUNT, count as u16 + 1);
 }
 
-/// Takes the entry `index` out; the last one gets its place.
+/// Removes entry `index`; the last entry takes its place.
 pub fn swap_remove(block: &mut Block, index: usize) {
     let last = usize::from(get_u16(block, COUNT)) - 1;
     let at = |index: usize| ENTRIES + index * ENTRY;
@@ -117,12 +118,12 @@ pub fn swap_remove(block: &mut Block, index: usize) {
     put_u16(block, COUNT, last as u16);
 }
 
-/// Takes all entries out, and the chain.
+/// Removes all entries and the link to the next block.
 pub fn clear(block: &mut Block) {
     block[COUNT..].fill(0);
 }
 
-fn put_entry(block: &mut Block, index: usize, entry: Entry) {
+fn put_entry(block: &mut Block, index: usize, entry: NameMapEntry) {
     let at = ENTRIES + index * ENTRY;
     put_u64(block, at, entry.hash);
     put_u32(block, at + 8, entry.at);
@@ -133,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_keeps_what_it_was_given() {
+    fn bucket_keeps_its_entries() {
         let mut block = [0; BLOCK];
-        let entry = |n: u64| Entry { hash: n << 40 | 7, at: n as u32 };
+        let entry = |n: u64| NameMapEntry { hash: n << 40 | 7, at: n as u32 };
         (0..BUCKET_ENTRIES as u64).for_each(|n| push(&mut block, entry(n)));
         swap_remove(&mut block, 0);
         swap_remove(&mut block, BUCKET_ENTRIES - 2);
-        let found: Vec<Entry> = entries(&block).collect();
+        let found: Vec<NameMapEntry> = entries(&block).collect();
         assert_eq!(found.len(), BUCKET_ENTRIES - 2);
         assert_eq!(found[0], entry(BUCKET_ENTRIES as u64 - 1));
         assert_eq!(found[1], entry(1));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_that_is_added_takes_only_from_its_parent() {
+    fn new_bucket_takes_entries_only_from_its_parent() {
         for buckets in 1..200 {
             for n in 0..2000 {
                 let hash = hash_of(format!("name{n}").as_bytes());
@@ -162,8 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_little_are_spread_evenly() {
-        assert_eq!(hash_of(b"file.0000001"), 0x0b7e5fcfd1eb6b8b, "the hash of the format");
+    fn hash_spreads_similar_names_evenly() {
+        assert_eq!(
+            hash_of(b"file.0000001"),
+            0x0b7e5fcfd1eb6b8b,
+            "the hash that the format defines"
+        );
         let mut counts = [0_u32; 1024];
         for n in 0..128 * 1024 {
             let hash = hash_of(format!("file.{n:07}").as_bytes());

@@ -1,5 +1,5 @@
-//! What lies on the metadata device, one module per structure. Little-endian,
-//! except the keys of trees, which are big-endian so that bytes sort as numbers.
+//! The structures on the metadata device, one module each. All numbers are little-endian, except
+//! the keys of trees: these are big-endian, so that their bytes sort as numbers.
 
 pub mod blob;
 pub mod chunk;

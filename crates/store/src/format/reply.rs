@@ -1,7 +1,7 @@
-//! Replies kept for clients, and what is known of each client.
+//! Replies that the server keeps for clients, and what it knows of each client.
 //!
-//! Invariants: the three replies of a block belong to one client and to slots
-//! `3n`, `3n+1`, `3n+2`; a reply whose word `set` is 0 was never kept.
+//! Invariants: the three replies of a block belong to one client and to slots `3n`, `3n+1`, `3n+2`;
+//! a reply whose field `set` is 0 was never kept.
 //!
 //! A reply block, after the block header:
 //!
@@ -22,9 +22,9 @@ use crate::block::{HEADER, get_u16, get_u32, put_u16, put_u32};
 
 /// Replies of one block.
 pub const REPLIES_PER_BLOCK: u32 = 3;
-/// Bytes of a kept reply at most.
+/// Most bytes of a kept reply.
 pub const REPLY_MAX: usize = 1024;
-/// Bytes of a setting at most.
+/// Most bytes of a setting.
 pub const SETTING_MAX: usize = 62;
 /// Bytes of a value of the settings tree.
 pub const SETTING_VALUE: usize = 64;
@@ -45,41 +45,41 @@ pub fn reply_key(client: ClientId, slot: u32) -> [u8; REPLY_KEY] {
     out
 }
 
-/// The client that a key of the replies tree names.
+/// The client in a key of the replies tree.
 pub fn reply_owner(key: &[u8; REPLY_KEY]) -> ClientId {
     let mut out = [0; 8];
     out.copy_from_slice(&key[..8]);
     ClientId(u64::from_be_bytes(out))
 }
 
-/// The reply kept for `slot`; `None` if none ever was.
+/// The reply kept for `slot`; `None` if none was ever kept.
 ///
 /// # Errors
-/// The record makes no sense.
+/// The record is invalid.
 pub fn get_reply(block: &[u8; BLOCK], slot: u32) -> Result<Option<(u32, Vec<u8>)>, &'static str> {
-    let at = place(slot);
+    let at = record_offset(slot);
     let (seq, len, set) = (get_u32(block, at), get_u16(block, at + 4), get_u16(block, at + 6));
     match set {
         0 => Ok(None),
         1 if usize::from(len) <= REPLY_MAX => {
             Ok(Some((seq, block[at + BYTES..at + BYTES + usize::from(len)].to_vec())))
         }
-        _ => Err("a kept reply makes no sense"),
+        _ => Err("a kept reply is invalid"),
     }
 }
 
-/// Keeps `bytes` (at most [`REPLY_MAX`]) for `slot`. Bytes of an older, longer
-/// reply stay behind it: they would only make the log longer.
+/// Keeps `bytes` (at most [`REPLY_MAX`]) for `slot`. The end of an older, longer reply stays in the
+/// block: clearing it would only make the log longer.
 pub fn put_reply(block: &mut [u8; BLOCK], slot: u32, seq: u32, bytes: &[u8]) {
     assert!(bytes.len() <= REPLY_MAX, "a reply of {} bytes cannot be kept", bytes.len());
-    let at = place(slot);
+    let at = record_offset(slot);
     put_u32(block, at, seq);
     put_u16(block, at + 4, bytes.len() as u16);
     put_u16(block, at + 6, 1);
     block[at + BYTES..at + BYTES + bytes.len()].copy_from_slice(bytes);
 }
 
-fn place(slot: u32) -> usize {
+fn record_offset(slot: u32) -> usize {
     HEADER + RECORD * (slot % REPLIES_PER_BLOCK) as usize
 }
 
@@ -91,7 +91,7 @@ pub fn encode_setting(bytes: &[u8]) -> [u8; SETTING_VALUE] {
     out
 }
 
-/// What [`encode_setting`] made.
+/// The inverse of [`encode_setting`].
 pub fn decode_setting(value: &[u8; SETTING_VALUE]) -> Option<Vec<u8>> {
     value.get(2..2 + usize::from(get_u16(value, 0))).map(<[u8]>::to_vec)
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_survive_up_to_their_limit() {
+    fn settings_round_trip_up_to_their_limit() {
         let bytes = vec![3; SETTING_MAX];
         assert_eq!(decode_setting(&encode_setting(&bytes)), Some(bytes));
         assert_eq!(decode_setting(&[0xff; SETTING_VALUE]), None);

@@ -1,30 +1,32 @@
-//! A slot of a directory content block: one inode with its name, small xattrs
-//! and first segments, or a further name of an inode that lives elsewhere.
+//! A slot of a directory content block: one inode with its name, small xattrs and first segments,
+//! or a further name of an inode that lies elsewhere.
 //!
 //! Invariants:
-//! - a content block is the 32-byte block header and 8 slots of 508 bytes; on a file system with
+//! - a content block is the 32-byte block header and 8 slots of 508 bytes. On a file system with
 //!   the feature `slots-1024`, `slots-2048` or `slots-4096` it is of another type and has 4 slots
 //!   of 1,016, 2 of 2,032 or 1 of 4,064 bytes. The block of the system's chunk always has 8;
-//! - slots are numbered as if each block had 8: numbers that a block has no slot for count as
+//! - slots are numbered as if each block had 8: numbers for which a block has no slot count as
 //!   retired;
-//! - `next_reuse` only grows: a number once issued for a slot never comes again;
-//!   at 256 the slot is retired and holds nothing until its chunk goes;
-//! - the tail holds, without gaps, the name, the inline xattrs, then either the target of a short
-//!   symlink, the file's *lowest* segments, sorted, or the content of its block 0;
-//! - block 0 of a file with content in its slot or in a blob is mapped by no segment; behind the
-//!   content it is zero, and the content is not empty, not longer than the file and not than 3,928
-//!   bytes, wherever it lies. Should both be there, the content is what counts: it has a checksum;
+//! - `next_reuse` only grows: a number once issued for a slot is never issued again; at 256 the
+//!   slot is retired and stays empty until its chunk is freed;
+//! - the tail holds, without gaps, the name, the inline xattrs, and then one of three. These are
+//!   the target of a short symlink, the file's *lowest* segments, sorted, or the content of its
+//!   block 0;
+//! - no segment maps block 0 of a file with content in its slot or in a blob; the block is zero
+//!   after the content. Content is not empty, not longer than the file and not longer than 3,928
+//!   bytes, in a slot or in a blob. If a file has both content and a segment for block 0, the
+//!   content counts: it has a checksum;
 //! - a regular file with layout blocks (8.1) has a first one, and a second only if segments lie in
 //!   both; they lie below block 2^32 of the metadata zone;
-//! - the fragments of a directory are the sum, over the regular files whose slots lie in it, of the
-//!   sixteens of their segments: a file of 15 has none, one of 47 has two. The attic has none, nor
-//!   has any on a file system without the feature `layout-blocks`;
-//! - other flags than those below, both flags of content at once, and those of content or layout
-//!   blocks on a file system without the feature for them or on what is no regular file are damage
-//!   (repair clears them);
-//! - of a link only state, kind, name, number and `next_reuse` are set;
-//! - a slot carries no checksum of its own: it never travels without its block,
-//!   whose header has one.
+//! - a directory's fragmentation count (fragments) is a sum over the regular files whose slots lie
+//!   in it: of each file's segments one sixteenth, rounded down. A file of 15 segments adds none,
+//!   one of 47 adds two. The orphan directory counts none, nor does any directory without the
+//!   feature `layout-blocks`;
+//! - repair clears flags that are damage. These are unknown flags, and both flags of content at
+//!   once. Flags of content or layout blocks are damage on a file system without the feature for
+//!   them, and on an inode that is no regular file;
+//! - a link has only state, kind, name, number and `next_reuse`;
+//! - a slot carries no checksum: it is never copied without its block, whose header has one.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -55,7 +57,7 @@
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Extent, FileKind, Ino, MetaBlock, Timestamp};
 
-use super::blob::{What, Whose};
+use super::blob::{BlobKind, BlobOwner};
 use super::extent::{SEGMENT, decode_segment, encode_segment};
 use super::layout::BLOCKS_MAX;
 use super::namespace::Stream;
@@ -64,9 +66,9 @@ use crate::block::{BlockType, HEADER, get_u16, get_u32, get_u64, put_u16, put_u3
 
 /// Bytes of an ordinary slot.
 pub const SLOT: usize = 508;
-/// Numbers of slots of a content block; larger slots are fewer ([`SlotSize::per_block`]).
+/// Slot numbers of a content block; with larger slots fewer are in use ([`SlotSize::per_block`]).
 pub const SLOTS_PER_BLOCK: u32 = 8;
-/// Bytes of a slot's fixed part.
+/// Bytes of a slot's fixed fields.
 pub const FIXED: usize = 136;
 /// Bytes of an ordinary slot's tail.
 pub const TAIL: usize = SLOT - FIXED;
@@ -86,20 +88,20 @@ const FLAGS: u8 =
 
 /// Segments that a directory counts as one fragment.
 pub const FRAGMENT: u64 = 16;
-/// Metadata blocks from here on cannot be layout blocks: a slot has four bytes for their numbers.
+/// Layout blocks lie below this block: a slot has four bytes for the number of one.
 pub const LAYOUT_END: u64 = 1 << 32;
 
-/// How large the slots of a file system are: a share of a block.
+/// How large the slots of a file system are, as a share of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum SlotSize {
-    /// Eight in a block.
+    /// Eight per block.
     #[default]
     Bytes512,
-    /// Four.
+    /// Four per block.
     Bytes1024,
-    /// Two.
+    /// Two per block.
     Bytes2048,
-    /// One.
+    /// One per block.
     Bytes4096,
 }
 
@@ -108,7 +110,7 @@ impl SlotSize {
     pub const ALL: [SlotSize; 4] =
         [SlotSize::Bytes512, SlotSize::Bytes1024, SlotSize::Bytes2048, SlotSize::Bytes4096];
 
-    /// The type of content blocks with such slots.
+    /// The type of content blocks with slots of this size.
     pub fn kind(self) -> BlockType {
         match self {
             SlotSize::Bytes512 => BlockType::Directory,
@@ -118,30 +120,30 @@ impl SlotSize {
         }
     }
 
-    /// Slots of a content block.
+    /// Slots per content block.
     pub fn per_block(self) -> u32 {
         SLOTS_PER_BLOCK >> self as u32
     }
 
-    /// Segments that one holds beside no name at all.
+    /// Segments that fit into a slot with an empty name.
     pub fn segments_max(self) -> usize {
         ((BLOCK - HEADER) / self.per_block() as usize - FIXED) / SEGMENT
     }
 
-    /// The share of a block, by which it is called.
+    /// The share of a block in bytes, which names the size.
     pub fn share(self) -> usize {
         BLOCK / self.per_block() as usize
     }
 
-    /// That of a content block; the ordinary one of any other block.
+    /// The slot size of a content block; the ordinary one for any other block.
     fn of(block: &[u8; BLOCK]) -> SlotSize {
         let is = |size: &SlotSize| block[4] == size.kind() as u8;
         SlotSize::ALL.into_iter().find(is).unwrap_or_default()
     }
 }
 
-/// Where slot `index` of a content block lies, if it has so many.
-pub(crate) fn place(block: &[u8; BLOCK], index: u32) -> Option<std::ops::Range<usize>> {
+/// The bytes of slot `index` in a content block; `None` if the block has fewer slots.
+pub(crate) fn slot_range(block: &[u8; BLOCK], index: u32) -> Option<std::ops::Range<usize>> {
     let slots = SlotSize::of(block).per_block();
     let len = (BLOCK - HEADER) / slots as usize;
     let at = HEADER + len * index as usize;
@@ -153,9 +155,9 @@ pub(crate) fn place(block: &[u8; BLOCK], index: u32) -> Option<std::ops::Range<u
 pub enum SlotState {
     /// Nothing.
     Empty,
-    /// An inode, with its name unless it is in the attic.
+    /// An inode, with its name unless it is in the orphan directory.
     Inode,
-    /// A further name of an inode that lives elsewhere.
+    /// A further name of an inode that lies elsewhere.
     Link,
 }
 
@@ -163,12 +165,9 @@ pub enum SlotState {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Slot(Bytes);
 
-/// Ordinary slots are many and need no allocation.
+/// Ordinary slots are many, so they are kept without an allocation.
 #[derive(Clone, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large variant is the one that is meant to lie in place"
-)]
+#[expect(clippy::large_enum_variant, reason = "the large variant is meant to be stored inline")]
 enum Bytes {
     Ordinary([u8; SLOT]),
     Large(Box<[u8]>),
@@ -201,10 +200,10 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// The slot `index` (below 8) of a content block; a retired one if the block has none of that
-    /// number. Its contents are checked by [`Slot::check`].
+    /// Slot `index` (below 8) of a content block; a retired one if the block has no slot of that
+    /// number. [`Slot::check`] checks what it holds.
     pub fn load(block: &[u8; BLOCK], index: u32) -> Slot {
-        let Some(place) = place(block, index) else {
+        let Some(place) = slot_range(block, index) else {
             let mut none = Slot::default();
             none.set_next_reuse(RETIRED);
             return none;
@@ -219,37 +218,37 @@ impl Slot {
 
     /// Does slot `index` of a content block hold the inode `ino`?
     pub fn holds_at(block: &[u8; BLOCK], index: u32, ino: Ino) -> bool {
-        let at = place(block, index).map(|place| place.start);
+        let at = slot_range(block, index).map(|place| place.start);
         at.is_some_and(|at| block[at] == 1 && get_u64(block, at + 8) == ino.0)
     }
 
     /// Is slot `index` of a content block used under this name?
     pub fn named_at(block: &[u8; BLOCK], index: u32, name: &[u8]) -> bool {
-        let Some(at) = place(block, index).map(|place| place.start) else { return false };
+        let Some(at) = slot_range(block, index).map(|place| place.start) else { return false };
         let tail = at + FIXED;
         matches!(block[at], 1 | 2)
             && usize::from(block[at + 4]) == name.len()
             && &block[tail..tail + name.len()] == name
     }
 
-    /// Puts it at `index` of a content block. A number that the block has no slot for takes
-    /// nothing: only an empty slot is ever put there.
+    /// Writes it to slot `index` of a content block. If the block has no slot of that number this
+    /// does nothing, and the slot must be empty.
     pub fn store(&self, block: &mut [u8; BLOCK], index: u32) {
-        let Some(place) = place(block, index) else {
-            assert!(self.state() == SlotState::Empty, "a block has no slot of this number");
+        let Some(place) = slot_range(block, index) else {
+            assert!(self.state() == SlotState::Empty, "a content block has no slot of this number");
             return;
         };
         let len = place.len().min(self.0.len());
         assert!(
             FIXED + self.name_len() + self.xattr_len() + self.rest_len() <= len || self.0[0] == 0
         );
-        let (head, rest) = block[place].split_at_mut(len);
+        let (head, unused) = block[place].split_at_mut(len);
         head.copy_from_slice(&self.0[..len]);
-        rest.fill(0);
+        unused.fill(0);
     }
 
-    /// Is it well formed? Every other method is safe on any bytes, but means
-    /// something only for a slot that passed.
+    /// Is it well-formed? All other methods are safe on any bytes, but their results mean something
+    /// only for a slot that passed.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.next_reuse() > RETIRED {
             return Err("slot: reuse number above 256");
@@ -276,7 +275,7 @@ impl Slot {
             return Err("slot: a bad name map");
         }
         if mapped && (self.0[0] != 1 || self.kind() != FileKind::Directory) {
-            return Err("slot: a name map of what is no directory");
+            return Err("slot: a name map on an inode that is no directory");
         }
         if self.0[5] & !FLAGS != 0 {
             return Err("slot: unknown flags");
@@ -284,7 +283,7 @@ impl Slot {
         self.check_layout_blocks()?;
         let content = self.0[5] & (FLAG_CONTENT | FLAG_CONTENT_BLOB);
         if content != 0 && (self.0[0] != 1 || self.kind() != FileKind::Regular) {
-            return Err("slot: content of what is no file");
+            return Err("slot: content on an inode that is no regular file");
         }
         if content == FLAG_CONTENT | FLAG_CONTENT_BLOB {
             return Err("slot: content in two places");
@@ -298,13 +297,13 @@ impl Slot {
         Ok(())
     }
 
-    /// Are the words that lead to layout blocks sound?
+    /// Are the fields that lead to layout blocks valid?
     fn check_layout_blocks(&self) -> Result<(), &'static str> {
         if self.0[5] & FLAG_LAYOUT == 0 {
             return Ok(());
         }
         if self.0[0] != 1 || self.kind() != FileKind::Regular {
-            return Err("slot: layout blocks of what is no file");
+            return Err("slot: layout blocks on an inode that is no regular file");
         }
         let (first, second) = (get_u32(&self.0, 32), get_u32(&self.0, 52));
         let used = self.body() >= BLOCKS_MAX as u64;
@@ -314,13 +313,13 @@ impl Slot {
         Ok(())
     }
 
-    /// Are the bytes behind name and attributes sound segments?
+    /// Are the bytes after name and xattrs valid segments?
     fn check_segments(&self) -> Result<(), &'static str> {
         if !self.rest_len().is_multiple_of(SEGMENT) {
             return Err("slot: segments are cut");
         }
         let mut end = 0;
-        for segment in self.rest().chunks_exact(SEGMENT) {
+        for segment in self.payload().chunks_exact(SEGMENT) {
             let extent = decode_segment(segment).ok_or("slot: a bad segment")?;
             if extent.file.0 < end {
                 return Err("slot: segments out of order");
@@ -330,7 +329,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Clears flags that mean nothing; `true` if there were any.
+    /// Clears unknown flags; `true` if there were any.
     pub(crate) fn clear_unknown_flags(&mut self) -> bool {
         let unknown = self.state() != SlotState::Empty && self.0[5] & !FLAGS != 0;
         if unknown {
@@ -339,10 +338,10 @@ impl Slot {
         unknown
     }
 
-    /// Clears flags of content that cannot be, on a file system that knows content or not
-    /// (`known`): segments stay segments, and what is none is removed from the tail. Says what was
+    /// Clears impossible flags of content; `known` says whether the file system has the feature for
+    /// content. Valid segments stay, and other bytes are removed from the tail. Returns what was
     /// wrong, and changes nothing else.
-    pub(crate) fn mend_content(&mut self, known: bool) -> Option<&'static str> {
+    pub(crate) fn repair_content(&mut self, known: bool) -> Option<&'static str> {
         let (tail, blob) = (self.0[5] & FLAG_CONTENT != 0, self.0[5] & FLAG_CONTENT_BLOB != 0);
         let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
         if self.state() == SlotState::Empty || !(tail || blob) || !fits {
@@ -351,21 +350,21 @@ impl Slot {
         let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
         let segments = self.check_segments().is_ok();
         let (keep, what) = match (file, known, tail, blob) {
-            (false, ..) => (0, "a flag of content on what is no file"),
-            (_, false, ..) if segments => (0, "a flag of content, which this file system has not"),
-            (_, false, ..) => (0, "content, which this file system has not"),
+            (false, ..) => (0, "a content flag on an inode that is no regular file"),
+            (_, false, ..) if segments => (0, "a content flag without the feature `inline-data`"),
+            (_, false, ..) => (0, "content without the feature `inline-data`"),
             (.., true, true) if segments && get_u64(&self.0, 128) == 0 => {
-                (0, "flags of content, and no content")
+                (0, "content flags without content")
             }
-            (.., true, true) if segments => (FLAG_CONTENT_BLOB, "flags of content in two places"),
-            (.., true, true) => (FLAG_CONTENT, "flags of content in two places"),
-            (.., true, _) if self.rest_len() == 0 => (0, "a flag of content, and no content"),
+            (.., true, true) if segments => (FLAG_CONTENT_BLOB, "content flags for two places"),
+            (.., true, true) => (FLAG_CONTENT, "content flags for two places"),
+            (.., true, _) if self.rest_len() == 0 => (0, "a content flag without content"),
             _ => return None,
         };
         self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
         self.flag(keep, true);
         if file && keep == 0 && !segments {
-            self.set_rest(b"");
+            self.set_payload(b"");
         }
         if blob && keep != FLAG_CONTENT_BLOB && self.kind() != FileKind::Directory {
             self.set_map(0);
@@ -373,9 +372,9 @@ impl Slot {
         Some(what)
     }
 
-    /// Clears a flag of layout blocks on what is no file, and of several that cannot be keeps one.
-    /// Says whether that was so.
-    pub(crate) fn mend_layout_blocks(&mut self) -> bool {
+    /// Clears the flag of layout blocks on an inode that is no regular file; of impossible layout
+    /// blocks of a file it keeps one. Returns whether it changed anything.
+    pub(crate) fn repair_layout_blocks(&mut self) -> bool {
         let empty = self.state() == SlotState::Empty;
         if empty || self.0[5] & FLAG_LAYOUT == 0 || self.check_layout_blocks().is_ok() {
             return false;
@@ -399,22 +398,22 @@ impl Slot {
         }
     }
 
-    /// Type of the inode; `Regular` for bytes that name no type.
+    /// Type of the inode; `Regular` if the bytes are no known type.
     pub fn kind(&self) -> FileKind {
         FileKind::from_u8(self.0[1]).unwrap_or(FileKind::Regular)
     }
 
-    /// The reuse number of the next inode born here.
+    /// The reuse number of the next inode created here.
     pub fn next_reuse(&self) -> u16 {
         get_u16(&self.0, 2)
     }
 
-    /// Sets it.
+    /// Sets [`Slot::next_reuse`].
     pub fn set_next_reuse(&mut self, value: u16) {
         put_u16(&mut self.0, 2, value);
     }
 
-    /// Number of its inode, or of its link's.
+    /// The number of its inode, or of the inode that its link names.
     pub fn ino(&self) -> Ino {
         Ino(get_u64(&self.0, 8))
     }
@@ -450,7 +449,7 @@ impl Slot {
         self.set_attr(attr);
     }
 
-    /// Takes over the inode of `from`, keeping the own reuse number.
+    /// Takes over the inode of `from`, and keeps its own reuse number.
     pub fn adopt(&mut self, from: &Slot) {
         let next = self.next_reuse();
         self.0 = from.0.clone();
@@ -478,7 +477,7 @@ impl Slot {
         self.0[FIXED..].get(from..from + len).unwrap_or(&[])
     }
 
-    /// Its name; empty for an inode in the attic.
+    /// Its name; empty for an inode in the orphan directory.
     pub fn name(&self) -> &[u8] {
         self.tail(0, self.name_len())
     }
@@ -488,25 +487,25 @@ impl Slot {
         self.tail(self.name_len(), self.xattr_len())
     }
 
-    /// Segments or symlink target of the tail, encoded.
-    pub fn rest(&self) -> &[u8] {
+    /// Segments, symlink target or content in the tail, encoded; `rest_len` is its length.
+    pub fn payload(&self) -> &[u8] {
         self.tail(self.name_len() + self.xattr_len(), self.rest_len())
     }
 
-    /// Room of the tail for segments, target or content beside a name of `name_len`
-    /// bytes and the present xattrs.
-    pub fn rest_room(&self, name_len: usize) -> usize {
+    /// Room in the tail for segments, target or content, with a name of `name_len` bytes and the
+    /// present xattrs.
+    pub fn payload_room(&self, name_len: usize) -> usize {
         self.room().saturating_sub(name_len + self.xattr_len())
     }
 
-    /// Bytes of the tail that neither the name nor segments or target use.
+    /// Bytes of the tail that neither the name nor the payload uses.
     pub fn xattr_room(&self) -> usize {
         self.room().saturating_sub(self.name_len() + self.rest_len())
     }
 
-    /// Replaces the whole tail. The caller has made sure that it fits.
-    pub fn set_tail(&mut self, name: &[u8], xattrs: &[u8], rest: &[u8]) {
-        let len = name.len() + xattrs.len() + rest.len();
+    /// Replaces the whole tail. The caller ensures that it fits.
+    pub fn set_tail(&mut self, name: &[u8], xattrs: &[u8], payload: &[u8]) {
+        let len = name.len() + xattrs.len() + payload.len();
         assert!(
             len <= self.room() && name.len() <= types::limits::NAME_MAX,
             "the tail of a slot overflows"
@@ -514,45 +513,46 @@ impl Slot {
         let tail = &mut self.0[FIXED..];
         tail[..name.len()].copy_from_slice(name);
         tail[name.len()..name.len() + xattrs.len()].copy_from_slice(xattrs);
-        tail[name.len() + xattrs.len()..len].copy_from_slice(rest);
+        tail[name.len() + xattrs.len()..len].copy_from_slice(payload);
         tail[len..].fill(0);
         self.0[4] = name.len() as u8;
         put_u16(&mut self.0, 6, xattrs.len() as u16);
-        put_u16(&mut self.0, 18, rest.len() as u16);
+        put_u16(&mut self.0, 18, payload.len() as u16);
     }
 
-    /// Changes the name; the rest of the tail stays, and must fit.
+    /// Changes the name; xattrs and payload stay, and everything must fit.
     pub fn set_name(&mut self, name: &[u8]) {
-        let (xattrs, rest) = (self.xattrs().to_vec(), self.rest().to_vec());
-        self.set_tail(name, &xattrs, &rest);
+        let (xattrs, payload) = (self.xattrs().to_vec(), self.payload().to_vec());
+        self.set_tail(name, &xattrs, &payload);
     }
 
-    /// Changes the inline xattrs; the rest of the tail stays, and must fit.
+    /// Changes the inline xattrs; name and payload stay, and everything must fit.
     pub fn set_xattrs(&mut self, xattrs: &[u8]) {
-        let (name, rest) = (self.name().to_vec(), self.rest().to_vec());
-        self.set_tail(&name, xattrs, &rest);
+        let (name, payload) = (self.name().to_vec(), self.payload().to_vec());
+        self.set_tail(&name, xattrs, &payload);
     }
 
-    /// Changes segments or target; the rest of the tail stays, and they must fit.
-    pub fn set_rest(&mut self, rest: &[u8]) {
+    /// Changes the payload; name and xattrs stay, and everything must fit.
+    pub fn set_payload(&mut self, payload: &[u8]) {
         let (name, xattrs) = (self.name().to_vec(), self.xattrs().to_vec());
-        self.set_tail(&name, &xattrs, rest);
+        self.set_tail(&name, &xattrs, payload);
     }
 
-    /// First blocks of its blobs, and whose they are.
-    pub fn blobs(&self) -> Vec<(MetaBlock, Whose)> {
+    /// First blocks and owners of its blobs.
+    pub fn blobs(&self) -> Vec<(MetaBlock, BlobOwner)> {
         let all = [
-            (self.xattr_blob(), What::Xattrs),
-            (self.target_blob(), What::Target),
-            (self.content_blob(), What::Content),
+            (self.xattr_blob(), BlobKind::Xattrs),
+            (self.target_blob(), BlobKind::Target),
+            (self.content_blob(), BlobKind::Content),
         ];
-        let each = |(first, what): (Option<u64>, What)| Some((MetaBlock(first?), self.whose(what)));
+        let each =
+            |(first, kind): (Option<u64>, _)| Some((MetaBlock(first?), self.blob_owner(kind)));
         all.into_iter().filter_map(each).collect()
     }
 
-    /// What its inode has, as a blob of it says it.
-    pub fn whose(&self, what: What) -> Whose {
-        Whose::inode(self.ino(), what)
+    /// The owner that a blob of this inode carries.
+    pub fn blob_owner(&self, kind: BlobKind) -> BlobOwner {
+        BlobOwner::inode(self.ino(), kind)
     }
 
     /// First block of the xattr blob, if there is one.
@@ -560,7 +560,7 @@ impl Slot {
         (self.0[5] & FLAG_XATTR_BLOB != 0).then(|| get_u64(&self.0, 112))
     }
 
-    /// Sets or clears it.
+    /// Sets or clears [`Slot::xattr_blob`].
     pub fn set_xattr_blob(&mut self, block: Option<u64>) {
         self.flag(FLAG_XATTR_BLOB, block.is_some());
         put_u64(&mut self.0, 112, block.unwrap_or(0));
@@ -571,20 +571,20 @@ impl Slot {
         (self.0[5] & FLAG_TARGET_BLOB != 0).then(|| get_u64(&self.0, 120))
     }
 
-    /// Sets or clears it.
+    /// Sets or clears [`Slot::target_blob`].
     pub fn set_target_blob(&mut self, block: Option<u64>) {
         self.flag(FLAG_TARGET_BLOB, block.is_some());
         put_u64(&mut self.0, 120, block.unwrap_or(0));
     }
 
-    /// Does content lie with the inode, in the tail or in a blob?
+    /// Is the content of block 0 in the tail or in a blob?
     pub fn has_content(&self) -> bool {
         self.0[5] & (FLAG_CONTENT | FLAG_CONTENT_BLOB) != 0
     }
 
-    /// The content of block 0, if it lies in the tail.
+    /// The content of block 0, if it is in the tail.
     pub fn content(&self) -> Option<&[u8]> {
-        (self.0[5] & FLAG_CONTENT != 0).then(|| self.rest())
+        (self.0[5] & FLAG_CONTENT != 0).then(|| self.payload())
     }
 
     /// First block of the blob with the content of block 0, if there is one.
@@ -592,24 +592,24 @@ impl Slot {
         (self.0[5] & FLAG_CONTENT_BLOB != 0).then(|| get_u64(&self.0, 128))
     }
 
-    /// Puts the content of block 0 into the tail, where it must fit and no segment is.
+    /// Puts the content of block 0 into the tail, where it must fit and no segment may be.
     pub fn set_content(&mut self, content: &[u8]) {
         self.clear_content();
         self.flag(FLAG_CONTENT, true);
-        self.set_rest(content);
+        self.set_payload(content);
     }
 
-    /// The content of block 0 is in the blob that begins here.
+    /// Sets the first block of the blob with the content of block 0.
     pub fn set_content_blob(&mut self, block: u64) {
         self.clear_content();
         self.flag(FLAG_CONTENT_BLOB, true);
         put_u64(&mut self.0, 128, block);
     }
 
-    /// It has no content any more.
+    /// Removes content and its flags from the slot.
     pub fn clear_content(&mut self) {
         if self.content().is_some() {
-            self.set_rest(b"");
+            self.set_payload(b"");
         }
         if self.content_blob().is_some() {
             put_u64(&mut self.0, 128, 0);
@@ -625,19 +625,19 @@ impl Slot {
         }
     }
 
-    /// Layout blocks of a regular file, in order. Without segments outside the slot the block is
-    /// not in use.
+    /// Layout blocks of a regular file, in order. If all segments are in the slot, the block is not
+    /// in use.
     pub fn layout_blocks(&self) -> Vec<MetaBlock> {
         layout_words(&self.0).into_iter().flatten().collect()
     }
 
-    /// The layout blocks of the file in slot `index` of a content block, as far as there is one and
-    /// it has some.
+    /// The layout blocks of the file in slot `index` of a content block; none if the block has no
+    /// such slot or the file has none.
     pub fn layout_blocks_at(block: &[u8; BLOCK], index: u32) -> [Option<MetaBlock>; BLOCKS_MAX] {
-        place(block, index).map_or([None; BLOCKS_MAX], |place| layout_words(&block[place]))
+        slot_range(block, index).map_or([None; BLOCKS_MAX], |place| layout_words(&block[place]))
     }
 
-    /// Sets them; at most [`BLOCKS_MAX`], all below [`LAYOUT_END`].
+    /// Sets [`Slot::layout_blocks`]: at most [`BLOCKS_MAX`], all below [`LAYOUT_END`].
     pub fn set_layout_blocks(&mut self, blocks: &[MetaBlock]) {
         assert!(blocks.len() <= BLOCKS_MAX && blocks.iter().all(|block| block.0 < LAYOUT_END));
         let word = |at: usize| blocks.get(at).map_or(0, |block| block.0 as u32);
@@ -648,22 +648,22 @@ impl Slot {
         self.flag(FLAG_LAYOUT, !blocks.is_empty());
     }
 
-    /// Fragments of a directory.
+    /// The fragmentation count of a directory.
     pub fn fragments(&self) -> u32 {
         if self.kind() == FileKind::Directory { get_u32(&self.0, 68) } else { 0 }
     }
 
-    /// Fragments of the directory in slot `index` of a content block.
+    /// The fragmentation count of the directory in slot `index` of a content block.
     pub fn fragments_at(block: &[u8; BLOCK], index: u32) -> u32 {
-        place(block, index).map_or(0, |place| get_u32(&block[place], 68))
+        slot_range(block, index).map_or(0, |place| get_u32(&block[place], 68))
     }
 
-    /// Sets them; of a directory.
+    /// Sets the fragmentation count of a directory.
     pub fn set_fragments(&mut self, value: u32) {
         put_u32(&mut self.0, 68, value);
     }
 
-    /// What the segments of a regular file are for the fragments of its directory.
+    /// What a regular file adds to the fragmentation count of its directory.
     pub fn own_fragments(&self) -> u32 {
         if self.state() != SlotState::Inode || self.kind() != FileKind::Regular {
             return 0;
@@ -672,13 +672,13 @@ impl Slot {
         fragments_of(self.body().saturating_add(tail as u64))
     }
 
-    /// How many segments of a regular file are not in the tail; the first
-    /// `DirNo` of a directory (0: no content yet).
+    /// How many segments of a regular file are outside the tail; of a directory the first `DirNo`
+    /// (0: no content yet).
     pub fn body(&self) -> u64 {
         get_u64(&self.0, 120)
     }
 
-    /// Sets it.
+    /// Sets [`Slot::body`].
     pub fn set_body(&mut self, value: u64) {
         put_u64(&mut self.0, 120, value);
     }
@@ -691,17 +691,17 @@ impl Slot {
         get_u64(&self.0, 128)
     }
 
-    /// Sets it.
+    /// Sets [`Slot::map`].
     pub fn set_map(&mut self, value: u64) {
         put_u64(&mut self.0, 128, value);
     }
 
-    /// Who made the directory.
+    /// The stream that created the directory.
     pub fn stream(&self) -> Stream {
         Stream::from_number(get_u32(&self.0, 32))
     }
 
-    /// Sets it.
+    /// Sets [`Slot::stream`].
     pub fn set_stream(&mut self, stream: Stream) {
         put_u32(&mut self.0, 32, stream.number());
     }
@@ -714,7 +714,7 @@ impl Slot {
         get_u32(&self.0, 52)
     }
 
-    /// Sets it.
+    /// Sets [`Slot::names`].
     pub fn set_names(&mut self, value: u32) {
         put_u32(&mut self.0, 52, value);
     }
@@ -724,20 +724,20 @@ impl Slot {
         if self.kind() != FileKind::Regular || self.content().is_some() {
             return Vec::new();
         }
-        self.rest().chunks_exact(SEGMENT).filter_map(decode_segment).collect()
+        self.payload().chunks_exact(SEGMENT).filter_map(decode_segment).collect()
     }
 
     /// Replaces the segments of the tail, which must fit.
     pub fn set_segments(&mut self, segments: &[Extent]) {
         let mut bytes = Vec::with_capacity(segments.len() * SEGMENT);
         if self.content().is_some() {
-            assert!(segments.is_empty(), "segments where the content is");
+            assert!(segments.is_empty(), "segments in a slot with content");
             return;
         }
         for segment in segments {
             bytes.extend_from_slice(&encode_segment(segment));
         }
-        self.set_rest(&bytes);
+        self.set_payload(&bytes);
     }
 
     /// How many segments fit beside a name of `name_len` bytes.
@@ -745,10 +745,10 @@ impl Slot {
         if self.content().is_some() {
             return 0;
         }
-        self.rest_room(name_len) / SEGMENT
+        self.payload_room(name_len) / SEGMENT
     }
 
-    /// Blocks allocated.
+    /// Allocated blocks.
     pub fn blocks(&self) -> u64 {
         match self.kind() {
             FileKind::Directory => get_u32(&self.0, 64).into(),
@@ -756,7 +756,7 @@ impl Slot {
         }
     }
 
-    /// Sets it. A directory has fewer than 2^32.
+    /// Sets [`Slot::blocks`]. A directory has fewer than 2^32.
     pub fn set_blocks(&mut self, value: u64) {
         match self.kind() {
             FileKind::Directory => put_u32(&mut self.0, 64, value as u32),
@@ -798,9 +798,9 @@ impl Slot {
         }
     }
 
-    /// The attributes as others see them: content that lies with the inode is a block, too, because
-    /// there are programs that take a file without blocks for one hole.
-    pub fn told_attr(&self) -> Attr {
+    /// The attributes as stat shows them: content in the slot or a blob counts as one block,
+    /// because some programs take a file without blocks for a single hole.
+    pub fn stat_attr(&self) -> Attr {
         let attr = self.attr();
         Attr { blocks: attr.blocks.saturating_add(u64::from(self.has_content())), ..attr }
     }
@@ -826,18 +826,18 @@ impl Slot {
     }
 }
 
-/// Has an inode of this type a device number? The word means something else of directories and
-/// files.
+/// Does an inode of this type have a device number? Directories and regular files use the field for
+/// something else.
 fn has_rdev(kind: FileKind) -> bool {
     !matches!(kind, FileKind::Directory | FileKind::Regular)
 }
 
-/// What so many segments of a file are for the fragments of its directory.
+/// What a file of so many segments adds to the fragmentation count of its directory.
 fn fragments_of(segments: u64) -> u32 {
     u32::try_from(segments / FRAGMENT).unwrap_or(u32::MAX)
 }
 
-/// The layout blocks that a slot leads to.
+/// The layout blocks in the fields of a slot.
 fn layout_words(slot: &[u8]) -> [Option<MetaBlock>; BLOCKS_MAX] {
     let word = |at| Some(MetaBlock(get_u32(slot, at).into())).filter(|block| block.0 != 0);
     match slot[0] == 1 && slot[5] & FLAG_LAYOUT != 0 {
@@ -872,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn every_attribute_survives_a_block() {
+    fn attributes_round_trip_through_a_block() {
         let mut slot = Slot::default();
         slot.set_next_reuse(7);
         slot.set_inode(b"name", &attr());
@@ -921,7 +921,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_the_tail_do_not_disturb_each_other() {
+    fn parts_of_the_tail_do_not_disturb_each_other() {
         let mut slot = Slot::default();
         slot.set_inode(&[b'n'; 255], &attr());
         slot.set_xattrs(b"xattrs");
@@ -946,7 +946,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_checked_without_a_panic() {
+    fn slot_check_of_any_bytes_does_not_panic() {
         let mut seed = 1u64;
         for round in 0..20_000u32 {
             let mut bytes = [0; SLOT];
@@ -957,7 +957,7 @@ mod tests {
             bytes[0] = (round % 4) as u8;
             let slot = Slot(Bytes::Ordinary(bytes));
             let _ = slot.check();
-            let _ = (slot.attr(), slot.name(), slot.xattrs(), slot.rest(), slot.segments());
+            let _ = (slot.attr(), slot.name(), slot.xattrs(), slot.payload(), slot.segments());
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The trees of data space.
 //!
 //! Invariants:
-//! - a data block above its PAG's label is in exactly one of: the free tree, one
-//!   client's pool, a file's layout, the freed tree;
-//! - a quarantined client's pool *is* its quarantine: the state is one item, so
-//!   that quarantining costs the same for any pool;
-//! - neighbouring runs of the free tree, and of one client's pool, are joined.
+//! - a data block above its PAG's label is in exactly one of: the free tree, one client's pool, a
+//!   file's layout, the freed tree;
+//! - a quarantined client's pool *is* its quarantine: the state is one item, so that quarantining
+//!   costs the same for any pool;
+//! - adjacent runs of the free tree, and of one client's pool, are joined.
 //!
 //! | tree | key (big-endian) | value (little-endian) |
 //! |---|---|---|
@@ -31,7 +31,7 @@ pub const PAG_VALUE: usize = 48;
 /// Bytes of a value of the freed tree.
 pub const FREED_VALUE: usize = 24;
 
-/// A PAG's line in the table.
+/// A PAG's record in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagRecord {
     /// UUID of its label.
@@ -45,7 +45,7 @@ pub struct PagRecord {
 }
 
 impl PagRecord {
-    /// Its value.
+    /// Its encoded value.
     pub fn encode(&self) -> [u8; PAG_VALUE] {
         let mut out = [0; PAG_VALUE];
         out[..16].copy_from_slice(&self.uuid.0);
@@ -55,7 +55,7 @@ impl PagRecord {
         out
     }
 
-    /// The record that a value means.
+    /// Decodes a value.
     pub fn decode(value: &[u8; PAG_VALUE]) -> PagRecord {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&value[..16]);
@@ -70,18 +70,18 @@ impl PagRecord {
 
 /// A run in the freed tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Freed {
+pub struct FreedRun {
     /// Length in blocks.
     pub len: u64,
-    /// The file that had it.
+    /// The file that mapped it.
     pub ino: Ino,
-    /// End of the log before the freeing record: once the log is durable
-    /// beyond it, that record is.
+    /// End of the log before the record that freed it: if the log is durable beyond this, so is
+    /// that record.
     pub stamp: Lsn,
 }
 
-impl Freed {
-    /// Its value.
+impl FreedRun {
+    /// Its encoded value.
     pub fn encode(&self) -> [u8; FREED_VALUE] {
         let mut out = [0; FREED_VALUE];
         put_u64(&mut out, 0, self.len);
@@ -90,9 +90,9 @@ impl Freed {
         out
     }
 
-    /// The run that a value means.
-    pub fn decode(value: &[u8; FREED_VALUE]) -> Freed {
-        Freed {
+    /// Decodes a value.
+    pub fn decode(value: &[u8; FREED_VALUE]) -> FreedRun {
+        FreedRun {
             len: get_u64(value, 0),
             ino: Ino(get_u64(value, 8)),
             stamp: Lsn(get_u64(value, 16)),
@@ -113,7 +113,7 @@ pub fn run_key(pag: PagId, start: u64) -> [u8; RUN_KEY] {
     out
 }
 
-/// What [`run_key`] made.
+/// The inverse of [`run_key`].
 pub fn decode_run_key(key: &[u8; RUN_KEY]) -> (PagId, PagBlock) {
     (PagId(u16::from_be_bytes([key[0], key[1]])), PagBlock(big(&key[2..])))
 }
@@ -126,7 +126,7 @@ pub fn pool_key(client: ClientId, pag: PagId, start: u64) -> [u8; POOL_KEY] {
     out
 }
 
-/// What [`pool_key`] made.
+/// The inverse of [`pool_key`].
 pub fn decode_pool_key(key: &[u8; POOL_KEY]) -> (ClientId, PagId, PagBlock) {
     let pag = PagId(u16::from_be_bytes([key[8], key[9]]));
     (ClientId(big(&key[..8])), pag, PagBlock(big(&key[10..])))
@@ -145,7 +145,7 @@ pub fn frozen_key(order: u8, first: u64, second: u64) -> [u8; FROZEN_KEY] {
     out
 }
 
-/// What [`frozen_key`] made.
+/// The inverse of [`frozen_key`].
 pub fn decode_frozen_key(key: &[u8; FROZEN_KEY]) -> (u8, u64, u64) {
     (key[0], big(&key[1..9]), big(&key[9..]))
 }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_decode_to_what_they_were_made_of_and_sort_by_address() {
+    fn space_keys_round_trip_and_sort_by_address() {
         let key = run_key(PagId(0x1234), 0x0102_0304_0506_0708);
         assert_eq!(decode_run_key(&key), (PagId(0x1234), PagBlock(0x0102_0304_0506_0708)));
         assert!(run_key(PagId(1), u64::MAX) < run_key(PagId(2), 0));
@@ -172,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn records_survive() {
+    fn space_records_round_trip() {
         let pag = PagRecord { uuid: Uuid([7; 16]), blocks: 1 << 40, free: 5, freed: 6 };
         assert_eq!(PagRecord::decode(&pag.encode()), pag);
-        let freed = Freed { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
-        assert_eq!(Freed::decode(&freed.encode()), freed);
+        let freed = FreedRun { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
+        assert_eq!(FreedRun::decode(&freed.encode()), freed);
     }
 }

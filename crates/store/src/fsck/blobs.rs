@@ -17,7 +17,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::block::lsn_of;
 use crate::error::{Stop, StoreError};
 use crate::features::Feature;
-use crate::format::blob::{BLOB_MAX, Form, What, Whose, owner};
+use crate::format::blob::{BLOB_MAX, BlobForm, BlobKind, BlobOwner, block_owner};
 use crate::metaspace::BITS;
 use crate::mfs::Cost;
 use crate::trees::{BITMAP_LOST, UNFINISHED};
@@ -45,9 +45,9 @@ pub(super) struct Lack {
 
 impl Check {
     /// The blob that begins at `first`, whose blocks are claimed if they are those of `whose`.
-    pub(super) async fn blob(&mut self, first: u64, whose: Whose) -> Result<Blob, StoreError> {
+    pub(super) async fn blob(&mut self, first: u64, whose: BlobOwner) -> Result<Blob, StoreError> {
         let first = MetaBlock(first);
-        let what = whose.what().text();
+        let what = whose.kind().text();
         if first.0 == 0 || first.0 >= self.blocks.blocks {
             self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
             return Ok(Blob::Damaged);
@@ -66,7 +66,7 @@ impl Check {
             }
             Some(Ok(read)) => read,
         };
-        if form == Form::Owned && !self.features.has(Feature::BLOB_OWNERS) {
+        if form == BlobForm::Owned && !self.features.has(Feature::BLOB_OWNERS) {
             self.features = self.features.with(Feature::BLOB_OWNERS);
             self.found(ProblemKind::MissingFeature, Subject::Whole, "blob-owners");
             self.plan.add(Fix::AddFeature(Feature::BLOB_OWNERS));
@@ -84,14 +84,14 @@ impl Check {
     pub(super) async fn inode_blob(
         &mut self,
         (at, first): (SlotAt, u64),
-        whose: Whose,
+        whose: BlobOwner,
         (kind, detail): (ProblemKind, &str),
         lost: Fix,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         match self.blob(first, whose).await? {
             Blob::Whole(bytes) => return Ok(Some(bytes)),
             Blob::Shared(bytes) => {
-                self.plan.add(Fix::CopyBlob(at, whose.what()));
+                self.plan.add(Fix::CopyBlob(at, whose.kind()));
                 return Ok(Some(bytes));
             }
             Blob::Damaged => self.found(kind, subject(whose), detail),
@@ -102,7 +102,7 @@ impl Check {
     }
 
     /// Plans what is done about a blob that could not be read, unless it is found elsewhere.
-    pub(super) fn lacks(&mut self, whose: Whose, at: Option<SlotAt>, instead: Fix) {
+    pub(super) fn lacks(&mut self, whose: BlobOwner, at: Option<SlotAt>, instead: Fix) {
         if let Some(instead) = self.plan.put(instead) {
             self.lacking.insert(whose, Lack { at, instead });
         }
@@ -150,14 +150,14 @@ impl Check {
     async fn offer(
         &self,
         first: MetaBlock,
-    ) -> Result<Option<(Whose, (Lsn, Vec<MetaBlock>))>, StoreError> {
+    ) -> Result<Option<(BlobOwner, (Lsn, Vec<MetaBlock>))>, StoreError> {
         let body = |txn: &mut Txn<'_>| {
             let data = txn.read(first)?;
-            if Form::of(data) != Some(Form::Owned) {
+            if BlobForm::of(data) != Some(BlobForm::Owned) {
                 return Ok(None);
             }
             let lsn = lsn_of(data);
-            match owner(data) {
+            match block_owner(data) {
                 Ok((whose, 0)) if self.lacking.contains_key(&whose) => {
                     let (blocks, ..) = whole(txn, first, whose)?;
                     Ok(Some((whose, (lsn, blocks))))
@@ -177,16 +177,16 @@ impl Check {
 fn whole(
     txn: &Txn<'_>,
     first: MetaBlock,
-    whose: Whose,
-) -> Result<(Vec<MetaBlock>, Vec<u8>, Form), Stop> {
+    whose: BlobOwner,
+) -> Result<(Vec<MetaBlock>, Vec<u8>, BlobForm), Stop> {
     let (blocks, bytes) = (txn.blob_blocks(first, whose)?, txn.read_blob(first, BLOB_MAX, whose)?);
-    Ok((blocks, bytes, Form::of(txn.read(first)?).unwrap_or(Form::Silent)))
+    Ok((blocks, bytes, BlobForm::of(txn.read(first)?).unwrap_or(BlobForm::Unowned)))
 }
 
 /// Who should have it.
-fn subject(whose: Whose) -> Subject {
-    match whose.what() {
-        What::Client => Subject::Client(ClientId(whose.owner())),
-        _ => Subject::Inode(Ino(whose.owner())),
+fn subject(whose: BlobOwner) -> Subject {
+    match whose.kind() {
+        BlobKind::Client => Subject::Client(ClientId(whose.number())),
+        _ => Subject::Inode(Ino(whose.number())),
     }
 }

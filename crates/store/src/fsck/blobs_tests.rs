@@ -20,7 +20,7 @@ use crate::clients::CLIENT_INFO_MAX;
 use crate::dump::dump;
 use crate::error::{Misled, Stop, StoreError};
 use crate::features::{Feature, Features};
-use crate::format::blob::{BLOB_MAX, Form, NEXT, What, Whose};
+use crate::format::blob::{BLOB_MAX, BlobForm, BlobKind, BlobOwner, NEXT};
 use crate::format::slot::{Slot, SlotSize};
 use crate::mfs::{Cost, Mfs};
 use crate::names::{MapLimits, NewInode};
@@ -76,25 +76,25 @@ fn world(size: SlotSize) -> World {
 
 impl World {
     /// What the `n`-th of two has.
-    fn whose(&self, what: What, n: usize) -> Whose {
+    fn whose(&self, what: BlobKind, n: usize) -> BlobOwner {
         match what {
-            What::Client => Whose::client(self.clients[n]),
-            What::Target => Whose::inode(self.symlinks[n], what),
-            _ => Whose::inode(self.files[n], what),
+            BlobKind::Client => BlobOwner::client(self.clients[n]),
+            BlobKind::Target => BlobOwner::inode(self.symlinks[n], what),
+            _ => BlobOwner::inode(self.files[n], what),
         }
     }
 
     /// All that is in blobs.
-    fn all(&self) -> BTreeMap<Whose, Vec<u8>> {
+    fn all(&self) -> BTreeMap<BlobOwner, Vec<u8>> {
         let mut out = BTreeMap::new();
-        for what in What::ALL {
+        for what in BlobKind::ALL {
             for n in [0, 1] {
                 let whose = self.whose(what, n);
                 out.insert(whose, run(&self.mfs, |txn| get(txn, whose)));
             }
         }
         for ino in self.symlinks {
-            let whose = Whose::inode(ino, What::Xattrs);
+            let whose = BlobOwner::inode(ino, BlobKind::Xattrs);
             out.insert(whose, run(&self.mfs, |txn| get(txn, whose)));
         }
         out
@@ -117,15 +117,15 @@ impl World {
 }
 
 /// The bytes of the blob, as whoever asks for what is in it gets them.
-fn get(txn: &mut Txn<'_>, whose: Whose) -> Result<Vec<u8>, Stop> {
-    let ino = Ino(whose.owner());
-    match whose.what() {
-        What::Content => txn.content(ino),
-        What::Target => txn.symlink(ino),
-        What::Xattrs => {
+fn get(txn: &mut Txn<'_>, whose: BlobOwner) -> Result<Vec<u8>, Stop> {
+    let ino = Ino(whose.number());
+    match whose.kind() {
+        BlobKind::Content => txn.content(ino),
+        BlobKind::Target => txn.symlink(ino),
+        BlobKind::Xattrs => {
             Ok(format!("{:?} {:?}", txn.xattr(ino, FIRST)?, txn.xattr(ino, LONG)?).into())
         }
-        What::Client => {
+        BlobKind::Client => {
             let all = txn.clients()?;
             Ok(all.into_iter().find(|(client, _)| client.0 == ino.0).expect("a client").1)
         }
@@ -133,25 +133,25 @@ fn get(txn: &mut Txn<'_>, whose: Whose) -> Result<Vec<u8>, Stop> {
 }
 
 /// Where a blob begins.
-fn first(txn: &mut Txn<'_>, whose: Whose) -> Result<MetaBlock, Stop> {
-    if whose.what() == What::Client {
-        let value = CLIENTS.get(txn, &whose.owner().to_be_bytes())?.expect("a client");
+fn first(txn: &mut Txn<'_>, whose: BlobOwner) -> Result<MetaBlock, Stop> {
+    if whose.kind() == BlobKind::Client {
+        let value = CLIENTS.get(txn, &whose.number().to_be_bytes())?.expect("a client");
         return Ok(MetaBlock(u64::from_le_bytes(value)));
     }
-    let (_, slot) = txn.locate_live(Ino(whose.owner()))?;
+    let (_, slot) = txn.locate_live(Ino(whose.number()))?;
     Ok(slot.blobs().into_iter().find(|(_, of)| *of == whose).expect("it is in a blob").0)
 }
 
 /// Leads to a blob that begins elsewhere.
-fn lead(txn: &mut Txn<'_>, whose: Whose, to: MetaBlock) -> Result<(), Stop> {
-    if whose.what() == What::Client {
-        let key = whose.owner().to_be_bytes();
+fn lead(txn: &mut Txn<'_>, whose: BlobOwner, to: MetaBlock) -> Result<(), Stop> {
+    if whose.kind() == BlobKind::Client {
+        let key = whose.number().to_be_bytes();
         return CLIENTS.insert(txn, &key, &to.0.to_le_bytes()).map(drop);
     }
-    let (spot, mut slot) = txn.locate_live(Ino(whose.owner()))?;
-    match whose.what() {
-        What::Xattrs => slot.set_xattr_blob(Some(to.0)),
-        What::Target => slot.set_target_blob(Some(to.0)),
+    let (spot, mut slot) = txn.locate_live(Ino(whose.number()))?;
+    match whose.kind() {
+        BlobKind::Xattrs => slot.set_xattr_blob(Some(to.0)),
+        BlobKind::Target => slot.set_target_blob(Some(to.0)),
         _ => slot.set_content_blob(to.0),
     }
     txn.store(&spot, &slot)
@@ -164,10 +164,10 @@ fn misplace(txn: &mut Txn<'_>, from: MetaBlock, to: MetaBlock) -> Result<(), Sto
     Ok(())
 }
 
-fn subject(whose: Whose) -> Subject {
-    match whose.what() {
-        What::Client => Subject::Client(ClientId(whose.owner())),
-        _ => Subject::Inode(Ino(whose.owner())),
+fn subject(whose: BlobOwner) -> Subject {
+    match whose.kind() {
+        BlobKind::Client => Subject::Client(ClientId(whose.number())),
+        _ => Subject::Inode(Ino(whose.number())),
     }
 }
 
@@ -176,7 +176,7 @@ fn kinds(problems: &[Problem]) -> Vec<(ProblemKind, Subject)> {
 }
 
 /// Asking for it is answered by the address of the block, by what was expected and what was found.
-fn refuses(world: &World, expected: Whose, (block, found): (MetaBlock, Whose)) {
+fn refuses(world: &World, expected: BlobOwner, (block, found): (MetaBlock, BlobOwner)) {
     let error = now(world.mfs.run(Cost::READ, |txn| get(txn, expected))).map(drop).unwrap_err();
     let said = Misled { expected, found }.to_string();
     assert_eq!(said, format!("it has the {found}, where the {expected} should be"));
@@ -186,9 +186,9 @@ fn refuses(world: &World, expected: Whose, (block, found): (MetaBlock, Whose)) {
     }
 }
 
-fn each(mut body: impl FnMut(World, What)) {
+fn each(mut body: impl FnMut(World, BlobKind)) {
     for size in SlotSize::ALL {
-        What::ALL.iter().for_each(|&what| body(world(size), what));
+        BlobKind::ALL.iter().for_each(|&what| body(world(size), what));
     }
 }
 
@@ -204,7 +204,7 @@ pub(super) fn two_that_have_each_others_blob_get_their_own_back() {
             Ok((of_a, of_b))
         });
         refuses(&world, a, (of_b, b));
-        if what != What::Client {
+        if what != BlobKind::Client {
             refuses(&world, b, (of_a, a));
         }
         let found = world.check();
@@ -213,7 +213,7 @@ pub(super) fn two_that_have_each_others_blob_get_their_own_back() {
         let detail = format!("metadata block {of_b}: it has the {b}, where the {a} should be");
         assert_eq!(found[0].detail, detail);
         let told = now(dump(&world.mfs, &[], &mut Vec::new())).unwrap();
-        let expected = if what == What::Client { 0 } else { 2 };
+        let expected = if what == BlobKind::Client { 0 } else { 2 };
         assert_eq!(told.damaged_count, expected, "{:?}", told.damaged);
         assert!(told.damaged.iter().all(|line| line.contains("should be")), "{:?}", told.damaged);
         let repaired = world.mended();
@@ -244,11 +244,11 @@ fn who_is_led_to_the_blob_of_another_gets_the_own_one_back_and_the_other_keeps_i
 #[test]
 fn a_blob_of_another_kind_of_the_same_inode_is_not_taken_for_it() {
     for size in SlotSize::ALL {
-        for (ino, other) in [(0, What::Content), (1, What::Target)] {
+        for (ino, other) in [(0, BlobKind::Content), (1, BlobKind::Target)] {
             let world = world(size);
             let before = world.all();
             let ino = if ino == 0 { world.files[0] } else { world.symlinks[0] };
-            let (a, b) = (Whose::inode(ino, What::Xattrs), Whose::inode(ino, other));
+            let (a, b) = (BlobOwner::inode(ino, BlobKind::Xattrs), BlobOwner::inode(ino, other));
             let of_b = run(&world.mfs, |txn| {
                 let (of_a, of_b) = (first(txn, a)?, first(txn, b)?);
                 lead(txn, a, of_b)?;
@@ -282,19 +282,19 @@ fn what_another_blob_was_written_over_is_lost_and_told_and_the_other_is_whole() 
         assert!(found[1..].iter().all(rest), "{found:?}");
         let repaired = world.mended();
         let told: Vec<_> = repaired.lost.iter().map(|lost| (lost.kind(), lost.inode())).collect();
-        let ino = Some(Ino(a.owner()));
+        let ino = Some(Ino(a.number()));
         let (kind, now) = match what {
-            What::Xattrs => (("Xattrs", ino), "None None"),
-            What::Target => (("Target", ino), ""),
-            What::Content => (("Content", ino), ""),
-            What::Client => (("Records", None), ""),
+            BlobKind::Xattrs => (("Xattrs", ino), "None None"),
+            BlobKind::Target => (("Target", ino), ""),
+            BlobKind::Content => (("Content", ino), ""),
+            BlobKind::Client => (("Records", None), ""),
         };
         assert!(told.contains(&kind), "{told:?}");
         before.insert(a, now.into());
-        if what == What::Target {
+        if what == BlobKind::Target {
             // A symlink without a target goes, with its attributes.
             before.remove(&a);
-            before.remove(&Whose::inode(world.symlinks[0], What::Xattrs));
+            before.remove(&BlobOwner::inode(world.symlinks[0], BlobKind::Xattrs));
             let gone = run(&world.mfs, |txn| txn.attr(world.symlinks[0]));
             assert_eq!(gone, None);
         }
@@ -309,7 +309,7 @@ fn attributes_before_a_block_of_another_blob_stay() {
     for size in SlotSize::ALL {
         let world = world(size);
         let mut before = world.all();
-        let [a, b] = [0, 1].map(|n| world.whose(What::Xattrs, n));
+        let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Xattrs, n));
         run(&world.mfs, |txn| {
             let (of_a, of_b) = (first(txn, a)?, first(txn, b)?);
             let second = txn.blob_blocks(of_b, b)?[1];
@@ -335,7 +335,7 @@ fn attributes_before_a_block_of_another_blob_stay() {
 #[test]
 fn a_block_of_the_same_blob_in_another_place_is_damage() {
     let world = world(SlotSize::Bytes512);
-    let a = world.whose(What::Xattrs, 0);
+    let a = world.whose(BlobKind::Xattrs, 0);
     let third = run(&world.mfs, |txn| {
         let of_a = first(txn, a)?;
         let blocks = txn.blob_blocks(of_a, a)?;
@@ -343,7 +343,9 @@ fn a_block_of_the_same_blob_in_another_place_is_damage() {
         Ok(blocks[2])
     });
     let error = now(world.mfs.run(Cost::READ, |txn| get(txn, a))).map(drop).unwrap_err();
-    let said = format!("metadata block {third} is damaged: a block of a blob is not in its place");
+    let said = format!(
+        "metadata block {third} is damaged: a block of a blob has the index of another one"
+    );
     assert!(error.to_string().starts_with(&said), "{error}");
     let found = world.check();
     assert_eq!(found[0].subject, Subject::Block(third), "{found:?}");
@@ -355,7 +357,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
     for lacking in [true, false] {
         let world = world(SlotSize::Bytes512);
         let mut before = world.all();
-        let [a, b] = [0, 1].map(|n| world.whose(What::Content, n));
+        let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
         let near = MetaBlock(9000);
         for text in [&b"older"[..], b"newer"] {
             run(&world.mfs, |txn| txn.write_blob(None, text, a, near));
@@ -385,15 +387,15 @@ fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
         let before = world.all();
         let a = world.whose(what, 0);
         let own = match what {
-            What::Xattrs => BadXattrs,
-            What::Target => BadTarget,
-            What::Content => BadContent,
-            What::Client => BadRecord,
+            BlobKind::Xattrs => BadXattrs,
+            BlobKind::Target => BadTarget,
+            BlobKind::Content => BadContent,
+            BlobKind::Client => BadRecord,
         };
         let directory = run(&world.mfs, |txn| Ok(txn.locate_live(world.files[0])?.0.block));
         for to in [directory, MetaBlock(0), MetaBlock(1 << 40)] {
             run(&world.mfs, |txn| lead(txn, a, to));
-            if to.0 == 0 && what == What::Client {
+            if to.0 == 0 && what == BlobKind::Client {
                 // It has none then.
                 continue;
             }
@@ -409,7 +411,7 @@ fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
 #[test]
 fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
     let world = world(SlotSize::Bytes512);
-    let [a, b] = [0, 1].map(|n| world.whose(What::Content, n));
+    let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
     run(&world.mfs, |txn| {
         txn.set_root(UNFINISHED, BITMAP_LOST)?;
         let of_b = first(txn, b)?;
@@ -424,10 +426,10 @@ fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
 /// Whatever is done by way of a word that leads wrong is refused: the blob stays its owner's.
 #[test]
 fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
-    for what in [What::Xattrs, What::Target, What::Content] {
+    for what in [BlobKind::Xattrs, BlobKind::Target, BlobKind::Content] {
         let world = world(SlotSize::Bytes512);
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
-        let (ino, before) = (Ino(a.owner()), run(&world.mfs, |txn| get(txn, b)));
+        let (ino, before) = (Ino(a.number()), run(&world.mfs, |txn| get(txn, b)));
         let of_b = run(&world.mfs, |txn| {
             let of_b = first(txn, b)?;
             lead(txn, a, of_b)?;
@@ -435,13 +437,13 @@ fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
         });
         type Body<'a> = &'a dyn Fn(&mut Txn<'_>) -> Result<(), Stop>;
         let changes: &[Body<'_>] = match what {
-            What::Xattrs => &[
+            BlobKind::Xattrs => &[
                 &|txn| txn.set_xattr(ino, FIRST, b"x"),
                 &|txn| txn.set_xattr(ino, LONG, b""),
                 &|txn| txn.remove_xattr(ino, LONG).map(drop),
                 &|txn| txn.xattrs(ino).map(drop),
             ],
-            What::Content => &[
+            BlobKind::Content => &[
                 &|txn| txn.set_content(ino, b"x"),
                 &|txn| txn.set_content(ino, &[7; CONTENT_MAX]),
                 &|txn| txn.set_content(ino, b""),
@@ -469,7 +471,7 @@ fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
 
 /// A closed device, and the attributes of one file and the content of another on it, with where
 /// their blobs begin.
-fn device() -> (SimDisk, [(MetaBlock, Whose); 2]) {
+fn device() -> (SimDisk, [(MetaBlock, BlobOwner); 2]) {
     let features = Features::USUAL.with(Feature::INLINE_DATA);
     let disk = populated_as(Shape { features, maps: MapLimits::USUAL, dirs: 3 });
     let blobs = in_world(&disk.fork(), |env| async move {
@@ -485,8 +487,9 @@ fn device() -> (SimDisk, [(MetaBlock, Whose); 2]) {
         })
         .await
     });
-    let of = |what: What| *blobs.iter().find(|(_, whose)| whose.what() == what).expect("a blob");
-    (disk, [of(What::Xattrs), of(What::Content)])
+    let of =
+        |what: BlobKind| *blobs.iter().find(|(_, whose)| whose.kind() == what).expect("a blob");
+    (disk, [of(BlobKind::Xattrs), of(BlobKind::Content)])
 }
 
 #[test]
@@ -563,11 +566,11 @@ fn without_the_feature_blobs_are_read_written_and_freed_as_ever_and_say_nothing(
     let world = world_with(Features::USUAL.without(Feature::BLOB_OWNERS));
     let before = world.all();
     assert_eq!(world.check(), []);
-    let [a, b] = [0, 1].map(|n| world.whose(What::Content, n));
+    let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
     run(&world.mfs, |txn| {
         let (of_a, of_b) = (first(txn, a)?, first(txn, b)?);
         for at in [of_a, of_b] {
-            assert_eq!(Form::of(txn.read(at)?), Some(Form::Silent));
+            assert_eq!(BlobForm::of(txn.read(at)?), Some(BlobForm::Unowned));
         }
         assert_eq!(txn.read_blob(of_a, BLOB_MAX, b)?, before[&a], "nothing says whose it is");
         lead(txn, a, of_b)?;
@@ -592,5 +595,5 @@ fn without_the_feature_blobs_are_read_written_and_freed_as_ever_and_say_nothing(
     assert_eq!(run(&world.mfs, |txn| txn.content(world.files[0])), b"shorter");
     let slot = run(&world.mfs, |txn| Ok(txn.locate_live(world.files[0])?.1));
     let (_, whose) = Slot::blobs(&slot)[0];
-    assert_eq!(whose, Whose::inode(world.files[0], What::Xattrs));
+    assert_eq!(whose, BlobOwner::inode(world.files[0], BlobKind::Xattrs));
 }

@@ -8,20 +8,20 @@ use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::block::{self, BlockType};
 use crate::error::StoreError;
-use crate::format::chunk::{CHUNK_VALUE, DESCRIPTOR, Descriptor, Run, decode_key};
+use crate::format::chunk::{CHUNK_VALUE, ContentRun, DESCRIPTOR, Descriptor, decode_key};
 use crate::format::number::home_of;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::names::index::Chunk;
 use crate::trees::{CHUNKS, MOVED, NEXT_CHUNK, ORPHANS};
 
-use crate::format::number::Place;
+use crate::format::number::SlotPlace;
 use types::Ino;
 
 /// Items of one chunk, as they are in the table.
 #[derive(Default)]
 struct Raw {
     number: DirNo,
-    runs: Vec<Run>,
+    runs: Vec<ContentRun>,
     bad: bool,
 }
 
@@ -41,7 +41,7 @@ impl Check {
                 raw.number = number;
             }
             if index != DESCRIPTOR {
-                match Run::decode(index, value) {
+                match ContentRun::decode(index, value) {
                     Some(run) => raw.runs.push(run),
                     None => {
                         let subject = Subject::Chunk(number);
@@ -62,7 +62,7 @@ impl Check {
         if highest > 0 {
             self.plan.add(Fix::NextChunk(highest));
         }
-        let runs: Vec<Run> =
+        let runs: Vec<ContentRun> =
             self.tree.chunks.values().flat_map(|(chunk, _)| chunk.runs.clone()).collect();
         for run in runs.iter().filter(|run| run.is_present()) {
             self.claim(run.start, u64::from(run.len), "directory content");
@@ -100,7 +100,7 @@ impl Check {
             self.found(ProblemKind::BadChunk, subject, "it uses blocks that it does not have");
             bad = true;
         }
-        let gone = runs.iter().filter(|run| !run.is_present()).map(Run::end).max();
+        let gone = runs.iter().filter(|run| !run.is_present()).map(ContentRun::end).max();
         if gone.is_some_and(|end| end > descriptor.used) {
             let detail = "blocks given back that were never used";
             self.found(ProblemKind::BadChunk, subject, detail);
@@ -125,7 +125,7 @@ impl Check {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
                 check.tree.note_abroad(ino);
-                check.tree.moved.insert(ino, Place::unpack(u64::from_le_bytes(*value)));
+                check.tree.moved.insert(ino, SlotPlace::unpack(u64::from_le_bytes(*value)));
             }
         })
         .await?;
@@ -200,12 +200,12 @@ fn sound(chunk: &Chunk, blocks: u64) -> Chunk {
     for run in &chunk.runs {
         let Some(part) = run.part(at, u32::MAX) else { continue };
         if part.first > at {
-            out.put(Run::gone(at, part.first - at, RETIRED));
+            out.put(ContentRun::hole(at, part.first - at, RETIRED));
         }
         out.put(if part.is_within(blocks) {
             part
         } else {
-            Run::gone(part.first, part.len, RETIRED)
+            ContentRun::hole(part.first, part.len, RETIRED)
         });
         at = part.end();
     }

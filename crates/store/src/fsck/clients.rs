@@ -10,7 +10,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::clients::CLIENT_INFO_MAX;
 use crate::error::StoreError;
-use crate::format::blob::Whose;
+use crate::format::blob::BlobOwner;
 use crate::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply, reply_owner};
 use crate::format::space::decode_frozen_key;
 use crate::trees::{CLIENTS, FROZEN, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
@@ -33,7 +33,7 @@ impl Check {
             if blob == 0 {
                 continue;
             }
-            let whose = Whose::client(client);
+            let whose = BlobOwner::client(client);
             match self.blob(blob, whose).await? {
                 Blob::Whole(bytes) if bytes.len() <= CLIENT_INFO_MAX => continue,
                 Blob::Foreign => {}

@@ -207,7 +207,7 @@ async fn populate(mfs: &Mfs, count: usize) {
         txn.link(dirs[3], &name("hard".into()), big)?;
         links(txn, big, 1)?;
         txn.set_xattr(big, b"user.long", &[1; 9000])?;
-        Ok((big, txn.create_unnamed(&new(FileKind::Regular), None)?))
+        Ok((big, txn.create_orphan(&new(FileKind::Regular), None)?))
     })
     .await;
     for n in 0..400 {

@@ -17,8 +17,8 @@ use super::space::{Owner, Piece};
 use crate::block::{self, Block, BlockType};
 use crate::features::{Feature, Features};
 use crate::format::blob::decode_xattrs;
-use crate::format::lmap::{Entry, hash_of};
-use crate::format::number::{ATTIC, Place, SYSTEM_CHUNK, home_of, reuse_of};
+use crate::format::lmap::{NameMapEntry, hash_of};
+use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::names::index::{Chunk, Position};
 use crate::superblock::Superblock;
@@ -69,8 +69,8 @@ impl Unit {
         self.block(self.len)
     }
 
-    fn place(&self, n: u32, index: u32) -> Place {
-        Place { chunk: self.chunk, slot: (self.first + n) * SLOTS_PER_BLOCK + index }
+    fn place(&self, n: u32, index: u32) -> SlotPlace {
+        SlotPlace { chunk: self.chunk, slot: (self.first + n) * SLOTS_PER_BLOCK + index }
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Rest {
 #[derive(Default)]
 pub(super) struct Digest {
     /// The names of plain slots, sorted.
-    pub(super) names: Vec<Entry>,
+    pub(super) names: Vec<NameMapEntry>,
     /// The inodes of plain slots: slot, and what [`Ordinary`] keeps of it.
     pub(super) ordinary: Vec<(u16, u16)>,
     pub(super) segments: u64,
@@ -179,12 +179,12 @@ impl Maker<'_> {
     /// Is the slot well formed? One that is not is changed.
     fn is_sound(&self, slot: &mut Slot) -> bool {
         !slot.clear_unknown_flags()
-            && !slot.mend_layout_blocks()
-            && slot.mend_content(self.rules.inline_data).is_none()
+            && !slot.repair_layout_blocks()
+            && slot.repair_content(self.rules.inline_data).is_none()
             && slot.check().is_ok()
     }
 
-    fn keep(&mut self, n: u32, place: Place, slot: Slot) {
+    fn keep(&mut self, n: u32, place: SlotPlace, slot: Slot) {
         let home = home_of(slot.ino());
         self.out.tangled |=
             slot.state() == SlotState::Inode && home.chunk == self.unit.chunk && home != place;
@@ -193,8 +193,8 @@ impl Maker<'_> {
     }
 
     /// Notes what a sound slot leaves behind, if it is plain; else says `false`.
-    fn plain(&mut self, place: Place, slot: &Slot) -> bool {
-        let hidden = self.unit.dir == ATTIC || self.unit.dir == Ino::NONE;
+    fn plain(&mut self, place: SlotPlace, slot: &Slot) -> bool {
+        let hidden = self.unit.dir == ORPHAN_DIR || self.unit.dir == Ino::NONE;
         let named = !hidden && Name::new(slot.name()).is_ok();
         let ino = slot.ino();
         let at_home = home_of(ino) == place && u16::from(reuse_of(ino)) < slot.next_reuse();
@@ -210,7 +210,7 @@ impl Maker<'_> {
                 FileKind::Directory => false,
                 FileKind::Regular => self.file(slot, &attr),
                 FileKind::Symlink => {
-                    let target = slot.rest();
+                    let target = slot.payload();
                     let whole = target.len() as u64 == attr.size && !target.is_empty();
                     slot.target_blob().is_none() && whole
                 }
@@ -218,7 +218,7 @@ impl Maker<'_> {
             };
         if plain {
             let at = Position::new(self.unit.position, place.slot).0;
-            self.out.names.push(Entry { hash: hash_of(slot.name()), at });
+            self.out.names.push(NameMapEntry { hash: hash_of(slot.name()), at });
             self.out.ordinary.push((place.slot as u16, Ordinary::word(ino, attr.kind)));
         }
         plain

@@ -124,7 +124,7 @@ fn mixed(slots: SlotSize) -> Mfs {
         });
     }
     for _ in 0..20 {
-        run(&mfs, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), None));
+        run(&mfs, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
     }
     mfs.forget_indexes();
     mfs

@@ -14,7 +14,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::extent::behind_block_0;
-use crate::format::number::ATTIC;
+use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::Slot;
 
 /// Fragments of one directory.
@@ -113,7 +113,7 @@ impl Check {
 
     /// Notes what files are for the fragments of the directory in which they lie.
     pub(super) fn add_fragments(&mut self, dir: Ino, own: u64) {
-        if own > 0 && dir != ATTIC && dir != Ino::NONE {
+        if own > 0 && dir != ORPHAN_DIR && dir != Ino::NONE {
             self.tree.fragments.entry(dir).or_default().found += own;
         }
     }

@@ -5,7 +5,7 @@ use types::{FileKind, Ino};
 use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::error::StoreError;
-use crate::format::number::ATTIC;
+use crate::format::number::ORPHAN_DIR;
 use crate::trees::INODES;
 
 impl Check {
@@ -54,7 +54,7 @@ impl Check {
 
     fn compare_inode(&mut self, ino: Ino) {
         let Some(seen) = self.tree.inodes.get(&ino) else { return };
-        let system = ino == Ino::ROOT || ino == ATTIC;
+        let system = ino == Ino::ROOT || ino == ORPHAN_DIR;
         let (nlink, names) = (seen.nlink, seen.names);
         let expected = match seen.kind {
             FileKind::Directory if system || names > 0 => 2 + seen.subdirectories,

@@ -10,8 +10,8 @@ use crate::block::BlockType;
 use crate::error::StoreError;
 use crate::features::Feature;
 use crate::format::chunk::MAP_CHUNK;
-use crate::format::lmap::{self, Entry, bucket_of};
-use crate::format::number::ATTIC;
+use crate::format::lmap::{self, NameMapEntry, bucket_of};
+use crate::format::number::ORPHAN_DIR;
 use crate::names::index::Chunk;
 
 /// Buckets read together.
@@ -72,7 +72,7 @@ impl Check {
         let room = free >= state.space.kept() + ROOM * of.blocks;
         drop(state);
         let featured = self.features.has(Feature::NAME_MAPS);
-        if featured && room && of.blocks >= least && of.ino != ATTIC {
+        if featured && room && of.blocks >= least && of.ino != ORPHAN_DIR {
             self.mapless.push(of.ino);
         }
     }
@@ -120,7 +120,7 @@ impl Check {
         dir: Ino,
         head: MetaBlock,
         (bucket, buckets): (u32, u32),
-        out: &mut Vec<Entry>,
+        out: &mut Vec<NameMapEntry>,
     ) -> Result<(), StoreError> {
         let mut next = Some(head);
         for _ in 0..CHAIN_MAX {
@@ -151,7 +151,12 @@ impl Check {
         Ok(())
     }
 
-    fn compare_names(&mut self, of: &Directory, names: &mut Vec<Entry>, found: &mut Vec<Entry>) {
+    fn compare_names(
+        &mut self,
+        of: &Directory,
+        names: &mut Vec<NameMapEntry>,
+        found: &mut Vec<NameMapEntry>,
+    ) {
         // Names come in sorted runs, which this sort makes use of.
         names.sort();
         found.sort_unstable();
@@ -324,7 +329,7 @@ pub(super) mod tests {
         });
         planted("an entry without a name", |txn, head| {
             let hash = lmap::entries(txn.read(head)?).next().unwrap().hash;
-            lmap::push(txn.write(head)?, Entry { hash, at: 7 });
+            lmap::push(txn.write(head)?, NameMapEntry { hash, at: 7 });
             Ok(())
         });
         planted("an entry in the wrong bucket", |txn, head| {

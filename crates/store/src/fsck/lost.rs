@@ -19,7 +19,7 @@ use types::{ClientId, DirNo, Ino, PagId};
 use super::plan::TreeName;
 use super::repair::LINES_MAX;
 use crate::error::{Stop, StoreError};
-use crate::format::number::ATTIC;
+use crate::format::number::ORPHAN_DIR;
 use crate::mfs::{Cost, Mfs};
 use crate::txn::Txn;
 
@@ -211,7 +211,7 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.loss {
-            Loss::Slots { dir: ATTIC, chunk, first, count } => write!(
+            Loss::Slots { dir: ORPHAN_DIR, chunk, first, count } => write!(
                 f,
                 "up to {} without a name of their own, which were removed and open, or had further names \
                  only: slots {first} to {} of chunk {chunk}",

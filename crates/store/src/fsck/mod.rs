@@ -71,7 +71,7 @@ pub use repair::{Repaired, repair};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::features::Features;
-use crate::format::blob::Whose;
+use crate::format::blob::BlobOwner;
 use crate::mfs::Mfs;
 use crate::open::{Condition, OpenOptions, label};
 use crate::zones::{Labels, ZonePlace};
@@ -288,7 +288,7 @@ struct Check {
     /// What the labels of the data zones say that were named.
     labels: Labels,
     /// Blobs that could not be read.
-    lacking: BTreeMap<Whose, blobs::Lack>,
+    lacking: BTreeMap<BlobOwner, blobs::Lack>,
     /// Metadata blocks that were claimed twice.
     shared: BTreeSet<MetaBlock>,
     /// Content blocks that no chunk has, with inodes that are missing.

@@ -19,11 +19,13 @@ use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
 use crate::error::{Stop, StoreError};
 use crate::features::Feature;
-use crate::format::blob::{What, decode_xattrs};
+use crate::format::blob::{BlobKind, decode_xattrs};
 use crate::format::extent::{extent_key, ino_of_key};
 use crate::format::lmap::{self, hash_of};
-use crate::format::namespace::Entry;
-use crate::format::number::{ATTIC, CHUNK_SLOTS, Place, SYSTEM_CHUNK, home_of, ino_of, reuse_of};
+use crate::format::namespace::NamespaceEntry;
+use crate::format::number::{
+    CHUNK_SLOTS, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, ino_of, reuse_of,
+};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::names::index::{Chunk, Position};
 use crate::trees::{EXTENTS, INODES};
@@ -33,7 +35,7 @@ use crate::txn::Txn;
 #[derive(Default)]
 pub(super) struct Tree {
     pub(super) chunks: BTreeMap<DirNo, (Chunk, bool)>,
-    pub(super) moved: BTreeMap<Ino, Place>,
+    pub(super) moved: BTreeMap<Ino, SlotPlace>,
     pub(super) orphans: BTreeSet<Ino>,
     pub(super) inodes: HashMap<Ino, Seen>,
     pub(super) ordinary: Ordinary,
@@ -90,7 +92,7 @@ impl Ordinary {
     /// The number of an inode born in slot `slot` of a chunk, of which this is kept.
     fn ino(chunk: DirNo, (slot, word): (u16, u16)) -> Ino {
         let reuse = ((word & 0x1ff) - 1) as u8;
-        ino_of(Place { chunk, slot: u32::from(slot) }, reuse)
+        ino_of(SlotPlace { chunk, slot: u32::from(slot) }, reuse)
     }
 
     /// The kind of an ordinary inode.
@@ -140,7 +142,7 @@ pub(super) struct Seen {
 /// The names of one directory: hashes with where they are, 16 bytes each.
 #[derive(Default)]
 pub(super) struct Names {
-    pub(super) list: Vec<lmap::Entry>,
+    pub(super) list: Vec<lmap::NameMapEntry>,
     /// The chunks that were read, by their index in the directory.
     chunks: BTreeMap<usize, DirNo>,
     /// First chunk of the directory.
@@ -157,7 +159,7 @@ impl Names {
 
     fn add(&mut self, name: &[u8], slot: u32) {
         let at = Position::new(self.index, slot).0;
-        self.list.push(lmap::Entry { hash: hash_of(name), at });
+        self.list.push(lmap::NameMapEntry { hash: hash_of(name), at });
     }
 }
 
@@ -174,7 +176,7 @@ impl Check {
             Some(chunk) => {
                 let mut names = Names::default();
                 self.content(Ino::NONE, SYSTEM_CHUNK, &chunk, &mut names).await?;
-                for ino in [Ino::ROOT, ATTIC] {
+                for ino in [Ino::ROOT, ORPHAN_DIR] {
                     let seen = self.tree.inodes.get(&ino);
                     if seen.is_none_or(|seen| seen.kind != FileKind::Directory) {
                         self.found(ProblemKind::MissingSystem, Subject::Inode(ino), "");
@@ -286,7 +288,7 @@ impl Check {
             number = descriptor.next;
         }
         // What has a name was not in the attic, and what has none says where it was.
-        let lacks = of.nlink > 0 && of.blocks > blocks && dir != ATTIC;
+        let lacks = of.nlink > 0 && of.blocks > blocks && dir != ORPHAN_DIR;
         if let Some(last) = last.filter(|_| lacks) {
             let (index, lack) = (index.unwrap_or(0), of.blocks - blocks);
             self.short.push(Short { dir, last, index, lack });
@@ -405,7 +407,7 @@ impl Check {
             *self.tree.other_slots.entry(kind).or_default() += 1;
         }
         for (i, slot) in (0..).zip(slots) {
-            let place = Place { chunk: number, slot: index * SLOTS_PER_BLOCK + i };
+            let place = SlotPlace { chunk: number, slot: index * SLOTS_PER_BLOCK + i };
             self.slot(dir, SlotAt { home, place }, slot, names).await?;
         }
         Ok(())
@@ -425,11 +427,11 @@ impl Check {
             self.found(ProblemKind::BadSlot, subject, detail);
             self.plan.add(Fix::Flags(at));
         }
-        if slot.mend_layout_blocks() {
+        if slot.repair_layout_blocks() {
             self.found(ProblemKind::BadLayoutBlock, Subject::Inode(slot.ino()), "impossible words");
             self.plan.add(Fix::Flags(at));
         }
-        if let Some(what) = slot.mend_content(self.features.has(Feature::INLINE_DATA)) {
+        if let Some(what) = slot.repair_content(self.features.has(Feature::INLINE_DATA)) {
             self.found(ProblemKind::BadContent, Subject::Inode(slot.ino()), what);
             self.plan.add(Fix::Flags(at));
         }
@@ -442,7 +444,7 @@ impl Check {
         if slot.state() == SlotState::Empty {
             return Ok(());
         }
-        let hidden = dir == ATTIC || dir == Ino::NONE;
+        let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
         let legal = if hidden { slot.name().is_empty() } else { Name::new(slot.name()).is_ok() };
         if !legal {
             self.found(ProblemKind::BadName, subject, format!("{:?}", slot.name()));
@@ -505,16 +507,16 @@ impl Check {
             }
             FileKind::Symlink => self.target(at, &slot).await?,
             FileKind::Directory => {
-                self.report.counts.directories += u64::from(ino != ATTIC);
-                if let Some(parent) = self.tree.inodes.get_mut(&dir).filter(|_| dir != ATTIC) {
+                self.report.counts.directories += u64::from(ino != ORPHAN_DIR);
+                if let Some(parent) = self.tree.inodes.get_mut(&dir).filter(|_| dir != ORPHAN_DIR) {
                     parent.subdirectories += 1;
                 }
                 let (nlink, size, blocks) = (attr.nlink, attr.size, attr.blocks);
                 self.directory_fragments(&slot);
                 let body = DirNo(slot.body());
                 let (map, mapped) = (DirNo(slot.map()), slot.names());
-                if dir != ATTIC && dir != Ino::NONE {
-                    let entry = Entry { parent: first, stream: slot.stream(), dir: ino };
+                if dir != ORPHAN_DIR && dir != Ino::NONE {
+                    let entry = NamespaceEntry { parent: first, stream: slot.stream(), dir: ino };
                     let chunk = self.tree.chunks.get(&body).map(|(chunk, _)| chunk);
                     let run = chunk.and_then(|chunk| chunk.runs.first());
                     let start = run.filter(|run| run.is_present()).map(|run| run.start);
@@ -580,7 +582,7 @@ impl Check {
         let (subject, drop) = (Subject::Inode(slot.ino()), Fix::DropXattrs(at));
         let bytes = match slot.xattr_blob() {
             Some(first) => {
-                let (whose, kind) = (slot.whose(What::Xattrs), ProblemKind::BadXattrs);
+                let (whose, kind) = (slot.blob_owner(BlobKind::Xattrs), ProblemKind::BadXattrs);
                 let read = self.inode_blob((at, first), whose, (kind, ""), drop.clone()).await?;
                 let Some(bytes) = read else { return Ok(()) };
                 bytes
@@ -599,12 +601,12 @@ impl Check {
         let detail = format!("size {size}");
         let len = match slot.target_blob() {
             Some(first) => {
-                let (whose, lost) = (slot.whose(What::Target), Fix::Target(at, None));
+                let (whose, lost) = (slot.blob_owner(BlobKind::Target), Fix::Target(at, None));
                 let read = self.inode_blob((at, first), whose, (kind, &detail), lost).await?;
                 let Some(bytes) = read else { return Ok(()) };
                 bytes.len()
             }
-            None => slot.rest().len(),
+            None => slot.payload().len(),
         };
         let len = Some(len as u64).filter(|len| (1..=SYMLINK_MAX as u64).contains(len));
         if len != Some(size) {
@@ -622,7 +624,7 @@ impl Check {
         let len = match (slot.content_blob(), slot.content()) {
             (None, None) => return Ok(false),
             (Some(first), _) => {
-                let (whose, lost) = (slot.whose(What::Content), Fix::Content(at, false));
+                let (whose, lost) = (slot.blob_owner(BlobKind::Content), Fix::Content(at, false));
                 let kind = (ProblemKind::BadContent, "none can be read");
                 let read = self.inode_blob((at, first), whose, kind, lost).await?;
                 let Some(bytes) = read else { return Ok(false) };
@@ -658,7 +660,7 @@ impl Check {
 
     /// Where a slot of a chunk is.
     fn slot_of(&self, chunk: DirNo, slot: u32) -> Option<SlotAt> {
-        let place = Place { chunk, slot };
+        let place = SlotPlace { chunk, slot };
         let run = self.tree.chunks.get(&chunk)?.0.run_of(place.block())?;
         Some(SlotAt { home: run.home(place.block()), place })
     }

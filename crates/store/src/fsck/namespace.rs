@@ -11,11 +11,11 @@ use super::plan::{Fix, Stage, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::error::StoreError;
 use crate::features::Feature;
-use crate::format::namespace::{Entry, NAMESPACE_KEY, decode_start};
+use crate::format::namespace::{NAMESPACE_KEY, NamespaceEntry, decode_start};
 use crate::trees::NAMESPACE;
 
 /// A directory that was met: what its entry should be, and where its content begins.
-pub(super) type Met = (Entry, Option<MetaBlock>);
+pub(super) type Met = (NamespaceEntry, Option<MetaBlock>);
 
 impl Check {
     pub(super) async fn namespace(&mut self) -> Result<(), StoreError> {
@@ -51,7 +51,7 @@ impl Check {
                 self.plan.add(Fix::IndexEntry(entry, Some(start)));
             }
         }
-        for entry in entries.into_keys().map(|key| Entry::of(&key)) {
+        for entry in entries.into_keys().map(|key| NamespaceEntry::of(&key)) {
             let detail = format!("in chunk {}", entry.parent);
             self.found(ProblemKind::StaleIndexEntry, Subject::Inode(entry.dir), detail);
             self.plan.add(Fix::IndexEntry(entry, None));

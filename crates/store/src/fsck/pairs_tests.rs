@@ -31,7 +31,7 @@ use super::{FsckOptions, Repaired, Report, fsck, repair, whole_check};
 use crate::block::{self, Block, BlockType, type_of};
 use crate::btree::{Inside, Tree, entries_of};
 use crate::error::Stop;
-use crate::format::chunk::Run;
+use crate::format::chunk::ContentRun;
 use crate::format::extent::{EXTENT_KEY, extent_key};
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
@@ -107,7 +107,7 @@ fn first_blocks(txn: &mut Txn<'_>, dir: Ino) -> Result<Vec<MetaBlock>, Stop> {
     for chunk in [slot.body(), slot.map()].map(DirNo).into_iter().filter(|chunk| chunk.0 != 0) {
         txn.ensure_chunk(chunk)?;
         let first = txn.chunk(chunk)?.runs.iter().find(|run| run.is_present());
-        out.extend(first.map(|run: &Run| run.start));
+        out.extend(first.map(|run: &ContentRun| run.start));
     }
     Ok(out)
 }

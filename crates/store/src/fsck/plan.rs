@@ -13,11 +13,11 @@ use types::{ClientId, DirNo, FileKind, Ino, MetaBlock, PagId};
 
 use super::space::{Owner, Piece};
 use crate::features::Feature;
-use crate::format::blob::{What, Whose};
+use crate::format::blob::{BlobKind, BlobOwner};
 use crate::format::chunk::CHUNK_KEY;
 use crate::format::extent::EXTENT_KEY;
-use crate::format::namespace::Entry;
-use crate::format::number::Place;
+use crate::format::namespace::NamespaceEntry;
+use crate::format::number::SlotPlace;
 use crate::format::reply::REPLY_KEY;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
@@ -85,7 +85,7 @@ pub(super) enum TreeName {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct SlotAt {
     pub(super) home: MetaBlock,
-    pub(super) place: Place,
+    pub(super) place: SlotPlace,
 }
 
 /// One thing to do.
@@ -107,9 +107,9 @@ pub(super) enum Fix {
     /// Block `1` of chunk `0` is not this chunk's.
     DropBlock(DirNo, u32),
     /// What the inode has in a blob is to lie in blocks of its own.
-    CopyBlob(SlotAt, What),
+    CopyBlob(SlotAt, BlobKind),
     /// What the inode in the slot, or a client, lacks is in the blob that begins here.
-    TakeBlob(Option<SlotAt>, Whose, MetaBlock),
+    TakeBlob(Option<SlotAt>, BlobOwner, MetaBlock),
     /// The layout block, which is the slot's, is to be one of the file's own.
     CopyLayout(SlotAt, MetaBlock),
     /// The slot's file loses this layout block.
@@ -156,7 +156,7 @@ pub(super) enum Fix {
     Duplicate(SlotAt),
     /// The `moved` tree is to say this; `None`: nothing. Where an inode is depends on its chunk's
     /// number alone.
-    Moved(Ino, Option<Place>),
+    Moved(Ino, Option<SlotPlace>),
     /// Slots of blocks that were given back go on behind this inode's number.
     RaiseReuse(Ino),
     /// Set the number of links.
@@ -175,7 +175,7 @@ pub(super) enum Fix {
     Content(SlotAt, bool),
     /// The namespace index is to have this entry, with where the directory begins, or not to have
     /// it.
-    IndexEntry(Entry, Option<Option<MetaBlock>>),
+    IndexEntry(NamespaceEntry, Option<Option<MetaBlock>>),
     /// Something lies in this data zone, which is not in the table of them.
     AddZone(PagId),
     /// The table is to say of a data zone what its label says; or why nobody knows how large the

@@ -8,7 +8,7 @@ use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::error::StoreError;
 use crate::format::extent::{behind_block_0, decode_extent};
-use crate::format::space::{Freed, PagRecord, decode_pool_key, decode_run_key, run_key};
+use crate::format::space::{FreedRun, PagRecord, decode_pool_key, decode_run_key, run_key};
 use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
 
 /// Who owns a run of data blocks.
@@ -282,7 +282,7 @@ impl Check {
         .await?;
         self.walk((FREED, TreeName::Freed, "freed space"), |check, key, value| {
             let (pag, start) = decode_run_key(key);
-            let freed = Freed::decode(value);
+            let freed = FreedRun::decode(value);
             if start.0 != 0 || freed.len != 0 {
                 let owner = Owner::Freed(freed.ino);
                 check.piece(Piece::new(pag, start.0, freed.len, owner).ok_or((pag, owner)));

@@ -19,7 +19,7 @@ use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::block::lsn_of;
 use crate::error::{Stop, StoreError};
-use crate::format::number::{Place, home_of};
+use crate::format::number::{SlotPlace, home_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::mfs::Cost;
 use crate::trees::MOVED;
@@ -90,7 +90,7 @@ impl Txn<'_> {
             }
             said.inodes.push(ino);
             let moved = MOVED.get(self, &ino.0.to_be_bytes())?;
-            let moved = moved.map(|value| Place::unpack(u64::from_le_bytes(value)));
+            let moved = moved.map(|value| SlotPlace::unpack(u64::from_le_bytes(value)));
             let place = moved.unwrap_or(home_of(ino));
             if place.index() == at {
                 *said.places.entry((place.chunk, place.block())).or_default() += 1;

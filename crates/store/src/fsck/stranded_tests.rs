@@ -9,8 +9,8 @@ use super::tests::{links, name};
 use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::block::BlockType;
 use crate::features::Features;
-use crate::format::chunk::{Run, chunk_key, decode_key};
-use crate::format::number::{Place, ino_of};
+use crate::format::chunk::{ContentRun, chunk_key, decode_key};
+use crate::format::number::{SlotPlace, ino_of};
 use crate::format::slot::{RETIRED, Slot};
 use crate::mfs::Mfs;
 use crate::side::first_attr;
@@ -171,7 +171,7 @@ fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
         txn.ensure_chunk(chunks[0])?;
         let mut chunk = txn.chunk(chunks[0])?.clone();
         let old = chunk.runs.clone();
-        chunk.put(Run::gone(0, 1, RETIRED));
+        chunk.put(ContentRun::hole(0, 1, RETIRED));
         txn.set_runs(chunks[0], &old, chunk)
     });
     mfs.forget_indexes();
@@ -184,7 +184,7 @@ fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
 /// A block with two inodes that say they are of different chunks, and so many more inodes in the
 /// count.
 fn contradiction(mfs: &Mfs, missing: u64) -> (MetaBlock, [Ino; 2]) {
-    let places = [0, 1].map(|at| Place { chunk: DirNo(900 + u64::from(at)), slot: at });
+    let places = [0, 1].map(|at| SlotPlace { chunk: DirNo(900 + u64::from(at)), slot: at });
     let inodes = places.map(|place| ino_of(place, 0));
     let home = run(mfs, |txn| {
         let home: MetaBlock = txn.alloc_meta(1, None)?;
@@ -240,7 +240,7 @@ fn a_block_in_whose_place_there_is_another_goes_to_lost_and_found_as_long_as_ino
     let ino = run(&mfs, |txn| {
         let home = txn.alloc_meta(1, None)?;
         let data = txn.init(home, BlockType::Directory)?;
-        let ino = ino_of(Place { chunk: chunks[0], slot: 3 }, 77);
+        let ino = ino_of(SlotPlace { chunk: chunks[0], slot: 3 }, 77);
         let mut slot = Slot::default();
         slot.set_next_reuse(78);
         slot.set_inode(b"file", &Attr { kind: FileKind::Fifo, nlink: 1, ..first_attr(ino) });

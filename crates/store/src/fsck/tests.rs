@@ -15,11 +15,11 @@ use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
 use crate::features::{Feature, Features};
-use crate::format::blob::{What, Whose};
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
+use crate::format::blob::{BlobKind, BlobOwner};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::extent::{extent_key, extent_value};
-use crate::format::namespace::{Entry, Stream};
-use crate::format::number::{ATTIC, Place, home_of, ino_of};
+use crate::format::namespace::{NamespaceEntry, Stream};
+use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, ino_of};
 use crate::format::slot::{self, FRAGMENT, SLOTS_PER_BLOCK, Slot, SlotSize};
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
 use crate::mfs::Mfs;
@@ -97,7 +97,7 @@ fn world() -> World {
         let symlink = txn.create(dir, &name("symlink"), &symlink, None)?;
         let moved = txn.create(dir, &name("moved"), &new_inode(FileKind::Fifo), None)?;
         txn.rename(dir, &name("moved"), Ino::ROOT, &name("away"))?;
-        let orphan = txn.create_unnamed(&new_inode(FileKind::Regular), None)?;
+        let orphan = txn.create_orphan(&new_inode(FileKind::Regular), None)?;
         txn.set_xattr(file, XATTR, &[1; 6000])?;
         txn.set_reply(client, 7, 8, b"reply")?;
         txn.set_setting(3, b"setting")?;
@@ -167,7 +167,7 @@ fn contents(world: &World) -> BTreeMap<&'static str, String> {
             let mut text = format!("{:?} {}", attr.kind, attr.mode);
             if let Some((dir, name)) = txn.entry_of(ino)? {
                 text += &format!(" {name:?} in {dir}");
-                if dir != crate::format::number::ATTIC {
+                if dir != crate::format::number::ORPHAN_DIR {
                     assert_eq!(txn.lookup(dir, &name)?, Some(ino));
                 }
             }
@@ -275,7 +275,7 @@ fn slot(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Slot)) -> Result<(
 fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Stop> {
     let (spot, _) = txn.locate_live(ino)?;
     let data = txn.write(spot.block)?;
-    let from = slot::place(data, spot.place.index()).unwrap().start + at;
+    let from = slot::slot_range(data, spot.place.index()).unwrap().start + at;
     data[from..from + value.len()].copy_from_slice(value);
     Ok(())
 }
@@ -284,7 +284,7 @@ fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Sto
 fn set_flags(txn: &mut Txn<'_>, ino: Ino, flags: u8) -> Result<(), Stop> {
     let (spot, _) = txn.locate_live(ino)?;
     let data = txn.write(spot.block)?;
-    data[slot::place(data, spot.place.index()).unwrap().start + 5] |= flags;
+    data[slot::slot_range(data, spot.place.index()).unwrap().start + 5] |= flags;
     Ok(())
 }
 
@@ -351,7 +351,7 @@ fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() 
     // What such a chunk has ahead counts as nobody's.
     planted(ProblemKind::BadChunk, 2, |world, txn| {
         let (number, chunk) = chunk_of(txn, world.file)?;
-        let gone = Run::gone(chunk.allocated(), 3, 7);
+        let gone = ContentRun::hole(chunk.allocated(), 3, 7);
         CHUNKS.insert(txn, &chunk_key(number, gone.first), &gone.encode())?;
         Ok(Subject::Chunk(number))
     });
@@ -363,7 +363,7 @@ fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() 
         let chunk = home_of(first).chunk;
         // The next slot there is.
         let slot = if SLOTS.get().per_block() > 1 { 1 } else { SLOTS_PER_BLOCK };
-        let fifth = ino_of(Place { chunk, slot }, 5);
+        let fifth = ino_of(SlotPlace { chunk, slot }, 5);
         txn.create(other, &name("b"), &new_inode(FileKind::Fifo), Some(fifth))?;
         for text in ["a", "b"] {
             txn.rename(other, &name(text), world.dir, &name(text))?;
@@ -381,7 +381,7 @@ fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() 
             slot.set_blocks(0);
             slot.set_size(0);
         })?;
-        CHUNKS.insert(txn, &chunk_key(chunk, 0), &Run::gone(0, blocks, 5).encode())?;
+        CHUNKS.insert(txn, &chunk_key(chunk, 0), &ContentRun::hole(0, blocks, 5).encode())?;
         Ok(Subject::Inode(fifth))
     });
 }
@@ -399,7 +399,7 @@ fn a_block_of_the_wrong_type_is_found() {
 fn a_metadata_block_used_twice_is_found() {
     planted(ProblemKind::SharedMetaBlock, 3, |world, txn| {
         let (spot, _) = txn.locate_live(world.file)?;
-        let run = Run::present(0, spot.block, 1);
+        let run = ContentRun::present(0, spot.block, 1);
         txn.set_root(NEXT_CHUNK, 1000)?;
         let descriptor = Descriptor { owner: world.dir, next: DirNo(0), index: 1, used: 0 };
         CHUNKS.insert(txn, &chunk_key(DirNo(999), 0), &run.encode())?;
@@ -496,11 +496,11 @@ fn names_that_lead_wrong_are_found() {
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::WrongLinkCount, 1, |_, txn| {
-        slot(txn, ATTIC, |slot| {
+        slot(txn, ORPHAN_DIR, |slot| {
             let attr = slot.attr();
             slot.set_attr(&Attr { nlink: 7, ..attr });
         })?;
-        Ok(Subject::Inode(ATTIC))
+        Ok(Subject::Inode(ORPHAN_DIR))
     });
     planted(ProblemKind::WrongLinkCount, 1, |world, txn| {
         txn.put_link(world.dir, b"more", world.file, FileKind::Regular)?;
@@ -532,7 +532,7 @@ fn inodes_in_the_wrong_place_are_found() {
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::StaleMove, 1, |_, txn| {
-        let ino = ino_of(Place { chunk: DirNo(500), slot: 3 }, 0);
+        let ino = ino_of(SlotPlace { chunk: DirNo(500), slot: 3 }, 0);
         MOVED.insert(txn, &ino.0.to_be_bytes(), &7u64.to_le_bytes())?;
         Ok(Subject::Inode(ino))
     });
@@ -568,7 +568,7 @@ fn content_that_makes_no_sense_is_found() {
     };
     let blob = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
         let (spot, _) = txn.locate_live(ino)?;
-        let whose = Whose::inode(ino, What::Content);
+        let whose = BlobOwner::inode(ino, BlobKind::Content);
         let blob = txn.write_blob(None, &numbers(len), whose, spot.block)?;
         slot(txn, ino, |slot| {
             slot.set_content_blob(blob.0);
@@ -627,7 +627,7 @@ fn content_that_makes_no_sense_is_found() {
     let two = |world: &World, txn: &mut Txn<'_>| {
         let (spot, _) = txn.locate_live(world.file)?;
         txn.unmap(world.file, FileBlock(0), FileBlock(1))?;
-        let whose = Whose::inode(world.file, What::Content);
+        let whose = BlobOwner::inode(world.file, BlobKind::Content);
         let blob = txn.write_blob(None, &numbers(3000), whose, spot.block)?;
         for ino in [world.file, world.orphan] {
             slot(txn, ino, |slot| {
@@ -1160,9 +1160,9 @@ fn what_nothing_leads_to_is_found_in_lost_and_found() {
 
 #[test]
 fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
-    let entry = |txn: &mut Txn<'_>, dir: Ino| -> Result<Entry, Stop> {
+    let entry = |txn: &mut Txn<'_>, dir: Ino| -> Result<NamespaceEntry, Stop> {
         let parent = DirNo(txn.locate_live(Ino::ROOT)?.1.body());
-        Ok(Entry { parent, stream: txn.locate_live(dir)?.1.stream(), dir })
+        Ok(NamespaceEntry { parent, stream: txn.locate_live(dir)?.1.stream(), dir })
     };
     planted(ProblemKind::UnindexedDirectory, 1, |world, txn| {
         let key = entry(txn, world.dir)?.key();
@@ -1170,7 +1170,7 @@ fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
         Ok(Subject::Inode(world.dir))
     });
     planted(ProblemKind::StaleIndexEntry, 1, |world, txn| {
-        let key = Entry { dir: Ino(world.dir.0 + 1), ..entry(txn, world.dir)? }.key();
+        let key = NamespaceEntry { dir: Ino(world.dir.0 + 1), ..entry(txn, world.dir)? }.key();
         NAMESPACE.insert(txn, &key, &[0; 8])?;
         Ok(Subject::Inode(Ino(world.dir.0 + 1)))
     });

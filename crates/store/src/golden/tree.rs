@@ -240,7 +240,7 @@ async fn afterwards(mfs: &Mfs) {
             let ino = txn.remove_name(many, &name(&format!("m{n}")))?;
             links(txn, ino, -1)?;
         }
-        txn.create_unnamed(&new(FileKind::Regular, 5), None)?;
+        txn.create_orphan(&new(FileKind::Regular, 5), None)?;
         mkdir(txn, deep, "late").map(drop)
     })
     .await;

@@ -1,12 +1,12 @@
 //! Crashes of the namespace, layouts and data space at every moment.
 //!
-//! Random operations run on a recorded disk; after each, everything that can be read
-//! is written down. Every image that a power cut may leave is recovered, must read
-//! exactly as after some operation not older than the newest durable one, and
-//! `fsck` must find nothing. The same is done to a store whose cache is as small as possible.
+//! Random operations run on a recorded disk; after each, the test records everything that can be
+//! read. It recovers every image that a power cut may leave. The recovered state must equal that
+//! after some operation, not older than the newest durable one, and `fsck` must find nothing. The
+//! same is done to a store whose cache is as small as possible.
 //!
-//! Each sweep (crashes here; failing calls, and no space, in `faults`) meets every feature that
-//! lasts with slots of every size: [`Swept`] tells of one that none of its operations used.
+//! Each sweep (crashes here; failing calls, and no space, in `faults`) meets every lasting feature
+//! with slots of every size: [`Swept`] reports a feature that no operation used.
 
 mod faults;
 
@@ -42,14 +42,14 @@ const SIZE: u64 = 6 << 20;
 const LOG: u64 = 512 << 10;
 /// The setting in which an operation notes its number.
 const COUNT: u32 = 1;
-/// Operations after which a sweep looks for what is in use.
+/// A sweep looks for features in use after each of so many operations.
 const LOOK: usize = 10;
 
 async fn open(env: &Env) -> Mfs {
     open_as(env, MapLimits::USUAL, LayoutLimits::USUAL).await
 }
 
-/// As a store of this seed is.
+/// Opens a store with the limits of this seed.
 async fn open_with(env: &Env, seed: u64) -> Mfs {
     open_as(env, maps(seed), layouts(seed)).await
 }
@@ -60,22 +60,22 @@ async fn open_as(env: &Env, maps: MapLimits, layouts: LayoutLimits) -> Mfs {
     Mfs::open(env, &disk, options).await.unwrap()
 }
 
-/// With four seeds of five, which are one for each size of slots, small directories have name maps.
+/// Four seeds of five (one for each size of slots) give small directories name maps.
 fn maps(seed: u64) -> MapLimits {
     if seed.is_multiple_of(5) { MapLimits::USUAL } else { MapLimits::TINY }
 }
 
-/// With the same, few segments lie in one layout block, and files get theirs early.
+/// For the same seeds a layout block holds few segments, and files get theirs early.
 fn layouts(seed: u64) -> LayoutLimits {
     if seed.is_multiple_of(5) { LayoutLimits::USUAL } else { LayoutLimits::TINY }
 }
 
-/// Features of which a sweep met something on the device, by the size of slots.
+/// Features of which a sweep found something on the device, by the size of slots.
 #[derive(Default)]
 struct Swept(BTreeSet<(SlotSize, &'static str)>);
 
 impl Swept {
-    /// Notes what is in use now.
+    /// Notes the features in use now.
     async fn look(&mut self, mfs: &Mfs) {
         let size = mfs.superblock().features.slots();
         for &(feature, name) in Feature::KNOWN {
@@ -84,8 +84,8 @@ impl Swept {
         }
     }
 
-    /// Each lasting feature was met with slots of each size: one that is new and not met fails
-    /// this.
+    /// Checks that each lasting feature was met with slots of each size. A new feature that no
+    /// operation uses fails this.
     fn met_all(&self) {
         for size in SlotSize::ALL {
             for name in lasting(size).iter().filter_map(Feature::name) {
@@ -124,7 +124,7 @@ fn is_in_use(txn: &mut Txn<'_>, feature: Feature) -> Result<bool, Stop> {
     Ok(false)
 }
 
-/// Each size of slots has its turns.
+/// Seeds use the sizes of slots in turn.
 fn slots(seed: u64) -> SlotSize {
     SlotSize::ALL[(seed + 3) as usize % SlotSize::ALL.len()]
 }
@@ -157,10 +157,10 @@ fn new(kind: FileKind) -> NewInode<'static> {
     NewInode { symlink, ..new_inode(kind) }
 }
 
-/// Numbers that are drawn are smaller; those of planted operations need not be.
+/// Random numbers are smaller; those of planted operations need not be.
 const DRAWN: u64 = 1 << 20;
 
-/// What an operation does, drawn before it runs so that it can run again.
+/// An operation, drawn before it runs so that it can run again.
 #[derive(Clone, Debug)]
 struct Draw {
     kind: u64,
@@ -169,7 +169,7 @@ struct Draw {
 
 struct Work {
     rng: SimRng,
-    /// What is done before anything random.
+    /// Operations before the random ones.
     first: VecDeque<Draw>,
     /// What could be read after each operation.
     dumps: Vec<String>,
@@ -184,7 +184,7 @@ fn many(number: u64) -> Name {
     Name::new(format!("m{number}").as_bytes()).unwrap()
 }
 
-/// The directories below and including the root.
+/// The root and all directories below it.
 fn directories(txn: &mut Txn<'_>) -> Result<Vec<Ino>, Stop> {
     let mut out = vec![Ino::ROOT];
     let mut at = 0;
@@ -266,7 +266,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             }
         }
         11 => {
-            txn.create_unnamed(&new(FileKind::Regular), None)?;
+            txn.create_orphan(&new(FileKind::Regular), None)?;
         }
         12..=13 => {
             for ino in txn.orphans(Ino(0), 3)? {
@@ -374,7 +374,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             let Some(&(pag, start, len)) = pool.get(e as usize % pool.len().max(1)) else {
                 return Ok(());
             };
-            // Blocks that do not follow each other in the file.
+            // Blocks that are not adjacent in the file.
             for n in 0..len.min(20) {
                 let (addr, state) = (PagBlock(start.0 + n), ExtentState::Written);
                 let file = FileBlock(f.checked_sub(DRAWN).unwrap_or(f % 100) + 2 * n);
@@ -409,10 +409,10 @@ impl Work {
     }
 }
 
-/// What random operations do of small slots at best: a file with content, one with attributes that
-/// need blobs, and one with more segments than a slot of this size holds.
+/// Operations that exercise small slots: a file with content, one with attributes that need blobs,
+/// and one with more segments than a slot of this size holds.
 fn planted(size: SlotSize) -> VecDeque<Draw> {
-    /// Segments that one operation makes at most.
+    /// Most segments of one operation.
     const EACH: u64 = 20;
     let draw = |kind, name, e, f| Draw { kind, numbers: [0, 0, name, 0, e, f] };
     let (content, fragments) = (4, 0);
@@ -507,7 +507,7 @@ async fn count_of(mfs: &Mfs) -> u32 {
     u32::from_le_bytes(read.expect("noted before recording").try_into().unwrap())
 }
 
-/// Runs operations on a recorded disk; gives what could be read after each, and the recordings.
+/// Runs operations on a recorded disk; returns what could be read after each, and the recordings.
 fn record(seed: u64, swept: &mut Swept) -> (Vec<String>, Vec<env::sim::Recording>) {
     let disk = formatted(slots(seed));
     disk.set_rotational(seed % 2 == 1);
@@ -542,7 +542,7 @@ fn record(seed: u64, swept: &mut Swept) -> (Vec<String>, Vec<env::sim::Recording
 }
 
 #[test]
-fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
+fn every_crash_image_recovers_whole_transactions_and_all_durable_ones() {
     let mut swept = Swept::default();
     for seed in 1..6 {
         let (dumps, recordings) = record(seed, &mut swept);
@@ -568,7 +568,7 @@ fn every_crash_leaves_a_whole_namespace_that_holds_what_was_durable() {
 }
 
 #[test]
-fn a_directory_larger_than_the_cache_is_found_listed_and_checked() {
+fn directory_larger_than_the_cache_is_looked_up_listed_and_checked() {
     const FILES: u32 = 12_000;
     let world = SimWorld::new(1);
     world.disk("meta", 64 << 20);
@@ -615,7 +615,7 @@ fn a_directory_larger_than_the_cache_is_found_listed_and_checked() {
 }
 
 #[test]
-fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
+fn fsck_checks_a_closed_or_crashed_device_without_writing() {
     for close in [true, false] {
         let disk = formatted(SlotSize::Bytes512);
         let world = SimWorld::new(7);
@@ -648,7 +648,7 @@ fn a_device_is_checked_without_a_write_whether_it_was_closed_or_not() {
 }
 
 #[test]
-fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
+fn fsck_finds_a_flipped_bit_in_any_block_in_use() {
     let disk = formatted(SlotSize::Bytes512);
     let world = SimWorld::new(7);
     world.attach("meta", &disk);
@@ -685,14 +685,13 @@ fn a_flipped_bit_in_any_block_in_use_is_found_and_nothing_panics() {
         damaged.flip_bit(block * BLOCK as u64 + 40 + block % 4000, (block % 8) as u8);
         found += u64::from(!run_fsck(&damaged).is_clean());
     }
-    // Blocks allocated for content and layouts to come are not read, and one of the superblocks is
-    // enough.
+    // Blocks allocated ahead for content and layouts are not read, and one superblock is enough.
     let wanted = sound.counts.meta_blocks - first_block - 1 - unused;
     assert!(found >= wanted, "{found} of {wanted}, {unused} unused");
 }
 
 #[test]
-fn damage_in_the_middle_of_the_log_is_found() {
+fn fsck_finds_damage_in_the_middle_of_the_log() {
     let disk = formatted(SlotSize::Bytes512);
     let world = SimWorld::new(7);
     world.attach("meta", &disk);
@@ -731,7 +730,7 @@ fn run_fsck(disk: &SimDisk) -> crate::fsck::Report {
 }
 
 #[test]
-fn a_log_of_many_pieces_is_redone_whole_also_after_a_device_failed_one() {
+fn recovery_applies_a_long_log_also_after_a_failed_read() {
     const FILES: u64 = 160;
     let disk = formatted_with(SlotSize::Bytes512, 64 << 20, 16 << 20);
     let world = SimWorld::new(11);
@@ -773,7 +772,7 @@ fn a_log_of_many_pieces_is_redone_whole_also_after_a_device_failed_one() {
             };
             for n in 0..FILES {
                 let read = mfs.run(Cost::READ, |txn| {
-                    let ino = txn.lookup(Ino::ROOT, &text(n))?.expect("it was made");
+                    let ino = txn.lookup(Ino::ROOT, &text(n))?.expect("the file was created");
                     txn.xattr(ino, b"user.long")
                 });
                 let (read, _) = read.await.unwrap();

@@ -6,9 +6,9 @@ use super::find::Spot;
 use super::inode::NewInode;
 use crate::error::Stop;
 use crate::features::Feature;
-use crate::format::blob::What;
+use crate::format::blob::BlobKind;
 use crate::format::namespace::Stream;
-use crate::format::number::{ATTIC, home_of};
+use crate::format::number::{ORPHAN_DIR, home_of};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
@@ -19,19 +19,19 @@ impl Txn<'_> {
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
     pub fn lookup(&mut self, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop> {
-        hide_attic(dir)?;
+        refuse_orphan_dir(dir)?;
         match self.find(dir, name.as_bytes())? {
             Some(spot) => Ok(Some(self.load(&spot)?.ino())),
             None => Ok(None),
         }
     }
 
-    /// Has `dir` no entry?
+    /// Is `dir` empty?
     ///
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
     pub fn is_empty(&mut self, dir: Ino) -> Result<bool, Stop> {
-        hide_attic(dir)?;
+        refuse_orphan_dir(dir)?;
         self.ensure_index(dir)?;
         match self.map_of(dir) {
             Some(_) => Ok(self.names_mapped(dir)? == 0),
@@ -39,8 +39,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Makes an inode under a new name, with one link (a directory: two), version 1.
-    /// A replay gives the number that the inode had, which leads to its place.
+    /// Creates an inode under a new name, with one link (a directory: two), version 1. A replay
+    /// passes the number that the inode had, which leads to its slot.
     ///
     /// # Errors
     /// `Exists`; `Stale` if the given number is not free; `NoSpace`; as [`Txn::lookup`].
@@ -53,22 +53,22 @@ impl Txn<'_> {
     ) -> Result<Ino, Stop> {
         self.name_is_free(dir, name)?;
         let nlink = if new.kind == FileKind::Directory { 2 } else { 1 };
-        let (spot, ino) = self.make(dir, name.as_bytes(), new, nlink, given)?;
+        let (spot, ino) = self.make_inode(dir, name.as_bytes(), new, nlink, given)?;
         self.add_name(dir, name.as_bytes(), spot.at)?;
         Ok(ino)
     }
 
-    /// Makes an inode without a name: an orphan until it is linked.
+    /// Creates an inode without a name: an orphan until it is linked.
     ///
     /// # Errors
     /// `Stale` if the given number is not free; `NoSpace`.
-    pub fn create_unnamed(&mut self, new: &NewInode<'_>, given: Option<Ino>) -> Result<Ino, Stop> {
-        let (_, ino) = self.make(ATTIC, b"", new, 0, given)?;
+    pub fn create_orphan(&mut self, new: &NewInode<'_>, given: Option<Ino>) -> Result<Ino, Stop> {
+        let (_, ino) = self.make_inode(ORPHAN_DIR, b"", new, 0, given)?;
         ORPHANS.insert(self, &ino.0.to_be_bytes(), &[0; 8])?;
         Ok(ino)
     }
 
-    fn make(
+    fn make_inode(
         &mut self,
         dir: Ino,
         name: &[u8],
@@ -87,7 +87,7 @@ impl Txn<'_> {
                 slot.set_stream(Stream::of(new.uid, new.client));
             }
             self.pending.names.new_dir(ino);
-            self.index_new(dir, &slot, spot.block)?;
+            self.index_new_dir(dir, &slot, spot.block)?;
         }
         self.give_layout_block(&mut slot, &spot)?;
         self.store(&spot, &slot)?;
@@ -95,8 +95,8 @@ impl Txn<'_> {
         Ok((spot, ino))
     }
 
-    /// A further name of `ino`. An inode of the attic moves to it. The number of
-    /// links is the caller's.
+    /// Adds a name of `ino`. An inode in the orphan directory moves to the new name. The caller
+    /// sets the number of links.
     ///
     /// # Errors
     /// `Exists`; `Stale` if the inode is gone; `NotPermitted` for a directory; `NoSpace`.
@@ -127,15 +127,15 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Removes a name and says which inode it led to. An inode that lay under this
-    /// name moves to the attic. The number of links is the caller's.
+    /// Removes a name and returns its inode. If the inode lies in the slot of this name, it moves
+    /// to the orphan directory. The caller sets the number of links.
     ///
     /// # Errors
     /// `NotFound`; as [`Txn::lookup`].
     pub fn remove_name(&mut self, dir: Ino, name: &Name) -> Result<Ino, Stop> {
         let (spot, slot) = self.find_live(dir, name)?;
         if slot.state() == SlotState::Inode {
-            self.move_inode(&spot, ATTIC, b"")?;
+            self.move_inode(&spot, ORPHAN_DIR, b"")?;
         } else {
             self.remove_name_at(dir, name.as_bytes(), spot.at)?;
             self.release_slot(&spot)?;
@@ -143,7 +143,7 @@ impl Txn<'_> {
         Ok(slot.ino())
     }
 
-    /// Moves an inode with everything it has to another slot, under another name.
+    /// Moves an inode, with all that its slot has, to another slot under another name.
     pub(crate) fn move_inode(&mut self, from: &Spot, dir: Ino, name: &[u8]) -> Result<(), Stop> {
         self.ensure_index(from.dir)?;
         let mut body = self.load(from)?;
@@ -155,8 +155,8 @@ impl Txn<'_> {
         slot.adopt(&body);
         self.store(&to, &slot)?;
         if from.dir != dir {
-            let start = self.index_out(from.dir, &slot)?;
-            self.index_in(dir, &slot, start)?;
+            let start = self.index_remove(from.dir, &slot)?;
+            self.index_insert(dir, &slot, start)?;
             self.move_fragments(from.dir, dir, &slot)?;
         }
         if !old_name.is_empty() {
@@ -166,11 +166,11 @@ impl Txn<'_> {
             self.add_name(dir, name, to.at)?;
         }
         self.release_slot(from)?;
-        self.note_place(&to, body.ino())
+        self.update_moved(&to, body.ino())
     }
 
-    /// Keeps the `moved` tree true for an inode that now lies at `spot`.
-    pub(crate) fn note_place(&mut self, spot: &Spot, ino: Ino) -> Result<(), Stop> {
+    /// Updates the `moved` tree for an inode that now lies at `spot`.
+    pub(crate) fn update_moved(&mut self, spot: &Spot, ino: Ino) -> Result<(), Stop> {
         let key = ino.0.to_be_bytes();
         if home_of(ino) == spot.place {
             MOVED.remove(self, &key)?;
@@ -181,61 +181,63 @@ impl Txn<'_> {
     }
 
     pub(crate) fn find_live(&mut self, dir: Ino, name: &Name) -> Result<(Spot, Slot), Stop> {
-        hide_attic(dir)?;
+        refuse_orphan_dir(dir)?;
         let spot = self.find(dir, name.as_bytes())?.ok_or(Stop::Fault(Fault::NotFound))?;
         let slot = self.load(&spot)?;
         Ok((spot, slot))
     }
 
     pub(crate) fn name_is_free(&mut self, dir: Ino, name: &Name) -> Result<(), Stop> {
-        hide_attic(dir)?;
+        refuse_orphan_dir(dir)?;
         match self.find(dir, name.as_bytes())? {
             Some(_) => Err(Stop::Fault(Fault::Exists)),
             None => Ok(()),
         }
     }
 
-    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes:
-    /// segments go to layout blocks or the extent tree, then content, target and xattrs to blobs.
+    /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes.
+    /// First segments move to layout blocks or the extent tree, then content, target and xattrs to
+    /// blobs.
     pub(crate) fn fit_name(
         &mut self,
         slot: &mut Slot,
         len: usize,
         near: MetaBlock,
     ) -> Result<(), Stop> {
-        if slot.state() != SlotState::Inode || slot.rest().len() <= slot.rest_room(len) {
+        if slot.state() != SlotState::Inode || slot.payload().len() <= slot.payload_room(len) {
             return Ok(());
         }
         match slot.kind() {
             FileKind::Regular if slot.content().is_some() => {
-                let content = slot.rest().to_vec();
-                let whose = slot.whose(What::Content);
+                let content = slot.payload().to_vec();
+                let owner = slot.blob_owner(BlobKind::Content);
                 let blob =
-                    self.leaving_reserve(|txn| txn.write_blob(None, &content, whose, near))?;
+                    self.leaving_reserve(|txn| txn.write_blob(None, &content, owner, near))?;
                 slot.set_content_blob(blob.0);
             }
             FileKind::Regular => self.spill_segments(near, slot, slot.segment_room(len))?,
             FileKind::Symlink => {
-                let target = slot.rest().to_vec();
-                slot.set_rest(b"");
-                let blob = self.write_blob(None, &target, slot.whose(What::Target), near)?;
+                let target = slot.payload().to_vec();
+                slot.set_payload(b"");
+                let blob =
+                    self.write_blob(None, &target, slot.blob_owner(BlobKind::Target), near)?;
                 slot.set_target_blob(Some(blob.0));
             }
             _ => {}
         }
-        if slot.rest().len() > slot.rest_room(len) {
+        if slot.payload().len() > slot.payload_room(len) {
             let xattrs = slot.xattrs().to_vec();
             slot.set_xattrs(b"");
-            let blob = self.write_blob(None, &xattrs, slot.whose(What::Xattrs), near)?;
+            let blob = self.write_blob(None, &xattrs, slot.blob_owner(BlobKind::Xattrs), near)?;
             slot.set_xattr_blob(Some(blob.0));
         }
         Ok(())
     }
 }
 
-/// The attic is no directory for anyone outside the store.
-pub(crate) fn hide_attic(dir: Ino) -> Result<(), Stop> {
-    if dir == ATTIC { Err(Stop::Fault(Fault::NotFound)) } else { Ok(()) }
+/// Outside the store the orphan directory does not exist.
+pub(crate) fn refuse_orphan_dir(dir: Ino) -> Result<(), Stop> {
+    if dir == ORPHAN_DIR { Err(Stop::Fault(Fault::NotFound)) } else { Ok(()) }
 }
 
 impl NewInode<'_> {

@@ -1,28 +1,28 @@
-//! Finding inodes, names and content blocks.
+//! Finds inodes, names and content blocks.
 //!
-//! Invariants: an inode is first sought where its number says, then where the
-//! `moved` tree says, and nowhere else; a name is sought through the index or, in a
-//! large directory, the name map, and the slot's own bytes decide.
+//! Invariants: an inode is looked up in its home slot, then where the `moved` tree says, and
+//! nowhere else. A name is looked up through the index or, in a large directory, the name map, and
+//! the slot's own bytes decide.
 
 use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
 
 use super::index::{Chunk, DirIndex, Position, hash_name};
 use crate::error::Stop;
 use crate::features::Feature;
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
-use crate::format::number::{CHUNK_BLOCKS, Place, home_of};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
+use crate::format::number::{CHUNK_BLOCKS, SlotPlace, home_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::{CHUNKS, MOVED};
 use crate::txn::Txn;
 
-/// Content blocks read at once when an index is built.
+/// Content blocks that are read at once when an index is built.
 const READ_MAX: u32 = 256;
 
 /// A slot, and where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spot {
     /// Chunk and slot.
-    pub place: Place,
+    pub place: SlotPlace,
     /// The content block.
     pub block: MetaBlock,
     /// The directory (`Ino::NONE` for the system's chunk).
@@ -32,7 +32,7 @@ pub struct Spot {
 }
 
 impl Txn<'_> {
-    /// Reads the map of a chunk into memory; `false` if there is no such chunk.
+    /// Reads a chunk's descriptor and runs into memory; `false` if there is no such chunk.
     pub(crate) fn ensure_chunk(&mut self, number: DirNo) -> Result<bool, Stop> {
         if let Some(found) = self.side().names.chunk(&self.pending.names, number) {
             return Ok(found.is_some());
@@ -42,20 +42,21 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    /// The map of a chunk as the directory table has it.
+    /// A chunk's descriptor and runs, from the directory table.
     pub(crate) fn read_chunk(&self, number: DirNo) -> Result<Option<Chunk>, Stop> {
         let Some(value) = CHUNKS.get(self, &chunk_key(number, DESCRIPTOR))? else {
             return Ok(None);
         };
         let descriptor = Descriptor::decode(&value)
-            .ok_or_else(|| CHUNKS.corrupt(self, "a chunk's descriptor makes no sense"))?;
-        let mut runs: Vec<Run> = Vec::new();
+            .ok_or_else(|| CHUNKS.corrupt(self, "a chunk's descriptor is invalid"))?;
+        let mut runs: Vec<ContentRun> = Vec::new();
         let mut next = 0;
         while let Some((key, value)) = CHUNKS.next(self, &chunk_key(number, next))? {
             match decode_key(&key) {
                 Some((chunk, first)) if chunk == number && first != DESCRIPTOR => {
-                    let run = Run::decode(first, &value).filter(|_| first == next);
-                    let run = run.ok_or_else(|| CHUNKS.corrupt(self, "a run makes no sense"))?;
+                    let run = ContentRun::decode(first, &value).filter(|_| first == next);
+                    let run =
+                        run.ok_or_else(|| CHUNKS.corrupt(self, "a run of a chunk is invalid"))?;
                     next = first + run.len;
                     runs.push(run);
                 }
@@ -66,19 +67,19 @@ impl Txn<'_> {
             }
         }
         if descriptor.used > next {
-            return Err(CHUNKS.corrupt(self, "a chunk uses blocks that it does not have"));
+            return Err(CHUNKS.corrupt(self, "a chunk uses more blocks than it has"));
         }
         Ok(Some(Chunk { descriptor, runs }))
     }
 
-    /// The map of a chunk that [`Txn::ensure_chunk`] found.
+    /// A chunk that [`Txn::ensure_chunk`] found.
     pub(crate) fn chunk(&self, number: DirNo) -> Result<&Chunk, Stop> {
         let found = self.side().names.chunk(&self.pending.names, number);
         found.flatten().ok_or(Stop::Fault(Fault::Stale))
     }
 
-    /// The slot at `place`, if its chunk is there and its block initialised.
-    pub(crate) fn spot(&mut self, place: Place) -> Result<Option<Spot>, Stop> {
+    /// The slot at `place`, if its chunk exists and its block is initialised.
+    pub(crate) fn spot(&mut self, place: SlotPlace) -> Result<Option<Spot>, Stop> {
         if !self.ensure_chunk(place.chunk)? {
             return Ok(None);
         }
@@ -99,7 +100,7 @@ impl Txn<'_> {
     pub(crate) fn spot_at(&mut self, dir: Ino, at: Position) -> Result<Option<Spot>, Stop> {
         let number = self.side().names.chunk_number(&self.pending.names, dir, at.chunk());
         match number {
-            Some(chunk) => self.spot(Place { chunk, slot: at.slot() }),
+            Some(chunk) => self.spot(SlotPlace { chunk, slot: at.slot() }),
             None => Ok(None),
         }
     }
@@ -114,42 +115,48 @@ impl Txn<'_> {
             }
         }
         let Some(value) = MOVED.get(self, &ino.0.to_be_bytes())? else { return Ok(None) };
-        let place = Place::unpack(u64::from_le_bytes(value));
+        let place = SlotPlace::unpack(u64::from_le_bytes(value));
         if let Some(spot) = self.spot(place)? {
             let block = self.read_slots(spot.block)?;
             if Slot::holds_at(block, place.index(), ino) {
                 return Ok(Some(spot));
             }
-            return Err(Stop::Corrupt(spot.block, "a moved inode is not where it should be"));
+            return Err(Stop::Corrupt(
+                spot.block,
+                "a moved inode is not in the slot that the tree of moved inodes names",
+            ));
         }
-        Err(MOVED.corrupt(self, "a moved inode has no place"))
+        Err(MOVED.corrupt(self, "the tree of moved inodes names a slot that does not exist"))
     }
 
-    /// As [`Txn::locate`], for an inode that must be there.
+    /// As [`Txn::locate`], for an inode that must exist.
     pub(crate) fn locate_live(&mut self, ino: Ino) -> Result<(Spot, Slot), Stop> {
         let spot = self.locate(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
         let slot = self.load(&spot)?;
         Ok((spot, slot))
     }
 
-    /// The slot's content, checked.
+    /// The slot, checked.
     pub(crate) fn load(&self, spot: &Spot) -> Result<Slot, Stop> {
         let block = self.read_slots(spot.block)?;
         let slot = Slot::load(block, spot.place.index());
         slot.check().map_err(|what| Stop::Corrupt(spot.block, what))?;
         if slot.has_content() && !self.has_content_feature() {
-            return Err(Stop::Corrupt(spot.block, "slot: content without the feature for it"));
+            return Err(Stop::Corrupt(
+                spot.block,
+                "slot: content without the feature `inline-data`",
+            ));
         }
         if !slot.layout_blocks().is_empty() && !self.has_feature(Feature::LAYOUT_BLOCKS) {
             return Err(Stop::Corrupt(
                 spot.block,
-                "slot: layout blocks without the feature for it",
+                "slot: layout blocks without the feature `layout-blocks`",
             ));
         }
         Ok(slot)
     }
 
-    /// Writes the slot's content.
+    /// Writes the slot.
     pub(crate) fn store(&mut self, spot: &Spot, slot: &Slot) -> Result<(), Stop> {
         let block = self.write_slots(spot.block)?;
         slot.store(block, spot.place.index());
@@ -177,8 +184,8 @@ impl Txn<'_> {
         Ok(None)
     }
 
-    /// Makes sure that the index of `dir` is complete, by reading the content
-    /// that it does not know yet in large pieces.
+    /// Ensures that the index of `dir` is complete: reads the content that is not indexed yet, in
+    /// large pieces.
     pub(crate) fn ensure_index(&mut self, dir: Ino) -> Result<(), Stop> {
         let state = &mut *self.state;
         if state.side.names.is_complete(&self.pending.names, dir) {
@@ -195,7 +202,7 @@ impl Txn<'_> {
         result.map_err(|stop| self.read_around(stop))
     }
 
-    /// An index of `dir` of which no content was read; with a name map none has to be.
+    /// An index of `dir` without any content read; with a name map none needs to be read.
     fn new_index(&mut self, dir: Ino) -> Result<DirIndex, Stop> {
         let chunks = self.read_chunks(dir)?;
         let map = self.locate_live(dir)?.1.map();
@@ -206,7 +213,7 @@ impl Txn<'_> {
         for at in 0..index.chunks.len() {
             let number = index.chunks[at];
             self.ensure_chunk(number)?;
-            self.chunk(number)?.runs.iter().for_each(|run| index.add_gone(at as u32, run));
+            self.chunk(number)?.runs.iter().for_each(|run| index.add_hole(at as u32, run));
         }
         Ok(index)
     }
@@ -229,7 +236,7 @@ impl Txn<'_> {
                 descriptor.owner == dir && descriptor.index as usize == out.len()
             };
             if !sound {
-                return Err(Stop::Corrupt(spot.block, "a directory's chunks do not fit together"));
+                return Err(Stop::Corrupt(spot.block, "a directory's chunks do not form a chain"));
             }
             out.push(next);
             next = self.chunk(next)?.descriptor.next;
@@ -261,15 +268,15 @@ impl Txn<'_> {
                     self.index_block(index, home, chunk as u32, block + n)?;
                     self.note_unused(home)?;
                 }
-            } else if let Some(gone) = run.part(block, end) {
-                index.add_gone(chunk as u32, &gone);
+            } else if let Some(hole) = run.part(block, end) {
+                index.add_hole(chunk as u32, &hole);
             }
             index.unread = Some((chunk, end));
         }
         Ok(())
     }
 
-    /// Notes the files of a content block that have layout blocks and do not use them.
+    /// Notes which files of a content block have layout blocks and do not use them.
     fn note_unused(&mut self, home: MetaBlock) -> Result<(), Stop> {
         let data = self.read_slots(home)?;
         let has = |at: &u32| Slot::layout_blocks_at(data, *at)[0].is_some();

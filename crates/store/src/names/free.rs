@@ -1,50 +1,50 @@
-//! Freeing inodes: without links, in bounded steps that may be repeated after a crash, or small
-//! ones with their last name.
+//! Frees inodes: orphans in bounded steps, which may be repeated after a crash, and small inodes
+//! together with their last name.
 //!
 //! Invariants:
-//! - a step takes away what is last first; the inode's slot goes last, so
-//!   that an inode half freed is still an orphan and is found again;
-//! - what goes with its name ([`Txn::free_with_name`]) is never an orphan, on the disk or in
-//!   memory.
+//! - a step frees from the end, and the inode's slot last; so a half-freed inode is still an orphan
+//!   and is found again;
+//! - an inode that is freed with its name ([`Txn::free_with_name`]) is never an orphan, on the disk
+//!   or in memory.
 
 use types::{DirNo, Fault, FileKind, Ino, Name};
 
-use super::entry::hide_attic;
+use super::entry::refuse_orphan_dir;
 use super::find::Spot;
 use crate::error::Stop;
-use crate::format::chunk::{DESCRIPTOR, Run, chunk_key};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, chunk_key};
 use crate::format::number::home_of;
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{CHUNKS, MOVED, ORPHANS};
 use crate::txn::Txn;
 
-/// Segments of a file that may go with its name: each one changes records of data space.
+/// Most segments of a file that is freed with its name: each one changes records of data space.
 const SMALL_SEGMENTS: usize = 4;
 
 impl Txn<'_> {
-    /// Removes a name and frees the inode that lies under it, if that has no other name and is
-    /// small: no directory, few segments, all in its slot, and no blobs. `None` otherwise, and
-    /// nothing has changed. Nobody may use the inode any more.
+    /// Removes a name and frees the inode in its slot, if that has no other name and is small: no
+    /// directory, few segments, all in its slot, and no blobs. Otherwise returns `None` and changes
+    /// nothing. Nobody may still use the inode.
     ///
     /// # Errors
     /// `NotFound`; as [`Txn::lookup`].
     pub fn free_with_name(&mut self, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop> {
-        hide_attic(dir)?;
+        refuse_orphan_dir(dir)?;
         let spot = self.find(dir, name.as_bytes())?.ok_or(Stop::Fault(Fault::NotFound))?;
         let slot = self.load(&spot)?;
-        if slot.state() != SlotState::Inode || !goes_with_name(&slot) {
+        if slot.state() != SlotState::Inode || !can_free_with_name(&slot) {
             return Ok(None);
         }
         let ino = slot.ino();
         if slot.kind() == FileKind::Regular && !self.unmap_step(ino, 0, u64::MAX, SMALL_SEGMENTS)? {
-            return Err(Stop::Corrupt(spot.block, "a slot has more segments than it counts"));
+            return Err(Stop::Corrupt(spot.block, "a file has more segments than its slot counts"));
         }
         self.free_slot(&spot)?;
         Ok(Some(ino))
     }
 
-    /// Frees part of an inode without links: at most `max_extents` segments or runs of
-    /// content, at last its blobs and slot. `true` when nothing is left of it.
+    /// Frees a part of an inode without links: at most `max_extents` segments or runs of content,
+    /// then its blobs and slot. `true` when nothing of it is left.
     ///
     /// # Errors
     /// `Invalid` if it has links.
@@ -68,13 +68,13 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    /// Frees an inode that maps nothing any more: its blobs, layout blocks and slot, with its name
-    /// if it has one.
+    /// Frees an inode that maps nothing: its blobs, layout blocks and slot, and its name if it has
+    /// one.
     fn free_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
         let slot = self.load(spot)?;
         let ino = slot.ino();
-        for (first, whose) in slot.blobs() {
-            self.free_blob(first, whose)?;
+        for (first, owner) in slot.blobs() {
+            self.free_blob(first, owner)?;
         }
         for block in slot.layout_blocks() {
             self.free_meta(block, 1)?;
@@ -83,7 +83,7 @@ impl Txn<'_> {
         let name = slot.name().to_vec();
         if !name.is_empty() {
             self.ensure_index(spot.dir)?;
-            self.index_out(spot.dir, &slot)?;
+            self.index_remove(spot.dir, &slot)?;
             self.remove_name_at(spot.dir, &name, spot.at)?;
         }
         self.release_slot(spot)?;
@@ -94,7 +94,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Frees content and name map of a directory; no block is chained in a map without names.
+    /// Frees content and name map of a directory. A map without names has no chained blocks.
     fn free_content(
         &mut self,
         dir: Ino,
@@ -127,8 +127,8 @@ impl Txn<'_> {
         Ok(done)
     }
 
-    /// Frees at most `left` runs of a chunk; when none is left the chunk too, and gives the next
-    /// one.
+    /// Frees at most `left` runs of a chunk. If no run is left, frees the chunk too and returns the
+    /// next one.
     fn free_chunk(
         &mut self,
         spot: &Spot,
@@ -161,8 +161,8 @@ impl Txn<'_> {
         Ok(Some(chunk.descriptor.next))
     }
 
-    /// Removes the items of a chunk whose runs `runs` were freed, and of its others there are none.
-    pub(crate) fn remove_chunk(&mut self, number: DirNo, runs: &[Run]) -> Result<(), Stop> {
+    /// Removes the items of a chunk whose runs `runs` were freed; it must have no others.
+    pub(crate) fn remove_chunk(&mut self, number: DirNo, runs: &[ContentRun]) -> Result<(), Stop> {
         for run in runs {
             CHUNKS.remove(self, &chunk_key(number, run.first))?;
         }
@@ -172,8 +172,8 @@ impl Txn<'_> {
     }
 }
 
-/// Is it small, and is this its last name?
-fn goes_with_name(slot: &Slot) -> bool {
+/// Is the inode small, and does it have no other name?
+fn can_free_with_name(slot: &Slot) -> bool {
     let segments = match slot.kind() {
         FileKind::Directory => return false,
         FileKind::Regular if slot.body() > 0 => return false,

@@ -1,7 +1,7 @@
-//! A directory with room for a hundred million files: positions, places, numbers and counts of its
+//! A directory with room for a hundred million files: positions, places, numbers and counts at its
 //! far end.
 //!
-//! Nearly all of its blocks were given back, as if the files had been removed: so it is small, and
+//! Nearly all of its blocks were given back, as if the files had been removed: so it is small, but
 //! every address is as it would be. Files are put into slots all over it.
 
 use env::DiskOptions;
@@ -10,8 +10,8 @@ use types::{Attr, DirNo, FileKind, Ino, Name, Uuid};
 
 use crate::error::Stop;
 use crate::features::Features;
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
-use crate::format::number::{CHUNK_BLOCKS, CHUNK_SLOTS, Place, ino_of};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
+use crate::format::number::{CHUNK_BLOCKS, CHUNK_SLOTS, SlotPlace, ino_of};
 use crate::fsck::{FsckOptions, fsck};
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::FormatOptions;
@@ -20,7 +20,7 @@ use crate::testing::new_inode;
 use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 
-/// Files for which there is room, and the device that they would fill.
+/// Files for which there is room, and the device that would hold them.
 const ROOM: u64 = 100_000_000;
 const DEVICE: u64 = 64 << 30;
 const CHUNKS_OF_IT: u64 = ROOM.div_ceil(CHUNK_SLOTS as u64);
@@ -34,8 +34,8 @@ async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) ->
     mfs.run(Cost::STEP, body).await.unwrap().0
 }
 
-/// The directory: its chunks, all of whose blocks were given back, and its number.
-async fn hollow(mfs: &Mfs) -> (Ino, DirNo) {
+/// The directory and its first chunk; all blocks of its chunks were given back.
+async fn hollow_directory(mfs: &Mfs) -> (Ino, DirNo) {
     let dir = run(mfs, |txn| {
         let attr = txn.attr(Ino::ROOT)?.unwrap();
         txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
@@ -51,7 +51,7 @@ async fn hollow(mfs: &Mfs) -> (Ino, DirNo) {
                 let next = DirNo(if more { first + index + 1 } else { 0 });
                 let index = index as u32;
                 let descriptor = Descriptor { owner: dir, next, index, used: CHUNK_BLOCKS };
-                let run = Run::gone(0, CHUNK_BLOCKS, 3);
+                let run = ContentRun::hole(0, CHUNK_BLOCKS, 3);
                 CHUNKS.insert(txn, &chunk_key(number, 0), &run.encode())?;
                 CHUNKS.insert(txn, &chunk_key(number, DESCRIPTOR), &descriptor.encode())?;
             }
@@ -70,7 +70,7 @@ async fn hollow(mfs: &Mfs) -> (Ino, DirNo) {
 }
 
 #[test]
-fn a_directory_with_room_for_a_hundred_million_files_works_to_its_last_slot() {
+fn directory_for_a_hundred_million_files_works_to_its_last_slot() {
     let world = SimWorld::new(1);
     world.disk("meta", DEVICE);
     world.run(|env| async move {
@@ -86,11 +86,11 @@ fn a_directory_with_room_for_a_hundred_million_files_works_to_its_last_slot() {
         Mfs::format(&env, &disk, &format).await.unwrap();
         let open = || Mfs::open(&env, &disk, OpenOptions::default());
         let mfs = open().await.unwrap();
-        let (dir, first) = hollow(&mfs).await;
+        let (dir, first) = hollow_directory(&mfs).await;
         let mut made = Vec::new();
         for index in (0..CHUNKS_OF_IT).step_by(25) {
             for slot in [0, 77, CHUNK_SLOTS - 1] {
-                let ino = ino_of(Place { chunk: DirNo(first.0 + index), slot }, 3);
+                let ino = ino_of(SlotPlace { chunk: DirNo(first.0 + index), slot }, 3);
                 let number = index * u64::from(CHUNK_SLOTS) + u64::from(slot);
                 let file = new_inode(FileKind::Regular);
                 let there = run(&mfs, |txn| txn.create(dir, &name(number), &file, Some(ino))).await;
@@ -99,7 +99,7 @@ fn a_directory_with_room_for_a_hundred_million_files_works_to_its_last_slot() {
             }
         }
         assert!(made.last().unwrap().0 >= ROOM - 1);
-        // And one that takes its slot itself.
+        // And one for which the store chooses the slot.
         let taken =
             run(&mfs, |txn| txn.create(dir, &name(5), &new_inode(FileKind::Regular), None)).await;
         mfs.close().await.unwrap();
@@ -120,7 +120,7 @@ fn a_directory_with_room_for_a_hundred_million_files_works_to_its_last_slot() {
         mfs.close().await.unwrap();
         let report = fsck(&env, &disk, FsckOptions::default()).await.unwrap();
         assert_eq!(report.problems, []);
-        // The root, the attic, the directory, and its files.
+        // The root, the orphan directory, the directory, and its files.
         assert_eq!(report.counts.inodes, 3 + made.len() as u64 + 1);
     });
 }

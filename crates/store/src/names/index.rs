@@ -1,19 +1,18 @@
-//! The name index of a directory, in memory: from a name's hash to the slots
-//! that may hold it, and which slots are free.
+//! The name index of a directory, in memory: from the hash of a name to the slots that may hold it,
+//! and which slots are free.
 //!
 //! Invariants:
-//! - an index is a pure function of the directory's committed content; it is
-//!   built by reading the content once, may be dropped at any time, and changes
-//!   only when a transaction has succeeded ([`Pending`] holds what the running
-//!   transaction changed);
-//! - occupancy of a directory changes only while its index is complete, so a
+//! - an index is a pure function of the directory's committed content. The first use builds it by
+//!   reading the content once, and it may be dropped at any time. It changes only when a
+//!   transaction succeeds ([`PendingNames`] holds the changes of the running transaction);
+//! - slots of a directory come into use or become free only while its index is complete, so a
 //!   half-built index cannot become wrong;
-//! - a slot that was given up is taken again only when that is durable: a number or a place that
-//!   a client was told must be free when the client's request is replayed after a restart, whatever
-//!   others do meanwhile (an index that is built anew forgets which slots these are). The same
-//!   holds for blocks that were given back;
-//! - all indexes together hold at most [`ENTRIES_MAX`] entries; beyond that whole
-//!   directories are dropped, least recently used first.
+//! - a released slot is reused only when its release is durable. A number or place that a client
+//!   was given must be free when it replays its request after a restart, whatever others did
+//!   meanwhile. (An index that is rebuilt forgets which slots these are.) The same holds for blocks
+//!   that were given back;
+//! - all indexes together hold at most [`ENTRIES_MAX`] entries; above that whole directories are
+//!   dropped, least recently used first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hasher;
@@ -21,17 +20,17 @@ use std::hash::Hasher;
 use types::map::FixedHasher;
 use types::{DirNo, HashMap, Ino, Transno};
 
-use super::idle::Learnt;
-use crate::format::chunk::{Descriptor, Run};
+use super::free_slots::FreeSlotScan;
+use crate::format::chunk::{ContentRun, Descriptor};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK};
 
-/// Entries that all indexes together hold, about 16 bytes each.
+/// Most entries of all indexes together, about 16 bytes each.
 pub const ENTRIES_MAX: usize = 8 << 20;
-/// Units with blocks that were given back that are looked at for one that can come again.
-const GONE_LOOKS: usize = 64;
-/// Free slots that are known of a directory with a name map; others are learnt again.
+/// Units with given-back blocks that one search for a reusable one looks at.
+const HOLE_LOOKS: usize = 64;
+/// Most known free slots of a directory with a name map; others are found again later.
 const FREE_MAX: usize = 64 << 10;
-/// Chunk maps that are kept.
+/// Most chunks kept in memory.
 const CHUNKS_MAX: usize = 64 << 10;
 /// Blocks of a *unit*, which are given back together; a mask has a bit for each.
 pub const UNIT_BLOCKS: u32 = 8;
@@ -59,7 +58,7 @@ impl Position {
         self.0 & 0xffff
     }
 
-    /// The unit that it belongs to.
+    /// The unit of the slot.
     pub fn unit(self) -> Unit {
         Unit(self.0 / UNIT_SLOTS)
     }
@@ -92,7 +91,7 @@ impl Unit {
     }
 }
 
-/// The blocks `first..end` of a chunk that lie in the unit that begins with block `of`, as a mask.
+/// The mask of the blocks `first..end` of a chunk in the unit that begins with block `of`.
 pub fn mask_of(of: u32, first: u32, end: u32) -> u8 {
     let bits = (0..UNIT_BLOCKS).filter(|bit| (first..end).contains(&(of + bit)));
     bits.fold(0, |mask, bit| mask | 1 << bit)
@@ -109,18 +108,18 @@ fn entry(hash: u32, at: Position) -> u64 {
     u64::from(hash) << 32 | u64::from(at.0)
 }
 
-/// What one chunk of a directory looks like.
+/// Descriptor and runs of one chunk of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Its descriptor.
     pub descriptor: Descriptor,
     /// Its runs, by first block, without gaps from block 0.
-    pub runs: Vec<Run>,
+    pub runs: Vec<ContentRun>,
 }
 
 impl Chunk {
     /// The run that holds content block `block`.
-    pub fn run_of(&self, block: u32) -> Option<&Run> {
+    pub fn run_of(&self, block: u32) -> Option<&ContentRun> {
         let after = self.runs.partition_point(|run| run.first <= block);
         let run = self.runs.get(after.checked_sub(1)?)?;
         (block < run.first + run.len).then_some(run)
@@ -128,16 +127,16 @@ impl Chunk {
 
     /// Blocks allocated, initialised or not.
     pub fn allocated(&self) -> u32 {
-        self.runs.last().map_or(0, Run::end)
+        self.runs.last().map_or(0, ContentRun::end)
     }
 
-    /// Puts `piece` in the place of what is there.
-    pub fn put(&mut self, piece: Run) {
+    /// Replaces the blocks of `piece`.
+    pub fn put(&mut self, piece: ContentRun) {
         let mut runs = Vec::with_capacity(self.runs.len() + 2);
         let before = self.runs.iter().filter_map(|run| run.part(0, piece.first));
         let after = self.runs.iter().filter_map(|run| run.part(piece.end(), u32::MAX));
         for run in before.chain(std::iter::once(piece)).chain(after) {
-            match runs.last().and_then(|last: &Run| last.joined(&run)) {
+            match runs.last().and_then(|last: &ContentRun| last.joined(&run)) {
                 Some(joined) => *runs.last_mut().expect("a last run") = joined,
                 None => runs.push(run),
             }
@@ -145,7 +144,7 @@ impl Chunk {
         self.runs = runs;
     }
 
-    /// Forgets the blocks from `end` on.
+    /// Removes the blocks from `end` on.
     pub fn cut(&mut self, end: u32) {
         self.runs = self.runs.iter().filter_map(|run| run.part(0, end)).collect();
     }
@@ -156,19 +155,18 @@ impl Chunk {
 pub struct DirIndex {
     names: BTreeSet<u64>,
     free: BTreeSet<Position>,
-    /// Slots given up by transactions that were not known to be durable, oldest first.
-    resting: VecDeque<(Transno, Position)>,
-    /// Slots in use, of each unit that has any.
+    /// Released slots whose release was not known to be durable, oldest first.
+    cooling: VecDeque<(Transno, Position)>,
+    /// Number of slots in use, of each unit that has any.
     live: BTreeMap<Unit, u32>,
-    /// Empty slots that can be used, at once or when they have rested.
+    /// Empty slots that can be used, at once or after their cool-down.
     idle: u64,
-    /// Which blocks of a unit were given back and can come again, and by which transaction.
-    gone: BTreeMap<Unit, (u8, Transno)>,
-    /// First chunk of the directory's name map. With one the names and the counts of units stay
-    /// empty, and of the free slots those are here that were learnt.
+    /// Of each unit: which blocks can be allocated again, and which transaction gave them back.
+    holes: BTreeMap<Unit, (u8, Transno)>,
+    /// First chunk of the name map. With one, `names` and `live` stay empty and `free` is partial.
     pub map: Option<DirNo>,
-    /// What is known of the free slots of a directory with a map.
-    pub learnt: Learnt,
+    /// The search for free slots of a directory with a map.
+    pub free_scan: FreeSlotScan,
     /// The directory's chunks, in order.
     pub chunks: Vec<DirNo>,
     /// The next block to read while it is built; `None` when complete.
@@ -177,7 +175,7 @@ pub struct DirIndex {
 }
 
 impl DirIndex {
-    /// An index of a directory with these chunks, of which nothing was read yet.
+    /// An index of a directory with these chunks, before any of it was read.
     pub fn unread(chunks: Vec<DirNo>) -> DirIndex {
         let unread = (!chunks.is_empty()).then_some((0, 0));
         DirIndex { chunks, unread, ..DirIndex::default() }
@@ -188,29 +186,29 @@ impl DirIndex {
         DirIndex { chunks, map: Some(map), ..DirIndex::default() }
     }
 
-    /// Free slots that are known, at once or when they have rested.
+    /// Free slots that are known, usable at once or after their cool-down.
     pub fn known_slots(&self) -> u64 {
-        (self.free.len() + self.resting.len()) as u64
+        (self.free.len() + self.cooling.len()) as u64
     }
 
-    /// Notes a name in a slot.
+    /// Adds a name in a slot.
     pub fn add_name(&mut self, hash: u32, at: Position) {
         self.names.insert(entry(hash, at));
     }
 
-    /// Notes a free slot.
+    /// Adds a free slot.
     pub fn add_free(&mut self, at: Position) {
         self.free.insert(at);
         self.idle += 1;
     }
 
-    /// Notes a slot in use.
+    /// Adds a slot in use.
     pub fn add_live(&mut self, at: Position) {
         *self.live.entry(at.unit()).or_insert(0) += 1;
     }
 
-    /// Notes blocks of the `chunk`-th chunk that were given back.
-    pub fn add_gone(&mut self, chunk: u32, run: &Run) {
+    /// Adds blocks of the `chunk`-th chunk that were given back.
+    pub fn add_hole(&mut self, chunk: u32, run: &ContentRun) {
         if run.is_present() || run.reuse >= RETIRED {
             return;
         }
@@ -219,14 +217,14 @@ impl DirIndex {
             let unit = Position::new(chunk, block * SLOTS_PER_BLOCK).unit();
             let of = unit.first_block();
             let mask = mask_of(of, run.first, run.end());
-            self.gone.entry(unit).or_insert((0, Transno::ZERO)).0 |= mask;
+            self.holes.entry(unit).or_insert((0, Transno::ZERO)).0 |= mask;
             block = of + UNIT_BLOCKS;
         }
     }
 
     fn entries(&self) -> usize {
         let (slots, units) =
-            (self.free.len() + self.resting.len(), self.live.len() + self.gone.len());
+            (self.free.len() + self.cooling.len(), self.live.len() + self.holes.len());
         self.names.len() + slots + units + 8
     }
 }
@@ -241,25 +239,25 @@ impl DirIndex {
         }
     }
 
-    fn give_back(&mut self, unit: Unit, gone: Gone, transno: Transno) {
-        for at in unit.slots(gone.mask) {
+    fn give_back(&mut self, unit: Unit, hole: Hole, transno: Transno) {
+        for at in unit.slots(hole.mask) {
             self.free.remove(&at);
         }
-        self.idle = self.idle.saturating_sub(u64::from(gone.idle));
-        if gone.reusable {
-            let (mask, since) = self.gone.entry(unit).or_default();
-            *mask |= gone.mask;
+        self.idle = self.idle.saturating_sub(u64::from(hole.idle));
+        if hole.reusable {
+            let (mask, since) = self.holes.entry(unit).or_default();
+            *mask |= hole.mask;
             *since = transno;
         } else {
-            self.resting.retain(|(_, at)| at.unit() != unit || at.bit() & gone.mask == 0);
+            self.cooling.retain(|(_, at)| at.unit() != unit || at.bit() & hole.mask == 0);
         }
     }
 
-    fn come_back(&mut self, unit: Unit, mask: u8) {
-        if let Some((left, _)) = self.gone.get_mut(&unit) {
+    fn regain(&mut self, unit: Unit, mask: u8) {
+        if let Some((left, _)) = self.holes.get_mut(&unit) {
             *left &= !mask;
             if *left == 0 {
-                self.gone.remove(&unit);
+                self.holes.remove(&unit);
             }
         }
     }
@@ -267,12 +265,12 @@ impl DirIndex {
 
 /// Blocks of one unit that a transaction gave back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gone {
-    /// Which.
+pub struct Hole {
+    /// Which blocks.
     pub mask: u8,
-    /// How many of their slots could have been used.
+    /// How many of their slots were idle.
     pub idle: u32,
-    /// Can they come again?
+    /// Can they be allocated again?
     pub reusable: bool,
 }
 
@@ -283,10 +281,10 @@ enum Change {
     RemoveName(u64),
     Take(Position),
     Free(Position),
-    Rest(Position),
+    CoolDown(Position),
     Retire(Position),
-    Gone(Unit, Gone),
-    Back(Unit, u8),
+    GiveBack(Unit, Hole),
+    Regain(Unit, u8),
     Chunk(DirNo),
     Map(DirNo),
     New,
@@ -295,31 +293,31 @@ enum Change {
 
 /// What the running transaction changed; dropped when its body starts over.
 #[derive(Default, Debug)]
-pub struct Pending {
+pub struct PendingNames {
     changes: Vec<(Ino, Change)>,
     chunks: BTreeMap<DirNo, Option<Chunk>>,
 }
 
-/// Every index, and the maps of the chunks.
+/// Every index, and the chunks in memory.
 #[derive(Default, Debug)]
-pub struct Names {
+pub struct NameIndexes {
     dirs: HashMap<Ino, DirIndex>,
     chunks: HashMap<DirNo, Chunk>,
     entries: usize,
     clock: u64,
-    /// While clients replay what was lost: slots that no replay asks for by their place lie in
-    /// chunks of this number and above, where none was before.
-    pub apart: Option<DirNo>,
+    /// While clients replay what the server lost: chunks of this number and above are new, so no
+    /// replay names a place in them.
+    pub replay_safe_from: Option<DirNo>,
 }
 
-impl Names {
-    /// The index of `dir`, if it is here, complete or not.
+impl NameIndexes {
+    /// The index of `dir`, complete or not, if it is in memory.
     pub fn dir(&self, dir: Ino) -> Option<&DirIndex> {
         self.dirs.get(&dir)
     }
 
-    /// Is the index of `dir` here and complete, or `dir` new in this transaction?
-    pub fn is_complete(&mut self, pending: &Pending, dir: Ino) -> bool {
+    /// Is the index of `dir` in memory and complete, or is `dir` new in this transaction?
+    pub fn is_complete(&mut self, pending: &PendingNames, dir: Ino) -> bool {
         self.clock += 1;
         let clock = self.clock;
         for change in pending.of(dir).rev() {
@@ -339,7 +337,7 @@ impl Names {
     }
 
     /// The first chunk of the name map of `dir`, if it has one. The index must be complete.
-    pub fn map_of(&self, pending: &Pending, dir: Ino) -> Option<DirNo> {
+    pub fn map_of(&self, pending: &PendingNames, dir: Ino) -> Option<DirNo> {
         for change in pending.of(dir).rev() {
             match change {
                 Change::Map(first) => return Some(first),
@@ -350,37 +348,37 @@ impl Names {
         self.dirs.get(&dir)?.map
     }
 
-    /// Changes what is known of the free slots of `dir`.
-    pub fn learnt(&mut self, dir: Ino, change: impl FnOnce(&mut Learnt)) {
+    /// Changes the state of the search for free slots of `dir`.
+    pub fn update_scan(&mut self, dir: Ino, change: impl FnOnce(&mut FreeSlotScan)) {
         if let Some(index) = self.dirs.get_mut(&dir) {
-            change(&mut index.learnt);
+            change(&mut index.free_scan);
         }
     }
 
-    /// Slots of `dir` that were found empty are free, but for those that rest.
+    /// Adds empty slots that a scan of `dir` found, except those in their cool-down.
     pub fn learn(&mut self, dir: Ino, mut found: BTreeSet<Position>) {
         let Some(index) = self.dirs.get_mut(&dir) else { return };
         self.entries -= index.entries();
-        for (_, at) in &index.resting {
+        for (_, at) in &index.cooling {
             found.remove(at);
         }
         index.free.append(&mut found);
         self.entries += index.entries();
     }
 
-    /// The map of a chunk as it is committed, if it is in memory.
+    /// A chunk as it is committed, if it is in memory.
     pub fn committed(&self, number: DirNo) -> Option<&Chunk> {
         self.chunks.get(&number)
     }
 
-    /// Takes the half-built index of `dir` out, to go on with it.
+    /// Removes the half-built index of `dir`, so that the caller can go on with it.
     pub fn take_unfinished(&mut self, dir: Ino) -> Option<DirIndex> {
         let index = self.dirs.remove(&dir)?;
         self.entries -= index.entries();
         Some(index)
     }
 
-    /// Puts an index in, complete or not; others are dropped if it grows too much.
+    /// Inserts an index, complete or not; drops others if all together become too large.
     pub fn put(&mut self, dir: Ino, mut index: DirIndex) {
         self.clock += 1;
         index.used = self.clock;
@@ -391,7 +389,7 @@ impl Names {
         }
     }
 
-    /// Drops the least recently used quarter, so that the cost per directory stays small.
+    /// Drops least recently used directories until a quarter is free: the cost of each is small.
     fn shrink(&mut self, keep: Ino) {
         let mut ages: Vec<(u64, Ino)> =
             self.dirs.iter().map(|(&ino, index)| (index.used, ino)).collect();
@@ -412,7 +410,7 @@ impl Names {
         }
     }
 
-    /// Keeps the map of a chunk as it is committed.
+    /// Keeps a chunk as it is committed.
     pub fn put_chunk(&mut self, number: DirNo, chunk: Chunk) {
         if self.chunks.len() >= CHUNKS_MAX {
             self.chunks.clear();
@@ -421,20 +419,20 @@ impl Names {
     }
 
     /// The chunk as the running transaction sees it: `Some(None)` if it removed it.
-    pub fn chunk<'a>(&'a self, pending: &'a Pending, number: DirNo) -> Option<Option<&'a Chunk>> {
-        match pending.chunks.get(&number) {
+    pub fn chunk<'a>(&'a self, pending: &'a PendingNames, no: DirNo) -> Option<Option<&'a Chunk>> {
+        match pending.chunks.get(&no) {
             Some(chunk) => Some(chunk.as_ref()),
-            None => self.chunks.get(&number).map(Some),
+            None => self.chunks.get(&no).map(Some),
         }
     }
 
     /// The chunks of `dir` as the running transaction sees them. The index must be complete.
-    pub fn chunks_of(&self, pending: &Pending, dir: Ino) -> Vec<DirNo> {
+    pub fn chunks_of(&self, pending: &PendingNames, dir: Ino) -> Vec<DirNo> {
         (0..).map_while(|at| self.chunk_number(pending, dir, at)).collect()
     }
 
     /// The `at`-th chunk of `dir`. The index must be complete.
-    pub fn chunk_number(&self, pending: &Pending, dir: Ino, at: usize) -> Option<DirNo> {
+    pub fn chunk_number(&self, pending: &PendingNames, dir: Ino, at: usize) -> Option<DirNo> {
         let base = self.dirs.get(&dir).map_or(&[][..], |index| &index.chunks);
         if let Some(&number) = base.get(at) {
             return Some(number);
@@ -447,7 +445,7 @@ impl Names {
     }
 
     /// Slots of `dir` whose name may be the one with this hash. The index must be complete.
-    pub fn candidates(&self, pending: &Pending, dir: Ino, hash: u32) -> Vec<Position> {
+    pub fn candidates(&self, pending: &PendingNames, dir: Ino, hash: u32) -> Vec<Position> {
         let range = entry(hash, Position(0))..=entry(hash, Position(u32::MAX));
         let base =
             self.dirs.get(&dir).into_iter().flat_map(|index| index.names.range(range.clone()));
@@ -463,8 +461,8 @@ impl Names {
         out.into_iter().map(|entry| Position(entry as u32)).collect()
     }
 
-    /// Has `dir` any name? The index must be complete.
-    pub fn is_empty(&self, pending: &Pending, dir: Ino) -> bool {
+    /// Does `dir` have no name? The index must be complete.
+    pub fn is_empty(&self, pending: &PendingNames, dir: Ino) -> bool {
         let mut count = self.dirs.get(&dir).map_or(0, |index| index.names.len());
         for change in pending.of(dir) {
             match change {
@@ -477,11 +475,10 @@ impl Names {
         count == 0
     }
 
-    /// The lowest free slot of `dir`, if `chunk` is given of its chunk of this index. The index
-    /// must be complete.
+    /// The lowest free slot of `dir`, or of its chunk with index `chunk`. Needs a complete index.
     pub fn lowest_free(
         &self,
-        pending: &Pending,
+        pending: &PendingNames,
         dir: Ino,
         chunk: Option<usize>,
     ) -> Option<Position> {
@@ -498,14 +495,14 @@ impl Names {
         base.into_iter().chain(freed).min()
     }
 
-    /// Slots in use of a unit of `dir`. The index must be complete.
-    pub fn live(&self, pending: &Pending, dir: Ino, unit: Unit) -> u32 {
+    /// Slots in use in a unit of `dir`. The index must be complete.
+    pub fn live(&self, pending: &PendingNames, dir: Ino, unit: Unit) -> u32 {
         let mut count = self.dirs.get(&dir).and_then(|index| index.live.get(&unit)).copied();
         for change in pending.of(dir) {
             let count = count.get_or_insert(0);
             match change {
                 Change::Take(at) if at.unit() == unit => *count += 1,
-                Change::Rest(at) | Change::Retire(at) if at.unit() == unit => *count -= 1,
+                Change::CoolDown(at) | Change::Retire(at) if at.unit() == unit => *count -= 1,
                 Change::Forget => *count = 0,
                 _ => {}
             }
@@ -513,14 +510,14 @@ impl Names {
         count.unwrap_or(0)
     }
 
-    /// Empty slots of `dir` that can be used now or soon. The index must be complete.
-    pub fn idle(&self, pending: &Pending, dir: Ino) -> u64 {
+    /// Empty slots of `dir`, usable now or after their cool-down. The index must be complete.
+    pub fn idle(&self, pending: &PendingNames, dir: Ino) -> u64 {
         let mut count = self.dirs.get(&dir).map_or(0, |index| index.idle);
         for change in pending.of(dir) {
             match change {
                 Change::Take(_) => count -= 1,
-                Change::Free(_) | Change::Rest(_) => count += 1,
-                Change::Gone(_, gone) => count -= u64::from(gone.idle),
+                Change::Free(_) | Change::CoolDown(_) => count += 1,
+                Change::GiveBack(_, hole) => count -= u64::from(hole.idle),
                 Change::Forget => count = 0,
                 _ => {}
             }
@@ -528,38 +525,37 @@ impl Names {
         count
     }
 
-    /// The first unit of `dir` with blocks that were given back, durably, and can come again,
-    /// and which they are. The index must be complete.
-    pub fn gone_unit(&self, pending: &Pending, dir: Ino, durable: Transno) -> Option<(Unit, u8)> {
-        let gone = &self.dirs.get(&dir)?.gone;
-        let known = gone.iter().take(GONE_LOOKS).filter(|(_, (_, transno))| *transno <= durable);
+    /// The first unit of `dir` whose blocks were given back durably, and their mask. The index must
+    /// be complete.
+    pub fn hole(&self, pending: &PendingNames, dir: Ino, durable: Transno) -> Option<(Unit, u8)> {
+        let holes = &self.dirs.get(&dir)?.holes;
+        let known = holes.iter().take(HOLE_LOOKS).filter(|(_, (_, transno))| *transno <= durable);
         known
-            .map(|(&unit, &(mask, _))| (unit, pending.gone_mask(dir, unit, mask)))
+            .map(|(&unit, &(mask, _))| (unit, pending.remaining_hole(dir, unit, mask)))
             .find(|g| g.1 != 0)
     }
 
     /// Is this slot free? The index must be complete.
-    pub fn slot_is_free(&self, pending: &Pending, dir: Ino, at: Position) -> bool {
+    pub fn slot_is_free(&self, pending: &PendingNames, dir: Ino, at: Position) -> bool {
         let base = || {
             self.dirs.get(&dir).is_some_and(|index| {
-                index.free.contains(&at) || index.resting.iter().any(|&(_, slot)| slot == at)
+                index.free.contains(&at) || index.cooling.iter().any(|&(_, slot)| slot == at)
             })
         };
         pending.slot_is_free(dir, at).unwrap_or_else(base)
     }
 
-    /// The transaction that has to be durable before the next slot of `dir` that was given up can
-    /// be used.
-    pub fn rests(&self, dir: Ino) -> Option<Transno> {
-        self.dirs.get(&dir)?.resting.front().map(|&(transno, _)| transno)
+    /// The transaction that must be durable before the next released slot of `dir` can be used.
+    pub fn cooling_until(&self, dir: Ino) -> Option<Transno> {
+        self.dirs.get(&dir)?.cooling.front().map(|&(transno, _)| transno)
     }
 
-    /// Everything at or below `durable` is durable: slots of `dir` given up by then are free.
-    pub fn wake(&mut self, dir: Ino, durable: Transno) {
+    /// Ends the cool-down of slots of `dir` that were released at or before `durable`.
+    pub fn end_cool_down(&mut self, dir: Ino, durable: Transno) {
         let Some(index) = self.dirs.get_mut(&dir) else { return };
-        while index.resting.front().is_some_and(|&(transno, _)| transno <= durable) {
-            if let Some((_, at)) = index.resting.pop_front()
-                && index.gone.get(&at.unit()).is_none_or(|(mask, _)| mask & at.bit() == 0)
+        while index.cooling.front().is_some_and(|&(transno, _)| transno <= durable) {
+            if let Some((_, at)) = index.cooling.pop_front()
+                && index.holes.get(&at.unit()).is_none_or(|(mask, _)| mask & at.bit() == 0)
                 && (index.map.is_none() || index.free.len() < FREE_MAX)
             {
                 index.free.insert(at);
@@ -567,8 +563,8 @@ impl Names {
         }
     }
 
-    /// The transaction succeeded: its changes become the committed state.
-    pub fn apply(&mut self, pending: Pending, transno: Transno) {
+    /// Makes the changes of a successful transaction the committed state.
+    pub fn apply(&mut self, pending: PendingNames, transno: Transno) {
         for (number, chunk) in pending.chunks {
             match chunk {
                 Some(chunk) => self.put_chunk(number, chunk),
@@ -599,7 +595,7 @@ impl Names {
             }
             Change::Take(at) => {
                 if !index.free.remove(&at) {
-                    index.resting.retain(|&(_, slot)| slot != at);
+                    index.cooling.retain(|&(_, slot)| slot != at);
                 }
                 if index.map.is_none() {
                     index.add_live(at);
@@ -607,20 +603,20 @@ impl Names {
                 index.idle = index.idle.saturating_sub(1);
             }
             Change::Free(at) => index.add_free(at),
-            Change::Rest(at) => {
-                index.resting.push_back((transno, at));
+            Change::CoolDown(at) => {
+                index.cooling.push_back((transno, at));
                 index.sub_live(at);
                 index.idle += 1;
             }
             Change::Retire(at) => index.sub_live(at),
-            Change::Gone(unit, gone) => index.give_back(unit, gone, transno),
-            Change::Back(unit, mask) => index.come_back(unit, mask),
+            Change::GiveBack(unit, hole) => index.give_back(unit, hole, transno),
+            Change::Regain(unit, mask) => index.regain(unit, mask),
             Change::Chunk(number) => index.chunks.push(number),
             Change::Map(first) => {
                 index.names.clear();
                 index.live.clear();
                 index.map = Some(first);
-                index.learnt.tail = true;
+                index.free_scan.tail_known = true;
             }
             Change::New | Change::Forget => {}
         }
@@ -628,18 +624,18 @@ impl Names {
     }
 }
 
-impl Pending {
+impl PendingNames {
     fn of(&self, dir: Ino) -> impl DoubleEndedIterator<Item = Change> {
         self.changes.iter().filter(move |(of, _)| *of == dir).map(|&(_, change)| change)
     }
 
-    /// Is this slot free? `None`: the transaction did nothing to it.
+    /// Is this slot free? `None` if the transaction did not change it.
     pub fn slot_is_free(&self, dir: Ino, at: Position) -> Option<bool> {
         self.of(dir).rev().find_map(|change| match change {
             Change::Take(taken) if taken == at => Some(false),
             Change::Free(freed) if freed == at => Some(true),
-            Change::Rest(freed) if freed == at => Some(false),
-            Change::Gone(unit, gone) if unit == at.unit() && gone.mask & at.bit() != 0 => {
+            Change::CoolDown(freed) if freed == at => Some(false),
+            Change::GiveBack(unit, hole) if unit == at.unit() && hole.mask & at.bit() != 0 => {
                 Some(false)
             }
             Change::Forget => Some(false),
@@ -647,75 +643,75 @@ impl Pending {
         })
     }
 
-    /// Which of the blocks `mask` of a unit, gone before this transaction, still are.
-    fn gone_mask(&self, dir: Ino, unit: Unit, mask: u8) -> u8 {
+    /// Which blocks of `mask`, given back before this transaction, are still given back.
+    fn remaining_hole(&self, dir: Ino, unit: Unit, mask: u8) -> u8 {
         self.of(dir).fold(mask, |mask, change| match change {
-            Change::Back(of, back) if of == unit => mask & !back,
+            Change::Regain(of, back) if of == unit => mask & !back,
             _ => mask,
         })
     }
 
-    /// A name is now in a slot.
+    /// Notes a new name in a slot.
     pub fn add_name(&mut self, dir: Ino, name: &[u8], at: Position) {
         self.changes.push((dir, Change::AddName(entry(hash_name(name), at))));
     }
 
-    /// A name is gone from a slot.
+    /// Notes that a slot lost its name.
     pub fn remove_name(&mut self, dir: Ino, name: &[u8], at: Position) {
         self.changes.push((dir, Change::RemoveName(entry(hash_name(name), at))));
     }
 
-    /// A slot is used.
+    /// Notes that a slot is in use.
     pub fn take(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Take(at)));
     }
 
-    /// A slot is free.
+    /// Notes that a slot is free.
     pub fn free(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Free(at)));
     }
 
-    /// A slot was given up: it is free when that is durable.
-    pub fn rest(&mut self, dir: Ino, at: Position) {
-        self.changes.push((dir, Change::Rest(at)));
+    /// Notes that a slot was released: it becomes free when that is durable.
+    pub fn cool_down(&mut self, dir: Ino, at: Position) {
+        self.changes.push((dir, Change::CoolDown(at)));
     }
 
-    /// A slot was given up and is never used again.
+    /// Notes that a slot was released and is never used again.
     pub fn retire(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Retire(at)));
     }
 
-    /// Blocks of a unit were given back.
-    pub fn give_back(&mut self, dir: Ino, unit: Unit, gone: Gone) {
-        self.changes.push((dir, Change::Gone(unit, gone)));
+    /// Notes that blocks of a unit were given back.
+    pub fn give_back(&mut self, dir: Ino, unit: Unit, hole: Hole) {
+        self.changes.push((dir, Change::GiveBack(unit, hole)));
     }
 
-    /// The blocks `mask` of a unit, given back earlier, are there again.
-    pub fn come_back(&mut self, dir: Ino, unit: Unit, mask: u8) {
-        self.changes.push((dir, Change::Back(unit, mask)));
+    /// Notes that the blocks `mask` of a unit, given back earlier, were allocated again.
+    pub fn regain(&mut self, dir: Ino, unit: Unit, mask: u8) {
+        self.changes.push((dir, Change::Regain(unit, mask)));
     }
 
-    /// The directory has one more chunk.
+    /// Notes one more chunk of the directory.
     pub fn add_chunk(&mut self, dir: Ino, number: DirNo) {
         self.changes.push((dir, Change::Chunk(number)));
     }
 
-    /// The directory has a name map from now on.
+    /// Notes that the directory now has a name map.
     pub fn set_map(&mut self, dir: Ino, first: DirNo) {
         self.changes.push((dir, Change::Map(first)));
     }
 
-    /// The directory is new and empty.
+    /// Notes that the directory is new and empty.
     pub fn new_dir(&mut self, dir: Ino) {
         self.changes.push((dir, Change::New));
     }
 
-    /// The directory is gone.
+    /// Notes that the directory is gone.
     pub fn forget(&mut self, dir: Ino) {
         self.changes.push((dir, Change::Forget));
     }
 
-    /// The map of a chunk changed, or the chunk is gone.
+    /// Notes a changed chunk, or with `None` a removed one.
     pub fn set_chunk(&mut self, number: DirNo, chunk: Option<Chunk>) {
         self.chunks.insert(number, chunk);
     }
@@ -727,8 +723,8 @@ mod tests {
 
     const DIR: Ino = Ino(9);
 
-    fn names() -> Names {
-        let mut names = Names::default();
+    fn names() -> NameIndexes {
+        let mut names = NameIndexes::default();
         let mut index = DirIndex::unread(vec![DirNo(4)]);
         index.add_name(hash_name(b"a"), Position(0));
         index.add_free(Position(1));
@@ -739,9 +735,9 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_sees_its_own_changes_and_others_only_after_commit() {
+    fn index_changes_are_visible_to_others_only_after_success() {
         let mut names = names();
-        let mut pending = Pending::default();
+        let mut pending = PendingNames::default();
         assert_eq!(names.lowest_free(&pending, DIR, None), Some(Position(1)));
         pending.take(DIR, Position(1));
         pending.add_name(DIR, b"b", Position(1));
@@ -750,7 +746,7 @@ mod tests {
         assert_eq!(names.candidates(&pending, DIR, hash_name(b"b")), [Position(1)]);
         assert_eq!(names.candidates(&pending, DIR, hash_name(b"a")), []);
         assert_eq!(names.lowest_free(&pending, DIR, None), Some(Position(0)));
-        let none = Pending::default();
+        let none = PendingNames::default();
         assert_eq!(names.candidates(&none, DIR, hash_name(b"a")), [Position(0)]);
         names.apply(pending, Transno::ZERO);
         assert_eq!(names.candidates(&none, DIR, hash_name(b"b")), [Position(1)]);
@@ -760,9 +756,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_taken_and_freed_in_one_transaction_is_free() {
+    fn slot_taken_and_freed_in_one_transaction_is_free() {
         let names = names();
-        let mut pending = Pending::default();
+        let mut pending = PendingNames::default();
         pending.take(DIR, Position(1));
         pending.free(DIR, Position(1));
         assert_eq!(names.lowest_free(&pending, DIR, None), Some(Position(1)));
@@ -772,9 +768,9 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_entries_is_counted_through_every_change() {
+    fn index_counts_its_entries_through_every_change() {
         let mut names = names();
-        let mut pending = Pending::default();
+        let mut pending = PendingNames::default();
         pending.add_name(DIR, b"b", Position(5));
         pending.take(DIR, Position(2));
         pending.take(DIR, Position(2));
@@ -785,8 +781,9 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_finds_the_run_of_a_block() {
-        let run = |first, len| Run::present(first, types::MetaBlock(100 + u64::from(first)), len);
+    fn chunk_finds_the_run_of_a_block() {
+        let run =
+            |first, len| ContentRun::present(first, types::MetaBlock(100 + u64::from(first)), len);
         let descriptor = Descriptor { owner: DIR, next: DirNo(0), index: 0, used: 2 };
         let chunk = Chunk { descriptor, runs: vec![run(0, 1), run(1, 1), run(2, 2)] };
         assert_eq!(chunk.run_of(0).map(|r| r.first), Some(0));
@@ -796,50 +793,52 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_chunk_are_replaced_and_joined() {
+    fn chunk_replaces_and_joins_its_runs() {
         let descriptor = Descriptor { owner: DIR, next: DirNo(0), index: 0, used: 20 };
         let start = types::MetaBlock(100);
-        let mut chunk = Chunk { descriptor, runs: vec![Run::present(0, start, 20)] };
-        chunk.put(Run::gone(8, 8, 3));
+        let mut chunk = Chunk { descriptor, runs: vec![ContentRun::present(0, start, 20)] };
+        chunk.put(ContentRun::hole(8, 8, 3));
         let (head, tail) = (start, types::MetaBlock(116));
-        let runs = |gone: Run| vec![Run::present(0, head, 8), gone, Run::present(16, tail, 4)];
-        assert_eq!(chunk.runs, runs(Run::gone(8, 8, 3)));
-        chunk.put(Run::gone(0, 8, 3));
-        assert_eq!(chunk.runs, [Run::gone(0, 16, 3), Run::present(16, tail, 4)]);
-        chunk.put(Run::present(0, head, 16));
-        assert_eq!(chunk.runs, [Run::present(0, head, 20)], "all of one piece again");
+        let runs = |hole: ContentRun| {
+            vec![ContentRun::present(0, head, 8), hole, ContentRun::present(16, tail, 4)]
+        };
+        assert_eq!(chunk.runs, runs(ContentRun::hole(8, 8, 3)));
+        chunk.put(ContentRun::hole(0, 8, 3));
+        assert_eq!(chunk.runs, [ContentRun::hole(0, 16, 3), ContentRun::present(16, tail, 4)]);
+        chunk.put(ContentRun::present(0, head, 16));
+        assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)], "one run again");
         chunk.cut(18);
-        chunk.put(Run::present(18, types::MetaBlock(118), 2));
-        assert_eq!(chunk.runs, [Run::present(0, head, 20)]);
+        chunk.put(ContentRun::present(18, types::MetaBlock(118), 2));
+        assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)]);
     }
 
     #[test]
-    fn blocks_given_back_come_again_only_when_that_is_durable() {
+    fn given_back_blocks_are_reused_only_when_that_is_durable() {
         let transno = |lsn| Transno { epoch: types::Epoch(1), lsn: types::Lsn(lsn) };
         let mut names = names();
-        let mut pending = Pending::default();
+        let mut pending = PendingNames::default();
         let unit = Position(0).unit();
         assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (0, 2));
         pending.take(DIR, Position(1));
         assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (1, 1));
-        pending.rest(DIR, Position(1));
-        pending.give_back(DIR, unit, Gone { mask: 1, idle: 2, reusable: true });
+        pending.cool_down(DIR, Position(1));
+        pending.give_back(DIR, unit, Hole { mask: 1, idle: 2, reusable: true });
         assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (0, 0));
         assert_eq!(names.lowest_free(&pending, DIR, None), None);
-        assert_eq!(names.gone_unit(&pending, DIR, transno(9)), None, "not in the same transaction");
+        assert_eq!(names.hole(&pending, DIR, transno(9)), None, "not in the same transaction");
         names.apply(pending, transno(5));
-        let none = Pending::default();
+        let none = PendingNames::default();
         assert_eq!(names.idle(&none, DIR), 0);
-        assert_eq!(names.gone_unit(&none, DIR, transno(4)), None);
-        names.wake(DIR, transno(5));
-        assert_eq!(names.lowest_free(&none, DIR, None), None, "a slot without a block");
-        assert_eq!(names.gone_unit(&none, DIR, transno(5)), Some((unit, 1)));
-        let mut pending = Pending::default();
-        pending.come_back(DIR, unit, 1);
+        assert_eq!(names.hole(&none, DIR, transno(4)), None);
+        names.end_cool_down(DIR, transno(5));
+        assert_eq!(names.lowest_free(&none, DIR, None), None, "its block was given back");
+        assert_eq!(names.hole(&none, DIR, transno(5)), Some((unit, 1)));
+        let mut pending = PendingNames::default();
+        pending.regain(DIR, unit, 1);
         pending.free(DIR, Position(0));
-        assert_eq!(names.gone_unit(&pending, DIR, transno(5)), None);
+        assert_eq!(names.hole(&pending, DIR, transno(5)), None);
         names.apply(pending, transno(6));
         assert_eq!(names.lowest_free(&none, DIR, None), Some(Position(0)));
-        assert_eq!(names.gone_unit(&none, DIR, transno(6)), None);
+        assert_eq!(names.hole(&none, DIR, transno(6)), None);
     }
 }

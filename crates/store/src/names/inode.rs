@@ -3,15 +3,15 @@
 use types::limits::SYMLINK_MAX;
 use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
-use super::entry::hide_attic;
+use super::entry::refuse_orphan_dir;
 use crate::error::Stop;
-use crate::format::blob::What;
-use crate::format::number::ATTIC;
+use crate::format::blob::BlobKind;
+use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
 use crate::txn::Txn;
 
-/// What a new inode shall be.
+/// The attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode<'a> {
     /// Type.
@@ -24,7 +24,7 @@ pub struct NewInode<'a> {
     pub gid: u32,
     /// Device number of a device node.
     pub rdev: u32,
-    /// Size; of a regular file.
+    /// Size of a regular file.
     pub size: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -32,9 +32,10 @@ pub struct NewInode<'a> {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Birth.
+    /// Creation.
     pub btime: Timestamp,
-    /// Client that asks for it, 0 where none does: with the owner the stream of a new directory.
+    /// The client that asks for it, 0 if none does; with the owner it is the stream of a new
+    /// directory.
     pub client: ClientId,
     /// Target of a symlink, at most `SYMLINK_MAX` bytes.
     pub symlink: Option<&'a [u8]>,
@@ -45,7 +46,7 @@ pub struct NewInode<'a> {
 pub struct InodeCounts {
     /// Inodes, orphans included.
     pub used: u64,
-    /// How many more the metadata device holds at most.
+    /// How many more the metadata device can hold at most.
     pub free: u64,
 }
 
@@ -65,28 +66,28 @@ impl Txn<'_> {
         self.set_root(INODES, count)
     }
 
-    /// The attributes of an inode; `None` if there is none of that number (any more).
+    /// The attributes of an inode; `None` if there is none of that number, or no longer.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn attr(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {
-        if ino == ATTIC {
+        if ino == ORPHAN_DIR {
             return Ok(None);
         }
         match self.locate(ino)? {
-            Some(spot) => Ok(Some(self.load(&spot)?.told_attr())),
+            Some(spot) => Ok(Some(self.load(&spot)?.stat_attr())),
             None => Ok(None),
         }
     }
 
-    /// Sets the attributes of the inode `attr.ino`. Kind and blocks, and the size of a directory,
-    /// are the store's and stay. Content that lies with the inode and is longer is cut. With no
-    /// links it is an orphan.
+    /// Sets the attributes of the inode `attr.ino`. The store keeps its own kind and blocks, and
+    /// the size of a directory. Content in the slot or a blob is cut to the new size. An inode
+    /// without links becomes an orphan.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
     pub fn set_attr(&mut self, attr: &Attr) -> Result<(), Stop> {
-        hide_attic(attr.ino)?;
+        refuse_orphan_dir(attr.ino)?;
         let (spot, mut slot) = self.locate_live(attr.ino)?;
         let old = slot.attr();
         let size = if old.kind == FileKind::Directory { old.size } else { attr.size };
@@ -107,18 +108,17 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The directory in which a directory lies; `None` for the root and for one
-    /// without a name.
+    /// The parent of a directory; `None` for the root and for an orphan.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
     pub fn parent(&mut self, dir: Ino) -> Result<Option<Ino>, Stop> {
         let spot = self.locate(dir)?.ok_or(Stop::Fault(Fault::Stale))?;
-        Ok(Some(spot.dir).filter(|&parent| parent != Ino::NONE && parent != ATTIC))
+        Ok(Some(spot.dir).filter(|&parent| parent != Ino::NONE && parent != ORPHAN_DIR))
     }
 
-    /// A directory and name under which an inode lies. `None` for the root, and
-    /// for an inode in the attic, which may still have further links.
+    /// A directory and name under which an inode lies. `None` for the root, and for an inode in the
+    /// orphan directory, which may still have further links.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -148,8 +148,10 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::Invalid));
         }
         match slot.target_blob() {
-            Some(block) => self.read_blob(MetaBlock(block), SYMLINK_MAX, slot.whose(What::Target)),
-            None => Ok(slot.rest().to_vec()),
+            Some(block) => {
+                self.read_blob(MetaBlock(block), SYMLINK_MAX, slot.blob_owner(BlobKind::Target))
+            }
+            None => Ok(slot.payload().to_vec()),
         }
     }
 
@@ -166,10 +168,10 @@ impl Txn<'_> {
         if target.len() > SYMLINK_MAX {
             return Err(Stop::Fault(Fault::NameTooLong));
         }
-        if target.len() <= slot.rest_room(slot.name().len()) {
-            slot.set_rest(target);
+        if target.len() <= slot.payload_room(slot.name().len()) {
+            slot.set_payload(target);
         } else {
-            let block = self.write_blob(None, target, slot.whose(What::Target), near)?;
+            let block = self.write_blob(None, target, slot.blob_owner(BlobKind::Target), near)?;
             slot.set_target_blob(Some(block.0));
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Large directories on a disk that counts: lookups, changes and listings of one that nothing is
-//! known of.
+//! Counts disk accesses of lookups, changes and listings in a large directory that is not in
+//! memory.
 //!
-//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-store names::large -- --nocapture` takes a
+//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-store names::large -- --nocapture` uses a
 //! directory of so many names.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
@@ -17,7 +17,7 @@ use crate::mkfs::FormatOptions;
 use crate::open::OpenOptions;
 use crate::testing::new_inode;
 
-/// Names of the directory, if nothing else is asked for.
+/// Names of the directory, unless the environment sets another number.
 const NAMES: u32 = 40_000;
 /// Maps from 16,384 names on, so that a directory of [`NAMES`] has one.
 const EARLY: MapLimits = MapLimits { blocks: 2048, ..MapLimits::USUAL };
@@ -28,7 +28,7 @@ fn names() -> u32 {
     names.map_or(NAMES, |text| text.parse().expect("a number of names"))
 }
 
-/// As servers have them, where so many names are asked for that a directory has a map.
+/// The limits of servers, if the directory is large enough for a map with them.
 fn maps() -> MapLimits {
     let usual = u64::from(names()) > 8 * MapLimits::USUAL.blocks;
     if usual { MapLimits::USUAL } else { EARLY }
@@ -97,17 +97,18 @@ async fn unlink(mfs: &Mfs, dir: Ino, n: u32) {
     mfs.run(Cost::DELETE, |txn| txn.free_inode_step(ino, 9)).await.unwrap();
 }
 
-/// Names that are made one after the other are looked up, made, moved and removed in a directory of
-/// which only the inode and the runs are in memory.
+/// Names that were created in sequence are looked up, created, moved and removed in a directory of
+/// which only the inode and the runs are in memory. A change never reads the whole directory.
 #[test]
-fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_change() {
+fn cold_large_directory_costs_two_reads_for_a_lookup() {
     let (world, names) = (SimWorld::new(1), names());
     let disk = world.disk("meta", (u64::from(names) * 1024).max(256 << 20));
     disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
     let outside = disk.clone();
     world.run(|env| async move {
         format(&env).await;
-        // The server's cache: the name map has to fit, or each create logs an image of a bucket.
+        // The server's cache size: the name map has to fit, or each create logs an image of a
+        // bucket.
         let mfs = open_with_cache(&env, maps(), 256 << 20).await;
         let dir = mkdir(&mfs).await;
         let before = mfs.last_committed().lsn.0;
@@ -125,11 +126,11 @@ fn a_cold_large_directory_costs_two_reads_for_a_lookup_and_is_never_read_for_a_c
     });
 }
 
-/// Eight clients make files in directories of their own, and each group of eight becomes durable
-/// together: what the log takes for each, its header, padding and the full images of blocks
-/// included.
+/// Eight clients create files in directories of their own, and each group of eight becomes durable
+/// together. The test measures the log bytes of each create, with header, padding and the full
+/// images of blocks.
 #[test]
-fn the_log_takes_few_bytes_for_a_create_with_slots_of_any_size() {
+fn create_logs_few_bytes_with_slots_of_any_size() {
     for (size, most) in SlotSize::ALL.into_iter().zip([600, 700, 900, 1200]) {
         let world = SimWorld::new(1);
         world.disk("meta", 256 << 20);
@@ -162,9 +163,9 @@ fn the_log_takes_few_bytes_for_a_create_with_slots_of_any_size() {
     }
 }
 
-/// A directory with larger slots gives its blocks back, and its slots come again.
+/// A directory with larger slots gives its blocks back, and its slots are used again.
 #[test]
-fn a_directory_with_larger_slots_shrinks_and_is_filled_again() {
+fn directory_with_larger_slots_shrinks_and_reuses_its_slots() {
     for (size, maps) in SlotSize::ALL
         .into_iter()
         .flat_map(|size| [(size, MapLimits::USUAL), (size, MapLimits::TINY)])
@@ -239,8 +240,7 @@ async fn changes(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
     }
     let cost = (reads(disk).0 - before.0, (reads(disk).1 - before.1) >> 10);
     println!("50 creates, unlinks and renames: {cost:?} reads and KiB");
-    // Four blocks for each round of three, and the map as a whole, which is read in pieces before
-    // long.
+    // Four blocks for each round of three, and the whole map, which is soon read in pieces.
     let map = u64::from(names) / 128 * 6;
     assert!(cost.0 <= 50 * 4 && cost.1 <= 50 * 4 * 4 + map, "{cost:?}, the map {map} KiB");
     for n in 0..50 {
@@ -275,9 +275,9 @@ async fn listing(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
 }
 
 /// A directory with a map that grew and was emptied has given back its content and nearly all of
-/// its map, its slots come again, and removing it leaves nothing.
+/// its map. Its slots are used again, and removing it leaves nothing.
 #[test]
-fn a_large_directory_shrinks_is_filled_again_and_goes() {
+fn large_directory_shrinks_reuses_its_slots_and_is_freed() {
     let world = SimWorld::new(1);
     world.disk("meta", 256 << 20);
     world.run(|env| async move {
@@ -319,10 +319,10 @@ fn a_large_directory_shrinks_is_filled_again_and_goes() {
     });
 }
 
-/// Where names went at random and nothing is known of the directory, the content is read again when
-/// at least a quarter of its slots would be wasted, and new names take their places.
+/// Names were removed at random, and the directory is not in memory. If at least a quarter of its
+/// slots would be wasted, the content is read again, and new names take these slots.
 #[test]
-fn idle_slots_of_a_cold_directory_are_found_when_there_are_many() {
+fn idle_slots_of_a_cold_directory_are_found_when_many() {
     let world = SimWorld::new(1);
     world.disk("meta", 256 << 20);
     world.run(|env| async move {
@@ -346,7 +346,7 @@ fn idle_slots_of_a_cold_directory_are_found_when_there_are_many() {
             create(&mfs, dir, 100_000 + n).await;
         }
         let after = size(&mfs).await;
-        // Below a quarter of the slots the directory grows rather than being read.
+        // Below a quarter of the slots the directory grows and is not read.
         assert!(after < before * 5 / 4, "{before} blocks, then {after}");
         assert_eq!(check(&mfs).await.unwrap().problems, []);
     });

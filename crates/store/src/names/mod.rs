@@ -1,35 +1,34 @@
 //! The namespace: directories with their inodes embedded.
 //!
 //! Invariants:
-//! - an inode is in exactly one slot: its home slot, the slot that `moved` names,
-//!   or, without a name, a slot of the attic;
-//! - occupancy of a directory changes only through this module, which keeps the
-//!   name index and the slots the same;
-//! - slots never move while a directory lives, so a readdir cookie (position + 1)
-//!   stays valid;
-//! - every operation is bounded, except those that say how far they came.
+//! - an inode is in exactly one slot: its home slot, the slot that `moved` names, or, if it has no
+//!   name, a slot of the orphan directory;
+//! - only this module changes which slots of a directory are in use, and it keeps the name index
+//!   equal to the slots;
+//! - slots never move while a directory exists, so a readdir cookie (position + 1) stays valid;
+//! - every operation is bounded, except those that return how far they came.
 
-pub mod ahead;
 pub mod blobs;
-pub mod content;
+pub mod dir_content;
 pub mod entry;
 pub mod find;
 pub mod free;
-pub mod idle;
+pub mod free_slots;
 pub mod index;
 pub mod inode;
-pub mod lmap;
+pub mod name_map;
 pub(crate) mod namespace;
-pub(crate) mod nearby;
 pub mod path;
 pub(crate) mod placement;
+pub(crate) mod read_around;
+pub mod readahead;
 pub mod readdir;
 pub mod rename;
 pub mod xattr;
 
 pub use inode::{InodeCounts, NewInode};
-pub use lmap::Limits as MapLimits;
-pub use namespace::{Cursor, SearchCounts, Subdirectory};
+pub use name_map::MapLimits;
+pub use namespace::{SearchCounts, SubdirCursor, Subdirectory};
 pub use path::{AllPaths, PATHS_MAX, Paths};
 pub use placement::DirPlacement;
 pub use readdir::DirEntry;

@@ -1,14 +1,13 @@
-//! The namespace index at work: directories by their parent and who made them (002 §3.2).
+//! The namespace index: finds directories by their parent and their creator (002 §3.2).
 //!
 //! Invariants:
-//! - what is on the device is in [`crate::format::namespace`]; without the feature nothing of this
-//!   module does anything;
-//! - entries change in the transaction that makes, removes or moves the directory;
+//! - [`crate::format::namespace`] describes what is on the device; without the feature this module
+//!   does nothing;
+//! - entries change in the transaction that creates, removes or moves the directory;
 //! - a search starts from the node in which the last one ended ([`Finger`]), of this transaction or
-//!   of those before it. A change that splits, joins or frees nodes drops the finger, and so does
-//!   whoever changes blocks without this module ([`crate::mfs::Mfs::forget_indexes`]);
-//! - an entry that should be there and is not is passed over: `fsck` finds it, and nothing else
-//!   needs it.
+//!   of an earlier one. A change that splits, joins or frees nodes drops the finger. Code that
+//!   changes blocks without this module must drop it too ([`crate::mfs::Mfs::forget_indexes`]);
+//! - a missing entry is no error here: `fsck` finds it, and nothing else needs it.
 
 use types::{DirNo, FileKind, Ino, MetaBlock};
 
@@ -16,32 +15,32 @@ use crate::btree::Finger;
 use crate::error::Stop;
 use crate::features::Feature;
 use crate::format::namespace::{
-    Entry, NAMESPACE_KEY, NAMESPACE_VALUE, Stream, decode_start, encode_start,
+    NAMESPACE_KEY, NAMESPACE_VALUE, NamespaceEntry, Stream, decode_start, encode_start,
 };
-use crate::format::number::ATTIC;
+use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::NAMESPACE;
 use crate::txn::Txn;
 
-/// An entry as it lies in the tree.
-type Raw = ([u8; NAMESPACE_KEY], [u8; NAMESPACE_VALUE]);
+/// An entry as the tree stores it.
+type RawEntry = ([u8; NAMESPACE_KEY], [u8; NAMESPACE_VALUE]);
 
-/// What is remembered of searches.
+/// Where the last search ended, and how much was searched.
 #[derive(Default, Debug)]
 pub(crate) struct Searches {
     finger: Finger<NAMESPACE_KEY>,
-    /// How much was searched since the opening.
+    /// Searches since the store was opened.
     pub(crate) counts: SearchCounts,
 }
 
-/// What the running transaction searched; dropped when its body starts over.
+/// The searches of the running transaction; dropped when its body starts over.
 #[derive(Default, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingSearches {
     finger: Option<Finger<NAMESPACE_KEY>>,
     counts: SearchCounts,
 }
 
-/// Searches in the namespace index, since the opening; of transactions that succeeded.
+/// Searches in the namespace index by successful transactions, since the store was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SearchCounts {
     /// Searches.
@@ -51,8 +50,8 @@ pub struct SearchCounts {
 }
 
 impl Searches {
-    /// A transaction succeeded.
-    pub(crate) fn apply(&mut self, pending: Pending) {
+    /// Takes over the searches of a transaction that succeeded.
+    pub(crate) fn apply(&mut self, pending: PendingSearches) {
         if let Some(finger) = pending.finger {
             self.finger = finger;
         }
@@ -60,64 +59,64 @@ impl Searches {
         self.counts.nodes += pending.counts.nodes;
     }
 
-    /// The tree was changed by others.
+    /// Drops the finger: the tree was changed without this module.
     pub(crate) fn forget(&mut self) {
         self.finger = Finger::default();
     }
 }
 
-/// A subdirectory, as the index tells of it.
+/// A subdirectory, as the index lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subdirectory {
     /// Its number.
     pub ino: Ino,
     /// Where its content begins, or was to begin.
     pub start: Option<MetaBlock>,
-    /// Where to go on behind it.
-    pub cursor: Cursor,
+    /// Where the listing goes on after it.
+    pub cursor: SubdirCursor,
 }
 
-/// Where an enumeration of subdirectories goes on.
+/// Where a listing of subdirectories goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cursor(Stream, Ino);
+pub struct SubdirCursor(Stream, Ino);
 
 impl Txn<'_> {
-    /// Has the file system this feature?
+    /// Does the file system have this feature?
     pub(crate) fn has_feature(&self, feature: Feature) -> bool {
         self.state.superblock.features.has(feature)
     }
 
-    /// At most `max` subdirectories of `dir`, those of one stream together, behind `after`; `None`
-    /// without the feature `namespace-index`. The content of `dir` is not read.
+    /// At most `max` subdirectories of `dir` after `after`, those of one stream together; `None`
+    /// without the feature `namespace-index`. This does not read the content of `dir`.
     ///
     /// # Errors
     /// `Stale` if there is no such directory.
     pub fn subdirectories(
         &mut self,
         dir: Ino,
-        after: Option<Cursor>,
+        after: Option<SubdirCursor>,
         max: usize,
     ) -> Result<Option<Vec<Subdirectory>>, Stop> {
         if !self.has_feature(Feature::NAMESPACE_INDEX) {
             return Ok(None);
         }
         let parent = DirNo(self.locate_live(dir)?.1.body());
-        let Cursor(stream, ino) = after.unwrap_or(Cursor(Stream::default(), Ino::NONE));
+        let SubdirCursor(stream, ino) = after.unwrap_or(SubdirCursor(Stream::default(), Ino::NONE));
         let mut out = Vec::new();
         if parent.0 == 0 {
             return Ok(Some(out));
         }
-        // The number behind the last one; no directory has the greatest (its reuse number would be
-        // that of a retired slot).
-        let mut from = Entry { parent, stream, dir: Ino(ino.0.saturating_add(1)) }.key();
+        // The number after the last one. No directory has the greatest number: its reuse number
+        // would be that of a retired slot.
+        let mut from = NamespaceEntry { parent, stream, dir: Ino(ino.0.saturating_add(1)) }.key();
         while out.len() < max {
             self.approach(&from)?;
             for (key, value) in NAMESPACE.here(self, self.finger(), &from, max - out.len())? {
-                let Entry { parent: of, stream, dir: ino } = Entry::of(&key);
+                let NamespaceEntry { parent: of, stream, dir: ino } = NamespaceEntry::of(&key);
                 if of != parent {
                     return Ok(Some(out));
                 }
-                let cursor = Cursor(stream, ino);
+                let cursor = SubdirCursor(stream, ino);
                 out.push(Subdirectory { ino, start: decode_start(&value), cursor });
             }
             match self.finger().behind() {
@@ -135,7 +134,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Leads the finger to the leaf of `key`.
+    /// Moves the finger to the leaf of `key`.
     fn approach(&mut self, key: &[u8; NAMESPACE_KEY]) -> Result<(), Stop> {
         let mut finger = self.finger().clone();
         let read = NAMESPACE.approach(self, &mut finger, key);
@@ -147,7 +146,7 @@ impl Txn<'_> {
     }
 
     /// Where the directory of an entry begins.
-    fn start_of(&mut self, entry: Entry) -> Result<Option<MetaBlock>, Stop> {
+    fn start_of(&mut self, entry: NamespaceEntry) -> Result<Option<MetaBlock>, Stop> {
         let key = entry.key();
         self.approach(&key)?;
         let found = NAMESPACE.here(self, self.finger(), &key, 1)?;
@@ -155,16 +154,16 @@ impl Txn<'_> {
         Ok(found.and_then(|(_, value)| decode_start(value)))
     }
 
-    /// The entries beside where `key` belongs.
+    /// The entries before and after the place of `key`.
     fn neighbours(
         &mut self,
         key: &[u8; NAMESPACE_KEY],
-    ) -> Result<(Option<Raw>, Option<Raw>), Stop> {
+    ) -> Result<(Option<RawEntry>, Option<RawEntry>), Stop> {
         self.approach(key)?;
         let mut before = NAMESPACE.before(self, self.finger(), key)?;
         let behind = NAMESPACE.here(self, self.finger(), key, 1)?.first().copied();
-        // The one before may be the last of the leaf before. The one behind is sought in this leaf
-        // only: it is a hint.
+        // The entry before may be the last of the previous leaf. The entry after is only looked up
+        // in this leaf: it is a hint.
         if let Some(least) = self.finger().least().filter(|_| before.is_none()) {
             let last = u128::from_be_bytes(least).saturating_sub(1).to_be_bytes();
             self.approach(&last)?;
@@ -173,7 +172,7 @@ impl Txn<'_> {
         Ok((before, behind))
     }
 
-    fn enter(&mut self, entry: Entry, start: Option<MetaBlock>) -> Result<(), Stop> {
+    fn enter(&mut self, entry: NamespaceEntry, start: Option<MetaBlock>) -> Result<(), Stop> {
         let (key, value) = (entry.key(), encode_start(start));
         self.approach(&key)?;
         let finger = self.finger().clone();
@@ -184,8 +183,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Takes an entry out, if it is there; where its directory begins.
-    fn withdraw(&mut self, entry: Entry) -> Result<Option<MetaBlock>, Stop> {
+    /// Removes an entry, if it is there; returns where its directory begins.
+    fn withdraw(&mut self, entry: NamespaceEntry) -> Result<Option<MetaBlock>, Stop> {
         let start = self.start_of(entry)?;
         let key = entry.key();
         let finger = self.finger().clone();
@@ -197,11 +196,11 @@ impl Txn<'_> {
     }
 
     /// The entry of the directory in `slot`, which lies in `parent`; `None` if it has none.
-    fn entry_in(&mut self, parent: Ino, slot: &Slot) -> Result<Option<Entry>, Stop> {
+    fn entry_in(&mut self, parent: Ino, slot: &Slot) -> Result<Option<NamespaceEntry>, Stop> {
         let indexed = self.has_feature(Feature::NAMESPACE_INDEX)
             && slot.state() == SlotState::Inode
             && slot.kind() == FileKind::Directory
-            && parent != ATTIC
+            && parent != ORPHAN_DIR
             && parent != Ino::NONE;
         if !indexed {
             return Ok(None);
@@ -210,11 +209,11 @@ impl Txn<'_> {
             Some(chunk) => chunk,
             None => DirNo(self.locate_live(parent)?.1.body()),
         };
-        Ok(Some(Entry { parent: chunk, stream: slot.stream(), dir: slot.ino() }))
+        Ok(Some(NamespaceEntry { parent: chunk, stream: slot.stream(), dir: slot.ino() }))
     }
 
-    /// A new directory, in `slot`, lies in `parent`.
-    pub(crate) fn index_new(
+    /// Inserts the new directory in `slot`, which lies in `parent`.
+    pub(crate) fn index_new_dir(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -225,8 +224,8 @@ impl Txn<'_> {
         self.enter(entry, start)
     }
 
-    /// The directory in `slot` does not lie in `parent` any more. Where it begins.
-    pub(crate) fn index_out(
+    /// Removes the directory in `slot` from the entries of `parent`. Returns where it begins.
+    pub(crate) fn index_remove(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -237,8 +236,8 @@ impl Txn<'_> {
         }
     }
 
-    /// The directory in `slot`, which begins at `start`, came to lie in `parent`.
-    pub(crate) fn index_in(
+    /// Inserts the directory in `slot`, which begins at `start` and was moved into `parent`.
+    pub(crate) fn index_insert(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -250,7 +249,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Where the directory in `slot`, which lies in `parent`, was to begin when it was made.
+    /// Where the directory in `slot`, which lies in `parent`, was to begin when it was created.
     pub(crate) fn indexed_start(
         &mut self,
         parent: Ino,
@@ -262,12 +261,12 @@ impl Txn<'_> {
         }
     }
 
-    /// Where the sisters beside which `entry` belongs begin.
-    pub(crate) fn sisters(&mut self, entry: Entry) -> Result<Sisters, Stop> {
+    /// Where the siblings next to `entry` begin.
+    pub(crate) fn siblings(&mut self, entry: NamespaceEntry) -> Result<Siblings, Stop> {
         let (before, behind) = self.neighbours(&entry.key())?;
-        let mut out = Sisters::default();
+        let mut out = Siblings::default();
         for (key, value) in [before, behind].into_iter().flatten() {
-            let other = Entry::of(&key);
+            let other = NamespaceEntry::of(&key);
             if other.parent != entry.parent {
                 continue;
             }
@@ -281,12 +280,12 @@ impl Txn<'_> {
     }
 }
 
-/// Where sisters of a new directory begin.
+/// Where siblings of a new directory begin.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Sisters {
+pub(crate) struct Siblings {
     /// The nearest of the same user.
     pub(crate) of_user: Option<MetaBlock>,
-    /// The nearest of anybody.
+    /// The nearest of any user.
     pub(crate) any: Option<MetaBlock>,
 }
 

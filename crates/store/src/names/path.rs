@@ -1,12 +1,12 @@
-//! From an inode number to a path: the reverse walk; and to all its paths: a walk of the whole
+//! From an inode number to a path by a reverse walk, and to all its paths by a walk of the whole
 //! tree.
 //!
 //! Invariants:
 //! - the reverse walk goes from slot to directory, which each chunk names, so it costs a few reads
 //!   for each level and searches nothing;
-//! - the other one reads directory after directory from the root on, each once, until every inode
-//!   that is sought has as many names as it counts; a directory that cannot be read is told, and
-//!   the walk goes on.
+//! - the walk of the tree reads each directory once, from the root on, until it has found as many
+//!   names of every wanted inode as the inode counts. It reports a directory that it cannot read,
+//!   and goes on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,21 +16,21 @@ use crate::error::{Stop, StoreError};
 use crate::mfs::{Cost, Mfs};
 use crate::txn::Txn;
 
-/// Paths of one inode at most that [`Mfs::all_paths`] gives; more are only counted.
+/// Most paths of one inode that [`Mfs::all_paths`] returns; more are only counted.
 pub const PATHS_MAX: usize = 10_000;
-/// Entries of a directory listed together.
+/// Entries of a directory that are listed together.
 const PAGE: usize = 256;
 
-/// Directories on the way at most: a longer way goes in a circle.
+/// Most directories of a path; a longer one is a cycle.
 const DEPTH_MAX: usize = 1 << 16;
 
 impl Txn<'_> {
-    /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, or
-    /// if it has no name, or its own slot has none (a file whose first name was removed while it
+    /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, if
+    /// it has no name, or if its own slot has none (a file whose first name was removed while it
     /// had others).
     ///
     /// # Errors
-    /// `Stop::Corrupt` if the way goes in a circle; `Stop` of the blocks read.
+    /// `Corrupt` if the path is a cycle; `Stop` of the blocks read.
     pub fn path(&mut self, ino: Ino) -> Result<Option<Vec<u8>>, Stop> {
         if ino == Ino::NONE {
             return Ok(None);
@@ -56,31 +56,31 @@ impl Txn<'_> {
 /// The paths of one inode.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Paths {
-    /// As the walk met them, at most [`PATHS_MAX`].
+    /// In the order of the walk, at most [`PATHS_MAX`].
     pub paths: Vec<Vec<u8>>,
-    /// How many more it met.
+    /// How many more the walk found.
     pub omitted: u64,
-    /// Names that the inode counts, and the walk did not meet.
-    pub lacking: u32,
+    /// Names that the inode counts and the walk did not find.
+    pub missing: u32,
 }
 
-/// What a walk of the whole tree found.
+/// The result of a walk of the whole tree.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AllPaths {
-    /// Of each inode that was sought and is there.
+    /// The wanted inodes that exist, each with its paths.
     pub found: BTreeMap<Ino, Paths>,
-    /// Inodes that were sought, and directories, that could not be read to their end, and why.
+    /// Wanted inodes, and directories, that could not be read completely, and why.
     pub unread: Vec<(Ino, String)>,
 }
 
 impl AllPaths {
     fn is_done(&self) -> bool {
-        self.found.values().all(|paths| paths.lacking == 0)
+        self.found.values().all(|paths| paths.missing == 0)
     }
 
     fn add(&mut self, ino: Ino, dir: &[u8], name: &[u8]) {
         let Some(paths) = self.found.get_mut(&ino) else { return };
-        paths.lacking = paths.lacking.saturating_sub(1);
+        paths.missing = paths.missing.saturating_sub(1);
         if paths.paths.len() == PATHS_MAX {
             paths.omitted += 1;
             return;
@@ -110,8 +110,8 @@ impl Mfs {
             let mut paths = Paths::default();
             match attr.kind {
                 _ if ino == Ino::ROOT => paths.paths.push(b"/".to_vec()),
-                FileKind::Directory => paths.lacking = 1,
-                _ => paths.lacking = attr.nlink,
+                FileKind::Directory => paths.missing = 1,
+                _ => paths.missing = attr.nlink,
             }
             all.found.insert(ino, paths);
         }
@@ -121,14 +121,16 @@ impl Mfs {
                 Err(StoreError::Corrupt { block, what }) => {
                     all.unread.push((dir, format!("metadata block {block}: {what}")));
                 }
-                Err(StoreError::Fault(_)) => all.unread.push((dir, "there is none".into())),
+                Err(StoreError::Fault(_)) => {
+                    all.unread.push((dir, "there is no such directory".into()))
+                }
                 read => read?,
             }
         }
         Ok(all)
     }
 
-    /// Notes the names in one directory of inodes that are sought, and the directories in it.
+    /// Notes the names of wanted inodes in one directory, and its subdirectories.
     async fn names_in(
         &self,
         dir: Ino,
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_leads_to_a_path_wherever_its_inode_went() {
+    fn path_follows_an_inode_through_renames() {
         let mfs = formatted();
         let (tmp, out, deep) = run(&mfs, |txn| {
             let tmp = txn.create(Ino::ROOT, &name("tmp"), &new_inode(FileKind::Directory), None)?;
@@ -196,19 +198,19 @@ mod tests {
         }
         run(&mfs, |txn| txn.rename(out, &name("deep"), Ino::ROOT, &name("up")));
         assert_eq!(path(files[7].0).as_deref(), Some("/up/f7"));
-        let gone = files[8].0;
+        let orphan = files[8].0;
         run(&mfs, |txn| {
             txn.remove_name(deep, &name("f8"))?;
-            let attr = txn.attr(gone)?.unwrap();
+            let attr = txn.attr(orphan)?.unwrap();
             txn.set_attr(&Attr { nlink: 0, ..attr })
         });
-        assert_eq!(path(gone), None, "without a name");
-        while !run(&mfs, |txn| txn.free_inode_step(gone, 9)) {}
-        assert_eq!((path(gone), path(Ino::NONE)), (None, None));
+        assert_eq!(path(orphan), None, "an orphan has no path");
+        while !run(&mfs, |txn| txn.free_inode_step(orphan, 9)) {}
+        assert_eq!((path(orphan), path(Ino::NONE)), (None, None));
     }
 
     #[test]
-    fn a_number_leads_to_all_its_paths_of_which_the_first_may_have_gone() {
+    fn all_paths_finds_links_whose_first_name_was_removed() {
         let mfs = formatted();
         let (dir, file, other) = run(&mfs, |txn| {
             let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
@@ -237,8 +239,8 @@ mod tests {
         let one = |path: &str| Paths { paths: vec![path.into()], ..Paths::default() };
         assert_eq!((found(Ino::ROOT), found(dir)), (one("/"), one("/dir")));
         assert_eq!((found(other), all.found.len()), (one("/dir/other"), 4));
-        let Paths { paths, omitted, lacking } = found(file);
-        assert_eq!((paths.len(), omitted, lacking), (PATHS_MAX, 5, 0));
+        let Paths { paths, omitted, missing } = found(file);
+        assert_eq!((paths.len(), omitted, missing), (PATHS_MAX, 5, 0));
         let wanted: BTreeSet<_> = (0..count).map(|n| format!("/dir/l{n}").into_bytes()).collect();
         assert!(paths.iter().all(|path| wanted.contains(path)));
         assert_eq!(paths.iter().collect::<BTreeSet<_>>().len(), PATHS_MAX);

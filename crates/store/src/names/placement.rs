@@ -1,33 +1,30 @@
-//! Where the content of directories comes to lie, and what they have ahead of their needs.
+//! Chooses where the content of directories lies, and how much is allocated ahead of need.
 //!
 //! Invariants:
-//! - all of it is a matter of speed: whatever is chosen here, every block is found through its
-//!   chunk;
-//! - a directory of the root begins in a region of its own, as long as there are unused ones; so
-//!   does the first directory of each owner in a directory that belongs to somebody else, so that
-//!   the trees of several users do not mix (002 §3.2: directories that one stream makes lie
-//!   together);
-//! - every other directory begins behind the sister beside it in the namespace index: one of the
-//!   same stream, else of the same user, else any (002 §3.2: subdirectories of one parent lie
-//!   together, and then those that one stream made); where it begins is settled by mkdir, before it
-//!   has content, and the index keeps that;
-//! - without the namespace index (a file system without the feature) where the last sister of an
-//!   owner lies is remembered, not stored: after a reopening, or when the memory was full and
-//!   cleared, the next directory of an owner counts as the first again;
-//! - [`DirPlacement`] chooses otherwise for comparison only, and leaves nothing on the device that
-//!   says so;
-//! - content grows by as much as there is of it, at least [`FIRST`] blocks, while a quarter of the
-//!   device is free, and block by block then;
-//! - blocks that are allocated ahead keep no transaction from getting space: it takes them back
-//!   ([`trim`]).
+//! - the choice only affects speed: every block is found through its chunk;
+//! - a directory of the root begins in a region of its own, as long as there are unused ones. So
+//!   does the first directory of each owner in a directory that belongs to another user. So the
+//!   trees of several users do not mix (002 §3.2: directories that one stream makes lie together);
+//! - every other directory begins after the sibling next to it in the namespace index. It is one of
+//!   the same stream, else of the same user, else any (002 §3.2: subdirectories of one parent lie
+//!   together, and then those that one stream made). Mkdir chooses the place, before there is
+//!   content, and the index keeps it;
+//! - without the namespace index (a file system without the feature), memory keeps where the last
+//!   sibling of an owner lies, and nothing stores it. After the store is opened again, or when the
+//!   full memory was cleared, the next directory of an owner counts as the first again;
+//! - [`DirPlacement`] chooses otherwise for comparison only, and the device does not record it;
+//! - content grows by as much as it has, at least [`FIRST`] blocks, while a quarter of the device
+//!   is free, and block by block after that;
+//! - blocks that are allocated ahead keep no transaction from getting space: the transaction takes
+//!   them back ([`trim`]).
 
 use types::{DirNo, HashMap, Ino, MetaBlock};
 
-use super::content::{LARGE_PARTS, RUN_LARGE, RUN_MAX};
+use super::dir_content::{LARGE_PARTS, RUN_LARGE, RUN_MAX};
 use super::find::Spot;
 use crate::error::{Stop, StoreError};
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
-use crate::format::namespace::Entry;
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
+use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::Slot;
 use crate::mfs::{Cost, Mfs};
@@ -39,61 +36,62 @@ const FIRST: u32 = 4;
 /// Blocks of a region: a share of the device, between these.
 const REGION_SHARE: u64 = 128;
 const REGION: std::ops::RangeInclusive<u64> = 16..=1024;
-/// Directories of which is remembered where the last of their subdirectories lies.
+/// Most parents of whose newest subdirectory the place is remembered.
 const PARENTS_MAX: usize = 1 << 16;
-/// Items of the table that one step of trimming looks at, and chunks that it shortens.
+/// Items of the table that one step of trimming reads, and chunks that it shortens.
 const LOOK: usize = 256;
 const TRIMMED: usize = 32;
-/// Blocks that trimming looks for before it is content.
+/// Trimming stops when it has found this many blocks.
 const ENOUGH: u64 = 256;
 
-/// Blocks of a group of directories that are spread out: what a block of bits counts, as in ext3.
+/// Blocks of a group for directories that are spread out: those that one bitmap block counts, as in
+/// ext3.
 const GROUP: u64 = crate::metaspace::BITS;
 
-/// Where directories begin. Chosen when a store is opened; what lies somewhere stays there.
+/// Where directories begin. Chosen when a store is opened; content that exists stays where it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum DirPlacement {
-    /// Beside their sisters, and trees of several users apart (002 §3.2).
+    /// Near their siblings, and trees of several users apart (002 §3.2).
     #[default]
     Together,
-    /// Each behind the one that was made before it, whoever made that; for comparison.
+    /// Each after the one that was created before it, by any user; for comparison.
     InOrder,
-    /// Each in the group after that of the one made before it, as 004 §V.A leaves it to ext3's
+    /// Each in the group after that of the one created before it, as 004 §V.A leaves it to ext3's
     /// distribution ("rlow"); for comparison.
     Spread,
 }
 
-/// What is remembered; hints.
+/// What placement remembers; hints.
 #[derive(Default, Debug)]
 pub struct Placement {
     /// How directories are placed.
     pub(crate) policy: DirPlacement,
-    /// Behind the content of the newest subdirectory of each directory that the user of this number
-    /// owns; without index.
+    /// For each directory and user: the block after the content of the newest subdirectory that the
+    /// user owns there. Only without index.
     behind: HashMap<(Ino, u32), MetaBlock>,
-    /// Behind the content of the newest directory of all.
+    /// The block after the content of the newest directory of all.
     newest: Option<MetaBlock>,
-    /// Where the newest region ends.
+    /// The end of the newest region.
     region: u64,
-    /// The first chunk that trimming has not looked at.
+    /// The first chunk that trimming has not read.
     trim_from: DirNo,
-    /// Trimming has looked at all chunks, and nothing was allocated ahead since.
-    nothing_ahead: bool,
+    /// Trimming has read all chunks, and nothing was allocated ahead since.
+    nothing_preallocated: bool,
 }
 
 impl Placement {
-    fn note(&mut self, sisters: (Ino, u32), behind: MetaBlock, region: Option<u64>) {
+    fn note(&mut self, siblings: (Ino, u32), behind: MetaBlock, region: Option<u64>) {
         self.newest = Some(behind);
         if self.behind.len() >= PARENTS_MAX {
             self.behind.clear();
         }
-        self.behind.insert(sisters, behind);
+        self.behind.insert(siblings, behind);
         self.region = region.unwrap_or(self.region);
     }
 
-    /// Some directory may have blocks ahead now.
-    pub(crate) fn something_is_ahead(&mut self) {
-        self.nothing_ahead = false;
+    /// Notes that a directory may have blocks allocated ahead.
+    pub(crate) fn note_preallocated(&mut self) {
+        self.nothing_preallocated = false;
     }
 }
 
@@ -109,7 +107,7 @@ impl Txn<'_> {
 
     /// Where the content of the directory in `slot`, at `home`, should begin.
     pub(crate) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
-        let sisters = (home.dir, slot.attr().uid);
+        let siblings = (home.dir, slot.attr().uid);
         let Placement { policy, newest, .. } = &self.side().placement;
         let (policy, newest) = (*policy, *newest);
         if policy == DirPlacement::Together
@@ -117,7 +115,7 @@ impl Txn<'_> {
         {
             return Ok(start);
         }
-        let behind = self.side().placement.behind.get(&sisters).copied();
+        let behind = self.side().placement.behind.get(&siblings).copied();
         let region = match policy {
             DirPlacement::Together if self.begins_a_region(home.dir, slot, behind)? => {
                 self.free_region()?
@@ -131,37 +129,37 @@ impl Txn<'_> {
         };
         let end = region.map(|start| start.0 + self.region_blocks());
         let next = MetaBlock(goal.0 + u64::from(FIRST));
-        self.on_commit(move |side, _| side.placement.note(sisters, next, end));
+        self.on_commit(move |side, _| side.placement.note(siblings, next, end));
         Ok(goal)
     }
 
-    /// Where the new directory in `slot`, whose entry is to be `entry`, is to begin; it lies in
+    /// Where the new directory in `slot`, with the index entry `entry`, begins; its slot lies in
     /// `parent`, in the block `home`.
     pub(crate) fn choose_start(
         &mut self,
         parent: Ino,
-        entry: Entry,
+        entry: NamespaceEntry,
         slot: &Slot,
         home: MetaBlock,
     ) -> Result<Option<MetaBlock>, Stop> {
         if self.side().placement.policy != DirPlacement::Together {
             return Ok(None);
         }
-        let sisters = self.sisters(entry)?;
-        if self.begins_a_region(parent, slot, sisters.of_user)?
+        let siblings = self.siblings(entry)?;
+        if self.begins_a_region(parent, slot, siblings.of_user)?
             && let Some(region) = self.free_region()?
         {
             let end = region.0 + self.region_blocks();
             self.on_commit(move |side, _| side.placement.region = end);
             return Ok(Some(region));
         }
-        let sister = sisters.of_user.or(sisters.any);
-        let behind = sister.map(|sister| sister.0.saturating_add(u64::from(FIRST)));
+        let sibling = siblings.of_user.or(siblings.any);
+        let behind = sibling.map(|sibling| sibling.0.saturating_add(u64::from(FIRST)));
         let there = behind.filter(|&behind| behind < self.meta_space().0);
         Ok(Some(there.map_or(home, MetaBlock)))
     }
 
-    /// Does a directory of `parent` begin a region, if its sisters of the same owner end at
+    /// Does a new directory of `parent` begin a region, if its siblings of the same owner end at
     /// `behind`?
     fn begins_a_region(
         &mut self,
@@ -170,7 +168,8 @@ impl Txn<'_> {
         behind: Option<MetaBlock>,
     ) -> Result<bool, Stop> {
         if parent == Ino::ROOT || parent == Ino::NONE {
-            // The root itself and the attic lie in the system's chunk: nobody's trees.
+            // The root itself and the orphan directory lie in the system's chunk, which is no
+            // user's tree.
             return Ok(parent == Ino::ROOT);
         }
         if behind.is_some() {
@@ -182,7 +181,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Where the group after that of `block` begins; after the last comes the first.
+    /// The start of the group after that of `block`; after the last comes the first.
     fn next_group(&self, block: MetaBlock) -> MetaBlock {
         let next = (block.0 / GROUP + 1) * GROUP;
         MetaBlock(if next < self.meta_space().0 { next } else { 0 })
@@ -192,21 +191,22 @@ impl Txn<'_> {
         (self.meta_space().0 / REGION_SHARE).clamp(*REGION.start(), *REGION.end())
     }
 
-    /// An unused region behind the newest one, or before it.
+    /// An unused region after the newest one, or before it.
     fn free_region(&self) -> Result<Option<MetaBlock>, Stop> {
         if self.meta_is_short() {
             return Ok(None);
         }
         let (region, len) = (MetaBlock(self.side().placement.region), self.region_blocks());
-        // One that begins at a multiple of its length, if it can be had: else it could be the
-        // unused rest of another one, which shall grow there.
+        // Prefers one that begins at a multiple of its length: another one could be the unused end
+        // of a region, whose directories grow there.
         if let Some(found) = self.find_meta(2 * len as u32 - 1, region)? {
             return Ok(Some(MetaBlock(found.0.next_multiple_of(len))));
         }
         self.find_meta(len as u32, region)
     }
 
-    /// Gives back what some chunks from `from` on have ahead. The blocks, and where to go on.
+    /// Frees what some chunks from `from` on have allocated ahead. Returns the number of blocks,
+    /// and where to go on.
     pub(crate) fn trim_step(&mut self, from: DirNo) -> Result<(u64, Option<DirNo>), Stop> {
         let items = CHUNKS.range(self, &chunk_key(from, 0), LOOK)?;
         let more = items.len() == LOOK;
@@ -229,11 +229,11 @@ impl Txn<'_> {
                 return Ok((blocks, next));
             }
         }
-        // A chunk that has more runs than one look shows is passed over: little of it is ahead.
+        // A chunk with more runs than one step reads is left out: little of it is allocated ahead.
         Ok((blocks, more.then(|| next.unwrap_or(DirNo(last.0 + 1)))))
     }
 
-    /// Gives back what a chunk has ahead; how many blocks.
+    /// Frees what a chunk has allocated ahead. Returns the number of blocks.
     pub(crate) fn trim_chunk(&mut self, number: DirNo) -> Result<u64, Stop> {
         let mut chunk = self.chunk(number)?.clone();
         let (used, allocated) = (chunk.descriptor.used, chunk.allocated());
@@ -242,7 +242,9 @@ impl Txn<'_> {
         }
         let old = chunk.runs.clone();
         let mut freed = 0;
-        for run in old.iter().filter_map(|run| run.part(used, u32::MAX)).filter(Run::is_present) {
+        for run in
+            old.iter().filter_map(|run| run.part(used, u32::MAX)).filter(ContentRun::is_present)
+        {
             self.free_meta(run.start, run.len)?;
             freed += u64::from(run.len);
         }
@@ -252,11 +254,11 @@ impl Txn<'_> {
     }
 }
 
-/// Takes back what directories have ahead, until there is enough or all of them were looked at. The
-/// blocks that came back.
+/// Takes back blocks that directories have allocated ahead, until there are enough or all chunks
+/// were read. Returns the number of blocks.
 pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
     let start = match &mfs.inner.state.borrow().side.placement {
-        placement if placement.nothing_ahead => return Ok(0),
+        placement if placement.nothing_preallocated => return Ok(0),
         placement => placement.trim_from,
     };
     let (mut from, mut wrapped, mut blocks) = (start, false, 0);
@@ -272,7 +274,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
     }
     let placement = &mut mfs.inner.state.borrow_mut().side.placement;
     placement.trim_from = from;
-    placement.nothing_ahead = blocks == 0;
+    placement.nothing_preallocated = blocks == 0;
     Ok(blocks)
 }
 

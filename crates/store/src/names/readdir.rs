@@ -1,49 +1,49 @@
-//! Listing a directory, in the order of its slots.
+//! Lists a directory in the order of its slots.
 //!
-//! Invariant: a cookie is the position after which to go on, so an entry that
-//! stays is listed exactly once whatever else changes meanwhile.
+//! Invariant: a cookie is the position after which to go on, so an entry that stays is listed
+//! exactly once, whatever else changes meanwhile.
 
 use std::collections::BTreeSet;
 
 use types::{Attr, FileKind, Ino, MetaBlock, Name};
 
-use super::entry::hide_attic;
+use super::entry::refuse_orphan_dir;
 use super::index::Position;
 use crate::error::{Around, Stop};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::txn::Txn;
 
-/// Blocks that are read together at most; twice what was asked for, as the listing will go on.
+/// Most blocks of one read; twice what was asked for, since the listing will go on.
 const PIECE_MAX: usize = 256;
 
-/// Blocks that are read on behind a small directory, at first and at most, and how far behind the
-/// last listing the next may begin that goes on from it.
-const ON_FIRST: u32 = 8;
-const ON_MAX: u32 = 64;
-const ON_GAP: u64 = 8;
+/// Blocks of read-ahead after a small directory, at first and at most; and the greatest gap after
+/// the last listing at which the next one still continues it.
+const AHEAD_FIRST: u32 = 8;
+const AHEAD_MAX: u32 = 64;
+const AHEAD_GAP: u64 = 8;
 
-/// What was read last for a listing.
+/// The read-ahead of listings.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Listed {
-    /// The block behind it.
+pub(crate) struct ListingReadahead {
+    /// The block after the last read.
     end: u64,
-    /// How far was read on.
+    /// Length of the last read-ahead.
     len: u32,
 }
 
-impl Listed {
-    /// How many blocks to read on behind `first..end`.
+impl ListingReadahead {
+    /// How many blocks to read ahead after `first..end`.
     fn wanted(&mut self, first: u64, end: u64) -> u32 {
-        let follows = (self.end..=self.end + ON_GAP).contains(&first);
-        let small = end - first < u64::from(ON_MAX);
-        self.len = if follows && small { (2 * self.len).clamp(ON_FIRST, ON_MAX) } else { 0 };
+        let follows = (self.end..=self.end + AHEAD_GAP).contains(&first);
+        let small = end - first < u64::from(AHEAD_MAX);
+        self.len = if follows && small { (2 * self.len).clamp(AHEAD_FIRST, AHEAD_MAX) } else { 0 };
         self.len
     }
 }
 
-/// What a listing leaves out.
-pub(crate) enum LeftOut<'a> {
-    /// A name that is not legal, and its inode.
+/// What a listing skips.
+pub(crate) enum SkippedEntry<'a> {
+    /// An invalid name, and its inode.
     Name(&'a [u8], Ino),
     /// A slot of a block.
     Slot(MetaBlock, u32),
@@ -72,23 +72,23 @@ impl Txn<'_> {
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
     pub fn readdir(&mut self, dir: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>, Stop> {
-        self.readdir_telling(dir, after, max, &BTreeSet::new(), |_| ())
+        self.readdir_reporting(dir, after, max, &BTreeSet::new(), |_| ())
     }
 
-    /// As [`Txn::readdir`], without what cannot be read in some damaged blocks. That, and names
-    /// that are not legal, are no entries: `told` is told of them.
+    /// As [`Txn::readdir`], but skips unreadable parts of the blocks `damaged`. Calls `report` with
+    /// these, and with invalid names, which are no entries either.
     ///
     /// # Errors
     /// The same.
-    pub(crate) fn readdir_telling(
+    pub(crate) fn readdir_reporting(
         &mut self,
         dir: Ino,
         after: u64,
         max: usize,
-        without: &BTreeSet<MetaBlock>,
-        mut told: impl FnMut(LeftOut<'_>),
+        damaged: &BTreeSet<MetaBlock>,
+        mut report: impl FnMut(SkippedEntry<'_>),
     ) -> Result<Vec<DirEntry>, Stop> {
-        hide_attic(dir)?;
+        refuse_orphan_dir(dir)?;
         let chunks = self.read_chunks(dir)?;
         let mut out = Vec::new();
         let Ok(after) = u32::try_from(after) else { return Ok(out) };
@@ -107,9 +107,9 @@ impl Txn<'_> {
             let end = used.min(run.first + run.len);
             if run.start.0 != 0 {
                 let start = MetaBlock(run.start.0 + u64::from(block - run.first));
-                // One that can be read has slots that make no sense, and others.
-                if without.contains(&start) && self.read(start).is_err() {
-                    told(LeftOut::Block(start));
+                // If the block can be read, some of its slots are invalid and others are not.
+                if damaged.contains(&start) && self.read(start).is_err() {
+                    report(SkippedEntry::Block(start));
                     from = next_position(from, (block + 1) * SLOTS_PER_BLOCK);
                     if from == Position(0) {
                         break;
@@ -117,17 +117,17 @@ impl Txn<'_> {
                     continue;
                 }
                 if let Err(Stop::Miss(..)) = self.read(start) {
-                    // In pieces: a window that slides would fetch its last block alone each time.
+                    // In pieces: a sliding window would fetch its last block alone each time.
                     let piece = (max - out.len()).div_ceil(4).min(PIECE_MAX) as u32;
                     let piece = (end - block).min(piece);
                     let damaged =
-                        without.range(start..MetaBlock(start.0 + u64::from(piece))).next();
+                        damaged.range(start..MetaBlock(start.0 + u64::from(piece))).next();
                     let piece = damaged.map_or(piece, |damaged| (damaged.0 - start.0) as u32);
                     let piece = self.want(start, piece);
-                    piece.map_err(|stop| self.read_on(stop))?;
+                    piece.map_err(|stop| self.read_ahead(stop))?;
                 }
-                let sparing = without.contains(&start);
-                self.list_block(start, &mut from, (max, sparing), (&mut out, &mut told))?;
+                let skip_damaged = damaged.contains(&start);
+                self.list_block(start, &mut from, (max, skip_damaged), (&mut out, &mut report))?;
             } else {
                 from = next_position(from, end * SLOTS_PER_BLOCK);
             }
@@ -138,13 +138,13 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    /// Lists the rest of one content block and moves `from` behind it.
+    /// Lists the remaining slots of one content block and moves `from` after it.
     fn list_block(
         &mut self,
         home: MetaBlock,
         from: &mut Position,
-        (max, sparing): (usize, bool),
-        (out, told): (&mut Vec<DirEntry>, &mut impl FnMut(LeftOut<'_>)),
+        (max, skip_damaged): (usize, bool),
+        (out, report): (&mut Vec<DirEntry>, &mut impl FnMut(SkippedEntry<'_>)),
     ) -> Result<(), Stop> {
         let first = from.slot();
         let end = (first / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK;
@@ -155,10 +155,10 @@ impl Txn<'_> {
             let here = Position::new(from.chunk() as u32, n);
             let slot = Slot::load(self.read_slots(home)?, n % SLOTS_PER_BLOCK);
             if let Err(what) = slot.check() {
-                if !sparing {
+                if !skip_damaged {
                     return Err(Stop::Corrupt(home, what));
                 }
-                told(LeftOut::Slot(home, n));
+                report(SkippedEntry::Slot(home, n));
                 *from = next_position(here, n + 1);
                 continue;
             }
@@ -167,11 +167,11 @@ impl Txn<'_> {
                 continue;
             }
             let Ok(name) = Name::new(slot.name()) else {
-                told(LeftOut::Name(slot.name(), slot.ino()));
+                report(SkippedEntry::Name(slot.name(), slot.ino()));
                 continue;
             };
             let attr = match slot.state() {
-                SlotState::Inode => Some(slot.told_attr()),
+                SlotState::Inode => Some(slot.stat_attr()),
                 _ => self.attr_in_memory(slot.ino())?,
             };
             let cookie = u64::from(here.0) + 1;
@@ -180,9 +180,9 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Reads on behind the blocks that `stop` misses, if they follow what was listed last: whoever
-    /// walks a tree goes on to the sisters of a directory, which lie behind it.
-    fn read_on(&mut self, stop: Stop) -> Stop {
+    /// Reads ahead after the blocks that `stop` misses, if they follow the last listing. A walk of
+    /// a tree goes on to the siblings of a directory, which lie after it.
+    fn read_ahead(&mut self, stop: Stop) -> Stop {
         let Stop::Miss(first, count) = stop else { return stop };
         let end = first.0 + u64::from(count);
         let most = self.side_mut().listed.wanted(first.0, end);

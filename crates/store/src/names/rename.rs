@@ -1,5 +1,5 @@
-//! Renaming. The caller has removed what the new name led to, and checked that
-//! no directory becomes its own ancestor.
+//! Renaming. The caller has removed the inode of the new name, and checked that no directory
+//! becomes its own ancestor.
 
 use types::{Fault, Ino, Name};
 
@@ -8,8 +8,8 @@ use crate::format::slot::SlotState;
 use crate::txn::Txn;
 
 impl Txn<'_> {
-    /// Gives the entry `name` of `from` the name `target` in `to`, which must not
-    /// exist. Within one directory the slot stays; else the inode moves with it.
+    /// Renames the entry `name` of `from` to `target` in `to`, which must not exist. Within one
+    /// directory the slot stays; else the inode moves with it.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `NoSpace`; as [`Txn::lookup`].
@@ -32,7 +32,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Exchanges what two names lead to.
+    /// Exchanges the inodes of two names.
     ///
     /// # Errors
     /// `NotFound`, `NoSpace`; as [`Txn::lookup`].
@@ -58,22 +58,22 @@ impl Txn<'_> {
         let (mut new_a, mut new_b) = (slot_a.clone(), slot_b.clone());
         new_a.adopt(&slot_b);
         new_b.adopt(&slot_a);
-        let starts = (self.index_out(a.0, &new_b)?, self.index_out(b.0, &new_a)?);
-        self.index_in(a.0, &new_a, starts.1)?;
-        self.index_in(b.0, &new_b, starts.0)?;
+        let starts = (self.index_remove(a.0, &new_b)?, self.index_remove(b.0, &new_a)?);
+        self.index_insert(a.0, &new_a, starts.1)?;
+        self.index_insert(b.0, &new_b, starts.0)?;
         self.move_fragments(a.0, b.0, &new_b)?;
         self.move_fragments(b.0, a.0, &new_a)?;
         self.store(&spot_a, &new_a)?;
         self.store(&spot_b, &new_b)?;
         for (spot, slot) in [(spot_a, new_a), (spot_b, new_b)] {
             if slot.state() == SlotState::Inode {
-                self.note_place(&spot, slot.ino())?;
+                self.update_moved(&spot, slot.ino())?;
             }
         }
         Ok(())
     }
 
-    /// Is `ancestor` the directory `dir` or above it? A directory without a name is above nothing.
+    /// Is `ancestor` the directory `dir` or above it? An orphan is above nothing.
     ///
     /// # Errors
     /// `Corrupt` if the tree has a cycle.
@@ -92,5 +92,5 @@ impl Txn<'_> {
     }
 }
 
-/// Deepest path: no tree is deeper than it has directories, but a cycle would be.
+/// Greatest depth of a path; a longer one is a cycle.
 const DEPTH_MAX: u32 = 1 << 24;

@@ -1,5 +1,5 @@
-//! Random operations against a model in memory, with everything compared after
-//! each, and the special cases one by one.
+//! Random operations against a model in memory, compared completely after each; and the special
+//! cases one by one.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ fn set_nlink(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
     Ok(nlink)
 }
 
-/// Removes a name as the server does: the link, and the inode with the last one; at once, or by way
-/// of the attic.
+/// Removes a name as the server does: the link, and the inode with its last name, either at once or
+/// through the orphan directory.
 fn unlink(txn: &mut Txn<'_>, dir: Ino, text: &Name) -> Result<(), Stop> {
     let at_once = text.as_bytes().iter().map(|&byte| u32::from(byte)).sum::<u32>() % 2 == 1;
     if at_once && txn.free_with_name(dir, text)?.is_some() {
@@ -57,7 +57,7 @@ fn list(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<(Vec<u8>, Ino)> {
         let done = entries.len() < batch;
         after = entries.last().map_or(after, |entry| entry.cookie);
         for entry in entries {
-            let attr = entry.attr.expect("everything is in memory");
+            let attr = entry.attr.expect("all blocks are in memory");
             assert_eq!((attr.ino, attr.kind), (entry.ino, entry.kind));
             out.push((entry.name.as_bytes().to_vec(), entry.ino));
         }
@@ -67,7 +67,7 @@ fn list(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<(Vec<u8>, Ino)> {
     }
 }
 
-/// What the namespace should be.
+/// The expected namespace.
 #[derive(Default)]
 struct Model {
     dirs: BTreeMap<Ino, BTreeMap<Vec<u8>, Ino>>,
@@ -92,7 +92,7 @@ impl Model {
             }
         }
         for (&ino, &links) in &self.links {
-            let attr = run(mfs, |txn| txn.attr(ino)).expect("it has links");
+            let attr = run(mfs, |txn| txn.attr(ino)).expect("an inode with links");
             assert_eq!((attr.ino, attr.nlink), (ino, links));
         }
         for (&ino, target) in &self.targets {
@@ -109,7 +109,7 @@ impl Model {
         assert_eq!(run(mfs, |txn| txn.inode_counts()).used, self.links.len() as u64);
     }
 
-    fn gone(&mut self, ino: Ino) {
+    fn inode_freed(&mut self, ino: Ino) {
         if self.dirs.remove(&ino).is_none() {
             let links = self.links.get_mut(&ino).unwrap();
             *links -= 1;
@@ -151,7 +151,11 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
                 (Some(_), Err(StoreError::Fault(Fault::Exists))) => {}
                 (None, Ok((ino, _))) => {
                     model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), ino);
-                    assert_eq!(model.links.insert(ino, 1), None, "a number came again");
+                    assert_eq!(
+                        model.links.insert(ino, 1),
+                        None,
+                        "an inode number was issued twice"
+                    );
                     if kind == FileKind::Directory {
                         model.links.insert(ino, 2);
                         model.dirs.insert(ino, BTreeMap::new());
@@ -170,7 +174,7 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
             }
             run(mfs, |txn| unlink(txn, dir, &text));
             model.dirs.get_mut(&dir).unwrap().remove(text.as_bytes());
-            model.gone(ino);
+            model.inode_freed(ino);
         }
         6 => {
             let ino = pick(seed, &inodes);
@@ -228,7 +232,7 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
 }
 
 #[test]
-fn random_operations_equal_the_model() {
+fn namespace_operations_equal_a_model() {
     for start in 1..=4u64 {
         let mfs = formatted();
         let mut seed = start;
@@ -263,7 +267,7 @@ fn remove_everything(mfs: &Mfs, model: &mut Model) {
                 if model.dirs.get(&ino).is_none_or(BTreeMap::is_empty) {
                     run(mfs, |txn| unlink(txn, dir, &name(&text)));
                     model.dirs.get_mut(&dir).unwrap().remove(&text);
-                    model.gone(ino);
+                    model.inode_freed(ino);
                 }
             }
         }
@@ -271,7 +275,7 @@ fn remove_everything(mfs: &Mfs, model: &mut Model) {
 }
 
 #[test]
-fn a_fault_in_the_middle_of_a_transaction_leaves_the_index_as_it_was() {
+fn failed_transaction_leaves_the_name_index_unchanged() {
     let mfs = formatted();
     create(&mfs, Ino::ROOT, "a", FileKind::Regular);
     let failed = fault(&mfs, |txn| {
@@ -286,8 +290,9 @@ fn a_fault_in_the_middle_of_a_transaction_leaves_the_index_as_it_was() {
     assert_eq!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("b"))), None);
 }
 
+/// SEMANTICS 4.3.
 #[test]
-fn a_number_is_never_issued_twice_and_a_churning_directory_stays_small() {
+fn inode_number_is_never_reissued_while_a_directory_churns() {
     let mfs = formatted();
     let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
     let mut last = std::collections::BTreeSet::new();
@@ -304,11 +309,11 @@ fn a_number_is_never_issued_twice_and_a_churning_directory_stays_small() {
     assert_eq!(list(&mfs, dir, 10).len(), 1);
 }
 
-/// Cycles of the next test, if nothing else is asked for.
+/// Cycles of the next test, unless the environment sets another number.
 const CYCLES: u64 = 20_000;
 
 #[test]
-fn files_made_in_one_directory_and_renamed_into_another_leave_both_small_and_are_all_found() {
+fn renames_between_directories_leave_both_small_and_lose_no_file() {
     const LIVING: usize = 20;
     let cycles = std::env::var("REDBUD_CYCLES").ok();
     let cycles = cycles.map_or(CYCLES, |text| text.parse().expect("a number of cycles"));
@@ -322,7 +327,10 @@ fn files_made_in_one_directory_and_renamed_into_another_leave_both_small_and_are
         let text = name(format!("f{n}"));
         let made = create(&mfs, tmp, "new", FileKind::Regular);
         run(&mfs, |txn| txn.rename(tmp, &name("new"), out, &text));
-        assert!(living.iter().all(|&(ino, _)| ino != made), "cycle {n}: a number came again");
+        assert!(
+            living.iter().all(|&(ino, _)| ino != made),
+            "cycle {n}: an inode number was issued twice"
+        );
         living.push_back((made, text));
         if living.len() > LIVING {
             let (_, text) = living.pop_front().unwrap();
@@ -346,12 +354,12 @@ fn files_made_in_one_directory_and_renamed_into_another_leave_both_small_and_are
 }
 
 #[test]
-fn a_replayed_creation_gets_its_number_and_place_again() {
+fn replayed_create_gets_its_number_and_slot_again() {
     let first = formatted();
     let dir = create(&first, Ino::ROOT, "dir", FileKind::Directory);
     let made: Vec<Ino> =
         (0..40).map(|n| create(&first, dir, &format!("f{n}"), FileKind::Regular)).collect();
-    let unnamed = run(&first, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), None));
+    let orphan = run(&first, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
 
     let second = formatted();
     let given = |dir, text: String, kind, ino| {
@@ -361,9 +369,8 @@ fn a_replayed_creation_gets_its_number_and_place_again() {
     for (n, &ino) in made.iter().enumerate().rev() {
         assert_eq!(given(dir, format!("f{n}"), FileKind::Regular, ino), ino);
     }
-    let again =
-        run(&second, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), Some(unnamed)));
-    assert_eq!(again, unnamed);
+    let again = run(&second, |txn| txn.create_orphan(&new_inode(FileKind::Regular), Some(orphan)));
+    assert_eq!(again, orphan);
     assert_eq!(list(&second, dir, 7), list(&first, dir, 7));
     let taken = fault(&second, |txn| {
         txn.create(dir, &name("other"), &new_inode(FileKind::Regular), Some(made[3]))
@@ -377,7 +384,7 @@ fn a_replayed_creation_gets_its_number_and_place_again() {
 }
 
 #[test]
-fn a_small_file_goes_with_its_last_name_and_nothing_else_does() {
+fn only_a_small_file_is_freed_with_its_last_name() {
     let mfs = formatted();
     let client = types::ClientId(1);
     let state = |mfs: &Mfs| run(mfs, |txn| Ok((txn.inode_counts()?.used, txn.orphans(Ino(0), 9)?)));
@@ -413,7 +420,7 @@ fn a_small_file_goes_with_its_last_name_and_nothing_else_does() {
     assert_eq!(run(&mfs, |txn| txn.attr(small)), None);
     assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 2, "its two blocks, and no others");
     assert_eq!(state(&mfs), (before.0 + 4, before.1));
-    // One that was renamed out of its home leaves no trace there.
+    // One that was renamed out of its home slot leaves no trace there.
     let moved = create(&mfs, Ino::ROOT, "moved", FileKind::Symlink);
     let dir = run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("dir"))).unwrap();
     run(&mfs, |txn| txn.rename(Ino::ROOT, &name("moved"), dir, &name("away")));
@@ -423,9 +430,9 @@ fn a_small_file_goes_with_its_last_name_and_nothing_else_does() {
 }
 
 #[test]
-fn an_orphan_lives_until_it_is_freed_and_can_be_named() {
+fn orphan_lives_until_it_is_freed_and_can_be_linked() {
     let mfs = formatted();
-    let ino = run(&mfs, |txn| txn.create_unnamed(&new_inode(FileKind::Regular), None));
+    let ino = run(&mfs, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
     assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), [ino]);
     assert_eq!(run(&mfs, |txn| txn.entry_of(ino)), None);
     run(&mfs, |txn| {
@@ -449,9 +456,9 @@ fn an_orphan_lives_until_it_is_freed_and_can_be_named() {
 }
 
 #[test]
-fn a_removed_directory_has_no_names_and_is_freed_in_steps() {
+fn removed_directory_is_empty_and_is_freed_in_steps() {
     let mfs = formatted();
-    // Sisters lie together, so that their runs take turns.
+    // Siblings lie together, so that their runs alternate.
     let top = create(&mfs, Ino::ROOT, "top", FileKind::Directory);
     let dir = create(&mfs, top, "dir", FileKind::Directory);
     let other = create(&mfs, top, "other", FileKind::Directory);
@@ -486,6 +493,7 @@ fn a_removed_directory_has_no_names_and_is_freed_in_steps() {
     assert!(run(&mfs, |txn| Ok(txn.meta_space().1)) >= free + 3000 / 8);
 }
 
+/// SEMANTICS 1.7.
 #[test]
 fn cookies_stay_valid_while_names_come_and_go() {
     let mfs = formatted();
@@ -500,8 +508,8 @@ fn cookies_stay_valid_while_names_come_and_go() {
         let Some(last) = batch.last() else { break };
         after = last.cookie;
         seen.extend(batch.iter().map(|entry| entry.name.clone()));
-        let gone = batch[0].name.clone();
-        run(&mfs, |txn| unlink(txn, dir, &gone));
+        let removed = batch[0].name.clone();
+        run(&mfs, |txn| unlink(txn, dir, &removed));
         create(&mfs, dir, &format!("new{round}"), FileKind::Fifo);
     }
     for n in 0..100 {
@@ -510,21 +518,21 @@ fn cookies_stay_valid_while_names_come_and_go() {
 }
 
 #[test]
-fn the_hidden_directory_is_nobodys() {
+fn orphan_directory_is_hidden() {
     let mfs = formatted();
-    let attic = crate::format::number::ATTIC;
-    assert_eq!(run(&mfs, |txn| txn.attr(attic)), None);
-    assert_eq!(fault(&mfs, |txn| txn.lookup(attic, &name("a"))), Fault::NotFound);
-    assert_eq!(fault(&mfs, |txn| txn.readdir(attic, 0, 9)), Fault::NotFound);
+    let orphan_dir = crate::format::number::ORPHAN_DIR;
+    assert_eq!(run(&mfs, |txn| txn.attr(orphan_dir)), None);
+    assert_eq!(fault(&mfs, |txn| txn.lookup(orphan_dir, &name("a"))), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.readdir(orphan_dir, 0, 9)), Fault::NotFound);
     let what = new_inode(FileKind::Regular);
-    assert_eq!(fault(&mfs, |txn| txn.create(attic, &name("a"), &what, None)), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.create(orphan_dir, &name("a"), &what, None)), Fault::NotFound);
     let file = create(&mfs, Ino::ROOT, "f", FileKind::Regular);
     assert_eq!(fault(&mfs, |txn| txn.lookup(file, &name("a"))), Fault::NotDirectory);
     assert_eq!(fault(&mfs, |txn| txn.lookup(Ino(999 << 24), &name("a"))), Fault::NotFound);
 }
 
 #[test]
-fn a_large_directory_is_found_by_every_name_after_its_index_was_dropped() {
+fn large_directory_finds_every_name_after_a_dropped_index() {
     let mfs = formatted();
     let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
     for n in 0..70_000u32 {
@@ -545,7 +553,7 @@ fn remove(mfs: &Mfs, dir: Ino, text: &str) {
     run(mfs, |txn| unlink(txn, dir, &name(text)));
 }
 
-/// Makes files with names of their own until there is no room; gives how many.
+/// Creates files with unique names until there is no space; returns how many.
 fn fill(mfs: &Mfs, dir: Ino, round: u32) -> u32 {
     for n in 0.. {
         let text = name(format!("{round}-{n}"));
@@ -561,7 +569,7 @@ fn fill(mfs: &Mfs, dir: Ino, round: u32) -> u32 {
 }
 
 #[test]
-fn a_small_zone_that_was_filled_with_names_can_be_filled_again_elsewhere() {
+fn full_metadata_zone_can_be_emptied_and_filled_again() {
     let mfs = formatted_in(3000);
     let dirs: Vec<Ino> =
         (0..20).map(|n| create(&mfs, Ino::ROOT, &format!("d{n}"), FileKind::Directory)).collect();
@@ -592,10 +600,11 @@ fn a_small_zone_that_was_filled_with_names_can_be_filled_again_elsewhere() {
             }
         }
         let after = free_blocks(&mfs);
-        // A block for each directory that had files, one for the attic; the tables keep a few.
+        // One block for each directory that had files and for the orphan directory; the tables keep
+        // a few.
         assert!(before - after <= 2 * dirs.len() as u64 + 8, "round {round}: {before} {after}");
     }
-    // What is missing in later rounds is what the other directories kept, a block of 8 slots each.
+    // In later rounds the other directories keep a block of 8 slots each.
     let kept = 8 * (dirs.len() as u32 + 8);
     assert!(made[2] + kept >= made[0] && made[4] + kept >= made[0], "{made:?}");
     for n in 0..dirs.len() {
@@ -606,7 +615,7 @@ fn a_small_zone_that_was_filled_with_names_can_be_filled_again_elsewhere() {
 }
 
 #[test]
-fn blocks_that_come_again_issue_no_number_twice() {
+fn reused_directory_blocks_issue_no_number_twice() {
     let mfs = formatted();
     let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
     let (mut issued, mut seed) = (std::collections::BTreeSet::new(), 7);
@@ -629,7 +638,7 @@ fn blocks_that_come_again_issue_no_number_twice() {
 }
 
 #[test]
-fn a_file_that_comes_and_goes_keeps_its_block() {
+fn file_created_and_removed_repeatedly_keeps_its_block() {
     let mfs = formatted();
     let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
     for n in 0..8 {
@@ -647,7 +656,7 @@ fn a_file_that_comes_and_goes_keeps_its_block() {
 }
 
 #[test]
-fn a_replay_finds_its_place_in_blocks_that_were_given_back() {
+fn replay_finds_its_slot_in_given_back_blocks() {
     let mfs = formatted();
     let dir = create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
     for n in 0..200 {
@@ -656,7 +665,7 @@ fn a_replay_finds_its_place_in_blocks_that_were_given_back() {
     for n in 0..200 {
         remove(&mfs, dir, &format!("{n}"));
     }
-    // What is lost: files made in blocks that came again, and an emptied unit.
+    // Lost: files created in reused blocks, and an emptied unit.
     let first = run(&mfs, |txn| txn.attr(dir)).unwrap().blocks;
     let made: Vec<Ino> =
         (0..100).map(|n| create(&mfs, dir, &format!("{n}"), FileKind::Regular)).collect();
@@ -677,15 +686,15 @@ fn a_replay_finds_its_place_in_blocks_that_were_given_back() {
         let text = name(format!("{n}"));
         let kind = FileKind::Regular;
         assert_eq!(run(&second, |txn| txn.create(dir, &text, &new_inode(kind), Some(ino))), ino);
-        // Removed at once: nothing may go that another replay names.
+        // Removed at once: no block that another replay names may be freed.
         run(&second, |txn| unlink(txn, dir, &text));
     }
     run(&second, |txn| {
         txn.end_replays();
         Ok(())
     });
-    // Units that a replay emptied keep their blocks, for the next names in the directory; when
-    // these are gone the blocks are given back.
+    // Units that a replay emptied keep their blocks for the next names in the directory; when these
+    // are removed the blocks are given back.
     let blocks = || run(&second, |txn| txn.attr(dir)).unwrap().blocks;
     let left = blocks();
     assert!(left > first, "{left} {first}");

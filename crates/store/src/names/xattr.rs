@@ -1,11 +1,11 @@
-//! Extended attributes: in the slot while they are few, else in a blob.
+//! Extended attributes: in the slot if they fit, else in a blob.
 
 use types::limits::{SLOT_XATTRS_MAX, XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Fault, Ino, MetaBlock};
 
 use super::find::Spot;
 use crate::error::Stop;
-use crate::format::blob::{BLOB_MAX, What, Xattr, decode_xattrs, encode_xattrs};
+use crate::format::blob::{BLOB_MAX, BlobKind, Xattr, decode_xattrs, encode_xattrs};
 use crate::format::slot::Slot;
 use crate::txn::Txn;
 
@@ -19,7 +19,7 @@ impl Txn<'_> {
         Ok(list.into_iter().find(|(n, _)| n == name).map(|(_, value)| value))
     }
 
-    /// Names of all xattrs, and the lengths of their values.
+    /// The names of all xattrs, and the lengths of their values.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
@@ -31,7 +31,7 @@ impl Txn<'_> {
     /// Sets an xattr.
     ///
     /// # Errors
-    /// `Stale`; `Invalid` for a bad name; `TooBig` if value or sum are too large; `NoSpace`.
+    /// `Stale`; `Invalid` for a bad name; `TooBig` if the value or the sum is too large; `NoSpace`.
     pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), Stop> {
         if name.is_empty() || name.len() > XATTR_NAME_MAX {
             return Err(Stop::Fault(Fault::Invalid));
@@ -66,11 +66,11 @@ impl Txn<'_> {
 
     pub(crate) fn load_xattrs(&mut self, ino: Ino) -> Result<(Spot, Slot, Vec<Xattr>), Stop> {
         let (spot, slot) = self.locate_live(ino)?;
-        let damaged = Stop::Corrupt(spot.block, "xattrs make no sense");
+        let damaged = Stop::Corrupt(spot.block, "xattrs are invalid");
         let list = match slot.xattr_blob() {
             Some(block) => {
-                let whose = slot.whose(What::Xattrs);
-                decode_xattrs(&self.read_blob(MetaBlock(block), BLOB_MAX, whose)?)
+                let owner = slot.blob_owner(BlobKind::Xattrs);
+                decode_xattrs(&self.read_blob(MetaBlock(block), BLOB_MAX, owner)?)
             }
             None => decode_xattrs(slot.xattrs()),
         };
@@ -83,7 +83,8 @@ impl Txn<'_> {
         self.store(spot, &slot)
     }
 
-    /// Puts `list` into the slot, or into a blob near its block: over `old`, if there is that.
+    /// Puts `list` into the slot, or into a blob near its block, which replaces the blob `old` if
+    /// there is one.
     pub(crate) fn put_xattrs(
         &mut self,
         slot: &mut Slot,
@@ -91,15 +92,15 @@ impl Txn<'_> {
         list: &[Xattr],
         near: MetaBlock,
     ) -> Result<(), Stop> {
-        let (bytes, whose) = (encode_xattrs(list), slot.whose(What::Xattrs));
+        let (bytes, owner) = (encode_xattrs(list), slot.blob_owner(BlobKind::Xattrs));
         if bytes.len() <= slot.xattr_room().min(SLOT_XATTRS_MAX) {
             if let Some(block) = old {
-                self.free_blob(block, whose)?;
+                self.free_blob(block, owner)?;
             }
             slot.set_xattr_blob(None);
             slot.set_xattrs(&bytes);
         } else {
-            let block = self.write_blob(old, &bytes, whose, near)?;
+            let block = self.write_blob(old, &bytes, owner, near)?;
             slot.set_xattrs(b"");
             slot.set_xattr_blob(Some(block.0));
         }

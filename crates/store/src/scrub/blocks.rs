@@ -7,7 +7,7 @@ use types::{Lsn, MetaBlock};
 
 use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, TRIES, Txn};
 use crate::block::{self, Block, HEADER, lsn_of, type_of};
-use crate::format::blob::{BLOB_MAX, Whose};
+use crate::format::blob::{BLOB_MAX, BlobOwner};
 use crate::mfs::Cost;
 use crate::roots::ROOTS_BLOCK;
 use crate::superblock::Superblock;
@@ -83,7 +83,7 @@ impl Scrub<'_> {
     /// it is another.
     pub(super) async fn blob(
         &self,
-        (first, whose): (MetaBlock, Whose),
+        (first, whose): (MetaBlock, BlobOwner),
         subject: Subject,
         named: &dyn Fn(&mut Txn<'_>) -> Result<bool, Stop>,
     ) -> Result<(), StoreError> {
@@ -114,7 +114,7 @@ impl Scrub<'_> {
         let still = |txn: &mut Txn<'_>, block| {
             Ok(named(txn)? && txn.blob_blocks(first, whose)?.contains(&block))
         };
-        let kind = self.mfs.superblock().features.blobs().kind();
+        let kind = self.mfs.superblock().features.blobs().block_type();
         for block in blocks {
             self.read(block, 1, kind, &still).await?;
         }

@@ -4,10 +4,10 @@ use types::limits::CONTENT_MAX;
 use types::{DirNo, Extent, FileKind, Ino, MetaBlock, Name};
 
 use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
-use crate::format::blob::{BLOB_MAX, What, Whose, decode_xattrs};
+use crate::format::blob::{BLOB_MAX, BlobKind, BlobOwner, decode_xattrs};
 use crate::format::extent::{decode_extent, extent_key};
 use crate::format::layout;
-use crate::format::number::{ATTIC, Place, home_of, reuse_of};
+use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{EXTENTS, MOVED, ORPHANS};
 
@@ -22,7 +22,7 @@ struct Look {
     slot: Slot,
     wrong: Vec<Wrong>,
     /// First blocks of its blobs, and whose they are.
-    blobs: Vec<(MetaBlock, Whose)>,
+    blobs: Vec<(MetaBlock, BlobOwner)>,
     /// Its layout blocks that are in use.
     layout: Vec<MetaBlock>,
 }
@@ -30,7 +30,7 @@ struct Look {
 impl Scrub<'_> {
     /// Is a slot that was read all right, and does nothing more have to be asked for that? Of most
     /// it is so.
-    pub(super) fn is_plain(&self, place: Place, slot: &Slot) -> bool {
+    pub(super) fn is_plain(&self, place: SlotPlace, slot: &Slot) -> bool {
         if slot.check().is_err() {
             return false;
         }
@@ -59,7 +59,7 @@ impl Scrub<'_> {
     }
 
     /// Looks at the slot at `place` with all that it rests on, at one moment.
-    pub(super) async fn inode(&self, place: Place) -> Result<(), StoreError> {
+    pub(super) async fn inode(&self, place: SlotPlace) -> Result<(), StoreError> {
         let look = self.ask(|txn| look(txn, place)).await?;
         let Some(Some(look)) = look else { return Ok(()) };
         let Look { slot, wrong, blobs, layout } = look;
@@ -113,7 +113,7 @@ fn own_faults(slot: &Slot) -> Vec<Wrong> {
             }
         }
         FileKind::Symlink if slot.target_blob().is_none() => {
-            let len = slot.rest().len() as u64;
+            let len = slot.payload().len() as u64;
             if len == 0 || len != attr.size {
                 let detail = format!("{len} bytes, size {}", attr.size);
                 wrong.push((ProblemKind::BadTarget, detail));
@@ -131,7 +131,7 @@ fn own_faults(slot: &Slot) -> Vec<Wrong> {
 }
 
 /// The slot at `place` and what is wrong with it; `None`: there is none any more.
-fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
+fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
     let Some(chunk) = txn.read_chunk(place.chunk)? else { return Ok(None) };
     let dir = chunk.descriptor.owner;
     let run = chunk.run_of(place.block()).filter(|run| run.is_present());
@@ -146,7 +146,7 @@ fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
         return Ok(Some(Look { slot, wrong, blobs: Vec::new(), layout: Vec::new() }));
     }
     if slot.state() != SlotState::Empty {
-        let hidden = dir == ATTIC || dir == Ino::NONE;
+        let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
         let legal = if hidden { slot.name().is_empty() } else { Name::new(slot.name()).is_ok() };
         if !legal {
             wrong.push((ProblemKind::BadName, format!("{:?}", slot.name())));
@@ -175,13 +175,13 @@ fn look(txn: &mut Txn<'_>, place: Place) -> Result<Option<Look>, Stop> {
 
 fn look_at_inode(
     txn: &mut Txn<'_>,
-    (place, home): (Place, MetaBlock),
+    (place, home): (SlotPlace, MetaBlock),
     slot: &Slot,
     wrong: &mut Vec<Wrong>,
 ) -> Result<(), Stop> {
     let ino = slot.ino();
     let key = ino.0.to_be_bytes();
-    let moved = MOVED.get(txn, &key)?.map(|value| Place::unpack(u64::from_le_bytes(value)));
+    let moved = MOVED.get(txn, &key)?.map(|value| SlotPlace::unpack(u64::from_le_bytes(value)));
     if home_of(ino) == place {
         if u16::from(reuse_of(ino)) >= slot.next_reuse() {
             wrong.push((ProblemKind::BadSlot, "its number was not issued".into()));
@@ -196,15 +196,17 @@ fn look_at_inode(
         wrong.push((ProblemKind::DuplicateInode, "it is at home, too".into()));
     }
     let is_orphan = ORPHANS.get(txn, &key)?.is_some();
-    if is_orphan != (slot.nlink() == 0) && ino != ATTIC {
+    if is_orphan != (slot.nlink() == 0) && ino != ORPHAN_DIR {
         wrong.push((ProblemKind::WrongOrphan, format!("{} links", slot.nlink())));
     }
     let xattrs = match slot.xattr_blob() {
-        Some(first) => match txn.read_blob(MetaBlock(first), BLOB_MAX, slot.whose(What::Xattrs)) {
-            // That is told where blobs are read.
-            Err(Stop::Foreign(..)) => Vec::new(),
-            read => read?,
-        },
+        Some(first) => {
+            match txn.read_blob(MetaBlock(first), BLOB_MAX, slot.blob_owner(BlobKind::Xattrs)) {
+                // That is told where blobs are read.
+                Err(Stop::Foreign(..)) => Vec::new(),
+                read => read?,
+            }
+        }
         None => slot.xattrs().to_vec(),
     };
     if !xattrs.is_empty() && decode_xattrs(&xattrs).is_none() {

@@ -33,11 +33,11 @@ use crate::block::BlockType;
 use crate::btree::Tree;
 use crate::device::Device;
 use crate::error::{Stop, StoreError};
-use crate::format::blob::Whose;
+use crate::format::blob::BlobOwner;
 use crate::format::chunk::decode_key;
 use crate::format::extent::decode_extent;
 use crate::format::namespace;
-use crate::format::number::{Place, SYSTEM_CHUNK};
+use crate::format::number::{SYSTEM_CHUNK, SlotPlace};
 use crate::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::PagRecord;
@@ -293,7 +293,7 @@ impl Scrub<'_> {
                 Ok(CLIENTS.get(txn, &key)?.is_some_and(|v| u64::from_le_bytes(v) == first.0))
             };
             let client = ClientId(u64::from_be_bytes(key));
-            let blob = (first, Whose::client(client));
+            let blob = (first, BlobOwner::client(client));
             self.blob(blob, Subject::Client(client), &named).await?;
         }
         let mut replies = Vec::new();
@@ -367,7 +367,7 @@ impl Scrub<'_> {
             let sound = self
                 .ask(|txn| {
                     let Some(value) = MOVED.get(txn, &key)? else { return Ok(true) };
-                    let place = Place::unpack(u64::from_le_bytes(value));
+                    let place = SlotPlace::unpack(u64::from_le_bytes(value));
                     let Some(spot) = txn.spot(place)? else { return Ok(false) };
                     Ok(Slot::holds_at(txn.read_slots(spot.block)?, place.index(), ino))
                 })
@@ -405,7 +405,7 @@ impl Scrub<'_> {
         let mut keys = Vec::new();
         self.tree(NAMESPACE, |key, _| keys.push(*key)).await?;
         for key in keys.into_iter().filter(|key| *key != [0; _]) {
-            let dir = namespace::Entry::of(&key).dir;
+            let dir = namespace::NamespaceEntry::of(&key).dir;
             let sound = self
                 .ask(|txn| {
                     if NAMESPACE.get(txn, &key)?.is_none() {
@@ -491,7 +491,8 @@ impl Scrub<'_> {
                 for (n, image) in (0..).zip(images) {
                     let index = run.first + at + n;
                     for slot in 0..SLOTS_PER_BLOCK {
-                        let place = Place { chunk: number, slot: index * SLOTS_PER_BLOCK + slot };
+                        let place =
+                            SlotPlace { chunk: number, slot: index * SLOTS_PER_BLOCK + slot };
                         let plain = image
                             .as_ref()
                             .is_some_and(|image| self.is_plain(place, &Slot::load(image, slot)));

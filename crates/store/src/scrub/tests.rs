@@ -16,7 +16,7 @@ use super::{ProblemKind, ScrubOptions, Scrubbed, Subject};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
 use crate::format::chunk::{DESCRIPTOR, Descriptor, chunk_key};
-use crate::format::namespace::Entry;
+use crate::format::namespace::NamespaceEntry;
 use crate::fsck::device_tests::{
     blocks_in_use, contents, directory, flip, in_world, is_read, links, name, new, open, populated,
     run, run_fsck, wipe_log,
@@ -390,7 +390,7 @@ const PLANTS: &[Plant] = &[
     }),
     (ProblemKind::StaleIndexEntry, |txn, known| {
         let (key, value) = NAMESPACE.last(txn)?.unwrap();
-        let entry = Entry { dir: known.file, ..Entry::of(&key) };
+        let entry = NamespaceEntry { dir: known.file, ..NamespaceEntry::of(&key) };
         NAMESPACE.insert(txn, &entry.key(), &value).map(drop)
     }),
     (ProblemKind::BadSlot, |txn, known| set_slot(txn, known.file, |slot| slot.set_next_reuse(0))),

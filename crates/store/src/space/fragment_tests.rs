@@ -1,8 +1,8 @@
-//! What the mapping of fragmented files costs to read from a disk, with layout blocks and without;
-//! and what they cost to make.
+//! What it costs to read the mapping of fragmented files from a disk, with layout blocks and
+//! without; and what it costs to create them.
 //!
 //! `cargo test --release -p redbud-store -- --ignored --nocapture mapping_of_fragmented_files`
-//! prints the tables of docs/BENCHMARKS.md; the other tests hold what they say, on fewer files.
+//! prints the tables of docs/BENCHMARKS.md; the other tests check the same with fewer files.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
@@ -21,14 +21,14 @@ const ZONE: u64 = 1 << 24;
 /// Segments that a file gets at a time.
 const PART: u64 = 8;
 
-/// Where segments that outgrow their slots go.
+/// Where segments go that do not fit into the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// To the extent tree.
     Tree,
-    /// To layout blocks, made when they are needed.
+    /// To layout blocks, allocated when they are needed.
     Needed,
-    /// To layout blocks that files get when they are made.
+    /// To layout blocks that files get when they are created.
     Ahead,
 }
 
@@ -47,7 +47,7 @@ impl Way {
     }
 }
 
-/// What reading cost.
+/// The cost of reading.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     requests: u64,
@@ -77,8 +77,7 @@ async fn create(mfs: &Mfs, n: u64) -> Ino {
     mfs.run(Cost::SMALL, |txn| txn.create(Ino::ROOT, &name(n), &new, None)).await.unwrap().0
 }
 
-/// Maps the next segments of a file, of one block each, at blocks of the zone that follow each
-/// other.
+/// Maps the next segments of a file, of one block each, to adjacent blocks of the zone.
 async fn grow(mfs: &Mfs, client: types::ClientId, ino: Ino, from: u64, next: &mut u64, to: u64) {
     let first = *next;
     *next += to - from;
@@ -93,8 +92,8 @@ async fn grow(mfs: &Mfs, client: types::ClientId, ino: Ino, from: u64, next: &mu
     map.await.unwrap();
 }
 
-/// A closed device with `files` files of `segments` segments in one directory, which grew in turns,
-/// in no order; and the blocks of metadata that they take.
+/// A closed device with `files` files of `segments` segments in one directory, which grew in turns
+/// in random order; and the number of metadata blocks that they take.
 fn filled(way: Way, files: u64, segments: u64) -> (SimDisk, Vec<Ino>, u64) {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
@@ -142,7 +141,7 @@ fn shuffle(list: &mut [Ino], rng: &mut SimRng) {
     }
 }
 
-/// Reads inode and whole mapping of each file, by a store that was just opened on a virtual hard
+/// Reads inode and whole mapping of each file, with a store that was just opened on a virtual hard
 /// disk.
 fn read(disk: &SimDisk, way: Way, inos: &[Ino], segments: u64) -> Reads {
     let disk = disk.fork();
@@ -170,7 +169,7 @@ fn read(disk: &SimDisk, way: Way, inos: &[Ino], segments: u64) -> Reads {
     })
 }
 
-/// Reads in the order of the directory, and in none.
+/// Reads in the order of the directory, and in random order.
 fn both_orders(way: Way, files: u64, segments: u64) -> ([Reads; 2], u64) {
     let (disk, inos, blocks) = filled(way, files, segments);
     let mut shuffled = inos.clone();
@@ -229,14 +228,14 @@ fn mapping_of_fragmented_files() {
 }
 
 #[test]
-fn a_block_ahead_costs_a_create_few_bytes_of_the_log() {
+fn layout_block_ahead_adds_few_bytes_to_the_log_of_a_create() {
     let (without, with) = (logged(Way::Tree, 500), logged(Way::Ahead, 500));
     assert!(with <= without + 40, "{with} against {without}");
     assert_eq!(logged(Way::Needed, 500), without);
 }
 
 #[test]
-fn layout_blocks_are_read_with_those_of_sisters_and_by_fewer_requests_than_the_tree() {
+fn layout_blocks_cost_fewer_read_requests_than_the_tree() {
     let [tree, ahead] = [Way::Tree, Way::Ahead].map(|way| both_orders(way, 150, 120).0);
     // Each file has one block of its own; those of eight files lie together.
     assert!(ahead[0].requests <= 150 / 8 * 2 + 20, "{ahead:?}");

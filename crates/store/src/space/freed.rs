@@ -1,31 +1,32 @@
 //! Freed blocks, on their way from a layout to free.
 //!
 //! Invariants:
-//! - a freed run carries the end of the log before the record that freed it: when the
-//!   log is durable beyond that, so is the record, because it is the next one;
-//! - holds end with the process: after a restart leases are claimed anew, and the
-//!   server frees only after its grace.
+//! - a freed run carries the end of the log before the record that freed it. That record is the
+//!   next one, so it is durable when the log is durable beyond this position;
+//! - holds end with the process: after a restart clients reclaim their leases, and the server frees
+//!   only after its grace.
 
 use types::{Extent, Ino, Lsn, PagBlock, PagId};
 
 use crate::error::Stop;
-use crate::format::space::{Freed, decode_run_key, run_key};
+use crate::format::space::{FreedRun, decode_run_key, run_key};
 use crate::mfs::Mfs;
 use crate::trees::FREED;
 use crate::txn::Txn;
 
-/// Freed runs looked at for each one made free.
+/// Freed runs that are examined for each one made free.
 const LOOK: usize = 16;
 
 impl Txn<'_> {
-    /// Blocks that left the layout of `ino`: they become free when that is durable.
+    /// Adds blocks that left the layout of `ino` to the freed tree: they become free when that is
+    /// durable.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn free_later(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), Stop> {
         let stamp = self.log_end();
         for extent in extents {
-            let freed = Freed { len: extent.len, ino, stamp };
+            let freed = FreedRun { len: extent.len, ino, stamp };
             let key = run_key(extent.pag, extent.addr.0);
             if FREED.insert(self, &key, &freed.encode())?.is_some() {
                 return Err(FREED.corrupt(self, "a data block is freed twice"));
@@ -35,8 +36,9 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Makes free at most `max` freed runs whose freeing is durable and that nothing
-    /// holds back, going round. Gives the blocks made free.
+    /// Makes at most `max` freed runs free: runs whose freeing is durable and that no hold and no
+    /// frozen file keeps back. Each call goes on where the last one ended. Returns the number of
+    /// blocks made free.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -51,7 +53,7 @@ impl Txn<'_> {
         let found = FREED.range(self, &run_key(pag, start), look)?;
         let (mut blocks, mut runs, mut next) = (0, 0, None);
         for (n, (key, value)) in found.into_iter().enumerate() {
-            let ((pag, PagBlock(start)), freed) = (decode_run_key(&key), Freed::decode(&value));
+            let ((pag, PagBlock(start)), freed) = (decode_run_key(&key), FreedRun::decode(&value));
             if n + 1 == look {
                 next = Some((pag, start + 1));
             }
@@ -80,15 +82,14 @@ impl Txn<'_> {
         holds.contains_key(&ino) || holds.contains_key(&Ino::NONE)
     }
 
-    /// End of the log: the record of this transaction, if it changes anything, is the next one
-    /// behind it.
+    /// End of the log: if this transaction changes anything, its record comes next.
     pub(crate) fn log_end(&self) -> Lsn {
         self.state.log.end()
     }
 }
 
 impl Mfs {
-    /// Freed blocks of `ino` (`Ino::NONE`: of all files) stay freed until [`Mfs::unhold_freed`] is
+    /// Freed blocks of `ino` (`Ino::NONE`: of all files) stay freed until [`Mfs::unhold_freed`] was
     /// called as often.
     pub fn hold_freed(&self, ino: Ino) {
         *self.inner.state.borrow_mut().side.space.holds.entry(ino).or_default() += 1;

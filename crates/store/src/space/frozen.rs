@@ -2,8 +2,7 @@
 //!
 //! Invariants:
 //! - a quarantined client's pool does not shrink except by [`Txn::release_pool`];
-//! - a quarantine ends when its client is removed: a client that is known and in none may come
-//!   back;
+//! - a quarantine ends when its client is removed: a known client without quarantine may come back;
 //! - freed blocks of a frozen file do not become free while it is frozen.
 
 use types::{ClientId, Fault, Ino};
@@ -14,12 +13,13 @@ use crate::format::space::{decode_frozen_key, frozen_key, frozen_keys};
 use crate::trees::{FROZEN, POOLS, QUARANTINES};
 use crate::txn::Txn;
 
-/// Stands for all files among the frozen ones of a client: nobody knows which it could write.
+/// Stands for all files in the list of a client's frozen files, when it is unknown which it could
+/// write.
 pub const ALL_FILES: Ino = Ino(u64::MAX);
 
 impl Txn<'_> {
-    /// As [`Txn::quarantine`], of a client of which nobody knows which files it could write: all
-    /// count as frozen.
+    /// As [`Txn::quarantine`], when it is unknown which files the client could write: all count as
+    /// frozen.
     ///
     /// # Errors
     /// As [`Txn::freeze`].
@@ -28,7 +28,7 @@ impl Txn<'_> {
         self.quarantine(client)
     }
 
-    /// Nobody gets the blocks of this client's pool until [`Txn::release_pool`].
+    /// Quarantines a client: its pool's blocks go to nobody until [`Txn::release_pool`].
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -54,7 +54,8 @@ impl Txn<'_> {
         Ok(all.into_iter().map(|(key, _)| ClientId(u64::from_be_bytes(key))).collect())
     }
 
-    /// A step of making a client's pool free, quarantined or not; `true` when nothing is left.
+    /// A step of making a client's pool free, quarantined or not; `true` when nothing of it is
+    /// left.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -68,7 +69,7 @@ impl Txn<'_> {
         Ok(runs.len() < STEP)
     }
 
-    /// Notes that `client` may still write blocks of `ino`.
+    /// Records that `client` may still write blocks of `ino`.
     ///
     /// # Errors
     /// `Invalid` for number 0.
@@ -82,7 +83,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Takes [`Txn::freeze`] back.
+    /// Reverts [`Txn::freeze`].
     ///
     /// # Errors
     /// `Stop` of the blocks read.

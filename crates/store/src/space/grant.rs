@@ -1,27 +1,27 @@
 //! Grants of data space to clients.
 //!
-//! Each PAG is searched from where its last grant ended, so the blocks of one
-//! client's grants follow each other; clients begin at different PAGs, so their
-//! streams lie apart. A run that holds the whole grant is preferred among those
-//! looked at; else the largest are taken.
+//! Each PAG is searched from the end of its last grant, so a client's grants follow each other.
+//! Clients begin at different PAGs, so their streams lie apart. A run with room for the whole grant
+//! is preferred; if none of the examined runs has it, the largest are taken.
 
 use types::{ClientId, Fault, PagBlock, PagId};
 
 use super::pags::PagState;
-use super::runs::Run;
+use super::runs::FreeRun;
 use crate::error::Stop;
 use crate::txn::Txn;
 
-/// Free runs looked at for one grant.
+/// Free runs that are examined for one grant.
 const LOOK: usize = 64;
-/// Pieces of one grant at most.
+/// Most pieces of one grant.
 const PIECES: usize = 16;
 
 impl Txn<'_> {
-    /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from
-    /// the PAG `hint` if it has any.
+    /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from the PAG
+    /// `hint` if it has any.
     ///
-    /// # Errors `NoSpace` if nothing is free anywhere (freed blocks may become free:
+    /// # Errors
+    /// `NoSpace` if nothing is free anywhere (freed blocks may become free:
     /// [`Txn::release_freed`]); `Invalid` for 0 blocks.
     pub fn grant(
         &mut self,
@@ -51,8 +51,8 @@ impl Txn<'_> {
     }
 
     /// Free runs at and after `cursor`, then from the beginning.
-    fn look(&self, pag: PagId, cursor: u64) -> Result<Vec<Run>, Stop> {
-        let mut out: Vec<Run> = Vec::new();
+    fn look(&self, pag: PagId, cursor: u64) -> Result<Vec<FreeRun>, Stop> {
+        let mut out: Vec<FreeRun> = Vec::new();
         for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
             let mut at = from;
             while out.len() < LOOK
@@ -66,8 +66,8 @@ impl Txn<'_> {
     }
 }
 
-/// The PAG for a grant: the hint, else the client's own first one with room for all
-/// of it, else with any.
+/// The PAG for a grant: the hint; else the first, from the client's own on, with room for all of
+/// it; else the first with any free blocks.
 fn choose(pags: &[PagState], client: ClientId, hint: Option<PagId>, blocks: u64) -> Option<PagId> {
     let hinted = pags.iter().find(|pag| Some(pag.id) == hint && pag.free > 0);
     let first = (client.0 % pags.len().max(1) as u64) as usize;
@@ -77,8 +77,8 @@ fn choose(pags: &[PagState], client: ClientId, hint: Option<PagId>, blocks: u64)
     hinted.or_else(roomy).or_else(any).map(|pag| pag.id)
 }
 
-/// From runs ⟨start, length⟩ the pieces ⟨start, run, taken⟩ of a grant.
-fn pick(runs: Vec<Run>, blocks: u64) -> Vec<(u64, u64, u64)> {
+/// The pieces ⟨start, run, taken⟩ of a grant, from runs ⟨start, length⟩.
+fn pick(runs: Vec<FreeRun>, blocks: u64) -> Vec<(u64, u64, u64)> {
     if let Some(&(start, run)) = runs.iter().find(|run| run.1 >= blocks) {
         return vec![(start, run, blocks)];
     }
@@ -102,14 +102,14 @@ mod tests {
     use types::Uuid;
 
     #[test]
-    fn one_run_is_preferred_to_several_and_large_ones_to_small() {
+    fn grant_prefers_one_run_and_large_runs() {
         assert_eq!(pick(vec![(1, 3), (10, 8), (30, 9)], 8), [(10, 8, 8)]);
         assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9), [(10, 7, 7), (30, 5, 2)]);
         assert_eq!(pick(vec![], 9), []);
     }
 
     #[test]
-    fn clients_begin_at_their_own_pag_and_the_hint_wins() {
+    fn grant_begins_at_the_hint_or_the_clients_own_pag() {
         let pag =
             |id, free| PagState { id: PagId(id), uuid: Uuid::default(), total: 9, free, freed: 0 };
         let pags = [pag(0, 5), pag(1, 9), pag(2, 0)];

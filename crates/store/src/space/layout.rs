@@ -3,12 +3,12 @@
 //!
 //! Invariants:
 //! - every segment near the inode lies before every segment of the tree;
-//! - the slot counts the segments that it does not hold itself;
+//! - the slot counts the segments outside it;
 //! - `attr.blocks` is the sum of all segments.
 
 use types::{ClientId, Extent, Fault, FileBlock, FileKind, Ino, MetaBlock};
 
-use super::near::Near;
+use super::near::NearSegments;
 use super::splice::{SEGMENT_LEN_MAX, splice, written};
 use crate::error::Stop;
 use crate::format::extent::{decode_extent, extent_key, extent_value};
@@ -17,25 +17,25 @@ use crate::names::find::Spot;
 use crate::trees::EXTENTS;
 use crate::txn::Txn;
 
-/// Segments outside the slot that one change may touch.
+/// Most segments outside the slot that one change may touch.
 pub const EDIT_MAX: usize = 128;
-/// Segments that one step of [`Txn::unmap`] takes away.
+/// Most segments that one step of [`Txn::unmap`] removes.
 pub const UNMAP_STEP: usize = 64;
 
-/// A file opened for changing its layout.
-pub(super) struct Layout {
+/// A file opened for a change of its layout.
+pub(super) struct OpenLayout {
     pub(super) spot: Spot,
     pub(super) slot: Slot,
 }
 
 impl Txn<'_> {
-    /// At most `max` segments that end behind file block `from`, sorted; the first may begin before
+    /// At most `max` segments that end after file block `from`, sorted; the first may begin before
     /// it.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
     pub fn layout(&mut self, ino: Ino, from: FileBlock, max: usize) -> Result<Vec<Extent>, Stop> {
-        let Layout { spot, slot } = self.open_layout(ino)?;
+        let OpenLayout { spot, slot } = self.open_layout(ino)?;
         let wanted = |extent: &Extent| extent.end() > from.0;
         let mut out = slot.segments();
         out.retain(wanted);
@@ -51,18 +51,18 @@ impl Txn<'_> {
         }
         out.truncate(max);
         if elsewhere > 0 && out.len() < max {
-            let rest = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
-            out.extend(rest.into_iter().filter(wanted));
+            let others = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
+            out.extend(others.into_iter().filter(wanted));
         }
         Ok(out)
     }
 
-    /// Maps `extent`, whose blocks are in the pool of `client`, into a file. What was
-    /// mapped in its range is freed.
+    /// Maps `extent`, whose blocks are in the pool of `client`, into a file. Frees what its range
+    /// mapped before.
     ///
     /// # Errors
-    /// `Invalid` if the blocks are not in the pool or the range makes no sense;
-    /// `Overloaded` if it replaces more than [`EDIT_MAX`] segments (unmap first); `Stale`.
+    /// `Invalid` if the blocks are not in the pool or the range is impossible; `Overloaded` if it
+    /// replaces more than [`EDIT_MAX`] segments (unmap first); `Stale`.
     pub fn map(&mut self, ino: Ino, client: ClientId, extent: Extent) -> Result<(), Stop> {
         let end = extent.file.0.checked_add(extent.len);
         if extent.len == 0 || extent.len > SEGMENT_LEN_MAX || end.is_none_or(|end| end >> 52 != 0) {
@@ -74,7 +74,7 @@ impl Txn<'_> {
         self.free_later(ino, &freed)
     }
 
-    /// Maps blocks that the caller has taken from free space into a hole of a file.
+    /// Maps blocks, which the caller has taken from free space, into a hole of a file.
     pub(crate) fn map_taken(&mut self, ino: Ino, extent: Extent) -> Result<(), Stop> {
         let end = extent.file.0.checked_add(extent.len);
         let sound = extent.len <= SEGMENT_LEN_MAX && end.is_some_and(|end| end >> 52 == 0);
@@ -88,7 +88,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// What is mapped in `len` blocks from `from` on now holds data. Holes stay holes.
+    /// Marks what is mapped in `len` blocks from `from` on as written. Holes stay holes.
     ///
     /// # Errors
     /// `Overloaded` if that touches more than [`EDIT_MAX`] segments; `Stale`, `Invalid`.
@@ -98,8 +98,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Makes a hole of blocks `[from, to)`: a step of it. `true` when nothing is mapped
-    /// there any more.
+    /// A step of making a hole of blocks `[from, to)`. `true` when nothing is mapped there any
+    /// more.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
@@ -130,12 +130,12 @@ impl Txn<'_> {
         Ok(done)
     }
 
-    pub(super) fn open_layout(&mut self, ino: Ino) -> Result<Layout, Stop> {
+    pub(super) fn open_layout(&mut self, ino: Ino) -> Result<OpenLayout, Stop> {
         let (spot, slot) = self.locate_live(ino)?;
         if slot.kind() != FileKind::Regular {
             return Err(Stop::Fault(Fault::Invalid));
         }
-        Ok(Layout { spot, slot })
+        Ok(OpenLayout { spot, slot })
     }
 
     /// Segments of the tree that touch or adjoin `[from, to)`; at most `max`.
@@ -163,11 +163,11 @@ impl Txn<'_> {
             sound = false;
             false
         })?;
-        if sound { Ok(out) } else { Err(EXTENTS.corrupt(self, "a segment makes no sense")) }
+        if sound { Ok(out) } else { Err(EXTENTS.corrupt(self, "a segment is invalid")) }
     }
 
-    /// Replaces what is mapped in `[from, to)` by what `change` makes of the segments
-    /// around it. Gives what was replaced.
+    /// Replaces the segments in `[from, to)` by those that `change` makes of the segments around
+    /// it. Returns the replaced ones.
     fn edit(
         &mut self,
         ino: Ino,
@@ -175,7 +175,7 @@ impl Txn<'_> {
         to: u64,
         change: impl FnOnce(&[Extent]) -> Vec<Extent>,
     ) -> Result<Vec<Extent>, Stop> {
-        let Layout { spot, mut slot } = self.open_layout(ino)?;
+        let OpenLayout { spot, mut slot } = self.open_layout(ino)?;
         let near = self.near(spot.block, &slot)?;
         let mut list = near.all();
         let bound = list.last().map_or(0, Extent::end);
@@ -198,7 +198,7 @@ impl Txn<'_> {
         };
         let before = slot.own_fragments();
         let room = slot.segment_room(slot.name().len());
-        let laid = self.lay(spot.block, &mut slot, &near, &after[..candidates], room)?;
+        let laid = self.place_segments(spot.block, &mut slot, &near, &after[..candidates], room)?;
         let (in_blocks, mut in_tree) = laid;
         in_tree.extend_from_slice(&after[candidates..]);
         self.change_tree(ino, &list[in_near..], &in_tree)?;
@@ -209,7 +209,7 @@ impl Txn<'_> {
         Ok(freed)
     }
 
-    /// Turns the segments `old` of the tree into `new`, both sorted.
+    /// Replaces the segments `old` of the tree by `new`, both sorted.
     pub(crate) fn change_tree(
         &mut self,
         ino: Ino,
@@ -230,8 +230,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Moves the highest segments of a slot, which lies in the block `content`, out of it, so that
-    /// `keep` are left.
+    /// Moves the highest segments out of a slot, which lies in the block `content`, so that `keep`
+    /// are left.
     pub(crate) fn spill_segments(
         &mut self,
         content: MetaBlock,
@@ -243,24 +243,24 @@ impl Txn<'_> {
             return Ok(());
         }
         let elsewhere = slot.body() + near.in_slot() as u64;
-        let (_, over) = self.lay(content, slot, &near, &near.all(), keep)?;
+        let (_, over) = self.place_segments(content, slot, &near, &near.all(), keep)?;
         self.change_tree(slot.ino(), &[], &over)?;
         slot.set_body(elsewhere - slot.segments().len() as u64);
         Ok(())
     }
 
-    /// Makes `list`, which is sorted, the segments of the file in `slot`, of which `tree` are in
-    /// the extent tree so far.
+    /// Makes `list`, which is sorted, the segments of the file in `slot`; `tree` are those in the
+    /// extent tree now.
     pub(crate) fn replace_segments(
         &mut self,
         spot: &Spot,
         slot: &mut Slot,
-        (near, tree): (&Near, &[Extent]),
+        (near, tree): (&NearSegments, &[Extent]),
         list: &[Extent],
     ) -> Result<(), Stop> {
         let room = slot.segment_room(slot.name().len());
-        let (_, rest) = self.lay(spot.block, slot, near, list, room)?;
-        self.change_tree(slot.ino(), tree, &rest)?;
+        let (_, overflow) = self.place_segments(spot.block, slot, near, list, room)?;
+        self.change_tree(slot.ino(), tree, &overflow)?;
         slot.set_body((list.len() - slot.segments().len()) as u64);
         slot.set_blocks(sum(list));
         self.store(spot, slot)
@@ -272,7 +272,9 @@ fn sum(list: &[Extent]) -> u64 {
     list.iter().map(|extent| extent.len).sum()
 }
 
-/// What is left of the `counted` segments of the slot at `spot` when `found` lie somewhere.
+/// Subtracts `found` segments from the `counted` ones of the slot at `spot`.
 fn subtract(counted: u64, found: u64, spot: &Spot) -> Result<u64, Stop> {
-    counted.checked_sub(found).ok_or(Stop::Corrupt(spot.block, "more segments than counted"))
+    counted
+        .checked_sub(found)
+        .ok_or(Stop::Corrupt(spot.block, "a file has more segments than its slot counts"))
 }

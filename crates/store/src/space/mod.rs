@@ -8,12 +8,12 @@
 //!   them, no lease holds them back and no evicted client could still write them;
 //! - the counts in the PAG table are the sums of the trees.
 
-pub(crate) mod ahead;
-pub mod content;
 pub mod freed;
 pub mod frozen;
 pub mod grant;
+pub mod inline_data;
 pub mod layout;
+pub(crate) mod layout_ahead;
 pub(crate) mod near;
 pub mod pags;
 pub mod pool;
@@ -24,26 +24,26 @@ use std::collections::BTreeMap;
 
 use types::{HashMap, Ino, PagId};
 
-pub use ahead::{LayoutAhead, LayoutLimits};
 pub use frozen::ALL_FILES;
+pub use layout_ahead::{LayoutAhead, LayoutLimits};
 pub use pags::PagState;
 
-/// What the allocator remembers in memory.
+/// The allocator's state in memory.
 #[derive(Default, Debug)]
-pub(crate) struct Hints {
+pub(crate) struct SpaceHints {
     /// Where the last grant of each PAG ended.
     pub(crate) cursors: BTreeMap<PagId, u64>,
-    /// Where the last look through the freed tree ended.
+    /// Where the last scan of the freed tree ended.
     pub(crate) freed_at: Option<(PagId, u64)>,
     /// Files whose freed blocks must wait, with the number of holds.
     pub(crate) holds: HashMap<Ino, u32>,
     /// Files with a layout block that they do not use.
-    pub(crate) unused: ahead::Unused,
+    pub(crate) unused: layout_ahead::UnusedLayoutBlocks,
 }
 
 #[cfg(test)]
-mod content_tests;
-#[cfg(test)]
 mod fragment_tests;
+#[cfg(test)]
+mod inline_data_tests;
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,15 @@
 //! Segments near an inode: in its slot, and in its layout blocks.
 //!
 //! Invariants:
-//! - what belongs where is in [`crate::format::layout`]; a block is made when the part before it
-//!   overflows, freed with its last segment, and joined to the part before it when both fill three
-//!   quarters of that at most;
-//! - a part that overflows gives its highest segments to the next one, the last part gives them to
-//!   the extent tree: so each change touches few bytes of each part, and a lookup one slot, two
-//!   blocks and a tree at most;
-//! - no block is made while metadata space is short: the tree needs a tenth of the space for a few
-//!   segments.
+//! - [`crate::format::layout`] says which segments belong where. In the order slot, first block,
+//!   second block: a block is allocated when the part before it overflows, and freed with its last
+//!   segment. It is joined to the part before it when both together fill at most three quarters of
+//!   that part;
+//! - a part that overflows gives its highest segments to the next one, and the last part gives them
+//!   to the extent tree. So each change touches few bytes of each part, and a lookup at most one
+//!   slot, two blocks and a tree;
+//! - no block is allocated while metadata space is short: for a few segments the tree needs a tenth
+//!   of the space.
 
 use types::{Extent, Fault, Ino, MetaBlock};
 
@@ -20,21 +21,21 @@ use crate::format::slot::{LAYOUT_END, SLOTS_PER_BLOCK, Slot};
 use crate::txn::Txn;
 
 /// The segments near an inode.
-pub(crate) struct Near {
+pub(crate) struct NearSegments {
     slot: Vec<Extent>,
-    blocks: Vec<Part>,
+    blocks: Vec<LayoutBlock>,
 }
 
 /// A layout block in use.
-struct Part {
+struct LayoutBlock {
     block: MetaBlock,
-    /// Its segments as they lie there.
-    there: Vec<Extent>,
+    /// Its segments in the order of the block.
+    stored: Vec<Extent>,
     /// The same, sorted.
     sorted: Vec<Extent>,
 }
 
-impl Near {
+impl NearSegments {
     /// All of them, sorted.
     pub(crate) fn all(&self) -> Vec<Extent> {
         let blocks = self.blocks.iter().flat_map(|part| &part.sorted);
@@ -51,7 +52,7 @@ impl Near {
         self.blocks.iter().map(|part| part.sorted.len() as u64).sum()
     }
 
-    /// `wanted`, sorted, as the parts have it by where they begin now.
+    /// Distributes `wanted`, sorted, over the parts, by where these begin now.
     fn shared_out(&self, wanted: &[Extent]) -> Vec<Vec<Extent>> {
         let starts: Vec<u64> = self.blocks.iter().map(|part| part.sorted[0].file.0).collect();
         let mut lists = vec![Vec::new(); 1 + starts.len()];
@@ -63,9 +64,9 @@ impl Near {
     }
 }
 
-/// Joins parts that are little filled to those before them; the first holds `room`, the others
+/// Joins parts with few segments to those before them; the first holds `room`, the others
 /// `capacity`.
-fn join(lists: &mut [Vec<Extent>], room: usize, capacity: usize) {
+fn join_parts(lists: &mut [Vec<Extent>], room: usize, capacity: usize) {
     for at in (1..lists.len()).rev() {
         let capacity = if at == 1 { room } else { capacity };
         if lists[at - 1].len() + lists[at].len() <= capacity / 4 * 3 {
@@ -77,8 +78,8 @@ fn join(lists: &mut [Vec<Extent>], room: usize, capacity: usize) {
 
 impl Txn<'_> {
     /// The segments near the inode of `slot`, which lies in the block `content`.
-    pub(crate) fn near(&self, content: MetaBlock, slot: &Slot) -> Result<Near, Stop> {
-        let mut near = Near { slot: slot.segments(), blocks: Vec::new() };
+    pub(crate) fn near(&self, content: MetaBlock, slot: &Slot) -> Result<NearSegments, Stop> {
+        let mut near = NearSegments { slot: slot.segments(), blocks: Vec::new() };
         if slot.body() == 0 {
             return Ok(near);
         }
@@ -86,7 +87,10 @@ impl Txn<'_> {
         for block in slot.layout_blocks() {
             let part = self.layout_block(content, block, slot.ino())?;
             if part.sorted[0].file.0 < end {
-                return Err(Stop::Corrupt(block, "layout block: it overlaps what is before it"));
+                return Err(Stop::Corrupt(
+                    block,
+                    "layout block: its segments overlap those before it",
+                ));
             }
             end = part.sorted[part.sorted.len() - 1].end();
             near.blocks.push(part);
@@ -104,31 +108,37 @@ impl Txn<'_> {
         Ok(self.layout_block(content, block, ino)?.sorted)
     }
 
-    fn layout_block(&self, content: MetaBlock, block: MetaBlock, ino: Ino) -> Result<Part, Stop> {
+    fn layout_block(
+        &self,
+        content: MetaBlock,
+        block: MetaBlock,
+        ino: Ino,
+    ) -> Result<LayoutBlock, Stop> {
         let data = self.read_layout(content, block)?;
         let corrupt = |what| Stop::Corrupt(block, what);
-        let there = layout::segments(data, ino).map_err(corrupt)?;
-        let mut sorted = there.clone();
+        let stored = layout::segments(data, ino).map_err(corrupt)?;
+        let mut sorted = stored.clone();
         sorted.sort_unstable_by_key(|extent| extent.file);
         if sorted.windows(2).any(|pair| pair[0].end() > pair[1].file.0) {
             return Err(corrupt("layout block: segments overlap"));
         }
-        Ok(Part { block, there, sorted })
+        Ok(LayoutBlock { block, stored, sorted })
     }
 
-    /// Reads a layout block, and with it those of inodes in the block `content` that follow it.
+    /// Reads a layout block, together with the layout blocks after it of inodes in the block
+    /// `content`.
     fn read_layout(&self, content: MetaBlock, block: MetaBlock) -> Result<&Block, Stop> {
         match self.read_as(block, BlockType::Layout) {
             Err(Stop::Miss(..)) => {
-                let sisters = self.sisters_behind(content, block)?;
-                Err(Stop::Along(block, 1, Around::behind(sisters)))
+                let siblings = self.siblings_after(content, block)?;
+                Err(Stop::Along(block, 1, Around::behind(siblings)))
             }
             read => read,
         }
     }
 
-    /// How many blocks directly behind `block` are layout blocks of inodes in the block `content`.
-    fn sisters_behind(&self, content: MetaBlock, block: MetaBlock) -> Result<u32, Stop> {
+    /// How many blocks directly after `block` are layout blocks of inodes in the block `content`.
+    fn siblings_after(&self, content: MetaBlock, block: MetaBlock) -> Result<u32, Stop> {
         let data = self.read_slots(content)?;
         let all = (0..SLOTS_PER_BLOCK).flat_map(|at| Slot::layout_blocks_at(data, at)).flatten();
         let mut all: Vec<MetaBlock> = all.collect();
@@ -137,20 +147,20 @@ impl Txn<'_> {
         Ok(behind.count() as u32)
     }
 
-    /// Makes `wanted`, which is sorted, the segments near the inode of `slot`, where there were
-    /// those of `near` so far; the slot has room for `room`. Gives how many lie in layout blocks
-    /// then, and those, the highest, that have no room.
-    pub(crate) fn lay(
+    /// Makes `wanted`, which is sorted, the segments near the inode of `slot`; `near` are those
+    /// before, and the slot has room for `room`. Returns how many lie in layout blocks, and the
+    /// highest segments, for which there is no room.
+    pub(crate) fn place_segments(
         &mut self,
         content: MetaBlock,
         slot: &mut Slot,
-        near: &Near,
+        near: &NearSegments,
         wanted: &[Extent],
         room: usize,
     ) -> Result<(u64, Vec<Extent>), Stop> {
         let mut lists = near.shared_out(wanted);
         let mut blocks: Vec<MetaBlock> = near.blocks.iter().map(|part| part.block).collect();
-        let mut rest = Vec::new();
+        let mut overflow = Vec::new();
         let mut at = 0;
         while at < lists.len() {
             let capacity = if at == 0 { room } else { self.state.layouts.capacity };
@@ -166,24 +176,24 @@ impl Txn<'_> {
                 blocks.push(block);
                 lists.push(over);
             } else {
-                rest = over;
+                overflow = over;
             }
         }
-        join(&mut lists, room, self.state.layouts.capacity);
+        join_parts(&mut lists, room, self.state.layouts.capacity);
         slot.set_segments(&lists[0]);
-        let used = self.fill(slot.ino(), near, &blocks, &lists[1..])?;
+        let used = self.write_layout_blocks(slot.ino(), near, &blocks, &lists[1..])?;
         if !blocks.is_empty() {
             slot.set_layout_blocks(&used);
             self.layout_block_is_used(slot.ino());
         }
-        Ok((lists[1..].iter().map(|list| list.len() as u64).sum(), rest))
+        Ok((lists[1..].iter().map(|list| list.len() as u64).sum(), overflow))
     }
 
-    /// Writes the segments of the layout blocks, and frees those without any. The others.
-    fn fill(
+    /// Writes the segments of the layout blocks, and frees blocks without any. Returns the others.
+    fn write_layout_blocks(
         &mut self,
         ino: Ino,
-        near: &Near,
+        near: &NearSegments,
         blocks: &[MetaBlock],
         lists: &[Vec<Extent>],
     ) -> Result<Vec<MetaBlock>, Stop> {
@@ -197,7 +207,7 @@ impl Txn<'_> {
             match near.blocks.iter().find(|part| part.block == block) {
                 Some(part) if part.sorted == *list => {}
                 Some(part) => {
-                    layout::put(self.write_as(block, BlockType::Layout)?, ino, &part.there, list);
+                    layout::put(self.write_as(block, BlockType::Layout)?, ino, &part.stored, list);
                 }
                 None => layout::put(self.init(block, BlockType::Layout)?, ino, &[], list),
             }
@@ -205,8 +215,8 @@ impl Txn<'_> {
         Ok(used)
     }
 
-    /// A layout block for a file that has these in use: the one that it has got ahead, else a new
-    /// one. `None` if it is to have no more.
+    /// One more layout block for a file that uses `blocks`: the one allocated ahead, else a new
+    /// one. `None` if it gets no more.
     fn another_block(
         &mut self,
         content: MetaBlock,
@@ -221,7 +231,7 @@ impl Txn<'_> {
         }
     }
 
-    /// A new layout block near `goal`, not initialised; `None` if there is to be none.
+    /// A new layout block near `goal`, not initialised; `None` if there is none to be had.
     pub(crate) fn new_layout_block(&mut self, goal: MetaBlock) -> Result<Option<MetaBlock>, Stop> {
         if !self.has_feature(Feature::LAYOUT_BLOCKS) || self.meta_is_short() {
             return Ok(None);

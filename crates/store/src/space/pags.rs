@@ -20,7 +20,7 @@ pub struct PagState {
     pub total: u64,
     /// Blocks that can be granted now.
     pub free: u64,
-    /// Blocks that files gave up and that will be free soon.
+    /// Blocks that files gave up and that will become free.
     pub freed: u64,
 }
 
@@ -45,7 +45,7 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    /// Enters the data zones of a new file system; everything above their labels is free.
+    /// Adds the data zones of a new file system; everything above their labels is free.
     pub(crate) fn format_pags(&mut self, pags: &[PagFormat]) -> Result<(), Stop> {
         if pags.len() > PAGS_MAX || pags.iter().any(|pag| !pag.is_possible()) {
             return Err(Stop::Fault(Fault::Invalid));

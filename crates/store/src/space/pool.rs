@@ -1,14 +1,14 @@
-//! Pools: data space that a client may write and put into layouts.
+//! Pools: data blocks that a client may write, and map into layouts.
 
 use types::{ClientId, Fault, PagBlock, PagId};
 
-use super::runs::Run;
+use super::runs::FreeRun;
 use crate::error::Stop;
 use crate::format::space::{decode_pool_key, pool_key};
 use crate::trees::POOLS;
 use crate::txn::Txn;
 
-/// Runs that one step gives back at most.
+/// Most runs that one step gives back.
 pub(crate) const STEP: usize = 128;
 
 impl Txn<'_> {
@@ -37,7 +37,7 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    /// A client gives back blocks of its pool that it has not used.
+    /// Makes blocks of a client's pool free, which the client gives back unused.
     ///
     /// # Errors
     /// `Invalid` if they are not in its pool.
@@ -80,7 +80,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Takes blocks out of a pool; they are the caller's to put into a layout.
+    /// Removes blocks from a pool, so that the caller can map them into a layout.
     ///
     /// # Errors
     /// `Invalid` if they are not all in it.
@@ -115,7 +115,7 @@ impl Txn<'_> {
         client: ClientId,
         pag: PagId,
         to: u64,
-    ) -> Result<Option<Run>, Stop> {
+    ) -> Result<Option<FreeRun>, Stop> {
         let found = POOLS.prev(self, &pool_key(client, pag, to))?;
         Ok(found.and_then(|(key, value)| {
             let (of, on, start) = decode_pool_key(&key);

@@ -1,4 +1,4 @@
-//! The free tree: runs by address, joined with their neighbours.
+//! The free tree: runs by address, joined with adjacent ones.
 
 use types::{Bug, PagId, planted};
 
@@ -8,11 +8,11 @@ use crate::trees::FREE;
 use crate::txn::Txn;
 
 /// A run of blocks of a PAG: first block, length.
-pub(crate) type Run = (u64, u64);
+pub(crate) type FreeRun = (u64, u64);
 
 impl Txn<'_> {
     /// The run of the free tree that begins at `from` or later.
-    pub(crate) fn free_run_from(&self, pag: PagId, from: u64) -> Result<Option<Run>, Stop> {
+    pub(crate) fn free_run_from(&self, pag: PagId, from: u64) -> Result<Option<FreeRun>, Stop> {
         let found = FREE.next(self, &run_key(pag, from))?;
         Ok(found.and_then(|(key, value)| {
             let (of, start) = decode_run_key(&key);
@@ -21,7 +21,7 @@ impl Txn<'_> {
     }
 
     /// The run of the free tree that begins at `to` or before.
-    pub(crate) fn free_run_to(&self, pag: PagId, to: u64) -> Result<Option<Run>, Stop> {
+    pub(crate) fn free_run_to(&self, pag: PagId, to: u64) -> Result<Option<FreeRun>, Stop> {
         let found = FREE.prev(self, &run_key(pag, to))?;
         Ok(found.and_then(|(key, value)| {
             let (of, start) = decode_run_key(&key);
@@ -29,7 +29,7 @@ impl Txn<'_> {
         }))
     }
 
-    /// Makes blocks free.
+    /// Adds blocks to the free tree.
     pub(crate) fn add_free(&mut self, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
         let total = self.pag(pag)?.map_or(0, |record| record.blocks);
         if start == 0 || len == 0 || start.checked_add(len).is_none_or(|end| end > total) {

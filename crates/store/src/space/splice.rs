@@ -1,15 +1,15 @@
 //! Changes of a sorted list of segments, as pure functions.
 //!
-//! Invariants: a list is sorted by file block, without overlaps, and neighbours
-//! that continue each other are joined.
+//! Invariants: a list is sorted by file block, has no overlaps, and adjacent segments that continue
+//! each other are joined.
 
 use types::{Extent, ExtentState};
 
 /// Longest segment: its length has 46 bits on disk.
 pub const SEGMENT_LEN_MAX: u64 = (1 << 46) - 1;
 
-/// Replaces what `list` maps in file blocks `[from, to)` by `new` (sorted, inside
-/// the range). Gives the new list and what was taken out.
+/// Replaces what `list` maps in file blocks `[from, to)` by `new` (sorted, inside the range).
+/// Returns the new list and the segments that were removed.
 pub fn splice(list: &[Extent], from: u64, to: u64, new: &[Extent]) -> (Vec<Extent>, Vec<Extent>) {
     let mut out = Vec::with_capacity(list.len() + new.len() + 1);
     let mut freed = Vec::new();
@@ -36,13 +36,13 @@ pub fn splice(list: &[Extent], from: u64, to: u64, new: &[Extent]) -> (Vec<Exten
     (out, freed)
 }
 
-/// The parts of `list` inside `[from, to)`, as written.
+/// The parts of `list` inside `[from, to)`, as written segments.
 pub fn written(list: &[Extent], from: u64, to: u64) -> Vec<Extent> {
     let inside = list.iter().filter_map(|extent| extent.slice(from, to));
     inside.map(|extent| Extent { state: ExtentState::Written, ..extent }).collect()
 }
 
-/// Appends `next`, joined with the last where it continues it.
+/// Appends `next`, joined with the last segment if it continues that.
 pub fn push(list: &mut Vec<Extent>, next: Extent) {
     if let Some(last) = list.last_mut()
         && last.joins(&next)
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn random_changes_equal_a_map_of_blocks_and_lists_stay_joined() {
+    fn splice_equals_a_map_of_blocks_and_joins_segments() {
         let mut seed = 42u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -40,7 +40,7 @@ fn file(mfs: &Mfs) -> Ino {
         client: ClientId::NONE,
         symlink: None,
     };
-    run(mfs, |txn| txn.create_unnamed(&new, None))
+    run(mfs, |txn| txn.create_orphan(&new, None))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,8 +100,8 @@ impl Model {
 
     fn free(&mut self, ino: Ino, from: u64, to: u64) {
         let file = self.files.get_mut(&ino).unwrap();
-        let gone: Vec<u64> = file.range(from..to).map(|(&n, _)| n).collect();
-        for n in gone {
+        let freed: Vec<u64> = file.range(from..to).map(|(&n, _)| n).collect();
+        for n in freed {
             let (block, _) = file.remove(&n).unwrap();
             self.owners.insert(block, Owner::Freed(ino));
         }
@@ -185,8 +185,8 @@ fn step(
     }
 }
 
-/// Which freed blocks became free is the store's choice: take it over, and check
-/// that nothing else did.
+/// The store chooses which freed blocks become free: takes that over, and checks that nothing else
+/// became free.
 fn sync_freed(mfs: &Mfs, model: &mut Model) {
     let freed = run(mfs, |txn| txn.freed_blocks());
     model.owners.retain(|block, owner| !matches!(owner, Owner::Freed(_)) || freed.contains(block));
@@ -197,7 +197,7 @@ impl Txn<'_> {
         let mut out = std::collections::BTreeSet::new();
         crate::trees::FREED.for_each(self, &[0; 10], |key, value| {
             let (pag, start) = crate::format::space::decode_run_key(key);
-            let len = crate::format::space::Freed::decode(value).len;
+            let len = crate::format::space::FreedRun::decode(value).len;
             out.extend((start.0..start.0 + len).map(|block| (pag, block)));
             true
         })?;
@@ -206,7 +206,7 @@ impl Txn<'_> {
 }
 
 #[test]
-fn random_operations_equal_a_table_of_blocks() {
+fn data_space_operations_equal_a_table_of_blocks() {
     for start in 1..=4u64 {
         let mfs = formatted();
         let mut seed = start * 77;
@@ -242,9 +242,8 @@ fn random_operations_equal_a_table_of_blocks() {
 }
 
 #[test]
-fn random_operations_on_fragmented_files_equal_a_table_of_blocks() {
-    // Few segments in a layout block, or as many as there is room for; in small slots and in large
-    // ones.
+fn fragmented_file_operations_equal_a_table_of_blocks() {
+    // Few segments in a layout block, or as many as fit; in small slots and in large ones.
     let few = LayoutLimits { capacity: 5, ..LayoutLimits::USUAL };
     for (start, layouts) in [(1u64, few), (2, few), (3, few), (4, LayoutLimits::USUAL)] {
         let mfs = formatted_inline_near(SlotSize::ALL[start as usize % SlotSize::ALL.len()]);
@@ -290,6 +289,7 @@ fn blocks_of_another_pool_or_file_cannot_be_mapped() {
     assert_eq!(fault(&mfs, |txn| txn.layout(Ino::ROOT, FileBlock(0), 1)), Fault::Invalid);
 }
 
+/// SEMANTICS 3.5.
 #[test]
 fn held_and_frozen_blocks_do_not_become_free() {
     let mfs = formatted();
@@ -310,14 +310,14 @@ fn held_and_frozen_blocks_do_not_become_free() {
     assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "still frozen");
     run(&mfs, |txn| txn.unfreeze(client, ino));
     mfs.hold_freed(Ino::NONE);
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "everything is held");
+    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "a hold on all files");
     mfs.unhold_freed(Ino::NONE);
     assert!(!run(&mfs, |txn| txn.is_frozen(ino)));
     assert_eq!(run(&mfs, |txn| txn.release_freed(9)), len);
 }
 
 #[test]
-fn space_runs_out_and_comes_back() {
+fn data_space_runs_out_and_is_freed_again() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));
     let mut granted = 0;
@@ -345,7 +345,7 @@ fn grants_of_one_client_follow_each_other() {
 }
 
 #[test]
-fn a_change_of_too_many_segments_is_refused_and_can_be_made_in_steps() {
+fn layout_edit_of_too_many_segments_is_refused_but_works_in_steps() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));
     let ino = file(&mfs);
@@ -375,7 +375,7 @@ fn a_change_of_too_many_segments_is_refused_and_can_be_made_in_steps() {
 }
 
 #[test]
-fn segments_move_to_the_tree_when_the_name_grows_and_nothing_is_lost() {
+fn longer_name_moves_segments_to_the_tree_and_loses_none() {
     use types::Name;
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));

@@ -4,7 +4,7 @@ use types::MetaBlock;
 
 use super::{Done, Fixer};
 use crate::error::{Stop, StoreError};
-use crate::format::blob::{BLOB_MAX, What, Whose};
+use crate::format::blob::{BLOB_MAX, BlobKind, BlobOwner};
 use crate::format::slot::{Slot, SlotState};
 use crate::fsck::plan::{Fix, SlotAt};
 use crate::mfs::Cost;
@@ -26,7 +26,7 @@ impl Fixer {
     pub(super) async fn beginning(
         &mut self,
         first: MetaBlock,
-        whose: Whose,
+        whose: BlobOwner,
     ) -> Result<Vec<u8>, StoreError> {
         let (mut out, mut at, mut index) = (Vec::new(), first, 0);
         while at.0 != 0 && at.0 < self.mfs.superblock().blocks && out.len() < BLOB_MAX {
@@ -44,23 +44,23 @@ impl Fixer {
 }
 
 /// First block of what an inode has in a blob.
-fn first_of(slot: &Slot, what: What) -> Option<MetaBlock> {
-    let whose = slot.whose(what);
+fn first_of(slot: &Slot, what: BlobKind) -> Option<MetaBlock> {
+    let whose = slot.blob_owner(what);
     slot.blobs().into_iter().find(|(_, of)| *of == whose).map(|(first, _)| first)
 }
 
-fn set_first(slot: &mut Slot, what: What, first: MetaBlock) {
+fn set_first(slot: &mut Slot, what: BlobKind, first: MetaBlock) {
     match what {
-        What::Xattrs => slot.set_xattr_blob(Some(first.0)),
-        What::Target => slot.set_target_blob(Some(first.0)),
-        What::Content => slot.set_content_blob(first.0),
-        What::Client => {}
+        BlobKind::Xattrs => slot.set_xattr_blob(Some(first.0)),
+        BlobKind::Target => slot.set_target_blob(Some(first.0)),
+        BlobKind::Content => slot.set_content_blob(first.0),
+        BlobKind::Client => {}
     }
 }
 
-fn copy(txn: &mut Txn<'_>, at: SlotAt, what: What) -> Result<String, Stop> {
+fn copy(txn: &mut Txn<'_>, at: SlotAt, what: BlobKind) -> Result<String, Stop> {
     let mut slot = txn.slot_at(at)?;
-    let whose = slot.whose(what);
+    let whose = slot.blob_owner(what);
     if let Some(first) = first_of(&slot, what) {
         let bytes = txn.read_blob(first, BLOB_MAX, whose)?;
         let copy = txn.write_blob(None, &bytes, whose, at.home)?;
@@ -74,13 +74,13 @@ fn copy(txn: &mut Txn<'_>, at: SlotAt, what: What) -> Result<String, Stop> {
 fn take(
     txn: &mut Txn<'_>,
     at: Option<SlotAt>,
-    whose: Whose,
+    whose: BlobOwner,
     first: MetaBlock,
 ) -> Result<String, Stop> {
     txn.read_blob(first, BLOB_MAX, whose)?;
     let line = format!("the {whose} was found in metadata block {first}");
     let Some(at) = at else {
-        let key = whose.owner().to_be_bytes();
+        let key = whose.number().to_be_bytes();
         if CLIENTS.get(txn, &key)?.is_some() {
             CLIENTS.insert(txn, &key, &first.0.to_le_bytes())?;
         }
@@ -88,8 +88,8 @@ fn take(
     };
     let mut slot = txn.slot_at(at)?;
     slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
-    if slot.state() == SlotState::Inode && first_of(&slot, whose.what()).is_some() {
-        set_first(&mut slot, whose.what(), first);
+    if slot.state() == SlotState::Inode && first_of(&slot, whose.kind()).is_some() {
+        set_first(&mut slot, whose.kind(), first);
         txn.put_slot(at, &slot)?;
     }
     Ok(line)

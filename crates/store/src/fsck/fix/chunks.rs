@@ -6,8 +6,8 @@ use super::slots::private_directory;
 use super::{Blocks, Change, Done, Evidence, Fixer};
 use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key, decode_key};
-use crate::format::number::{ATTIC, DIRNO_MAX, Place, SYSTEM_CHUNK, home_of, reuse_of};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
+use crate::format::number::{DIRNO_MAX, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::{Fix, SlotAt};
@@ -243,7 +243,7 @@ impl Fixer {
 
 /// Has the chunk none of these blocks?
 fn fits(chunk: &Chunk, blocks: &Blocks) -> bool {
-    !blocks.keys().any(|&at| chunk.run_of(at).is_some_and(Run::is_present))
+    !blocks.keys().any(|&at| chunk.run_of(at).is_some_and(ContentRun::is_present))
 }
 
 /// Adds a block to what is known of a chunk. Where two would be the same block, the newer is.
@@ -266,7 +266,7 @@ fn link_behind(txn: &mut Txn<'_>, last: DirNo, number: DirNo) -> Result<(), Stop
 
 impl Txn<'_> {
     /// The place where an inode is, if it is anywhere; wrong entries of the `moved` tree are none.
-    fn place_of(&mut self, ino: Ino) -> Result<Option<Place>, Stop> {
+    fn place_of(&mut self, ino: Ino) -> Result<Option<SlotPlace>, Stop> {
         if ino == Ino::NONE {
             return Ok(None);
         }
@@ -281,13 +281,13 @@ impl Txn<'_> {
 /// Adds blocks that were found where the chunk has none; gaps get retired slots.
 fn fill(chunk: &mut Chunk, blocks: &Blocks) {
     for (&at, &(_, home)) in blocks {
-        if chunk.run_of(at).is_some_and(Run::is_present) {
+        if chunk.run_of(at).is_some_and(ContentRun::is_present) {
             continue;
         }
         if at > chunk.allocated() {
-            chunk.put(Run::gone(chunk.allocated(), at - chunk.allocated(), RETIRED));
+            chunk.put(ContentRun::hole(chunk.allocated(), at - chunk.allocated(), RETIRED));
         }
-        chunk.put(Run::present(at, home, 1));
+        chunk.put(ContentRun::present(at, home, 1));
         chunk.descriptor.used = chunk.descriptor.used.max(at + 1);
     }
 }
@@ -332,7 +332,7 @@ fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> 
     }
     let mut chunk = txn.chunk(number)?.clone();
     if index < chunk.descriptor.used {
-        chunk.put(Run::gone(index, 1, RETIRED));
+        chunk.put(ContentRun::hole(index, 1, RETIRED));
     } else {
         chunk.cut(index);
     }
@@ -416,7 +416,7 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
         Some(_) => Some(txn.locate_live(owner)?.1),
         None => None,
     };
-    let gone = (there.is_none() && owner != ATTIC && owner != Ino::NONE).then_some(owner);
+    let gone = (there.is_none() && owner != ORPHAN_DIR && owner != Ino::NONE).then_some(owner);
     let made = match &there {
         Some(slot) if slot.kind() == FileKind::Directory && slot.body() != 0 => {
             return append(txn, owner, DirNo(slot.body()), number, chunk);
@@ -495,7 +495,7 @@ fn renumber(txn: &mut Txn<'_>, ino: Ino, owner: Ino) -> Result<Ino, Stop> {
     let mut taken = slot.clone();
     taken.set_attr(&Attr { ino: owner, ..slot.attr() });
     txn.put_slot(at, &taken)?;
-    txn.note_place(&spot, owner)?;
+    txn.update_moved(&spot, owner)?;
     Ok(owner)
 }
 
@@ -520,7 +520,7 @@ fn new_system_chunk(txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
     let home = txn.alloc_meta(1, None)?;
     empty_block(txn, home, BlockType::Directory)?;
     let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
-    let chunk = Chunk { descriptor, runs: vec![Run::present(0, home, 1)] };
+    let chunk = Chunk { descriptor, runs: vec![ContentRun::present(0, home, 1)] };
     write_chunk(txn, SYSTEM_CHUNK, Some(&chunk))?;
     Ok(home)
 }
@@ -532,7 +532,7 @@ fn raise_reuse(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
         let reuse = u16::from(reuse_of(ino)) + 1;
         let gone = chunk.run_of(home.block()).copied();
         if gone.is_some_and(|run| !run.is_present() && run.reuse < reuse) {
-            chunk.put(Run::gone(home.block(), 1, reuse));
+            chunk.put(ContentRun::hole(home.block(), 1, reuse));
             write_chunk(txn, home.chunk, Some(&chunk))?;
         }
     }

@@ -14,7 +14,7 @@ use super::{Change, Done, Fixer};
 use crate::error::{Stop, StoreError};
 use crate::format::extent::{behind_block_0, decode_extent, ino_of_key};
 use crate::format::slot::Slot;
-use crate::format::space::{Freed, PagRecord, decode_run_key, pag_key, pool_key, run_key};
+use crate::format::space::{FreedRun, PagRecord, decode_run_key, pag_key, pool_key, run_key};
 use crate::fsck::gaps::{Gaps, unmapped};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
@@ -203,9 +203,9 @@ fn cut(
             let Some(value) = FREED.remove(txn, &run_key(pag, start))? else {
                 return Ok(Vec::new());
             };
-            let freed = Freed::decode(&value);
+            let freed = FreedRun::decode(&value);
             keep.try_for_each(|(from, to)| {
-                let part = Freed { len: to - from, ..freed };
+                let part = FreedRun { len: to - from, ..freed };
                 FREED.insert(txn, &run_key(pag, from), &part.encode()).map(drop)
             })?;
         }
@@ -282,7 +282,7 @@ fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> 
     })?;
     let mut freed = Vec::new();
     FREED.for_each(txn, &[0; 10], |key, value| {
-        if far(decode_run_key(key).1.0, Freed::decode(value).len) {
+        if far(decode_run_key(key).1.0, FreedRun::decode(value).len) {
             freed.push(*key);
         }
         true

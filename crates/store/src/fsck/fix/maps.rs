@@ -8,7 +8,7 @@ use types::{DirNo, Ino, MetaBlock};
 
 use super::Done;
 use crate::error::{Stop, StoreError};
-use crate::format::lmap::{Entry, bucket_of, hash_of};
+use crate::format::lmap::{NameMapEntry, bucket_of, hash_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::mfs::{Cost, Mfs};
 use crate::names::index::{Chunk, Position};
@@ -47,7 +47,7 @@ pub(in crate::fsck) async fn make_map(mfs: &Mfs, dir: Ino) -> Done {
 }
 
 /// The names of a directory, with where they are.
-async fn names(mfs: &Mfs, dir: Ino) -> Result<Vec<Entry>, StoreError> {
+async fn names(mfs: &Mfs, dir: Ino) -> Result<Vec<NameMapEntry>, StoreError> {
     let first = mfs.run(Cost::READ, |txn| Ok(DirNo(txn.locate_live(dir)?.1.body()))).await?.0;
     let (mut out, mut number) = (Vec::new(), first);
     for _ in 0..CHUNKS_MAX {
@@ -79,7 +79,7 @@ fn names_in(
     home: MetaBlock,
     (first, len): (u32, u32),
     chunk: u32,
-) -> Result<Vec<Entry>, Stop> {
+) -> Result<Vec<NameMapEntry>, Stop> {
     txn.want(home, len)?;
     let mut out = Vec::new();
     for block in 0..len {
@@ -88,7 +88,7 @@ fn names_in(
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {
                 let at = Position::new(chunk, (first + block) * SLOTS_PER_BLOCK + n);
-                out.push(Entry { hash: hash_of(slot.name()), at: at.0 });
+                out.push(NameMapEntry { hash: hash_of(slot.name()), at: at.0 });
             }
         }
     }

@@ -4,7 +4,7 @@ use types::{ClientId, MetaBlock};
 
 use super::{Change, Done, Fixer};
 use crate::block::BlockType;
-use crate::format::namespace::{Entry, encode_start};
+use crate::format::namespace::{NamespaceEntry, encode_start};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
@@ -50,7 +50,11 @@ impl Fixer {
         }
     }
 
-    async fn index_entry(&mut self, entry: Entry, start: Option<Option<MetaBlock>>) -> Done {
+    async fn index_entry(
+        &mut self,
+        entry: NamespaceEntry,
+        start: Option<Option<MetaBlock>>,
+    ) -> Done {
         let (key, dir) = (entry.key(), entry.dir);
         let done = self.change(|txn| match start {
             Some(start) => NAMESPACE.insert(txn, &key, &encode_start(start)).map(drop),

@@ -5,9 +5,9 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 use super::{Change, Done, Fixer};
 use crate::block::BlockType;
 use crate::error::{Stop, StoreError};
-use crate::format::blob::{Beginning, What, Xattr, decode_beginning};
+use crate::format::blob::{BlobKind, Xattr, XattrPrefix, decode_xattr_prefix};
 use crate::format::layout;
-use crate::format::number::{ATTIC, Place, home_of, reuse_of};
+use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
 use crate::fsck::lost::{Known, Loss};
 use crate::fsck::plan::{Fix, SlotAt};
@@ -44,7 +44,7 @@ impl Txn<'_> {
     fn losing_name(&mut self, at: SlotAt, slot: &Slot, gone: bool) -> Result<Option<Loss>, Stop> {
         let dir = self.directory_at(at)?;
         let (name, ino) = (slot.name().to_vec(), slot.ino());
-        let told = dir != ATTIC && dir != Ino::NONE && !name.is_empty();
+        let told = dir != ORPHAN_DIR && dir != Ino::NONE && !name.is_empty();
         Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
     }
 
@@ -175,7 +175,7 @@ impl Fixer {
                 self.telling(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let attr = slot.attr();
-                    if ino == ATTIC {
+                    if ino == ORPHAN_DIR {
                         // No inode of that number, for all others.
                         slot.set_attr(&Attr { nlink, ..attr });
                         txn.store(&spot, &slot)?;
@@ -231,7 +231,7 @@ impl Fixer {
                     txn.store(&spot, &slot)?;
                     let names = missing * u64::from(txn.slots().per_block());
                     let content = Loss::Content { dir: ino, blocks: missing, names };
-                    let lost = (missing > 0 && ino != ATTIC).then_some(content);
+                    let lost = (missing > 0 && ino != ORPHAN_DIR).then_some(content);
                     Ok(Change::losing(format!("directory {ino} has {blocks} blocks"), lost))
                 })
                 .await
@@ -247,7 +247,7 @@ impl Fixer {
             slot.clear();
             slot.set_next_reuse(RETIRED);
             txn.put_slot(at, &slot)?;
-            let (dir, Place { chunk, slot }) = (txn.directory_at(at)?, at.place);
+            let (dir, SlotPlace { chunk, slot }) = (txn.directory_at(at)?, at.place);
             let line = format!("slot {slot} of chunk {chunk} was emptied: it held {ino}");
             Ok(Change::losing(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
         })
@@ -260,12 +260,12 @@ impl Fixer {
         let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
         let bytes = match slot.xattr_blob() {
             Some(first) => {
-                let whose = slot.whose(What::Xattrs);
+                let whose = slot.blob_owner(BlobKind::Xattrs);
                 self.beginning(MetaBlock(first), whose).await?
             }
             None => Vec::new(),
         };
-        let Beginning { whole, cut } = decode_beginning(&bytes).unwrap_or_default();
+        let XattrPrefix { whole, cut } = decode_xattr_prefix(&bytes).unwrap_or_default();
         let last = whole.last().map(|(name, _)| (name.clone(), Known::Before));
         let cut = cut.filter(|name| !name.is_empty());
         let from = cut.map(|name| (name, Known::First)).or(last);
@@ -307,7 +307,7 @@ fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let other = if home_of(ino) == at.place {
         // This one stays; the other is where the `moved` tree leads, and is found again.
         let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line.into()) };
-        let place = Place::unpack(u64::from_le_bytes(value));
+        let place = SlotPlace::unpack(u64::from_le_bytes(value));
         match txn.spot(place)? {
             Some(spot) => SlotAt { home: spot.block, place },
             None => return Ok(line.into()),
@@ -381,8 +381,8 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let mut slot = txn.slot_at(at)?;
     let before = slot.clone();
     let unknown = slot.clear_unknown_flags();
-    let layout = slot.mend_layout_blocks();
-    let content = slot.mend_content(known);
+    let layout = slot.repair_layout_blocks();
+    let content = slot.repair_content(known);
     if unknown || layout || content.is_some() {
         txn.put_slot(at, &slot)?;
     }
@@ -391,7 +391,7 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     } else {
         "flags that mean nothing"
     });
-    let tail = before.content().is_some_and(|bytes| !bytes.is_empty()) && slot.rest().is_empty();
+    let tail = before.content().is_some_and(|bytes| !bytes.is_empty()) && slot.payload().is_empty();
     let blob = before.content_blob().is_some_and(|block| block != 0);
     let file = before.state() == SlotState::Inode && before.kind() == FileKind::Regular;
     let lost = file && (tail || blob) && !slot.has_content();
@@ -439,7 +439,7 @@ fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Sto
     }
 }
 
-fn moved(txn: &mut Txn<'_>, ino: Ino, place: Option<Place>) -> Result<String, Stop> {
+fn moved(txn: &mut Txn<'_>, ino: Ino, place: Option<SlotPlace>) -> Result<String, Stop> {
     let key = ino.0.to_be_bytes();
     match place {
         Some(place) => drop(MOVED.insert(txn, &key, &place.pack().to_le_bytes())?),

@@ -1,14 +1,14 @@
-//! A device that fails, and one that is full, at every call.
+//! A device that fails, or is full, at every call.
 //!
 //! - Whichever write, flush or read fails (once, or that one and all after it), an error names what
-//!   failed; a store opened on a device that works again holds exactly what it would after some
-//!   operation, not before the newest durable one, and is clean.
-//! - Wherever no metadata block is found, the operation fails as a whole, or does without; a full
-//!   device lets everything be removed.
+//!   failed. A store opened on a device that works again equals the state after some operation, not
+//!   before the newest durable one, and is clean.
+//! - Wherever no metadata block is found, the operation fails as a whole, or works without the
+//!   block; on a full device everything can be removed.
 //!
-//! Every call fails with the first workload, every read and every sixth other call with those that
-//! have slots of the other sizes; `REDBUD_FAULT_SEEDS` tries every call of so many workloads. Not
-//! covered: two faults of different kinds in one run.
+//! With the first workload every call fails once. With the workloads of other slot sizes every read
+//! fails, and every sixth other call. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
+//! Not covered: two faults of different kinds in one run.
 
 use env::sim::{DiskAction, DiskFault};
 
@@ -18,7 +18,7 @@ use super::*;
 const BEFORE: usize = 30;
 const STEPS: usize = 110;
 const SMALL_LOG: u64 = 128 << 10;
-/// An operation of a client, in miniature: it may not take the reserve.
+/// An operation of a client in small: it may not take the reserve.
 const ORDINARY: Cost = Cost { reserve: Reserve::Left, ..COST };
 
 fn more_seeds() -> Option<u64> {
@@ -31,12 +31,12 @@ fn seeds() -> std::ops::Range<u64> {
     1..1 + more_seeds().unwrap_or(0).max(SlotSize::ALL.len() as u64)
 }
 
-/// Of so many writes or flushes one fails.
+/// One of so many writes or flushes fails.
 fn sparse(seed: u64) -> usize {
     if seed <= more_seeds().unwrap_or(1) { 1 } else { 6 }
 }
 
-/// A device that was not closed, what is done on it, and what can be read after each operation.
+/// A device that was not closed, the operations on it, and what can be read after each.
 struct Course {
     seed: u64,
     disk: SimDisk,
@@ -48,7 +48,7 @@ struct Course {
 impl Course {
     fn new(seed: u64, swept: &mut Swept) -> Course {
         let disk = formatted_with(slots(seed), SIZE, SMALL_LOG);
-        // Home writes bridge what is clean between.
+        // Home writes bridge clean blocks between dirty ones.
         disk.set_rotational(seed % 2 == 1);
         let world = SimWorld::new(seed);
         world.attach("meta", &disk);
@@ -79,9 +79,9 @@ impl Course {
         Course { seed, disk: image, client, draws, dumps }
     }
 
-    /// Runs the operations while the device fails as planned. What is sure to be durable, and the
-    /// error of the call that failed. After a failed read everything goes on, as if nothing had
-    /// been.
+    /// Runs the operations while the device fails as planned. Returns the number of operations that
+    /// are certainly durable, and the error of the call that failed. After a failed read the
+    /// operations go on normally.
     fn run(&self, disk: &SimDisk, plan: impl Fn(&SimDisk)) -> (usize, Option<StoreError>) {
         let world = SimWorld::new(self.seed);
         world.attach("meta", disk);
@@ -120,8 +120,8 @@ impl Course {
         })
     }
 
-    /// A store on this device holds what an operation left that is not older than the `durable`-th,
-    /// and is clean.
+    /// Checks that a store on this device has the state after an operation not older than the
+    /// `durable`-th, and is clean.
     fn holds(&self, disk: &SimDisk, durable: usize, what: &str) {
         let world = SimWorld::new(self.seed);
         world.attach("meta", disk);
@@ -135,7 +135,7 @@ impl Course {
     }
 }
 
-/// The error tells what failed, of which device.
+/// Checks that the error says what failed, and on which device.
 fn names_what_failed(error: &StoreError, action: DiskAction, what: &str) {
     let text = error.to_string();
     assert!(matches!(error, StoreError::Io { .. } | StoreError::Poisoned(_)), "{what}: {text}");
@@ -149,7 +149,7 @@ fn names_what_failed(error: &StoreError, action: DiskAction, what: &str) {
 }
 
 #[test]
-fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
+fn durable_state_survives_any_failed_write_flush_or_read() {
     let plans = [
         (DiskAction::Write, DiskFault::Io, false, 1),
         (DiskAction::Write, DiskFault::NoSpace, true, 3),
@@ -181,10 +181,10 @@ fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
                 points += 1;
                 match error {
                     Some(error) => names_what_failed(&error, action, &what),
-                    // There was another copy of what could not be read, or it was asked for once
-                    // more, by itself.
+                    // There was another copy of what could not be read, or a second read of it
+                    // alone succeeded.
                     None if action == DiskAction::Read => healed += 1,
-                    None => panic!("{what}, and nobody is told"),
+                    None => panic!("{what}, and no error reported it"),
                 }
                 disk.heal();
                 course.holds(&disk.stable_only(), durable, &what);
@@ -199,13 +199,13 @@ fn whichever_write_flush_or_read_fails_what_was_durable_is_there_and_clean() {
     swept.met_all();
 }
 
-/// Searches for metadata blocks fail from the `nth` on; 0: none does.
+/// Makes searches for metadata blocks fail from the `nth` on; 0: none.
 fn fail_searches(mfs: &Mfs, nth: u64) {
     mfs.inner.state.borrow().space.fails_in.set(nth);
 }
 
 #[test]
-fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
+fn operation_without_a_metadata_block_fails_as_a_whole() {
     let (mut failed, mut without) = (0, 0);
     let mut swept = Swept::default();
     for seed in seeds() {
@@ -218,7 +218,7 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
             let client = first(&mfs).await;
             let mut work = Work::new(seed);
             let (mut failed, mut without) = (0, 0);
-            // Where no block is found files do without layout blocks: one has its own before.
+            // Without a free block files get no layout blocks, so one gets its own before.
             for draw in &work.first {
                 attempt(&mfs, COST, client, draw, 0).await.unwrap();
             }
@@ -229,8 +229,8 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
                     swept.look(&mfs).await;
                 }
                 let draw = work.draw();
-                // Those that do without hide the searches behind them: every other run begins
-                // behind.
+                // Operations that work without a block hide the searches after them: every other
+                // run begins after them.
                 for nth in 1 + work.rng.below(3).. {
                     fail_searches(&mfs, nth);
                     let done = attempt(&mfs, COST, client, &draw, count).await;
@@ -265,7 +265,7 @@ fn an_operation_that_finds_no_metadata_block_anywhere_fails_as_a_whole() {
     swept.met_all();
 }
 
-/// Removes every name, and frees what nothing leads to.
+/// Removes every name, and frees all orphans.
 async fn remove_everything(mfs: &Mfs, what: &str) {
     loop {
         let removed = mfs.run(Cost { reserve: Reserve::ToFree, ..COST }, |txn| {
@@ -299,7 +299,7 @@ async fn remove_everything(mfs: &Mfs, what: &str) {
 }
 
 #[test]
-fn a_full_metadata_zone_of_any_size_refuses_wholly_and_lets_everything_be_removed() {
+fn full_metadata_zone_fails_whole_operations_and_allows_removal() {
     let (mut sizes, mut failed) = (0, 0);
     let mut swept = Swept::default();
     for (seed, blocks) in (1..).zip((88..260).step_by(4).chain(110..130)) {

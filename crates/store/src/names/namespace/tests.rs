@@ -1,5 +1,5 @@
-//! The index has the directories that there are, leads to them without their parents' content, and
-//! is searched from where the last search ended.
+//! The index has exactly the existing directories, leads to them without reading their parents'
+//! content, and is searched from where the last search ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> Ino {
     run(mfs, |txn| make(txn, dir, text, (uid, client)))
 }
 
-/// The subdirectories that the index says, asked for in batches.
+/// The subdirectories that the index has, read in batches.
 fn listed(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<Ino> {
     let (mut out, mut after) = (Vec::new(), None);
     loop {
@@ -50,26 +50,26 @@ fn listed(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<Ino> {
     }
 }
 
-/// The subdirectories that the content says.
+/// The subdirectories that the content has.
 fn found(mfs: &Mfs, dir: Ino) -> BTreeSet<Ino> {
     let entries = run(mfs, |txn| txn.readdir(dir, 0, usize::MAX));
     let dirs = entries.into_iter().filter(|entry| entry.kind == FileKind::Directory);
     dirs.map(|entry| entry.ino).collect()
 }
 
-fn sound(mfs: &Mfs) {
+fn assert_clean(mfs: &Mfs) {
     assert_eq!(now(check(mfs)).unwrap().problems, []);
 }
 
 #[test]
-fn the_index_follows_mkdir_rmdir_rename_and_exchange() {
+fn namespace_index_follows_mkdir_rmdir_rename_and_exchange() {
     let mfs = formatted();
     let (a, b) = (mkdir(&mfs, Ino::ROOT, "a", 1, 1), mkdir(&mfs, Ino::ROOT, "b", 1, 2));
     let sub = mkdir(&mfs, a, "sub", 1, 1);
     let other = mkdir(&mfs, b, "other", 2, 1);
     run(&mfs, |txn| txn.create(a, &name("file"), &new_inode(FileKind::Regular), None));
     let is = |dir, subs: &[Ino]| {
-        sound(&mfs);
+        assert_clean(&mfs);
         assert_eq!(listed(&mfs, dir, 3), subs);
     };
     is(Ino::ROOT, &[a, b]);
@@ -109,7 +109,7 @@ fn while_steps(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
 }
 
 #[test]
-fn what_the_index_lists_is_what_the_content_has_whatever_is_made_moved_and_removed() {
+fn namespace_index_equals_the_content_after_random_changes() {
     for seed in 1..4 {
         let mfs = formatted_in(60_000);
         let mut rng = SimRng::new(seed);
@@ -152,16 +152,16 @@ fn what_the_index_lists_is_what_the_content_has_whatever_is_made_moved_and_remov
             assert_eq!(subs.iter().copied().collect::<BTreeSet<_>>(), found(&mfs, *dir));
             assert_eq!(subs.len(), found(&mfs, *dir).len(), "each once");
         }
-        sound(&mfs);
+        assert_clean(&mfs);
     }
 }
 
 #[test]
-fn a_failed_transaction_leaves_the_next_search_where_it_was() {
+fn failed_transaction_leaves_the_search_finger_unchanged() {
     let mfs = formatted_in(60_000);
     let top = mkdir(&mfs, Ino::ROOT, "top", 1, 1);
     for n in 0..5 {
-        // Splits nodes, and then does not happen.
+        // Splits nodes, and then fails.
         let failed = now(mfs.run(Cost::STEP, |txn| {
             for m in 0..400 {
                 make(txn, top, &format!("lost{m}"), (1, 1))?;
@@ -172,7 +172,7 @@ fn a_failed_transaction_leaves_the_next_search_where_it_was() {
         mkdir(&mfs, top, &format!("d{n}"), 1, 1);
     }
     assert_eq!(listed(&mfs, top, 100).len(), 5);
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 fn counts(mfs: &Mfs) -> SearchCounts {
@@ -180,7 +180,7 @@ fn counts(mfs: &Mfs) -> SearchCounts {
 }
 
 #[test]
-fn a_search_near_the_last_one_reads_one_node_and_others_the_way_from_the_root() {
+fn search_near_the_last_one_reads_one_node() {
     let mfs = formatted_in(200_000);
     let tops: Vec<Ino> = (0..40).map(|n| mkdir(&mfs, Ino::ROOT, &format!("t{n}"), n, 1)).collect();
     for n in 0..800 {
@@ -202,7 +202,7 @@ fn a_search_near_the_last_one_reads_one_node_and_others_the_way_from_the_root() 
     };
     let (near, far) = (nodes_each(true), nodes_each(false));
     assert!(near < 1.1, "{near}");
-    // Of the two searches of a mkdir the second is near the first.
+    // A mkdir searches twice; the second search is near the first.
     assert!(far > 1.4 && far < 2.1, "{far}");
 }
 
@@ -212,7 +212,7 @@ async fn open(env: &Env) -> Mfs {
     Mfs::open(env, &disk, options).await.unwrap()
 }
 
-/// Makes a file system, and does something with it that was just opened.
+/// Formats and opens a file system, and runs `body` on it.
 fn on_disk<T: 'static, F: Future<Output = T>>(
     disk: Option<&SimDisk>,
     body: impl FnOnce(Env) -> F,
@@ -246,8 +246,8 @@ async fn format_with(env: Env, features: Features) {
     Mfs::format(&env, &disk, &options).await.unwrap();
 }
 
-/// Makes a directory with a file; where its content begins.
-async fn settle(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino, u64) {
+/// Creates a directory with a file; returns where its content begins.
+async fn mkdir_with_file(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino, u64) {
     let body = |txn: &mut Txn<'_>| {
         let made = make(txn, dir, text, (uid, client))?;
         txn.create(made, &name("file"), &new_inode(FileKind::Regular), None)?;
@@ -258,13 +258,13 @@ async fn settle(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino,
 }
 
 #[test]
-fn after_a_reopening_directories_go_on_behind_their_sisters() {
+fn directories_follow_their_siblings_after_a_reopening() {
     let (disk, ()) = on_disk(None, format);
-    // Two users, and two clients of the first, in turns; the store is opened anew each time.
+    // Two users, and two clients of the first, in turns; the store is opened again each time.
     let mut starts: BTreeMap<(u32, u64), Vec<u64>> = BTreeMap::new();
     let (disk, shared) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let shared = settle(&mfs, Ino::ROOT, "shared", 0, 1).await.0;
+        let shared = mkdir_with_file(&mfs, Ino::ROOT, "shared", 0, 1).await.0;
         mfs.close().await.unwrap();
         shared
     });
@@ -274,15 +274,18 @@ fn after_a_reopening_directories_go_on_behind_their_sisters() {
             let mut placed = Vec::new();
             for (uid, client) in [(7, 1), (8, 1), (9, 2)] {
                 let text = format!("{uid}-{client}-{n}");
-                placed.push(((uid, client), settle(&mfs, shared, &text, uid, client).await.1));
+                placed.push((
+                    (uid, client),
+                    mkdir_with_file(&mfs, shared, &text, uid, client).await.1,
+                ));
             }
             mfs.close().await.unwrap();
             placed
         });
-        placed.into_iter().for_each(|(who, at)| starts.entry(who).or_default().push(at));
+        placed.into_iter().for_each(|(creator, at)| starts.entry(creator).or_default().push(at));
     }
-    for (who, starts) in &starts {
-        assert!(starts.windows(2).all(|pair| pair[1] == pair[0] + 4), "{who:?}: {starts:?}");
+    for (creator, starts) in &starts {
+        assert!(starts.windows(2).all(|pair| pair[1] == pair[0] + 4), "{creator:?}: {starts:?}");
     }
     let (_, problems) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
@@ -292,14 +295,14 @@ fn after_a_reopening_directories_go_on_behind_their_sisters() {
 }
 
 #[test]
-fn subdirectories_are_listed_without_a_block_of_content() {
+fn subdirectories_are_listed_without_reading_content() {
     let (disk, ()) = on_disk(None, format);
     let (disk, (top, subs)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
+        let (top, _) = mkdir_with_file(&mfs, Ino::ROOT, "top", 0, 1).await;
         let mut subs = BTreeSet::new();
         for n in 0..300 {
-            subs.insert(settle(&mfs, top, &format!("d{n}"), 1, 1).await.0);
+            subs.insert(mkdir_with_file(&mfs, top, &format!("d{n}"), 1, 1).await.0);
             for m in 0..10 {
                 let text = name(format!("file{n}-{m}"));
                 let new = new_inode(FileKind::Regular);
@@ -325,18 +328,18 @@ fn subdirectories_are_listed_without_a_block_of_content() {
         (listed, cached)
     });
     assert_eq!(listed.iter().map(|sub| sub.ino).collect::<BTreeSet<_>>(), subs);
-    assert_eq!(cached, 0, "content of the directory was read");
+    assert_eq!(cached, 0, "blocks of the directory's content are cached");
 }
 
 #[test]
-fn a_walk_of_small_sisters_reads_on_from_one_to_the_next() {
+fn listing_of_small_siblings_reads_ahead() {
     let (disk, ()) = on_disk(None, format);
     let (disk, top) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
+        let (top, _) = mkdir_with_file(&mfs, Ino::ROOT, "top", 0, 1).await;
         for n in 0..200 {
-            // Blocks that are not used lie between those of one and of the next.
-            settle(&mfs, top, &format!("d{n}"), 0, 1).await;
+            // Unused blocks lie between those of one and of the next.
+            mkdir_with_file(&mfs, top, &format!("d{n}"), 0, 1).await;
         }
         mfs.close().await.unwrap();
         top
@@ -363,19 +366,19 @@ fn a_walk_of_small_sisters_reads_on_from_one_to_the_next() {
         (after.0 - before.0, after.1 - before.1)
     });
     assert!(requests < 40, "{requests} requests for 200 directories");
-    // Four blocks for each directory, what is read on behind the last, and nodes of trees.
+    // Four blocks for each directory, read-ahead after the last, and nodes of trees.
     assert!(bytes <= (4 * 200 + 64 + 20) * 4096, "{bytes} bytes");
 }
 
 #[test]
-fn what_is_read_on_need_not_be_sound_nor_readable() {
+fn readahead_ignores_damaged_and_unreadable_blocks() {
     let (disk, ()) = on_disk(None, format);
     let (disk, (first, second, third)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let (top, _) = settle(&mfs, Ino::ROOT, "top", 0, 1).await;
-        let first = settle(&mfs, top, "first", 0, 1).await;
-        let second = settle(&mfs, top, "second", 0, 1).await;
-        let third = settle(&mfs, top, "third", 0, 1).await;
+        let (top, _) = mkdir_with_file(&mfs, Ino::ROOT, "top", 0, 1).await;
+        let first = mkdir_with_file(&mfs, top, "first", 0, 1).await;
+        let second = mkdir_with_file(&mfs, top, "second", 0, 1).await;
+        let third = mkdir_with_file(&mfs, top, "third", 0, 1).await;
         mfs.close().await.unwrap();
         (first, second, third)
     });
@@ -389,10 +392,10 @@ fn what_is_read_on_need_not_be_sound_nor_readable() {
         }
         listed
     });
-    assert_eq!(listed, [true, true, false], "only what was asked for must be sound");
+    assert_eq!(listed, [true, true, false], "only the requested blocks must be valid");
 }
 
-/// Bytes of the log for each mkdir and for each create, where users work in turns.
+/// Log bytes of each mkdir and of each create, when users work in turns.
 fn logged(features: Features) -> (u64, u64) {
     let (disk, ()) = on_disk(None, |env| format_with(env, features));
     let (_, bytes) = on_disk(Some(&disk), |env| async move {
@@ -403,7 +406,7 @@ fn logged(features: Features) -> (u64, u64) {
         };
         let (mut tops, mut dirs) = (Vec::new(), Vec::new());
         for n in 0..20 {
-            tops.push(settle(&mfs, Ino::ROOT, &format!("t{n}"), n, 1).await.0);
+            tops.push(mkdir_with_file(&mfs, Ino::ROOT, &format!("t{n}"), n, 1).await.0);
         }
         let before = log().await;
         for n in 0..100 {
@@ -427,7 +430,7 @@ fn logged(features: Features) -> (u64, u64) {
 }
 
 #[test]
-fn the_log_pays_for_a_mkdir_and_not_for_a_file() {
+fn namespace_index_adds_to_the_log_of_mkdir_but_not_of_create() {
     let without = logged(Features::USUAL.without(Feature::NAMESPACE_INDEX));
     let with = logged(Features::USUAL);
     println!("bytes of the log for each mkdir and create: {without:?}, with the index {with:?}");
@@ -436,7 +439,7 @@ fn the_log_pays_for_a_mkdir_and_not_for_a_file() {
 }
 
 #[test]
-fn without_the_feature_nothing_is_indexed() {
+fn namespace_index_is_empty_without_the_feature() {
     let mfs = formatted();
     let features = Features::USUAL.without(Feature::NAMESPACE_INDEX);
     mfs.inner.state.borrow_mut().superblock.features = features;
@@ -445,5 +448,5 @@ fn without_the_feature_nothing_is_indexed() {
     assert_eq!(run(&mfs, |txn| txn.subdirectories(Ino::ROOT, None, 9)), None);
     assert_eq!(run(&mfs, |txn| Ok(txn.locate_live(dir)?.1.stream())), Stream::default());
     assert!(run(&mfs, |txn| NAMESPACE.is_empty(txn)));
-    sound(&mfs);
+    assert_clean(&mfs);
 }

@@ -1,4 +1,4 @@
-//! Where content lies, and that what is ahead of needs comes back.
+//! Where content lies, and that blocks allocated ahead are taken back.
 
 use env::DiskOptions;
 use env::sim::SimWorld;
@@ -26,7 +26,7 @@ fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32) -> Ino {
     made
 }
 
-/// First block, and blocks allocated, of the content of a directory.
+/// First block and number of allocated blocks of a directory's content.
 fn content(mfs: &Mfs, dir: Ino) -> (u64, u32) {
     let found = now(mfs.run(Cost::READ, |txn| {
         let number = txn.read_chunks(dir)?[0];
@@ -37,7 +37,7 @@ fn content(mfs: &Mfs, dir: Ino) -> (u64, u32) {
 }
 
 #[test]
-fn trees_of_the_root_and_of_several_users_lie_apart_and_sisters_together() {
+fn trees_of_users_lie_apart_and_siblings_together() {
     let mfs = formatted_in(100_000);
     let region = 100_000 / REGION_SHARE;
     let tops: Vec<Ino> = (0..8).map(|n| mkdir(&mfs, Ino::ROOT, &format!("top{n}"), 0)).collect();
@@ -46,7 +46,7 @@ fn trees_of_the_root_and_of_several_users_lie_apart_and_sisters_together() {
     starts.extend(tops.iter().chain(&users).map(|&dir| content(&mfs, dir).0));
     starts.sort_unstable();
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= region), "{starts:?}");
-    // Users make directories in turns: each one's lie together, in its region.
+    // Users create directories in turns: those of each user lie together, in its region.
     for n in 0..20 {
         for (user, &dir) in users.iter().enumerate() {
             mkdir(&mfs, dir, &format!("dir{n}"), user as u32 + 1);
@@ -67,7 +67,7 @@ fn trees_of_the_root_and_of_several_users_lie_apart_and_sisters_together() {
 }
 
 #[test]
-fn directories_of_several_users_in_one_lie_together_by_user() {
+fn siblings_of_several_users_lie_together_by_user() {
     let mfs = formatted_in(100_000);
     let shared = mkdir(&mfs, Ino::ROOT, "shared", 0);
     let mut starts = [const { Vec::new() }; 4];
@@ -84,7 +84,7 @@ fn directories_of_several_users_in_one_lie_together_by_user() {
 }
 
 #[test]
-fn directories_are_in_order_or_spread_out_if_that_is_asked_for() {
+fn directories_lie_in_order_or_spread_out_on_request() {
     let placed = |policy| {
         let mfs = formatted_in(200_000);
         mfs.inner.state.borrow_mut().side.placement.policy = policy;
@@ -100,7 +100,7 @@ fn directories_are_in_order_or_spread_out_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_small_directory_is_one_run() {
+fn small_directory_is_one_run() {
     let mfs = formatted_in(100_000);
     let dirs: Vec<Ino> = (0..10).map(|n| mkdir(&mfs, Ino::ROOT, &format!("dir{n}"), 0)).collect();
     for n in 0..31 {
@@ -113,7 +113,7 @@ fn a_small_directory_is_one_run() {
     }
 }
 
-/// Fills the store with files in `dirs` directories in turns; the number that fit.
+/// Fills the store with files in `dirs` directories in turns; returns the number that fit.
 fn fill(mfs: &Mfs, dirs: u32) -> u64 {
     let mut made = Vec::new();
     let mut files = 0;
@@ -135,23 +135,23 @@ fn fill(mfs: &Mfs, dirs: u32) -> u64 {
 }
 
 #[test]
-fn a_device_is_full_only_when_its_blocks_hold_entries() {
+fn device_is_full_only_when_its_blocks_hold_entries() {
     for dirs in [1, 40, 300] {
         let mfs = formatted_in(8000);
         let (total, free) = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space()))).unwrap().0;
         let room = (free - mfs.inner.state.borrow().space.kept()) * 8;
         let files = fill(&mfs, dirs);
-        // What is missing: the table's nodes, and in each directory a block that is not full.
+        // Not used: the table's nodes, and in each directory a block that is not full.
         let missing = u64::from(dirs) * 8 + total;
         assert!(files + missing >= room * 95 / 100, "{dirs}: {files} files, room for {room}");
-        // Being full is told at once, without looking at every directory each time.
-        let before = mfs.inner.state.borrow().side.placement.nothing_ahead;
-        assert!(before, "all was looked at, and nothing is ahead");
+        // A full device is reported at once, without reading every directory each time.
+        let before = mfs.inner.state.borrow().side.placement.nothing_preallocated;
+        assert!(before, "trimming read all chunks, and nothing is preallocated");
     }
 }
 
 #[test]
-fn a_directory_whose_map_finds_no_room_fills_the_device_without_one() {
+fn directory_without_room_for_a_map_fills_the_device_without_one() {
     for blocks in [2100, 2160, 2210, 2230, 2300] {
         let mfs = formatted_in(blocks);
         let files = fill(&mfs, 1);
@@ -162,7 +162,7 @@ fn a_directory_whose_map_finds_no_room_fills_the_device_without_one() {
 }
 
 #[test]
-fn what_is_ahead_comes_back_and_everything_is_still_found() {
+fn preallocated_blocks_are_trimmed_and_all_names_still_found() {
     let mfs = formatted_in(8000);
     let dirs: Vec<Ino> = (0..500).map(|n| mkdir(&mfs, Ino::ROOT, &format!("dir{n}"), 0)).collect();
     let free = || now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space().1))).unwrap().0;
@@ -171,7 +171,7 @@ fn what_is_ahead_comes_back_and_everything_is_still_found() {
     while let blocks @ 1.. = now(trim(&mfs)).unwrap() {
         back += blocks;
     }
-    // Each has one entry, in one block; the root may have some ahead, too.
+    // Each has one entry, in one block; the root may have blocks allocated ahead, too.
     let wanted = 500 * u64::from(FIRST - 1);
     assert!((wanted..wanted + u64::from(RUN_MAX)).contains(&back), "{back}");
     assert!(free() - before <= back && free() - before > back * 9 / 10);
@@ -182,13 +182,13 @@ fn what_is_ahead_comes_back_and_everything_is_still_found() {
         }
         assert!(content(&mfs, dir).1 >= 3, "directory {n} grows again");
     }
-    // Links of the root are not counted here.
+    // This test does not maintain the link count of the root.
     let problems = now(crate::fsck::check(&mfs)).unwrap().problems;
     assert!(problems.iter().all(|it| it.kind == ProblemKind::WrongLinkCount), "{problems:?}");
 }
 
-/// A store on a device on which only so many blocks are free beside what is kept, and directories
-/// have blocks ahead that the cache knows nothing of.
+/// A store on a device with only so many free blocks beside the reserved ones. Directories have
+/// blocks allocated ahead that are not in the cache.
 async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
     let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false }).await.unwrap();
     let options = FormatOptions {
@@ -223,7 +223,7 @@ async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
 }
 
 #[test]
-fn transactions_that_lack_space_all_at_once_get_what_one_of_them_takes_back() {
+fn concurrent_transactions_share_the_blocks_that_one_trim_frees() {
     const MANY: usize = 12;
     let world = SimWorld::new(1);
     world.disk("meta", 64 << 20);
@@ -235,7 +235,7 @@ fn transactions_that_lack_space_all_at_once_get_what_one_of_them_takes_back() {
         let tasks: Vec<_> = (0..MANY).map(|_| start(mfs.clone())).collect();
         let mut got = std::collections::BTreeSet::new();
         for task in tasks {
-            got.insert(task.await.expect("a block that a directory had ahead").0);
+            got.insert(task.await.expect("a block that a directory had preallocated").0);
         }
         assert_eq!(got.len(), MANY);
     });
@@ -249,8 +249,8 @@ async fn make(mfs: &Mfs, dir: Ino, text: &str) -> Result<Ino, StoreError> {
 
 async fn unmake(mfs: &Mfs, dir: Ino, text: &str) {
     let name = Name::new(text.as_bytes()).unwrap();
-    let gone = mfs.run(Cost::DELETE, |txn| txn.free_with_name(dir, &name)).await.unwrap().0;
-    assert!(gone.is_some(), "{text}");
+    let freed = mfs.run(Cost::DELETE, |txn| txn.free_with_name(dir, &name)).await.unwrap().0;
+    assert!(freed.is_some(), "{text}");
 }
 
 async fn found(mfs: &Mfs, text: &str) -> Ino {
@@ -259,7 +259,7 @@ async fn found(mfs: &Mfs, text: &str) -> Ino {
 }
 
 #[test]
-fn a_directory_that_cannot_grow_waits_for_the_slots_that_it_gave_up() {
+fn directory_that_cannot_grow_waits_for_its_released_slots() {
     let world = SimWorld::new(1);
     world.disk("meta", 64 << 20);
     world.run(|env| async move {
@@ -276,7 +276,7 @@ fn a_directory_that_cannot_grow_waits_for_the_slots_that_it_gave_up() {
             for n in 0..3 {
                 unmake(&mfs, dir, &format!("file{}", 3 * round + n)).await;
             }
-            assert_eq!(mfs.last_committed(), number, "that is not durable");
+            assert_eq!(mfs.last_committed(), number, "the release is not durable yet");
             for n in 0..3 {
                 let made = make(&mfs, dir, &format!("new{round}-{n}")).await;
                 made.unwrap_or_else(|error| panic!("{n} of 3, {round}: {error}"));

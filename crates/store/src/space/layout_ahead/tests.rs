@@ -35,7 +35,7 @@ fn space(mfs: &Mfs) -> Space {
 /// Maps single blocks at every second one of `from..to`.
 fn fragment(mfs: &Mfs, space: &mut Space, ino: Ino, range: std::ops::Range<u64>) {
     for at in range {
-        // Never the neighbour of the one before.
+        // Never adjacent to the one before.
         let (addr, state) = (PagBlock(space.next), ExtentState::Written);
         space.next += 1;
         let extent = Extent { file: FileBlock(2 * at), len: 1, pag: space.pag, addr, state };
@@ -55,7 +55,7 @@ fn free(mfs: &Mfs) -> u64 {
     run(mfs, |txn| Ok(txn.meta_space().1))
 }
 
-fn sound(mfs: &Mfs) {
+fn assert_clean(mfs: &Mfs) {
     mfs.forget_indexes();
     assert_eq!(now(check(mfs)).unwrap().problems, []);
 }
@@ -67,12 +67,12 @@ fn unlink(mfs: &Mfs, dir: Ino, text: &str) {
         txn.set_attr(&Attr { nlink: attr.nlink - 1, ..attr })?;
         Ok(ino)
     });
-    sound(mfs);
+    assert_clean(mfs);
     while !run(mfs, |txn| txn.free_inode_step(ino, 20)) {}
 }
 
 #[test]
-fn a_directory_counts_the_sixteens_of_its_files_wherever_they_go() {
+fn fragmentation_count_follows_files_through_renames() {
     let mfs = formatted_near(SlotSize::default());
     let mut space = space(&mfs);
     let (a, b) = (mkdir(&mfs, "a"), mkdir(&mfs, "b"));
@@ -81,29 +81,29 @@ fn a_directory_counts_the_sixteens_of_its_files_wherever_they_go() {
     assert_eq!((fragments(&mfs, a), blocks_of(&mfs, file)), (0, vec![]));
     fragment(&mfs, &mut space, file, 15..50);
     assert_eq!((fragments(&mfs, a), blocks_of(&mfs, file).len()), (3, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     run(&mfs, |txn| txn.rename(a, &name("file"), b, &name("there")));
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (0, 3));
     let other = create(&mfs, a, "other");
     fragment(&mfs, &mut space, other, 0..20);
     run(&mfs, |txn| txn.exchange((a, &name("other")), (b, &name("there"))));
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (3, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     run(&mfs, |txn| txn.unmap(file, FileBlock(10), FileBlock(60)));
     assert_eq!(fragments(&mfs, a), 1);
     unlink(&mfs, a, "other");
     unlink(&mfs, b, "there");
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (0, 0));
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 #[test]
-fn blocks_come_and_go_with_the_segments_and_the_tree_takes_the_rest() {
+fn layout_blocks_follow_the_segments_and_the_tree_takes_the_others() {
     for order in [1, 1171] {
         let mfs = formatted_near(SlotSize::default());
         let mut space = space(&mfs);
         let file = create(&mfs, Ino::ROOT, "file");
-        // 1171 is prime to 2000: all places, far apart.
+        // 1171 is prime to 2000: all blocks, far apart.
         for n in 0..2000 {
             let at = n * order % 2000;
             fragment(&mfs, &mut space, file, at..at + 1);
@@ -116,21 +116,21 @@ fn blocks_come_and_go_with_the_segments_and_the_tree_takes_the_rest() {
         assert_eq!(some, layout[251..258]);
         let (_, slot) = run(&mfs, |txn| txn.locate_live(file));
         assert_eq!((slot.segments().len(), slot.body()), (15, 1985));
-        sound(&mfs);
+        assert_clean(&mfs);
         run(&mfs, |txn| txn.rename(Ino::ROOT, &name("file"), Ino::ROOT, &name(&"l".repeat(255))));
         assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), usize::MAX)), layout);
-        sound(&mfs);
+        assert_clean(&mfs);
         while !run(&mfs, |txn| txn.unmap(file, FileBlock(24), FileBlock(u64::MAX))) {}
         assert_eq!((blocks_of(&mfs, file).len(), fragments(&mfs, Ino::ROOT)), (1, 0));
-        sound(&mfs);
+        assert_clean(&mfs);
         run(&mfs, |txn| txn.unmap(file, FileBlock(0), FileBlock(18)));
         assert_eq!(blocks_of(&mfs, file), [], "back in the slot");
-        sound(&mfs);
+        assert_clean(&mfs);
     }
 }
 
 #[test]
-fn new_files_of_a_fragmented_directory_get_a_block_which_is_used_or_goes_with_them() {
+fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     let mfs = formatted_near(SlotSize::default());
     let mut space = space(&mfs);
     let dir = mkdir(&mfs, "dir");
@@ -142,11 +142,11 @@ fn new_files_of_a_fragmented_directory_get_a_block_which_is_used_or_goes_with_th
     let file = create(&mfs, dir, "new");
     let ahead = blocks_of(&mfs, file);
     assert_eq!((ahead.len(), before - free(&mfs)), (1, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), 9)), []);
     fragment(&mfs, &mut space, file, 0..20);
     assert_eq!((blocks_of(&mfs, file), before - free(&mfs)), (ahead, 1));
-    sound(&mfs);
+    assert_clean(&mfs);
     // The mean of 116 segments over 5 to 8 files falls below 15.
     for n in 4..8 {
         create(&mfs, dir, &format!("f{n}"));
@@ -155,7 +155,7 @@ fn new_files_of_a_fragmented_directory_get_a_block_which_is_used_or_goes_with_th
     assert_eq!(blocks_of(&mfs, file), []);
     unlink(&mfs, dir, "f4");
     unlink(&mfs, dir, "new");
-    sound(&mfs);
+    assert_clean(&mfs);
     let used = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
     let has = |n: &u32| {
         let file = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{n}"))));
@@ -175,7 +175,7 @@ fn fragmented(mfs: &Mfs) -> Ino {
 }
 
 #[test]
-fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
+fn unused_layout_blocks_are_bounded() {
     let mfs = formatted_near(SlotSize::default());
     let dir = fragmented(&mfs);
     let first = create(&mfs, dir, "first");
@@ -187,10 +187,10 @@ fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
     create(&mfs, dir, "one more");
     create(&mfs, dir, "and one");
     assert_eq!((blocks_of(&mfs, first).len(), blocks_of(&mfs, second).len()), (0, 1));
-    sound(&mfs);
-    // What is forgotten by a reopening is noted when the directory is read.
+    assert_clean(&mfs);
+    // Opening the store forgets the unused blocks; reading the directory finds them again.
     run(&mfs, |txn| {
-        txn.side_mut().space.unused = Unused::default();
+        txn.side_mut().space.unused = super::UnusedLayoutBlocks::default();
         Ok(())
     });
     mfs.forget_indexes();
@@ -200,11 +200,11 @@ fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
     let before = free(&mfs);
     assert_eq!(now(trim(&mfs)).unwrap(), UNUSED_MAX as u64 + 1);
     assert_eq!(free(&mfs), before + UNUSED_MAX as u64 + 1);
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 #[test]
-fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
+fn short_space_takes_back_unused_layout_blocks() {
     let mfs = formatted_near_in(2500, SlotSize::default());
     let dir = fragmented(&mfs);
     let mut files = 0;
@@ -220,24 +220,24 @@ fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
     assert_eq!(blocks_of(&mfs, last.unwrap()), []);
     let unused = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
     assert_eq!(unused, 0, "all were given back before a create failed");
-    // Eight files in a block, and nothing else takes space but nodes of trees.
+    // A block holds eight files, and otherwise only nodes of trees take space.
     assert!(files > 8 * 2100, "{files}");
-    sound(&mfs);
+    assert_clean(&mfs);
 }
 
 #[test]
-fn without_the_feature_there_are_no_blocks_and_nothing_is_counted() {
+fn layout_blocks_and_counts_are_absent_without_the_feature() {
     let mfs = formatted();
     let mut space = space(&mfs);
     let file = create(&mfs, Ino::ROOT, "file");
     fragment(&mfs, &mut space, file, 0..100);
     assert_eq!((blocks_of(&mfs, file), fragments(&mfs, Ino::ROOT)), (vec![], 0));
-    sound(&mfs);
+    assert_clean(&mfs);
     assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), 999)).len(), 100);
 }
 
 #[test]
-fn the_threshold_is_what_a_slot_holds() {
+fn layout_ahead_threshold_is_what_a_slot_holds() {
     for (size, segments) in SlotSize::ALL.into_iter().zip([15, 36, 79, 163]) {
         assert_eq!(LayoutAhead::Usual.threshold(size), Some(segments));
         let mfs = formatted_near(size);
@@ -248,7 +248,7 @@ fn the_threshold_is_what_a_slot_holds() {
         assert!((u64::from(segments) - 1..=u64::from(segments)).contains(&fits));
         fragment(&mfs, &mut space, file, 0..fits + 1);
         assert_eq!(blocks_of(&mfs, file).len(), 1);
-        sound(&mfs);
+        assert_clean(&mfs);
     }
     assert_eq!(LayoutAhead::Never.threshold(SlotSize::Bytes512), None);
 }

@@ -1,8 +1,7 @@
-//! Reading ahead in a directory with a name map.
+//! Read-ahead in a directory with a name map.
 //!
-//! Invariant: a name that is sought alone costs one bucket and one content block; who goes through
-//! the names in the order of their slots, or looks up many, reads pieces that double as long as
-//! that goes on.
+//! Invariant: a single lookup costs one bucket and one content block. Lookups in the order of the
+//! slots, and many lookups, read pieces that double as long as they go on.
 
 use types::{Ino, MetaBlock};
 
@@ -11,25 +10,25 @@ use crate::error::Stop;
 use crate::format::slot::SLOTS_PER_BLOCK;
 use crate::txn::Txn;
 
-/// Content blocks of one piece at most.
+/// Most content blocks of one piece.
 const CONTENT_MAX: u32 = 128;
-/// Buckets of one piece at most.
+/// Most buckets of one piece.
 const BUCKETS_MAX: u32 = 32;
-/// So many buckets are read one by one before they are read in pieces.
+/// Buckets that are read one by one before they are read in pieces.
 const BUCKETS_ALONE: u32 = 16;
 
-/// What was read of a directory lately.
+/// What was read of a directory most recently.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Ahead {
-    /// Chunk, and the content block behind the piece read last.
+pub struct DirReadahead {
+    /// Chunk, and the content block after the piece that was read last.
     next: (usize, u32),
     /// Its length.
     len: u32,
-    /// Buckets that had to be read.
+    /// Buckets that were not cached.
     pub buckets: u32,
 }
 
-impl Ahead {
+impl DirReadahead {
     /// How many content blocks to read at `block` of the `chunk`-th chunk.
     fn content(&mut self, chunk: usize, block: u32) -> u32 {
         let (last, next) = self.next;
@@ -50,8 +49,8 @@ impl Ahead {
 }
 
 impl Txn<'_> {
-    /// Makes sure that the content block of a slot is cached, and what follows it if names are gone
-    /// through.
+    /// Ensures that the content block of a slot is cached, together with the blocks after it if
+    /// lookups follow the order of the slots.
     pub(crate) fn fetch_content(&mut self, dir: Ino, spot: &Spot) -> Result<(), Stop> {
         if !matches!(self.read(spot.block), Err(Stop::Miss(..))) {
             return Ok(());
@@ -59,15 +58,15 @@ impl Txn<'_> {
         let block = spot.at.slot() / SLOTS_PER_BLOCK;
         let mut wanted = 1;
         let chunk = spot.at.chunk();
-        self.side_mut().names.learnt(dir, |l| wanted = l.ahead.content(chunk, block));
+        self.side_mut().names.update_scan(dir, |l| wanted = l.ahead.content(chunk, block));
         let map = self.chunk(spot.place.chunk)?;
         let used = map.descriptor.used.min(block + wanted);
         let piece = map.run_of(block).and_then(|run| run.part(block, used));
         self.fetch_around(spot.block, spot.block, piece.map_or(1, |piece| piece.len))
     }
 
-    /// Fetches `home` with those of its neighbours in `first..first + len` up to the next that is
-    /// cached, in one read.
+    /// Fetches `home` in one read, with its neighbours in `first..first + len` up to the next
+    /// cached block.
     fn fetch_around(&self, home: MetaBlock, first: MetaBlock, len: u32) -> Result<(), Stop> {
         let missing = |block: &u64| matches!(self.read(MetaBlock(*block)), Err(Stop::Miss(..)));
         let before = (first.0..home.0).rev().take_while(missing).count() as u64;
@@ -75,8 +74,8 @@ impl Txn<'_> {
         Err(Stop::Miss(MetaBlock(home.0 - before), before as u32 + 1 + behind as u32))
     }
 
-    /// Makes sure that a block of a name map is cached, with its neighbours in `first..first + len`
-    /// if many were read before.
+    /// Ensures that a block of a name map is cached, with its neighbours in `first..first + len` if
+    /// many were read before.
     pub(crate) fn fetch_piece(
         &mut self,
         dir: Ino,
@@ -87,7 +86,7 @@ impl Txn<'_> {
             return Ok(());
         }
         let mut wanted = 1;
-        self.side_mut().names.learnt(dir, |l| wanted = l.ahead.bucket());
+        self.side_mut().names.update_scan(dir, |l| wanted = l.ahead.bucket());
         let (first, len) = piece(wanted);
         self.fetch_around(home, first, len)
     }
@@ -98,8 +97,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_double_while_names_are_gone_through_and_stay_single_at_random() {
-        let mut ahead = Ahead::default();
+    fn readahead_doubles_in_slot_order_and_is_off_at_random() {
+        let mut ahead = DirReadahead::default();
         let mut block = 7;
         let lens: Vec<u32> = (0..9)
             .map(|_| {

@@ -1,66 +1,69 @@
-//! The name map of a large directory (002 §3.1): a name's hash leads to its slot without a look at
-//! the content.
+//! The name map of a large directory (002 §3.1): the hash of a name leads to its slot, without a
+//! scan of the content.
 //!
 //! Invariants:
-//! - a directory gets its map when its content reaches [`Limits::blocks`], in the transaction that
-//!   lets it grow so far; from then on a name and its entry change in the same transaction;
-//! - the map grows and shrinks by linear hashing, one bucket at a time: a bucket for each
-//!   [`Limits::load`] names, which leaves room for what lies uneven while not all buckets are
-//!   split, so that practically none is ever chained and a lookup reads one bucket and one content
-//!   block;
+//! - a directory gets its map when its content reaches [`MapLimits::blocks`], in the transaction
+//!   that lets it grow to this size. From then on a name and its entry change in the same
+//!   transaction;
+//! - the map grows and shrinks by linear hashing, one bucket at a time. It has a bucket for each
+//!   [`MapLimits::load`] names. While not all buckets are split, they are filled unevenly, and this
+//!   load leaves room for that. So practically no bucket has a chained block, and a lookup reads
+//!   one bucket and one content block;
 //! - the directory's slot counts the names of its map; in memory a directory with a map has its
 //!   chunks and some free slots, never its names.
 
 use types::{DirNo, Fault, Ino, MetaBlock};
 
-use super::content::RUN_MAX;
+use super::dir_content::RUN_MAX;
 use super::index::{Chunk, Position};
 use crate::block::BlockType;
 use crate::error::Stop;
 use crate::features::Feature;
 use crate::format::chunk::{Descriptor, MAP_CHUNK};
-use crate::format::lmap::{self, BUCKET_ENTRIES, Entry, bucket_of, hash_of, parent_of};
-use crate::format::number::{ATTIC, CHUNK_BLOCKS, DIRNO_MAX};
+use crate::format::lmap::{self, BUCKET_ENTRIES, NameMapEntry, bucket_of, hash_of, parent_of};
+use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, ORPHAN_DIR};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::NEXT_CHUNK;
 use crate::txn::Txn;
 
-/// From when on directories have maps, and how full these are.
+/// From which size on directories have maps, and how full these are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Content blocks with which a directory gets its map.
+pub struct MapLimits {
+    /// A directory gets its map with this number of content blocks.
     pub blocks: u64,
     /// Names for each bucket.
     pub load: u32,
-    /// Entries that are put into one block; more are chained.
+    /// Most entries of one block; more are chained.
     pub entries: usize,
 }
 
-impl Limits {
-    /// What servers take: from 65,536 names on (32 MiB of content). Below that, reading the content
-    /// once, in requests of a mebibyte, costs a hard disk as much as sixteen lookups in a map, and
-    /// then the directory's index is in memory. And who makes or removes many names changes all
-    /// buckets of a map again and again, since hashes scatter: with maps from 16,384 names on,
-    /// directories of 50,000 took 1.9 times the accesses of the traditional layout for creates, 3.6
-    /// times for deletes. A bucket for each 128 names, as the paper has it.
-    pub const USUAL: Limits = Limits { blocks: 8192, load: 128, entries: BUCKET_ENTRIES };
+impl MapLimits {
+    /// The limits of servers: a map from 65,536 names on (32 MiB of content). Below that, reading
+    /// the content once in requests of a mebibyte costs a hard disk as much as sixteen lookups in a
+    /// map. Then the directory's index is in memory.
+    ///
+    /// Hashes scatter, so creating or removing many names changes all buckets of a map again and
+    /// again. With maps from 16,384 names on, directories of 50,000 took 1.9 times the accesses of
+    /// the traditional layout for creates, 3.6 times for deletes. A bucket has 128 names, as in the
+    /// paper.
+    pub const USUAL: MapLimits = MapLimits { blocks: 8192, load: 128, entries: BUCKET_ENTRIES };
     /// For tests: every directory has a map from its first block on.
-    pub const ALWAYS: Limits = Limits { blocks: 1, load: 2, entries: 3 };
-    /// For tests: small directories have maps, whose buckets are split, joined and chained all the
-    /// time.
-    pub const TINY: Limits = Limits { blocks: 2, load: 4, entries: 6 };
+    pub const ALWAYS: MapLimits = MapLimits { blocks: 1, load: 2, entries: 3 };
+    /// For tests: small directories have maps, whose buckets are often split, joined and chained.
+    pub const TINY: MapLimits = MapLimits { blocks: 2, load: 4, entries: 6 };
 }
 
-/// Buckets have so many times fewer names than [`Limits::load`] when the last one is given up.
+/// The last bucket is removed when buckets have this many times fewer names than
+/// [`MapLimits::load`].
 const SHRINK: u64 = 4;
-/// Bytes of the log for an entry and for a bucket when a map is made, at most.
+/// Most bytes of the log for an entry and for a bucket when a map is built.
 const ENTRY_LOGGED: u64 = 12;
 const BUCKET_LOGGED: u64 = 256;
-/// Blocks chained to a bucket at most; more are damage.
+/// Most blocks of one bucket; more are damage.
 const CHAIN_MAX: usize = 1 << 16;
 
-/// Where the buckets of a map are.
-struct Map {
+/// The chunks of a map, and its number of buckets.
+struct NameMap {
     chunks: Vec<DirNo>,
     buckets: u32,
 }
@@ -71,7 +74,7 @@ impl Txn<'_> {
         self.side().names.map_of(&self.pending.names, dir)
     }
 
-    /// The slots of `dir` that its map gives for a name.
+    /// The slots of `dir` that its map has for a name.
     pub(crate) fn mapped(
         &mut self,
         dir: Ino,
@@ -89,13 +92,13 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    /// A name is now in a slot of `dir`.
+    /// Adds a name in a slot of `dir`.
     pub(crate) fn add_name(&mut self, dir: Ino, name: &[u8], at: Position) -> Result<(), Stop> {
         let Some(first) = self.map_of(dir) else {
             self.pending.names.add_name(dir, name, at);
             return Ok(());
         };
-        let entry = Entry { hash: hash_of(name), at: at.0 };
+        let entry = NameMapEntry { hash: hash_of(name), at: at.0 };
         let (map, head) = self.bucket_for(dir, first, entry.hash)?;
         self.add_entry(head, entry)?;
         let names = self.count_names(dir, 1)?;
@@ -103,7 +106,7 @@ impl Txn<'_> {
         if names > load * u64::from(map.buckets) { self.split(dir, &map) } else { Ok(()) }
     }
 
-    /// A name is gone from a slot of `dir`.
+    /// Removes the name of a slot of `dir`.
     pub(crate) fn remove_name_at(
         &mut self,
         dir: Ino,
@@ -114,7 +117,7 @@ impl Txn<'_> {
             self.pending.names.remove_name(dir, name, at);
             return Ok(());
         };
-        let entry = Entry { hash: hash_of(name), at: at.0 };
+        let entry = NameMapEntry { hash: hash_of(name), at: at.0 };
         let (map, head) = self.bucket_for(dir, first, entry.hash)?;
         self.remove_entry(head, entry)?;
         let names = self.count_names(dir, -1)?;
@@ -125,7 +128,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Names that the map of `dir` has.
+    /// Number of names in the map of `dir`.
     pub(crate) fn names_mapped(&mut self, dir: Ino) -> Result<u64, Stop> {
         Ok(u64::from(self.locate_live(dir)?.1.names()))
     }
@@ -138,8 +141,8 @@ impl Txn<'_> {
         Ok(u64::from(names))
     }
 
-    fn name_map(&mut self, dir: Ino, first: DirNo) -> Result<Map, Stop> {
-        let mut map = Map { chunks: Vec::new(), buckets: 0 };
+    fn name_map(&mut self, dir: Ino, first: DirNo) -> Result<NameMap, Stop> {
+        let mut map = NameMap { chunks: Vec::new(), buckets: 0 };
         let mut next = first;
         while next.0 != 0 {
             if !self.ensure_chunk(next)? {
@@ -161,12 +164,19 @@ impl Txn<'_> {
 
     fn damaged_map(&mut self, dir: Ino) -> Stop {
         match self.locate_live(dir) {
-            Ok((spot, _)) => Stop::Corrupt(spot.block, "the chunks of a name map do not fit"),
+            Ok((spot, _)) => {
+                Stop::Corrupt(spot.block, "the chunks of a name map do not form a chain")
+            }
             Err(stop) => stop,
         }
     }
 
-    fn bucket_for(&mut self, dir: Ino, first: DirNo, hash: u64) -> Result<(Map, MetaBlock), Stop> {
+    fn bucket_for(
+        &mut self,
+        dir: Ino,
+        first: DirNo,
+        hash: u64,
+    ) -> Result<(NameMap, MetaBlock), Stop> {
         let map = self.name_map(dir, first)?;
         let head = self.home_of_bucket(&map, bucket_of(hash, map.buckets))?;
         Ok((map, head))
@@ -182,7 +192,7 @@ impl Txn<'_> {
         Ok(self.bucket_for(dir, first, hash_of(name))?.1)
     }
 
-    fn home_of_bucket(&self, map: &Map, bucket: u32) -> Result<MetaBlock, Stop> {
+    fn home_of_bucket(&self, map: &NameMap, bucket: u32) -> Result<MetaBlock, Stop> {
         let number = map.chunks.get((bucket / CHUNK_BLOCKS) as usize);
         let chunk = self.chunk(*number.ok_or(Stop::Fault(Fault::Corrupt))?)?;
         let block = bucket % CHUNK_BLOCKS;
@@ -190,11 +200,11 @@ impl Txn<'_> {
         run.map(|run| run.home(block)).ok_or(Stop::Fault(Fault::Corrupt))
     }
 
-    /// Makes sure that a bucket is cached.
+    /// Ensures that a bucket is cached.
     fn fetch_bucket(
         &mut self,
         dir: Ino,
-        map: &Map,
+        map: &NameMap,
         bucket: u32,
         head: MetaBlock,
     ) -> Result<(), Stop> {
@@ -215,7 +225,7 @@ impl Txn<'_> {
         let data = self.read_as(block, BlockType::NameMap)?;
         match lmap::count(data) {
             Some(_) => Ok(data),
-            None => Err(Stop::Corrupt(block, "a bucket of a name map makes no sense")),
+            None => Err(Stop::Corrupt(block, "a bucket of a name map is invalid")),
         }
     }
 
@@ -231,7 +241,7 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    fn add_entry(&mut self, head: MetaBlock, entry: Entry) -> Result<(), Stop> {
+    fn add_entry(&mut self, head: MetaBlock, entry: NameMapEntry) -> Result<(), Stop> {
         let most = self.state.limits.entries;
         let chain = self.chain(head)?;
         for &block in &chain {
@@ -247,7 +257,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    fn remove_entry(&mut self, head: MetaBlock, entry: Entry) -> Result<(), Stop> {
+    fn remove_entry(&mut self, head: MetaBlock, entry: NameMapEntry) -> Result<(), Stop> {
         let mut before = None;
         for block in self.chain(head)? {
             let Some(at) = lmap::entries(self.bucket(block)?).position(|found| found == entry)
@@ -267,8 +277,8 @@ impl Txn<'_> {
         Err(Stop::Corrupt(head, "a name is missing in the map of its directory"))
     }
 
-    /// Takes all entries out of a bucket, and frees what was chained to it.
-    fn take_entries(&mut self, head: MetaBlock) -> Result<Vec<Entry>, Stop> {
+    /// Removes all entries from a bucket, and frees the blocks chained to it.
+    fn take_entries(&mut self, head: MetaBlock) -> Result<Vec<NameMapEntry>, Stop> {
         let mut out = Vec::new();
         for block in self.chain(head)? {
             out.extend(lmap::entries(self.bucket(block)?));
@@ -280,8 +290,8 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    /// One bucket more, which takes its names from one that was there.
-    fn split(&mut self, dir: Ino, map: &Map) -> Result<(), Stop> {
+    /// Adds a bucket, which takes its names from an existing one.
+    fn split(&mut self, dir: Ino, map: &NameMap) -> Result<(), Stop> {
         let new = map.buckets;
         let old = self.home_of_bucket(map, parent_of(new))?;
         let added = self.grow_map(dir, map.chunks.last().copied())?;
@@ -292,8 +302,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// One bucket less: the last one's names go where they came from.
-    fn join(&mut self, dir: Ino, map: &Map) -> Result<(), Stop> {
+    /// Removes the last bucket: its names return to the bucket that it was split from.
+    fn join(&mut self, dir: Ino, map: &NameMap) -> Result<(), Stop> {
         let last = map.buckets - 1;
         let (from, to) =
             (self.home_of_bucket(map, last)?, self.home_of_bucket(map, parent_of(last))?);
@@ -303,7 +313,7 @@ impl Txn<'_> {
         self.shrink_map(dir, map)
     }
 
-    /// Starts the next bucket of a map, whose last chunk is `last`; where it lies.
+    /// Starts the next bucket of a map, whose last chunk is `last`. Returns its block.
     fn grow_map(&mut self, dir: Ino, last: Option<DirNo>) -> Result<MetaBlock, Stop> {
         let full = match last {
             Some(last) => self.chunk(last)?.descriptor.used >= CHUNK_BLOCKS,
@@ -322,7 +332,8 @@ impl Txn<'_> {
             self.add_run(number, &mut chunk, near, wanted)?;
         }
         let run = chunk.run_of(block).copied().ok_or(Stop::Fault(Fault::Corrupt))?;
-        // As with content, a run is made empty as a whole, so that it goes home without a gap.
+        // As with content, a run is initialised as a whole, so that it is written home without a
+        // gap.
         for at in block..if fresh { run.end() } else { block + 1 } {
             self.init(run.home(at), BlockType::NameMap)?;
         }
@@ -331,8 +342,8 @@ impl Txn<'_> {
         Ok(run.home(block))
     }
 
-    /// The next chunk of a map, behind `last`; the directory's slot is told of the first by the
-    /// caller.
+    /// Adds a chunk of a map after `last`. The caller enters the first one into the directory's
+    /// slot.
     fn add_map_chunk(&mut self, dir: Ino, last: Option<DirNo>) -> Result<DirNo, Stop> {
         let number = DirNo(self.root(NEXT_CHUNK)?);
         if number.0 > DIRNO_MAX {
@@ -351,8 +362,8 @@ impl Txn<'_> {
         Ok(number)
     }
 
-    /// Gives up the last bucket of a map, which is empty, and the run that only it used.
-    fn shrink_map(&mut self, dir: Ino, map: &Map) -> Result<(), Stop> {
+    /// Removes the last bucket of a map, which is empty, and the run that only it used.
+    fn shrink_map(&mut self, dir: Ino, map: &NameMap) -> Result<(), Stop> {
         let number = *map.chunks.last().ok_or(Stop::Fault(Fault::Corrupt))?;
         let mut chunk = self.chunk(number)?.clone();
         chunk.descriptor.used -= 1;
@@ -362,8 +373,8 @@ impl Txn<'_> {
             let before = map.chunks.len().checked_sub(2).map(|at| map.chunks[at]);
             return self.drop_map_chunk(dir, number, before);
         }
-        // What is left unused is as long as what is used: it is freed, and a map that grows again
-        // does not notice.
+        // Unused blocks may be as many as used ones: more are freed, and a map that grows again
+        // soon does not allocate.
         let keep = used.next_power_of_two();
         if keep < chunk.allocated() {
             for run in old.iter().filter_map(|run| run.part(keep, CHUNK_BLOCKS)) {
@@ -395,12 +406,12 @@ impl Txn<'_> {
     }
 
     /// Gives `dir`, whose index is complete, a map if its content has become large enough.
-    pub(crate) fn map_if_large(&mut self, dir: Ino) -> Result<(), Stop> {
-        // All of the content is read and held while the map is made.
+    pub(crate) fn add_map_if_large(&mut self, dir: Ino) -> Result<(), Stop> {
+        // Building the map reads all of the content and keeps it cached.
         let least = self.state.limits.blocks.min(self.state.cache.capacity() as u64 / 4);
         let blocks = self.locate_live(dir)?.1.blocks();
         let featured = self.state.superblock.features.has(Feature::NAME_MAPS);
-        let may = featured && (least..=2 * least).contains(&blocks) && dir != ATTIC;
+        let may = featured && (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
         if !may || self.map_of(dir).is_some() || !self.has_room_for_map(blocks) {
             return Ok(());
         }
@@ -427,21 +438,21 @@ impl Txn<'_> {
         self.store(&spot, &slot)
     }
 
-    /// May `dir`, which has no map, have one for its size?
+    /// Is `dir`, which has no map, large enough for one?
     pub(crate) fn wants_map(&mut self, dir: Ino) -> Result<bool, Stop> {
         let (_, slot) = self.locate_live(dir)?;
         let featured = self.state.superblock.features.has(Feature::NAME_MAPS);
         Ok(featured && slot.map() == 0 && slot.blocks() >= self.state.limits.blocks)
     }
 
-    /// A step of making a map that its directory is told of at the end ([`Txn::finish_map`]): adds
-    /// a bucket with each of these entries behind chunk `last` (`None`: the map has none yet). The
-    /// first and the last chunk now.
+    /// A step of building a map that [`Txn::finish_map`] enters into its directory at the end. Adds
+    /// a bucket with each of these lists of entries after chunk `last` (`None`: the map has none
+    /// yet). Returns the first and the last chunk.
     pub(crate) fn add_buckets(
         &mut self,
         dir: Ino,
         chunks: Option<(DirNo, DirNo)>,
-        buckets: &[Vec<Entry>],
+        buckets: &[Vec<NameMapEntry>],
     ) -> Result<(DirNo, DirNo), Stop> {
         let (first, mut last) = match chunks {
             Some(chunks) => chunks,
@@ -460,7 +471,7 @@ impl Txn<'_> {
         Ok((first, last))
     }
 
-    /// The map that was made is the directory's.
+    /// Enters the finished map into the directory's slot.
     pub(crate) fn finish_map(&mut self, dir: Ino, first: DirNo, names: u32) -> Result<(), Stop> {
         let (spot, mut slot) = self.locate_live(dir)?;
         slot.set_map(first.0);
@@ -469,7 +480,7 @@ impl Txn<'_> {
     }
 
     /// Is there room on the device, in log and cache for the map of a directory of so many blocks?
-    /// It is made once in a directory's life and is no part of what a transaction states, so
+    /// A map is built once in a directory's life, and transactions do not reserve room for it. So
     /// without room it waits for the next growth.
     fn has_room_for_map(&self, blocks: u64) -> bool {
         let names = blocks * u64::from(SLOTS_PER_BLOCK);
@@ -477,8 +488,8 @@ impl Txn<'_> {
         let (log, cache) = (&self.state.log, &self.state.cache);
         let journal = names * ENTRY_LOGGED + buckets * BUCKET_LOGGED;
         let dirty = cache.unsettled() as u64 + 2 * buckets;
-        // The last run may be as long as all before it; the tables of chunks and runs grow by a
-        // few.
+        // The last run may be as long as all before it; the tables of chunks and runs grow by a few
+        // blocks.
         let space = self.state.space.kept() + 2 * buckets + u64::from(RUN_MAX);
         if self.meta_space().1 < space {
             return false;
@@ -490,7 +501,7 @@ impl Txn<'_> {
     }
 
     /// Every name of `dir`, from its content, as this transaction sees it.
-    fn all_names(&mut self, dir: Ino) -> Result<Vec<Entry>, Stop> {
+    fn all_names(&mut self, dir: Ino) -> Result<Vec<NameMapEntry>, Stop> {
         let mut out = Vec::new();
         for (index, number) in
             self.side().names.chunks_of(&self.pending.names, dir).into_iter().enumerate()
@@ -507,7 +518,7 @@ impl Txn<'_> {
                         let slot = Slot::load(data, n);
                         if slot.state() != SlotState::Empty {
                             let at = Position::new(index as u32, block * SLOTS_PER_BLOCK + n);
-                            out.push(Entry { hash: hash_of(slot.name()), at: at.0 });
+                            out.push(NameMapEntry { hash: hash_of(slot.name()), at: at.0 });
                         }
                     }
                 }

@@ -1,13 +1,12 @@
-//! Reading around: who works on small directories that lie near each other has those between them
-//! read along.
+//! Read-around: a client that works on small directories near each other also gets those between
+//! them.
 //!
-//! Invariant: a directory that is read alone costs what its content costs; only where one was read
-//! before in the same region lately more is read than was asked for, and no more than
-//! [`WINDOW_MAX`] blocks.
+//! Invariant: a directory that is read alone costs only its content. More is read only if another
+//! directory of the region was read recently, and at most [`WINDOW_MAX`] blocks.
 //!
-//! A directory lies near its sisters and near what was made with it ([`super::placement`]), but
-//! programs go through a tree in an order of their own. The kernel's ext4 does the same with the
-//! blocks of inodes, always, 32 at a time; here it begins when it pays.
+//! A directory lies near its siblings and near what was created with it ([`super::placement`]), but
+//! programs walk a tree in their own order. The kernel's ext4 always reads 32 inode blocks
+//! together; here it begins when it pays.
 
 use types::{HashMap, MetaBlock};
 
@@ -16,22 +15,22 @@ use crate::txn::Txn;
 
 /// Blocks of a region.
 const REGION: u64 = 256;
-/// Regions of which is remembered how often they were read in; beyond that all is forgotten.
+/// Most regions with a read count; above that all counts are dropped.
 const REGIONS_MAX: usize = 4096;
-/// Blocks that are read together, by how often the region was read in before: first these, then
-/// four times as many.
+/// Blocks that are read together: first the small window, then four times as many with each read of
+/// the region.
 const WINDOW_FIRST: u64 = 16;
 const WINDOW_MAX: u64 = 128;
 
-/// How often content was read in each region.
+/// How often content of each region was read.
 #[derive(Default, Debug)]
-pub(crate) struct Nearby {
+pub(crate) struct RegionReads {
     reads: HashMap<u64, u32>,
 }
 
-impl Nearby {
-    /// The window, aligned, in which the blocks `first..end` are to be read: nothing around them at
-    /// first.
+impl RegionReads {
+    /// The blocks before and after `first..end` up to the ends of an aligned window; none at the
+    /// first read of a region.
     fn window(&mut self, first: u64, end: u64) -> Around {
         if self.reads.len() >= REGIONS_MAX {
             self.reads.clear();
@@ -49,8 +48,8 @@ impl Nearby {
 }
 
 impl Txn<'_> {
-    /// As `stop`, with what lies around the content that it misses, if that is small and others
-    /// were read near it.
+    /// Adds to `stop` the blocks around the content that it misses, if that is small and other
+    /// content near it was read.
     pub(crate) fn read_around(&mut self, stop: Stop) -> Stop {
         let (Stop::Miss(first, count) | Stop::Scan(first, count)) = stop else { return stop };
         let end = first.0 + u64::from(count);
@@ -86,8 +85,8 @@ mod tests {
     use crate::testing::new_inode;
 
     #[test]
-    fn the_first_read_of_a_region_is_alone_and_later_ones_read_ever_more_around_them() {
-        let mut nearby = Nearby::default();
+    fn read_around_begins_with_the_second_read_of_a_region_and_grows() {
+        let mut nearby = RegionReads::default();
         let mut window = |first: u64, count: u64| {
             let Around { before, behind } = nearby.window(first, first + count);
             (first - u64::from(before), first + count + u64::from(behind))
@@ -110,10 +109,10 @@ mod tests {
         Name::new(format!("name{n}").as_bytes()).unwrap()
     }
 
-    /// Makes directories with a file each, and looks the files up in another order on a store that
-    /// was just opened: the reads that took, and what each lookup gave. Before that `damage` is
-    /// told where the content of a directory lies.
-    fn walked(
+    /// Creates directories with a file each, opens the store again, and looks the files up in
+    /// another order. Returns the number of reads and the result of each lookup. Before the lookups
+    /// it calls `damage` with the place of each directory's content.
+    fn lookups_after_reopening(
         damage: impl Fn(&SimDisk, u32, MetaBlock) -> ControlFlow<()>,
     ) -> (u64, Vec<Result<Option<Ino>, StoreError>>) {
         let world = SimWorld::new(1);
@@ -155,7 +154,7 @@ mod tests {
             }
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
             for &(dir, _) in &dirs {
-                // Where a directory's slot and table lie is not what is counted.
+                // Do not count reads of the directory's slot and table.
                 mfs.run(Cost::READ, |txn| txn.read_chunks(dir)).await.unwrap();
             }
             let before = outside.counts().reads;
@@ -170,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn many_directories_near_each_other_cost_few_reads_in_any_order() {
-        let (reads, found) = walked(|_, _, _| ControlFlow::Break(()));
+    fn nearby_directories_cost_few_reads_in_any_order() {
+        let (reads, found) = lookups_after_reopening(|_, _, _| ControlFlow::Break(()));
         assert!(found.iter().all(|found| matches!(found, Ok(Some(_)))), "{found:?}");
         assert!(reads <= u64::from(DIRS) / 4, "{reads}");
     }
 
     #[test]
-    fn a_neighbour_that_is_damaged_or_cannot_be_read_fails_its_own_lookups_only() {
+    fn damaged_directory_fails_only_its_own_lookups() {
         let bad = 5;
         let flip = |disk: &SimDisk, n: u32, start: MetaBlock| {
             if n == bad {
@@ -192,7 +191,7 @@ mod tests {
             }
             ControlFlow::Continue(())
         };
-        for (_, found) in [walked(flip), walked(unreadable)] {
+        for (_, found) in [lookups_after_reopening(flip), lookups_after_reopening(unreadable)] {
             for (n, found) in (0..DIRS).map(|n| n * 37 % DIRS).zip(found) {
                 assert_eq!(found.is_err(), n == bad, "{n}: {found:?}");
             }

@@ -1,45 +1,44 @@
-//! Free slots of a directory with a name map, found without reading its content.
+//! Finds free slots of a directory with a name map, mostly without reading its content.
 //!
 //! Invariants:
-//! - how many slots are idle is known from what the directory's slot counts; which ones they are is
-//!   learnt: from the last block in use, from slots given up since, and, when at least a quarter of
-//!   all slots would be wasted otherwise, by reading the content piece by piece while files are
-//!   made;
-//! - what is learnt is what is committed, without slots that rest;
-//! - a unit gives its blocks back if all of them are in the cache and empty: those who remove many
-//!   names have read them.
+//! - the counts in the directory's slot give the number of idle slots. Which slots they are comes
+//!   from the last block in use and from slots released since. If at least a quarter of all slots
+//!   would be wasted otherwise, creates also read the content piece by piece;
+//! - the known free slots are committed, and none of them is in its cool-down;
+//! - a unit gives its blocks back if all of them are in the cache and empty: an operation that
+//!   removes many names has read them.
 
 use std::collections::BTreeSet;
 
 use types::{DirNo, Ino, MetaBlock};
 
-use super::ahead::Ahead;
-use super::content::RUN_MAX;
+use super::dir_content::RUN_MAX;
 use super::index::{Position, UNIT_BLOCKS, Unit};
+use super::readahead::DirReadahead;
 use crate::error::Stop;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::txn::Txn;
 
-/// Pieces of content that one operation reads at most.
+/// Most pieces of content that one operation reads.
 const PIECES: u32 = 4;
-/// Fewer slots are not worth it.
+/// Fewer unknown slots are not worth a scan.
 const WORTH: u64 = 512;
 
-/// What is known of the free slots of a directory with a map.
+/// The search for free slots in a directory with a map.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Learnt {
+pub struct FreeSlotScan {
     /// The free slots of the last block in use are known.
-    pub tail: bool,
-    /// Where the reading of the content goes on.
-    pub scan: Option<Position>,
-    /// Idle slots that were not known when it was last read to its end.
+    pub tail_known: bool,
+    /// Where the scan of the content goes on.
+    pub next: Option<Position>,
+    /// Idle slots that the last complete scan did not find.
     pub missed: u64,
-    /// Reading ahead, for who goes through the names.
-    pub ahead: Ahead,
+    /// Read-ahead of lookups.
+    pub ahead: DirReadahead,
 }
 
 impl Txn<'_> {
-    /// Empty slots of `dir` that can be used now or soon. The index must be complete.
+    /// Empty slots of `dir`, usable now or after their cool-down. The index must be complete.
     pub(crate) fn idle_slots(&mut self, dir: Ino) -> Result<u64, Stop> {
         if self.map_of(dir).is_none() {
             return Ok(self.side().names.idle(&self.pending.names, dir));
@@ -49,7 +48,7 @@ impl Txn<'_> {
         Ok(slots.saturating_sub(u64::from(slot.names())))
     }
 
-    /// Is a slot of the unit in use, as far as can be told without reading?
+    /// Is a slot of the unit in use? With a map, as far as the cached blocks show.
     pub(crate) fn unit_in_use(&self, dir: Ino, number: DirNo, unit: Unit) -> Result<bool, Stop> {
         if self.map_of(dir).is_none() {
             return Ok(self.side().names.live(&self.pending.names, dir, unit) > 0);
@@ -86,16 +85,16 @@ impl Txn<'_> {
         Ok(Slot::load(data, at.slot() % SLOTS_PER_BLOCK).state() == SlotState::Empty)
     }
 
-    /// Looks for free slots of a directory with a map of which none is known.
+    /// Looks for free slots of a directory with a map, when none is known.
     pub(crate) fn learn_free(&mut self, dir: Ino) -> Result<(), Stop> {
         let Some(index) = self.side().names.dir(dir).filter(|index| index.map.is_some()) else {
             return Ok(());
         };
-        let learnt = index.learnt;
-        if !learnt.tail {
+        let free_scan = index.free_scan;
+        if !free_scan.tail_known {
             self.learn_tail(dir)?;
         }
-        let mut scan = match learnt.scan {
+        let mut scan = match free_scan.next {
             Some(at) => Some(at),
             None => self.scan_pays(dir)?.then_some(Position(0)),
         };
@@ -105,9 +104,9 @@ impl Txn<'_> {
             scan = self.learn_piece(dir, at)?;
             if scan.is_none() {
                 let missed = self.unknown(dir)?;
-                self.side_mut().names.learnt(dir, |learnt| learnt.missed = missed);
+                self.side_mut().names.update_scan(dir, |free_scan| free_scan.missed = missed);
             }
-            self.side_mut().names.learnt(dir, |learnt| learnt.scan = scan);
+            self.side_mut().names.update_scan(dir, |free_scan| free_scan.next = scan);
         }
         Ok(())
     }
@@ -122,7 +121,7 @@ impl Txn<'_> {
     fn scan_pays(&mut self, dir: Ino) -> Result<bool, Stop> {
         let slots = self.locate_live(dir)?.1.blocks() * u64::from(self.slots().per_block());
         let unknown = self.unknown(dir)?;
-        let missed = self.side().names.dir(dir).map_or(0, |index| index.learnt.missed);
+        let missed = self.side().names.dir(dir).map_or(0, |index| index.free_scan.missed);
         let worth = WORTH.min(8 * self.state.limits.blocks);
         Ok(unknown >= worth && unknown >= slots / 4 && unknown >= 2 * missed)
     }
@@ -141,12 +140,12 @@ impl Txn<'_> {
             }
             self.learn_block(dir, Position::new(index, block * SLOTS_PER_BLOCK), home)?;
         }
-        self.side_mut().names.learnt(dir, |learnt| learnt.tail = true);
+        self.side_mut().names.update_scan(dir, |free_scan| free_scan.tail_known = true);
         Ok(())
     }
 
-    /// Learns the free slots of the next piece of content from `at` on; where to go on, if not at
-    /// the end.
+    /// Learns the free slots of the next piece of content from `at` on. Returns where to go on;
+    /// `None` at the end.
     fn learn_piece(&mut self, dir: Ino, at: Position) -> Result<Option<Position>, Stop> {
         let names = &self.side().names;
         let number = names.dir(dir).and_then(|index| index.chunks.get(at.chunk())).copied();

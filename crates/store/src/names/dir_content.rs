@@ -1,54 +1,57 @@
-//! The content of directories: chunks, runs of blocks, slots taken and released.
+//! The content of directories: chunks and runs of blocks, and slots taken and released in them.
 //!
 //! Invariants:
-//! - content grows in contiguous runs as long as what the directory has, up to [`RUN_MAX`] blocks,
-//!   and up to [`RUN_LARGE`] in a large one; each next to the one before where there is room. Its
-//!   blocks come into use one by one, when their first slot is needed, but up to [`RUN_MAX`] are
-//!   made empty together, so that the stretch into which a directory grows goes home in one request
-//!   without a gap;
-//! - the lowest free slot is used first; a released one when its release is durable, for which it
-//!   is waited where there is no space to grow;
+//! - content grows in contiguous runs. A run is as long as the content that is there, up to
+//!   [`RUN_MAX`] blocks, or [`RUN_LARGE`] in a large directory. Each run follows the one before if
+//!   there is room. A block comes into use when its first slot is needed, but up to [`RUN_MAX`]
+//!   blocks are initialised together. So a growing directory is written home in one request without
+//!   a gap;
+//! - the lowest free slot is used first. A released slot is used again when its release is durable;
+//!   if there is no space to grow, the operation waits for that;
 //! - a slot that has issued 256 numbers is retired;
-//! - a unit of [`UNIT_BLOCKS`] blocks without a slot in use gives its blocks back, but for one
-//!   while the directory has no other free slots. They come again before content grows at its end,
-//!   and their slots go on with the highest number that was next in any of them.
+//! - a unit of [`UNIT_BLOCKS`] blocks gives its blocks back when no slot of it is in use; it keeps
+//!   one block while the directory has no other free slots. Given-back blocks are allocated again
+//!   before content grows at its end. Their slots then continue with the highest next reuse number
+//!   of the unit.
 
 use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
 use super::find::Spot;
-use super::index::{Chunk, Gone, Position, UNIT_BLOCKS, Unit, mask_of};
+use super::index::{Chunk, Hole, Position, UNIT_BLOCKS, Unit, mask_of};
 use crate::error::Stop;
-use crate::format::chunk::{DESCRIPTOR, Descriptor, Run, chunk_key};
-use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, Place, home_of, ino_of, reuse_of};
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
+use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, SlotPlace, home_of, ino_of, reuse_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 use types::limits::BLOCK_U64;
 
-/// Longest run of content blocks, but in large directories; so many are made empty together.
+/// Longest run of content blocks, except in large directories; as many blocks are initialised
+/// together.
 pub const RUN_MAX: u32 = 64;
 /// Longest run of a large directory: one request of a listing.
 pub const RUN_LARGE: u32 = 256;
-/// A directory with so many runs' worth of content is large.
+/// A directory is large if its content is at least this many runs long.
 pub(crate) const LARGE_PARTS: u32 = 8;
-/// Chunks whose making can be lost in a crash, at most: more than fit in the log's undurable part.
+/// Most chunks whose creation a crash can undo: more than fit in the part of the log that is not
+/// durable.
 const LOST_CHUNKS_MAX: u64 = 1 << 17;
-/// Chunks of one directory at most: a position has 16 bits for the chunk.
+/// Most chunks of one directory: a position has 16 bits for the chunk.
 pub const CHUNKS_MAX: usize = 1 << 16;
 
 impl Txn<'_> {
-    /// Takes a slot of `dir` for a name or an inode: the lowest free one, or a
-    /// new one. Its content is `Empty`.
+    /// Takes a slot of `dir` for a name or an inode: the lowest free one, or a new one. It is
+    /// `Empty`.
     pub(crate) fn take_slot(&mut self, dir: Ino) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
         let durable = self.durable();
-        self.side_mut().names.wake(dir, durable);
-        if let Some(first) = self.side().names.apart {
-            return self.take_apart(dir, first);
+        self.side_mut().names.end_cool_down(dir, durable);
+        if let Some(first) = self.side().names.replay_safe_from {
+            return self.take_replay_safe(dir, first);
         }
         for more in [Txn::learn_free, Txn::grow] {
             if self.side().names.lowest_free(&self.pending.names, dir, None).is_none() {
-                more(self, dir).map_err(|stop| self.or_rested(dir, stop))?;
+                more(self, dir).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
             }
         }
         let at = self.side().names.lowest_free(&self.pending.names, dir, None);
@@ -56,16 +59,16 @@ impl Txn<'_> {
         self.claim(dir, at)
     }
 
-    /// A directory that cannot grow for want of space waits for the slots that it gave up.
-    fn or_rested(&self, dir: Ino, stop: Stop) -> Stop {
-        match self.side().names.rests(dir) {
+    /// If a directory cannot grow because there is no space, it waits for slots that it released.
+    fn or_wait_for_slot(&self, dir: Ino, stop: Stop) -> Stop {
+        match self.side().names.cooling_until(dir) {
             Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::Resting(number),
             _ => stop,
         }
     }
 
     /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.
-    fn take_apart(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
+    fn take_replay_safe(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
         let chunks = self.side().names.chunks_of(&self.pending.names, dir);
         for (index, &number) in chunks.iter().enumerate().filter(|(_, number)| **number >= first) {
             let at = self.side().names.lowest_free(&self.pending.names, dir, Some(index));
@@ -75,20 +78,19 @@ impl Txn<'_> {
             self.ensure_chunk(number)?;
             if self.chunk(number)?.descriptor.used < CHUNK_BLOCKS {
                 self.grow_chunk(dir, number)?;
-                return self.take_apart(dir, first);
+                return self.take_replay_safe(dir, first);
             }
         }
         let number = DirNo(self.root(NEXT_CHUNK)?.max(first.0));
         self.add_chunk(dir, &chunks, number)?;
-        self.take_apart(dir, first)
+        self.take_replay_safe(dir, first)
     }
 
-    /// Clients are going to replay what was lost, each in its own order: until
-    /// [`Txn::end_replays`], what takes a slot without naming it stays away from the places that
-    /// replays will name.
+    /// Clients will replay what the server lost, each in its own order. Until [`Txn::end_replays`],
+    /// an operation that takes a slot without naming it avoids the places that replays will name.
     ///
     /// # Errors
-    /// `NoSpace` if the numbers of chunks have run out.
+    /// `NoSpace` if the chunk numbers are used up.
     pub fn begin_replays(&mut self) -> Result<(), Stop> {
         let next = self.root(NEXT_CHUNK)?;
         let first = next + LOST_CHUNKS_MAX;
@@ -96,13 +98,13 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::NoSpace));
         }
         self.set_root(NEXT_CHUNK, first)?;
-        self.on_commit(move |side, _| side.names.apart = Some(DirNo(first)));
+        self.on_commit(move |side, _| side.names.replay_safe_from = Some(DirNo(first)));
         Ok(())
     }
 
     /// All replays are done.
     pub fn end_replays(&mut self) {
-        self.on_commit(|side, _| side.names.apart = None);
+        self.on_commit(|side, _| side.names.replay_safe_from = None);
     }
 
     fn claim(&mut self, dir: Ino, at: Position) -> Result<Spot, Stop> {
@@ -114,15 +116,15 @@ impl Txn<'_> {
         Ok(spot)
     }
 
-    /// Takes a slot of `dir` for a new inode and issues its number; `given` is the
-    /// number it had before a restart of the server, which leads to the same slot.
+    /// Takes a slot of `dir` for a new inode and issues its number. `given` is the number that the
+    /// inode had before a restart of the server; it leads to the same slot.
     pub(crate) fn take_home(&mut self, dir: Ino, given: Option<Ino>) -> Result<(Spot, Ino), Stop> {
         let (spot, reuse) = match given {
             None => {
                 let spot = self.take_slot(dir)?;
                 (spot, self.load(&spot)?.next_reuse())
             }
-            Some(ino) => (self.take_given(dir, home_of(ino))?, u16::from(reuse_of(ino))),
+            Some(ino) => (self.take_replayed(dir, home_of(ino))?, u16::from(reuse_of(ino))),
         };
         let mut slot = self.load(&spot)?;
         if reuse >= RETIRED || slot.next_reuse() > reuse {
@@ -133,8 +135,8 @@ impl Txn<'_> {
         Ok((spot, ino_of(spot.place, reuse as u8)))
     }
 
-    /// Takes exactly the slot `place`, growing `dir` up to it.
-    fn take_given(&mut self, dir: Ino, place: Place) -> Result<Spot, Stop> {
+    /// Takes exactly the slot `place`, and grows `dir` up to it.
+    fn take_replayed(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
         let chunks = self.side().names.chunks_of(&self.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
@@ -151,7 +153,7 @@ impl Txn<'_> {
         while self.chunk(place.chunk)?.descriptor.used <= place.block() {
             self.grow_chunk(dir, place.chunk)?;
         }
-        self.grow_again(dir, place.chunk, place.block(), 1)?;
+        self.refill_hole(dir, place.chunk, place.block(), 1)?;
         let at = Position::new(index as u32, place.slot);
         let spot = self.spot_at(dir, at)?.ok_or(Stop::Fault(Fault::Stale))?;
         if !self.slot_is_free(dir, at, spot.block)? {
@@ -160,16 +162,16 @@ impl Txn<'_> {
         self.claim(dir, at)
     }
 
-    /// More content blocks for `dir`.
+    /// Adds content blocks to `dir`.
     fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
         let durable = self.durable();
-        let gone = self.side().names.gone_unit(&self.pending.names, dir, durable);
-        if let Some((unit, mask)) = gone
+        let hole = self.side().names.hole(&self.pending.names, dir, durable);
+        if let Some((unit, mask)) = hole
             && let Some(number) = self.chunk_at(dir, unit)?
         {
             let (_, slot) = self.locate_live(dir)?;
             let block = unit.first_block() + mask.trailing_zeros();
-            return self.grow_again(dir, number, block, slot.blocks());
+            return self.refill_hole(dir, number, block, slot.blocks());
         }
         let chunks = self.side().names.chunks_of(&self.pending.names, dir);
         let last = match chunks.last() {
@@ -223,7 +225,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Writes the descriptor and remembers the map.
+    /// Writes the descriptor of a chunk, and keeps the chunk in memory.
     pub(crate) fn set_chunk(&mut self, number: DirNo, chunk: Chunk) -> Result<(), Stop> {
         CHUNKS.insert(self, &chunk_key(number, DESCRIPTOR), &chunk.descriptor.encode())?;
         self.pending.names.set_chunk(number, Some(chunk));
@@ -263,10 +265,10 @@ impl Txn<'_> {
         slot.set_blocks(slot.blocks() + 1);
         slot.set_size(slot.blocks() * BLOCK_U64);
         self.store(&home, &slot)?;
-        self.map_if_large(dir)
+        self.add_map_if_large(dir)
     }
 
-    /// Allocates the next run, joined to the last one if it follows it.
+    /// Allocates the next run, and joins it with the last one if they are contiguous.
     pub(crate) fn add_run(
         &mut self,
         number: DirNo,
@@ -279,10 +281,10 @@ impl Txn<'_> {
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
         if len > 1 {
-            self.side_mut().placement.something_is_ahead();
+            self.side_mut().placement.note_preallocated();
         }
         let old = chunk.runs.clone();
-        chunk.put(Run::present(allocated, start, len));
+        chunk.put(ContentRun::present(allocated, start, len));
         self.set_runs(number, &old, chunk.clone())
     }
 
@@ -296,14 +298,14 @@ impl Txn<'_> {
         }
     }
 
-    /// Writes the items of a chunk's runs that are not as they were, and remembers the map.
+    /// Writes those items of a chunk's runs that changed, and keeps the chunk in memory.
     pub(crate) fn set_runs(
         &mut self,
         number: DirNo,
-        old: &[Run],
+        old: &[ContentRun],
         chunk: Chunk,
     ) -> Result<(), Stop> {
-        let same = |list: &[Run], run: &Run| {
+        let same = |list: &[ContentRun], run: &ContentRun| {
             let at = list.binary_search_by_key(&run.first, |run| run.first);
             at.ok().map(|at| list[at] == *run)
         };
@@ -317,18 +319,19 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Gets blocks for part of a unit that gave its own back: at most `most` from `block` on.
-    fn grow_again(&mut self, dir: Ino, number: DirNo, block: u32, most: u64) -> Result<(), Stop> {
+    /// Allocates blocks for a part of a unit that gave its blocks back: at most `most` from `block`
+    /// on.
+    fn refill_hole(&mut self, dir: Ino, number: DirNo, block: u32, most: u64) -> Result<(), Stop> {
         let mut chunk = self.chunk(number)?.clone();
-        let Some(gone) = chunk.run_of(block).copied().filter(|run| !run.is_present()) else {
+        let Some(hole) = chunk.run_of(block).copied().filter(|run| !run.is_present()) else {
             return Ok(());
         };
-        if gone.reuse >= RETIRED {
+        if hole.reuse >= RETIRED {
             return Err(Stop::Fault(Fault::Stale));
         }
         let (home, mut slot) = self.locate_live(dir)?;
         let unit = Position::new(chunk.descriptor.index, block * SLOTS_PER_BLOCK).unit();
-        let end = gone.end().min(unit.first_block() + UNIT_BLOCKS);
+        let end = hole.end().min(unit.first_block() + UNIT_BLOCKS);
         let wanted = most.clamp(1, u64::from(end - block)) as u32;
         let before = block.checked_sub(1).and_then(|block| Some((block, chunk.run_of(block)?)));
         let before = before.filter(|(_, run)| run.is_present());
@@ -337,15 +340,15 @@ impl Txn<'_> {
         for n in 0..len {
             let data = self.init_slots(MetaBlock(start.0 + u64::from(n)))?;
             let mut empty = Slot::default();
-            empty.set_next_reuse(gone.reuse);
+            empty.set_next_reuse(hole.reuse);
             (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
         }
         let old = chunk.runs.clone();
-        chunk.put(Run::present(block, start, len));
+        chunk.put(ContentRun::present(block, start, len));
         let index = chunk.descriptor.index;
         self.set_runs(number, &old, chunk)?;
         let mask = mask_of(unit.first_block(), block, block + len);
-        self.pending.names.come_back(dir, unit, mask);
+        self.pending.names.regain(dir, unit, mask);
         let slots = self.slots().per_block();
         for at in block * SLOTS_PER_BLOCK..(block + len) * SLOTS_PER_BLOCK {
             if at % SLOTS_PER_BLOCK < slots {
@@ -364,19 +367,19 @@ impl Txn<'_> {
         slot.clear();
         self.store(spot, &slot)?;
         if slot.next_reuse() < RETIRED {
-            self.pending.names.rest(spot.dir, spot.at);
+            self.pending.names.cool_down(spot.dir, spot.at);
         } else {
             self.pending.names.retire(spot.dir, spot.at);
         }
         self.give_back_unit(spot)
     }
 
-    /// If no slot of the unit is in use, its blocks are freed. (Not while clients replay: a replay
-    /// may name any slot that was empty at its first execution, with the number that was next
-    /// there.)
+    /// Frees the blocks of the slot's unit if no slot of the unit is in use. Not while clients
+    /// replay: a replay may name any slot that was empty when it first ran, with the number that
+    /// was next there.
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        if self.side().names.apart.is_some() || self.unit_in_use(dir, number, unit)? {
+        if self.side().names.replay_safe_from.is_some() || self.unit_in_use(dir, number, unit)? {
             return Ok(());
         }
         let idle = self.idle_slots(dir)?;
@@ -384,39 +387,39 @@ impl Txn<'_> {
         let Some(reuse) = empty.iter().map(|block| block.reuse).max() else { return Ok(()) };
         let mut chunk = self.chunk(number)?.clone();
         let old = chunk.runs.clone();
-        let mut gone = Gone { mask: 0, idle: 0, reusable: reuse < RETIRED };
+        let mut hole = Hole { mask: 0, idle: 0, reusable: reuse < RETIRED };
         for block in &empty {
             self.free_meta(block.home, 1)?;
-            chunk.put(Run::gone(block.at, 1, reuse));
-            gone.mask |= mask_of(unit.first_block(), block.at, block.at + 1);
-            gone.idle += block.usable;
+            chunk.put(ContentRun::hole(block.at, 1, reuse));
+            hole.mask |= mask_of(unit.first_block(), block.at, block.at + 1);
+            hole.idle += block.usable;
         }
         let used = chunk.descriptor.used;
         if used <= unit.first_block() + UNIT_BLOCKS {
             let unused = old.iter().filter_map(|run| run.part(used, CHUNK_BLOCKS));
-            for run in unused.filter(Run::is_present) {
+            for run in unused.filter(ContentRun::is_present) {
                 self.free_meta(run.start, run.len)?;
             }
             chunk.cut(used);
         }
         self.set_runs(number, &old, chunk)?;
-        self.pending.names.give_back(dir, unit, gone);
+        self.pending.names.give_back(dir, unit, hole);
         let (home, mut slot) = self.locate_live(dir)?;
         slot.set_blocks(slot.blocks().saturating_sub(empty.len() as u64));
         slot.set_size(slot.blocks() * BLOCK_U64);
         self.store(&home, &slot)
     }
 
-    /// The blocks of an empty unit that can be given back: all, but for one as long as its slots
-    /// are all that the directory has left of the `idle` ones, or a file that comes and goes would
-    /// cost a block each time.
-    fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<Empty>, Stop> {
+    /// The blocks of an empty unit that can be given back. One stays if the directory would
+    /// otherwise have no slots left of its `idle` ones: else a file that is created and removed
+    /// repeatedly would cost a block each time.
+    fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<EmptyBlock>, Stop> {
         let chunk = self.chunk(number)?;
         let first = unit.first_block();
         let end = chunk.descriptor.used.min(first + UNIT_BLOCKS);
         let parts = chunk.runs.iter().filter_map(|run| run.part(first, end));
         let mut out = Vec::new();
-        for run in parts.filter(Run::is_present) {
+        for run in parts.filter(ContentRun::is_present) {
             self.want(run.start, run.len)?;
             for at in run.first..run.end() {
                 out.push(self.empty_block(at, run.home(at))?);
@@ -431,13 +434,13 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    fn empty_block(&self, at: u32, home: MetaBlock) -> Result<Empty, Stop> {
+    fn empty_block(&self, at: u32, home: MetaBlock) -> Result<EmptyBlock, Stop> {
         let data = self.read_slots(home)?;
-        let mut block = Empty { at, home, reuse: 0, usable: 0 };
+        let mut block = EmptyBlock { at, home, reuse: 0, usable: 0 };
         for n in 0..self.slots().per_block() {
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {
-                return Err(Stop::Corrupt(home, "a slot in use was not counted"));
+                return Err(Stop::Corrupt(home, "a slot that counts as free is in use"));
             }
             block.reuse = block.reuse.max(slot.next_reuse());
             block.usable += u32::from(slot.next_reuse() < RETIRED);
@@ -447,10 +450,10 @@ impl Txn<'_> {
 }
 
 /// A content block without a slot in use.
-struct Empty {
+struct EmptyBlock {
     /// Its index in its chunk.
     at: u32,
-    /// Where it lies.
+    /// Its metadata block.
     home: MetaBlock,
     /// The highest next reuse number of its slots.
     reuse: u16,

@@ -1,4 +1,4 @@
-//! Content that lies with its inode: random operations against a model, in slots of every size.
+//! Inline data: random operations against a model, in slots of every size.
 
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock};
@@ -43,7 +43,7 @@ fn compare(mfs: &Mfs, files: &[File]) {
 }
 
 #[test]
-fn content_moves_between_slot_blob_and_segments_as_a_model_says() {
+fn inline_data_operations_equal_a_model() {
     for (index, size) in SlotSize::ALL.into_iter().enumerate() {
         let mfs = formatted_inline(size);
         let mut seed = 77 + index as u64;
@@ -130,7 +130,7 @@ fn content_moves_between_slot_blob_and_segments_as_a_model_says() {
         assert!(slots > 100 && blobs > 10, "{slots} in slots, {blobs} in blobs");
         let mut bytes = Vec::new();
         now(dump(&mfs, &[], &mut bytes)).unwrap();
-        // The pool of the other is not this one's: its blocks are free there.
+        // On the other file system the blocks of this client's pool are free.
         for other in SlotSize::ALL {
             let copy = formatted_inline(other);
             now(load(&copy, &mut &bytes[..])).unwrap();
@@ -145,7 +145,7 @@ fn content_moves_between_slot_blob_and_segments_as_a_model_says() {
 }
 
 #[test]
-fn too_much_content_and_that_of_what_is_no_file_are_refused() {
+fn inline_data_too_long_or_of_no_file_is_refused() {
     let mfs = formatted_inline(SlotSize::Bytes512);
     let fault = |ino: Ino, len: usize| match now(
         mfs.run(Cost::STEP, |txn| txn.set_content(ino, &vec![1; len]))
@@ -165,9 +165,10 @@ fn too_much_content_and_that_of_what_is_no_file_are_refused() {
     assert!(matches!(set, Err(StoreError::Fault(Fault::Invalid))));
 }
 
-/// Content gets shorter where it is, and drives no segment out of the slot: that needs no room.
+/// Shortening leaves the content where it is and displaces no segment from the slot: it needs no
+/// room.
 #[test]
-fn a_file_with_segments_in_its_slot_gets_shorter_where_it_is() {
+fn shortening_inline_data_moves_neither_it_nor_segments() {
     let mfs = formatted_inline(SlotSize::Bytes512);
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     let file = Name::new(b"file").unwrap();

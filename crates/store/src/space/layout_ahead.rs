@@ -1,16 +1,18 @@
-//! How fragmented directories are, and layout blocks that files get when they are made (002 §3.1).
+//! How fragmented directories are, and layout blocks that files get when they are created (002
+//! §3.1).
 //!
 //! Invariants:
-//! - the *fragments* of a directory are counted in its slot (7.2), by the transactions that change
-//!   the segments or the place of a file. A file is counted by sixteens, so that one that fits a
-//!   slot costs nothing, and others a few bytes in one of sixteen changes;
-//! - the *degree* of a directory is its fragments, times sixteen, through its names. Where it is
-//!   above a threshold, a new file gets a layout block behind the block of its inode at once: an
-//!   allocated block, no more. It is not initialised and not written;
-//! - such a block is given back with its file; when 1,024 younger ones are unused; and when
-//!   metadata space is short, where it is known. It is known since its file was made, and after an
-//!   opening since the directory was indexed by reading it (directories with a name map are not).
-//!   It gets no file while metadata space is short, nor while clients replay.
+//! - a directory's slot has its *fragmentation count* (7.2); transactions that change the segments
+//!   or the directory of a file update it. A file counts one sixteenth of its segments, rounded
+//!   down. So a file whose segments fit into a slot costs nothing, and others change a few bytes
+//!   once in sixteen changes;
+//! - the *degree* of a directory is its fragmentation count, times sixteen, divided by the number
+//!   of its names. Above a threshold, a new file at once gets a layout block after the block of its
+//!   inode. The block is only allocated, not initialised and not written;
+//! - such a block is freed with its file; when 1,024 younger ones are unused; and when metadata
+//!   space is short, if it is known. It is known since its file was created; after the store was
+//!   opened, since reading indexed its directory (directories with a name map are not indexed so).
+//!   No file gets one while metadata space is short, nor while clients replay.
 
 use std::collections::BTreeMap;
 
@@ -19,34 +21,33 @@ use types::{Fault, FileKind, HashMap, Ino, MetaBlock};
 use crate::error::{Stop, StoreError};
 use crate::features::Feature;
 use crate::format::layout;
-use crate::format::number::ATTIC;
+use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::{FRAGMENT, Slot, SlotSize};
 use crate::mfs::{Cost, Mfs};
 use crate::names::find::Spot;
 use crate::txn::Txn;
 
-/// Files with unused layout blocks, of those that are known; beyond them the oldest give theirs
-/// back.
+/// Most known files with an unused layout block; above that the oldest give theirs back.
 const UNUSED_MAX: usize = 1024;
-/// Files that are known at most.
+/// Most files that are known.
 const KNOWN_MAX: usize = 1 << 16;
 /// Files that give back their blocks in one transaction.
 const STEP: usize = 32;
 
-/// From which degree of their directory on new files get a layout block at once.
+/// From which degree of its directory on a new file gets a layout block at once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum LayoutAhead {
-    /// Above as many segments as a slot holds: 15 to 163, by the size of slots.
+    /// Above as many segments per name as a slot holds: 15 to 163, by the size of slots.
     #[default]
     Usual,
-    /// Above so many segments for each name.
+    /// Above so many segments per name.
     Above(u32),
-    /// None does.
+    /// At no degree.
     Never,
 }
 
 impl LayoutAhead {
-    /// The threshold, in segments for each name.
+    /// The threshold, in segments per name.
     pub fn threshold(self, slots: SlotSize) -> Option<u32> {
         match self {
             LayoutAhead::Usual => Some(slots.segments_max() as u32),
@@ -59,31 +60,30 @@ impl LayoutAhead {
 /// How layout blocks are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutLimits {
-    /// Segments that are put into a block at most.
+    /// Most segments of a block.
     pub capacity: usize,
-    /// From which degree of their directory on new files get one at once.
+    /// From which degree of its directory on a new file gets one at once.
     pub ahead: LayoutAhead,
 }
 
 impl LayoutLimits {
-    /// As servers have them.
+    /// The limits of servers.
     pub const USUAL: LayoutLimits =
         LayoutLimits { capacity: layout::CAPACITY, ahead: LayoutAhead::Usual };
-    /// So that small files have all that large ones have; for tests.
+    /// For tests: small files have everything that large ones have.
     pub const TINY: LayoutLimits = LayoutLimits { capacity: 3, ahead: LayoutAhead::Above(1) };
 }
 
-/// Files that have a layout block which they do not use, in the order in which that was noted;
-/// hints.
+/// Files with a layout block that they do not use, in the order in which they were noted; hints.
 #[derive(Default, Debug)]
-pub(crate) struct Unused {
+pub(crate) struct UnusedLayoutBlocks {
     order: BTreeMap<u64, Ino>,
     files: HashMap<Ino, u64>,
     next: u64,
 }
 
-impl Unused {
-    /// The file has one.
+impl UnusedLayoutBlocks {
+    /// Notes a file with an unused block.
     pub(crate) fn note(&mut self, ino: Ino) {
         if self.files.len() < KNOWN_MAX && !self.files.contains_key(&ino) {
             self.order.insert(self.next, ino);
@@ -92,7 +92,7 @@ impl Unused {
         }
     }
 
-    /// It has none, or uses it.
+    /// Drops a file that has no such block any more, or uses it.
     fn forget(&mut self, ino: Ino) {
         if let Some(at) = self.files.remove(&ino) {
             self.order.remove(&at);
@@ -104,7 +104,7 @@ impl Unused {
         self.files.len()
     }
 
-    /// At most `max` of the oldest, as long as more than `keep` are left.
+    /// At most `max` of the oldest, so that `keep` are left.
     fn oldest(&self, max: usize, keep: usize) -> Vec<Ino> {
         let many = self.len().saturating_sub(keep).min(max);
         self.order.values().take(many).copied().collect()
@@ -112,19 +112,19 @@ impl Unused {
 }
 
 impl Txn<'_> {
-    /// Counts the segments of a file, which were `before` fragments of directory `dir` and are
-    /// `after`.
+    /// Updates the fragmentation count of directory `dir` for a file that counted `before` and now
+    /// counts `after`.
     pub(crate) fn count_fragments(
         &mut self,
         dir: Ino,
         before: u32,
         after: u32,
     ) -> Result<(), Stop> {
-        let hidden = dir == ATTIC || dir == Ino::NONE;
+        let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
         if before == after || hidden || !self.has_feature(Feature::LAYOUT_BLOCKS) {
             return Ok(());
         }
-        // A directory that is not there is not counted: on a damaged file system only.
+        // Only on a damaged file system is there no such directory.
         let Some(spot) = self.locate(dir)? else { return Ok(()) };
         let mut slot = self.load(&spot)?;
         if slot.kind() == FileKind::Directory {
@@ -134,14 +134,15 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The file in `slot` leaves a directory for another one.
+    /// Moves the fragmentation count of the file in `slot` from one directory to another.
     pub(crate) fn move_fragments(&mut self, from: Ino, to: Ino, slot: &Slot) -> Result<(), Stop> {
         let own = slot.own_fragments();
         self.count_fragments(from, own, 0)?;
         self.count_fragments(to, 0, own)
     }
 
-    /// Segments that a directory counts, by sixteens, and its names. Its index must be complete.
+    /// The fragmentation count of a directory in segments, and its number of names. Its index must
+    /// be complete.
     pub(crate) fn fragmentation(&mut self, dir: Ino) -> Result<(u64, u64), Stop> {
         let (_, slot) = self.locate_live(dir)?;
         let slots = slot.blocks() * u64::from(self.slots().per_block());
@@ -164,13 +165,13 @@ impl Txn<'_> {
 
     /// Gives a new file, in the slot at `spot`, a layout block if its directory is fragmented.
     pub(crate) fn give_layout_block(&mut self, slot: &mut Slot, spot: &Spot) -> Result<(), Stop> {
-        let hidden = spot.dir == ATTIC || self.side().names.apart.is_some();
+        let hidden = spot.dir == ORPHAN_DIR || self.side().names.replay_safe_from.is_some();
         let file = slot.kind() == FileKind::Regular && !hidden;
         if !file || !self.has_feature(Feature::LAYOUT_BLOCKS) || !self.is_fragmented(spot.dir)? {
             return Ok(());
         }
         for ino in self.side().space.unused.oldest(2, UNUSED_MAX) {
-            self.take_unused(ino)?;
+            self.free_unused(ino)?;
         }
         if let Some(block) = self.new_layout_block(MetaBlock(spot.block.0 + 1))? {
             slot.set_layout_blocks(&[block]);
@@ -180,14 +181,15 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The file has taken its layout block into use, or lost it.
+    /// Notes that the file uses its layout block now, or lost it.
     pub(crate) fn layout_block_is_used(&mut self, ino: Ino) {
         self.on_commit(move |side, _| side.space.unused.forget(ino));
     }
 
-    /// Frees the layout block that a file does not use, if it is so. How many blocks. A file that
-    /// cannot be read keeps its own: that is no matter of who asks.
-    fn take_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
+    /// Frees the layout block of a file that does not use it, if there is one. Returns the number
+    /// of blocks. A file that cannot be read keeps its block: its damage is not the caller's
+    /// concern.
+    fn free_unused(&mut self, ino: Ino) -> Result<u64, Stop> {
         self.layout_block_is_used(ino);
         let (spot, mut slot) = match self.slot_of(ino) {
             Ok(Some(found)) => found,
@@ -210,7 +212,8 @@ impl Txn<'_> {
     }
 }
 
-/// Takes back the layout blocks that files are known not to use. How many.
+/// Takes back the layout blocks of files that are known not to use them. Returns the number of
+/// blocks.
 pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
     let mut blocks = 0;
     loop {
@@ -219,7 +222,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
             return Ok(blocks);
         }
         let step = Box::pin(mfs.run(Cost::STEP, |txn| {
-            files.iter().try_fold(0, |sum, &ino| Ok(sum + txn.take_unused(ino)?))
+            files.iter().try_fold(0, |sum, &ino| Ok(sum + txn.free_unused(ino)?))
         }));
         blocks += step.await?.0;
     }

@@ -1,29 +1,29 @@
-//! Content that lies with its inode: block 0 of a small file, in its slot or in a blob.
+//! Inline data: the content of block 0 of a small file, kept in its slot or in a blob.
 //!
 //! Invariants:
-//! - block 0 of a file is content, or mapped by a segment, or a hole; what makes it one of them
-//!   ends the others. On a damaged file system that has both, content is what counts;
-//! - content is not empty, not longer than [`CONTENT_MAX`] and not than the file; what block 0 has
-//!   behind it is zero;
-//! - new content comes to lie in the slot if it fits beside name and attributes and no segment is
-//!   there, else in a blob. It leaves the slot when a name or an attribute needs the room. Making
-//!   it shorter never moves it, and so needs no room; segments in the slot and content in the slot
-//!   exclude each other, and neither drives the other out;
+//! - block 0 of a file is content, or mapped by a segment, or a hole; whatever makes it one of
+//!   these removes the others. If a damaged file system has both, the content counts;
+//! - content is not empty, not longer than [`CONTENT_MAX`] and not longer than the file; block 0 is
+//!   zero after it;
+//! - new content goes into the slot if it fits beside name and attributes and the slot has no
+//!   segment, else into a blob. It leaves the slot when a name or an attribute needs the room.
+//!   Shortening it never moves it, and so needs no room. A slot has either segments or content, and
+//!   neither displaces the other;
 //! - there is none on a file system without the feature `inline-data`.
 
 use types::limits::CONTENT_MAX;
 use types::{Fault, FileBlock, Ino, MetaBlock};
 
-use super::layout::Layout;
+use super::layout::OpenLayout;
 use crate::error::Stop;
 use crate::features::Feature;
-use crate::format::blob::{BLOB_MAX, What};
+use crate::format::blob::{BLOB_MAX, BlobKind};
 use crate::format::slot::Slot;
 use crate::txn::Txn;
 
 impl Txn<'_> {
-    /// How many bytes of content would lie in the slot of the file if nothing but block 0 of it
-    /// were mapped; 0 if the file system knows no such content.
+    /// How many bytes of content would fit into the slot of the file if only block 0 were mapped; 0
+    /// without the feature `inline-data`.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
@@ -31,27 +31,30 @@ impl Txn<'_> {
         if !self.has_content_feature() {
             return Ok(0);
         }
-        let Layout { slot, .. } = self.open_layout(ino)?;
-        Ok(slot.rest_room(slot.name().len()).min(CONTENT_MAX))
+        let OpenLayout { slot, .. } = self.open_layout(ino)?;
+        Ok(slot.payload_room(slot.name().len()).min(CONTENT_MAX))
     }
 
-    /// The content that lies with the inode; empty if there is none.
+    /// The content of block 0 from the slot or its blob; empty if there is none.
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
     pub fn content(&mut self, ino: Ino) -> Result<Vec<u8>, Stop> {
-        let Layout { slot, .. } = self.open_layout(ino)?;
+        let OpenLayout { slot, .. } = self.open_layout(ino)?;
         match slot.content_blob() {
-            Some(block) => self.read_blob(MetaBlock(block), CONTENT_MAX, slot.whose(What::Content)),
+            Some(block) => {
+                self.read_blob(MetaBlock(block), CONTENT_MAX, slot.blob_owner(BlobKind::Content))
+            }
             None => Ok(slot.content().unwrap_or_default().to_vec()),
         }
     }
 
-    /// Block 0 of the file is to hold these bytes, and zeros behind them; what was there goes. The
-    /// size is at least their number then.
+    /// Replaces block 0 of the file by these bytes, with zeros after them. The size becomes at
+    /// least their number.
     ///
-    /// # Errors `Invalid` if there are more than [`CONTENT_MAX`], or the file system knows no such
-    /// content; `NoSpace`; `Stale`.
+    /// # Errors
+    /// `Invalid` if there are more than [`CONTENT_MAX`], or without the feature `inline-data`;
+    /// `NoSpace`; `Stale`.
     pub fn set_content(&mut self, ino: Ino, bytes: &[u8]) -> Result<(), Stop> {
         if bytes.len() > CONTENT_MAX || !self.has_content_feature() {
             return Err(Stop::Fault(Fault::Invalid));
@@ -60,7 +63,7 @@ impl Txn<'_> {
             self.drop_content(ino, 0)?;
         }
         self.unmap_block_0(ino)?;
-        let Layout { spot, mut slot } = self.open_layout(ino)?;
+        let OpenLayout { spot, mut slot } = self.open_layout(ino)?;
         if !bytes.is_empty() {
             self.put_content(&mut slot, bytes, spot.block)?;
         }
@@ -81,22 +84,22 @@ impl Txn<'_> {
     }
 
     fn put_content(&mut self, slot: &mut Slot, bytes: &[u8], near: MetaBlock) -> Result<(), Stop> {
-        let (old, whose) = (slot.content_blob().map(MetaBlock), slot.whose(What::Content));
-        let fits = bytes.len() <= slot.rest_room(slot.name().len());
+        let (old, owner) = (slot.content_blob().map(MetaBlock), slot.blob_owner(BlobKind::Content));
+        let fits = bytes.len() <= slot.payload_room(slot.name().len());
         if fits && slot.segments().is_empty() {
             if let Some(block) = old {
-                self.free_blob(block, whose)?;
+                self.free_blob(block, owner)?;
             }
             slot.set_content(bytes);
         } else {
-            let block = self.leaving_reserve(|txn| txn.write_blob(old, bytes, whose, near))?;
+            let block = self.leaving_reserve(|txn| txn.write_blob(old, bytes, owner, near))?;
             slot.set_content_blob(block.0);
         }
         Ok(())
     }
 
-    /// Content beyond the size of `slot`, or longer than it may be, goes; the rest stays where it
-    /// is.
+    /// Cuts content to the size of `slot` and to the longest that is allowed. What is left stays
+    /// where it is.
     pub(crate) fn cut_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
         let most = slot.attr().size.min(CONTENT_MAX as u64) as usize;
         if most == 0 {
@@ -106,21 +109,21 @@ impl Txn<'_> {
             let bytes = bytes[..most].to_vec();
             slot.set_content(&bytes);
         } else if let Some(block) = slot.content_blob().map(MetaBlock) {
-            let whose = slot.whose(What::Content);
-            let bytes = self.read_blob(block, BLOB_MAX, whose)?;
+            let owner = slot.blob_owner(BlobKind::Content);
+            let bytes = self.read_blob(block, BLOB_MAX, owner)?;
             if bytes.len() > most {
-                self.write_blob(Some(block), &bytes[..most], whose, block)?;
+                self.write_blob(Some(block), &bytes[..most], owner, block)?;
             }
         }
         Ok(())
     }
 
-    /// Block 0 gets another content: what lies with the inode goes if that is the block `from`.
+    /// Block 0 gets other content: removes the content from slot or blob, if `from` is block 0.
     pub(crate) fn drop_content(&mut self, ino: Ino, from: u64) -> Result<(), Stop> {
         if from > 0 || !self.has_content_feature() {
             return Ok(());
         }
-        let Layout { spot, mut slot } = self.open_layout(ino)?;
+        let OpenLayout { spot, mut slot } = self.open_layout(ino)?;
         if !slot.has_content() {
             return Ok(());
         }
@@ -130,7 +133,7 @@ impl Txn<'_> {
 
     fn take_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
         if let Some(block) = slot.content_blob() {
-            self.free_blob(MetaBlock(block), slot.whose(What::Content))?;
+            self.free_blob(MetaBlock(block), slot.blob_owner(BlobKind::Content))?;
         }
         slot.clear_content();
         Ok(())
