@@ -6,7 +6,7 @@
 use types::{Fault, MetaBlock};
 
 use crate::block::{Block, BlockType, get_u32, get_u64, put_u32, put_u64};
-use crate::error::{Misled, Stop};
+use crate::error::{OwnerMismatch, Stop};
 use crate::format::blob::{Form, LEN, NEXT, TOTAL, Whose, owner, put_owner};
 use crate::txn::{Txn, wrong_type};
 
@@ -72,7 +72,7 @@ impl Txn<'_> {
             Form::Owned => {
                 let (found, place) = owner(block).map_err(|what| Stop::Corrupt(at, what))?;
                 if found != whose {
-                    return Err(Stop::Foreign(at, Misled { expected: whose, found }));
+                    return Err(Stop::OwnerMismatch(at, OwnerMismatch { expected: whose, found }));
                 }
                 if place != index {
                     return Err(Stop::Corrupt(at, "a block of a blob is not in its place"));

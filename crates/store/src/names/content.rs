@@ -42,33 +42,33 @@ impl Txn<'_> {
     pub(crate) fn take_slot(&mut self, dir: Ino) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
         let durable = self.durable();
-        self.side_mut().names.wake(dir, durable);
-        if let Some(first) = self.side().names.apart {
+        self.volatile_mut().names.wake(dir, durable);
+        if let Some(first) = self.volatile().names.apart {
             return self.take_apart(dir, first);
         }
         for more in [Txn::learn_free, Txn::grow] {
-            if self.side().names.lowest_free(&self.pending.names, dir, None).is_none() {
+            if self.volatile().names.lowest_free(&self.pending.names, dir, None).is_none() {
                 more(self, dir).map_err(|stop| self.or_rested(dir, stop))?;
             }
         }
-        let at = self.side().names.lowest_free(&self.pending.names, dir, None);
+        let at = self.volatile().names.lowest_free(&self.pending.names, dir, None);
         let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
         self.claim(dir, at)
     }
 
     /// A directory that cannot grow for want of space waits for the slots that it gave up.
     fn or_rested(&self, dir: Ino, stop: Stop) -> Stop {
-        match self.side().names.rests(dir) {
-            Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::Resting(number),
+        match self.volatile().names.rests(dir) {
+            Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::WaitDurable(number),
             _ => stop,
         }
     }
 
     /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.
     fn take_apart(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
-        let chunks = self.side().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
         for (index, &number) in chunks.iter().enumerate().filter(|(_, number)| **number >= first) {
-            let at = self.side().names.lowest_free(&self.pending.names, dir, Some(index));
+            let at = self.volatile().names.lowest_free(&self.pending.names, dir, Some(index));
             if let Some(at) = at {
                 return self.claim(dir, at);
             }
@@ -96,13 +96,13 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::NoSpace));
         }
         self.set_root(NEXT_CHUNK, first)?;
-        self.on_commit(move |side, _| side.names.apart = Some(DirNo(first)));
+        self.on_commit(move |volatile, _| volatile.names.apart = Some(DirNo(first)));
         Ok(())
     }
 
     /// All replays are done.
     pub fn end_replays(&mut self) {
-        self.on_commit(|side, _| side.names.apart = None);
+        self.on_commit(|volatile, _| volatile.names.apart = None);
     }
 
     fn claim(&mut self, dir: Ino, at: Position) -> Result<Spot, Stop> {
@@ -136,7 +136,7 @@ impl Txn<'_> {
     /// Takes exactly the slot `place`, growing `dir` up to it.
     fn take_given(&mut self, dir: Ino, place: Place) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
-        let chunks = self.side().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
         let index = match known {
             Some(index) => index,
@@ -163,7 +163,7 @@ impl Txn<'_> {
     /// More content blocks for `dir`.
     fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
         let durable = self.durable();
-        let gone = self.side().names.gone_unit(&self.pending.names, dir, durable);
+        let gone = self.volatile().names.gone_unit(&self.pending.names, dir, durable);
         if let Some((unit, mask)) = gone
             && let Some(number) = self.chunk_at(dir, unit)?
         {
@@ -171,7 +171,7 @@ impl Txn<'_> {
             let block = unit.first_block() + mask.trailing_zeros();
             return self.grow_again(dir, number, block, slot.blocks());
         }
-        let chunks = self.side().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
         let last = match chunks.last() {
             Some(&last) => self.ensure_chunk(last)?.then_some(last),
             None => None,
@@ -190,7 +190,7 @@ impl Txn<'_> {
     /// The chunk of a unit.
     fn chunk_at(&mut self, dir: Ino, unit: Unit) -> Result<Option<DirNo>, Stop> {
         let index = unit.start().chunk();
-        match self.side().names.chunk_number(&self.pending.names, dir, index) {
+        match self.volatile().names.chunk_number(&self.pending.names, dir, index) {
             Some(number) if self.ensure_chunk(number)? => Ok(Some(number)),
             _ => Ok(None),
         }
@@ -279,7 +279,7 @@ impl Txn<'_> {
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
         if len > 1 {
-            self.side_mut().placement.something_is_ahead();
+            self.volatile_mut().placement.something_is_ahead();
         }
         let old = chunk.runs.clone();
         chunk.put(Run::present(allocated, start, len));
@@ -376,7 +376,7 @@ impl Txn<'_> {
     /// there.)
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        if self.side().names.apart.is_some() || self.unit_in_use(dir, number, unit)? {
+        if self.volatile().names.apart.is_some() || self.unit_in_use(dir, number, unit)? {
             return Ok(());
         }
         let idle = self.idle_slots(dir)?;
@@ -417,7 +417,7 @@ impl Txn<'_> {
         let parts = chunk.runs.iter().filter_map(|run| run.part(first, end));
         let mut out = Vec::new();
         for run in parts.filter(Run::is_present) {
-            self.want(run.start, run.len)?;
+            self.require_cached(run.start, run.len)?;
             for at in run.first..run.end() {
                 out.push(self.empty_block(at, run.home(at))?);
             }

@@ -110,14 +110,14 @@ impl Txn<'_> {
     /// Where the content of the directory in `slot`, at `home`, should begin.
     pub(crate) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
         let sisters = (home.dir, slot.attr().uid);
-        let Placement { policy, newest, .. } = &self.side().placement;
+        let Placement { policy, newest, .. } = &self.volatile().placement;
         let (policy, newest) = (*policy, *newest);
         if policy == DirPlacement::Together
             && let Some(start) = self.indexed_start(home.dir, slot)?
         {
             return Ok(start);
         }
-        let behind = self.side().placement.behind.get(&sisters).copied();
+        let behind = self.volatile().placement.behind.get(&sisters).copied();
         let region = match policy {
             DirPlacement::Together if self.begins_a_region(home.dir, slot, behind)? => {
                 self.free_region()?
@@ -131,7 +131,7 @@ impl Txn<'_> {
         };
         let end = region.map(|start| start.0 + self.region_blocks());
         let next = MetaBlock(goal.0 + u64::from(FIRST));
-        self.on_commit(move |side, _| side.placement.note(sisters, next, end));
+        self.on_commit(move |volatile, _| volatile.placement.note(sisters, next, end));
         Ok(goal)
     }
 
@@ -144,7 +144,7 @@ impl Txn<'_> {
         slot: &Slot,
         home: MetaBlock,
     ) -> Result<Option<MetaBlock>, Stop> {
-        if self.side().placement.policy != DirPlacement::Together {
+        if self.volatile().placement.policy != DirPlacement::Together {
             return Ok(None);
         }
         let sisters = self.sisters(entry)?;
@@ -152,7 +152,7 @@ impl Txn<'_> {
             && let Some(region) = self.free_region()?
         {
             let end = region.0 + self.region_blocks();
-            self.on_commit(move |side, _| side.placement.region = end);
+            self.on_commit(move |volatile, _| volatile.placement.region = end);
             return Ok(Some(region));
         }
         let sister = sisters.of_user.or(sisters.any);
@@ -197,7 +197,7 @@ impl Txn<'_> {
         if self.meta_is_short() {
             return Ok(None);
         }
-        let (region, len) = (MetaBlock(self.side().placement.region), self.region_blocks());
+        let (region, len) = (MetaBlock(self.volatile().placement.region), self.region_blocks());
         // One that begins at a multiple of its length, if it can be had: else it could be the
         // unused rest of another one, which shall grow there.
         if let Some(found) = self.find_meta(2 * len as u32 - 1, region)? {
@@ -255,7 +255,7 @@ impl Txn<'_> {
 /// Takes back what directories have ahead, until there is enough or all of them were looked at. The
 /// blocks that came back.
 pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
-    let start = match &mfs.inner.state.borrow().side.placement {
+    let start = match &mfs.inner.state.borrow().volatile.placement {
         placement if placement.nothing_ahead => return Ok(0),
         placement => placement.trim_from,
     };
@@ -270,7 +270,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
             _ => break,
         }
     }
-    let placement = &mut mfs.inner.state.borrow_mut().side.placement;
+    let placement = &mut mfs.inner.state.borrow_mut().volatile.placement;
     placement.trim_from = from;
     placement.nothing_ahead = blocks == 0;
     Ok(blocks)

@@ -202,7 +202,7 @@ fn look_at_inode(
     let xattrs = match slot.xattr_blob() {
         Some(first) => match txn.read_blob(MetaBlock(first), BLOB_MAX, slot.whose(What::Xattrs)) {
             // That is told where blobs are read.
-            Err(Stop::Foreign(..)) => Vec::new(),
+            Err(Stop::OwnerMismatch(..)) => Vec::new(),
             read => read?,
         },
         None => slot.xattrs().to_vec(),

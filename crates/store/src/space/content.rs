@@ -89,7 +89,7 @@ impl Txn<'_> {
             }
             slot.set_content(bytes);
         } else {
-            let block = self.leaving_reserve(|txn| txn.write_blob(old, bytes, whose, near))?;
+            let block = self.without_reserve(|txn| txn.write_blob(old, bytes, whose, near))?;
             slot.set_content_blob(block.0);
         }
         Ok(())

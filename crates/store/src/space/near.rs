@@ -13,7 +13,7 @@
 use types::{Extent, Fault, Ino, MetaBlock};
 
 use crate::block::{Block, BlockType};
-use crate::error::{Around, Stop};
+use crate::error::{Readahead, Stop};
 use crate::features::Feature;
 use crate::format::layout::{self, BLOCKS_MAX};
 use crate::format::slot::{LAYOUT_END, SLOTS_PER_BLOCK, Slot};
@@ -121,7 +121,7 @@ impl Txn<'_> {
         match self.read_as(block, BlockType::Layout) {
             Err(Stop::Miss(..)) => {
                 let sisters = self.sisters_behind(content, block)?;
-                Err(Stop::Along(block, 1, Around::behind(sisters)))
+                Err(Stop::MissWithReadahead(block, 1, Readahead::behind(sisters)))
             }
             read => read,
         }

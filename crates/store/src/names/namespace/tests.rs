@@ -176,7 +176,7 @@ fn a_failed_transaction_leaves_the_next_search_where_it_was() {
 }
 
 fn counts(mfs: &Mfs) -> SearchCounts {
-    mfs.inner.state.borrow().side.namespace.counts
+    mfs.inner.state.borrow().volatile.namespace.counts
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn new_files_of_a_fragmented_directory_get_a_block_which_is_used_or_goes_with_th
     unlink(&mfs, dir, "f4");
     unlink(&mfs, dir, "new");
     sound(&mfs);
-    let used = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
+    let used = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     let has = |n: &u32| {
         let file = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{n}"))));
         !blocks_of(&mfs, file.unwrap()).is_empty()
@@ -190,12 +190,12 @@ fn no_more_files_than_a_bound_have_a_block_that_they_do_not_use() {
     sound(&mfs);
     // What is forgotten by a reopening is noted when the directory is read.
     run(&mfs, |txn| {
-        txn.side_mut().space.unused = Unused::default();
+        txn.volatile_mut().space.unused = Unused::default();
         Ok(())
     });
     mfs.forget_indexes();
     run(&mfs, |txn| txn.lookup(dir, &name("second")));
-    let known = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
+    let known = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     assert_eq!(known, UNUSED_MAX + 1);
     let before = free(&mfs);
     assert_eq!(now(trim(&mfs)).unwrap(), UNUSED_MAX as u64 + 1);
@@ -218,7 +218,7 @@ fn where_space_is_short_no_file_gets_a_block_and_unused_ones_come_back() {
     }
     let last = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{}", files - 1))));
     assert_eq!(blocks_of(&mfs, last.unwrap()), []);
-    let unused = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
+    let unused = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     assert_eq!(unused, 0, "all were given back before a create failed");
     // Eight files in a block, and nothing else takes space but nodes of trees.
     assert!(files > 8 * 2100, "{files}");
