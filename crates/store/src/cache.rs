@@ -164,7 +164,7 @@ impl Cache {
         let frame = self.frame_mut(block).expect("dirty blocks are cached");
         assert!(!frame.dirty, "{block:?} is already dirty");
         frame.dirty = true;
-        self.dirty_runs = self.dirty_runs + 1 - self.neighbours(block);
+        self.dirty_runs = self.dirty_runs + 1 - self.dirty_neighbours(block);
         self.dirty.insert(block.0, since);
         if self.queue.len() > 2 * self.dirty.len() + STALE_MAX {
             let dirty = &self.dirty;
@@ -174,7 +174,7 @@ impl Cache {
     }
 
     /// Number of dirty blocks directly before and after `block`.
-    fn neighbours(&self, block: MetaBlock) -> usize {
+    fn dirty_neighbours(&self, block: MetaBlock) -> usize {
         let before = block.0.checked_sub(1).is_some_and(|before| self.dirty.contains_key(&before));
         usize::from(before) + usize::from(self.dirty.contains_key(&(block.0 + 1)))
     }
@@ -207,7 +207,7 @@ impl Cache {
     pub fn begin_home_write(&mut self, block: MetaBlock) -> &Block {
         let was = self.dirty.remove(&block.0);
         assert!(was.is_some(), "{block:?} is not dirty");
-        self.dirty_runs = self.dirty_runs + self.neighbours(block) - 1;
+        self.dirty_runs = self.dirty_runs + self.dirty_neighbours(block) - 1;
         let at = self.index[&block.0] as usize;
         let frame = &mut self.frames[at];
         assert!(!frame.in_flight, "{block:?} is already being written home");

@@ -7,9 +7,9 @@
 //! - the checkpoint writes copies. It makes a copy when the write begins, and writes it only when
 //!   the log is durable up to that version. From the copy on the block counts as clean:
 //!   its next change logs an image, so redo can always repair a torn home write;
-//! - on a rotating disk the checkpoint also writes the few clean blocks between two dirty ones, as
-//!   they are at home, so that one request takes both. A torn write of them changes nothing. They
-//!   may change meanwhile like any clean block: the next home write begins when this one is stable;
+//! - on a rotating disk the checkpoint also writes the few clean blocks between two dirty ones, so
+//!   that one request takes both. A torn write of a clean block changes nothing. It may change
+//!   meanwhile like any clean block: the next home write begins when this one is stable;
 //! - the tail moves only past blocks that a flush has made stable at home: at the end of a sweep,
 //!   and earlier if that frees much of the log. The store reuses the log before the tail only when
 //!   both superblock copies have the new tail;

@@ -84,7 +84,7 @@ impl Mfs {
 impl Inner {
     /// Waits until the log is durable up to `target`.
     pub(crate) async fn wait_lsn(&self, target: Lsn) -> Result<(), StoreError> {
-        let mut joined = false;
+        let mut counted = false;
         loop {
             let progress = {
                 let mut state = self.state.borrow_mut();
@@ -93,8 +93,8 @@ impl Inner {
                 }
                 state.usable()?;
                 let Some(background) = &self.background else { return Ok(()) };
-                if !joined {
-                    joined = true;
+                if !counted {
+                    counted = true;
                     state.log.add_waiter(target);
                 }
                 if state.log.wanted < target {

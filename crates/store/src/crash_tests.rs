@@ -2,9 +2,9 @@
 //!
 //! A store runs random transactions on a recorded disk. The test writes the number of the newest
 //! acknowledged transaction to a second disk, which loses power at the same moment. It recovers
-//! every image that a power cut may leave. The image must have the state after some transaction, not
-//! older than the newest acknowledged one, and the store must be able to continue from there. These
-//! tests do not cover damage of stable data by a device.
+//! every image that a power cut may leave. The image must have the state after some transaction,
+//! not older than the newest acknowledged one, and the store must be able to continue from there.
+//! These tests do not cover damage of stable data by a device.
 
 mod depth;
 
@@ -214,7 +214,7 @@ fn recover(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &st
     })
 }
 
-fn go_on(seed: u64, disk: &SimDisk, models: &[Model], count: u64) {
+fn work_after_recovery(seed: u64, disk: &SimDisk, models: &[Model], count: u64) {
     let world = SimWorld::new(seed);
     world.attach("meta", disk);
     let models = models[..=count as usize].to_vec();
@@ -259,7 +259,7 @@ fn crash_leaves_a_prefix_with_all_acknowledged_transactions() {
                 crash_in_recovery(seed, &again, &models, count, &point.description);
             }
             if images % 37 == 0 {
-                go_on(seed, &further, &models, count);
+                work_after_recovery(seed, &further, &models, count);
             }
         }
         assert_eq!(newest, models.len() as u64 - 1);
@@ -470,7 +470,7 @@ fn log_group_at_a_wrong_position_is_reported() {
     let lsn = |block: u64| get_u64(&at(block), 8);
     let groups: Vec<u64> = blocks.filter(|&block| at(block)[4..8] == *b"RBLG").collect();
     let last = groups.iter().copied().max_by_key(|&block| lsn(block)).unwrap();
-    let (mut reported, mut healed) = (0, 0);
+    let (mut reported, mut harmless) = (0, 0);
     for pair in groups.windows(2) {
         // Place a misdirected group, and one of an earlier lap. Each is whole and has its own
         // position in the header.
@@ -479,13 +479,13 @@ fn log_group_at_a_wrong_position_is_reported() {
             broken.poke(to * BLOCK as u64, &at(from));
             match open_damaged_log(&broken, &models) {
                 None => reported += 1,
-                Some(120) => healed += 1,
+                Some(120) => harmless += 1,
                 Some(count) => assert!(to == last && count > 100, "{from} at {to}: {count}"),
             }
         }
     }
     // Recovery does not read groups before the tail.
-    assert!(reported > 4 && reported + healed > 20, "{reported} {healed}");
+    assert!(reported > 4 && reported + harmless > 20, "{reported} {harmless}");
 }
 
 #[test]

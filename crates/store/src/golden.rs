@@ -3,15 +3,15 @@
 //! Invariants:
 //! - an image never changes after it was added; a new version or feature adds an image (`cargo
 //!   xtask golden`, docs/FORMAT-CHANGES.md);
-//! - each image is the state after a power cut, has a log that must be redone, and has every kind of
-//!   structure;
+//! - each image is the state after a power cut, has a log that must be redone, and has every kind
+//!   of structure;
 //! - this release and all later ones find each image clean, read the tree that its text file
 //!   describes, change the image, and leave it clean.
 //!
 //! An image `NAME.img` in `crates/store/golden` is `"REDBUDGOLD1\n"`, then, compressed
-//! ([`compression`]), bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩. A block
-//! that is not in the image is zero. Images omit free blocks and the log before its tail. `NAME.txt`
-//! describes the tree.
+//! ([`compression`]), bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩. A
+//! block that is not in the image is zero. Images omit free blocks and the log before its tail.
+//! `NAME.txt` describes the tree.
 
 mod compression;
 mod tree;
@@ -246,7 +246,7 @@ fn line(out: &mut String, record: &Record) {
 }
 
 /// The device of a file system with these features, after a power cut.
-fn made(features: Features) -> SimDisk {
+fn new_device(features: Features) -> SimDisk {
     let disk = tree::make(features);
     let image = stripped(&disk);
     assert!(image.len() <= IMAGE_MAX, "{} bytes", image.len());
@@ -258,7 +258,7 @@ fn made(features: Features) -> SimDisk {
 fn release_makes_the_tree_of_each_image() {
     let write = std::env::var("REDBUD_GOLDEN").is_ok_and(|what| what == "write");
     for &(name, features) in GOLDENS {
-        let disk = made(features);
+        let disk = new_device(features);
         if write && !path(name, "img").exists() {
             std::fs::write(path(name, "img"), stripped(&disk)).unwrap();
             std::fs::write(path(name, "txt"), text(&disk)).unwrap();

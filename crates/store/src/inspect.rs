@@ -1,7 +1,8 @@
 //! Inspects an open store from outside, for the checkers of tests.
 //!
-//! Invariant: an inspection changes nothing, waits for nothing and reads nothing through the device.
-//! It takes blocks that are not cached from a copy of the home blocks, and does not cache them.
+//! Invariant: an inspection changes nothing, waits for nothing and reads nothing through the
+//! device. It takes blocks that are not cached from a copy of the home blocks, and does not cache
+//! them.
 
 use types::limits::BLOCK;
 use types::{ClientId, Ino, MetaBlock, PagBlock, PagId};
@@ -38,9 +39,9 @@ impl Mfs {
         state.usable().ok()?;
         let tag = state.tag;
         let mut txn = Txn::new(&mut state, Cost::READ);
-        let seen = loop {
+        let result = loop {
             let (first, count) = match body(&mut txn) {
-                Ok(seen) => break Some(seen),
+                Ok(result) => break Some(result),
                 Err(
                     Stop::Miss(first, count)
                     | Stop::Scan(first, count)
@@ -67,7 +68,7 @@ impl Mfs {
             }
         };
         txn.abort();
-        seen
+        result
     }
 }
 

@@ -4,7 +4,7 @@
 //! - a transaction is one record; the records of a group become durable together;
 //! - positions ([`Lsn`]) count bytes since mkfs; position `lsn` is at `lsn % log bytes` in the log.
 //!   A group that reaches the end of the log continues at its beginning;
-//! - a group begins at a multiple of 4096 with a header whose checksum covers the whole group, so
+//! - a group begins at a multiple of 4096 with a header whose checksum covers the whole group. So
 //!   one write and one flush commit it, and a reader can distinguish a torn group from a whole one;
 //! - the header repeats the group's own position: a group from an earlier lap of the log
 //!   has another position.

@@ -17,13 +17,13 @@
 //! Its new content begins with an image record. Redo applies records in the order of the log and
 //! starts each block at its last image. The store writes a block home only when the log is durable
 //! up to its last change. So neither redo nor a home write of the old content can follow the new
-//! content, and if the freeing transaction is lost, everything after it is lost too.
+//! content. If the freeing transaction is lost, everything after it is lost too.
 //!
 //! (Freed data blocks wait in the tree of freed space (10) until the freeing transaction is durable
 //! and no client has a lease on the file. Clients read and write data blocks in place, without the
-//! log. If a data block got a new owner at once, the loss of the transaction would bring back a file
-//! with another file's bytes. A client that does not know of the freeing would read or overwrite
-//! these bytes.)
+//! log. If a data block got a new owner at once, the loss of the transaction would bring back a
+//! file with another file's bytes. A client that does not know of the freeing would read or
+//! overwrite these bytes.)
 //!
 //! (Free space of a data zone is a tree (10); here it is a bitmap on purpose. The nodes of a tree
 //! would lie in the space that the tree describes. An allocation could then split a node and need a
@@ -31,7 +31,7 @@
 //! and freeing cannot fail for lack of space. If a part of the bitmap is lost, repair rebuilds it
 //! from the blocks in use. A bitmap block describes 127 MiB. A tree would find long runs faster;
 //! counts in memory make up for that. For each bitmap block they have the number of free blocks and
-//! a bound for the longest run, so that a search reads only blocks that may have a run. The bounds
+//! a bound for the longest run. So a search reads only blocks that may have a run. The bounds
 //! are the leaves of a max segment tree (`max_tree.rs`): however many bitmap blocks are full, a
 //! search finds the next candidate in as many steps as that tree is deep, 18 on 16 TiB.)
 
@@ -499,8 +499,8 @@ mod tests {
         .0;
         let find = || now(mfs.run(Cost::READ, |txn| txn.find_meta(8, MetaBlock(first)))).unwrap().0;
         assert_eq!(find(), None);
-        let looked = (0..4).all(|at| mfs.inner.state.borrow().space.longest.get(at) == 7);
-        assert!(looked, "the search visited the whole bitmap");
+        let visited = (0..4).all(|at| mfs.inner.state.borrow().space.longest.get(at) == 7);
+        assert!(visited, "the search visited the whole bitmap");
         // The search must not read the bitmap blocks: they are not even valid.
         for index in 0..4 {
             let block = MetaBlock(mfs.inner.state.borrow().space.first.0 + index);

@@ -1,8 +1,8 @@
 //! Opens and closes a store.
 //!
 //! Invariants:
-//! - an opening writes nothing before it has redone the log in memory, and serves
-//!   nothing before all redone blocks are home, the tail is at the log's end and the epoch is
+//! - an opening writes nothing before it has redone the log in memory. It serves nothing before
+//!   all redone blocks are home, the tail is at the log's end and the epoch is
 //!   raised in both copies of the superblock;
 //! - a store opened read-only writes nothing at all: redone blocks stay in the cache.
 

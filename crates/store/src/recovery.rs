@@ -1,14 +1,14 @@
 //! Redo: from the superblock's tail to the end of the log.
 //!
 //! Invariants:
-//! - a group counts only as a whole. The first position without a whole group
-//!   is the end of the log, because the store writes a group only when the one before it is durable;
+//! - a group counts only as a whole. The first position without a whole group is the end of the
+//!   log, because the store writes a group only when the one before it is durable;
 //! - for the same reason a whole group after the end proves damage, which redo
 //!   reports and never skips;
 //! - redo of a block starts at an image. A change before any image
 //!   is already home: the tail passes a block's image only when the block is stable at home;
 //! - a sweep writes home all blocks that were dirty when it began. So the log has little more than
-//!   the blocks dirty then and those dirtied since, and redo needs about as much memory as the store
+//!   the blocks dirty then and those dirtied since. Redo needs about as much memory as the store
 //!   had, at most half as much again;
 //! - redo changes only the cache until it has redone the whole log, so an interrupted redo may
 //!   start again at any moment;
@@ -18,16 +18,16 @@
 //!   blocks home and the other copy of the superblock.
 //!
 //! Step by step:
-//! 1. A whole group at position p has p and the file system's UUID in its header, a length that
-//!    ends at most one lap (the bytes of the log) after the tail, and the right checksum. Look for
-//!    the first group at the tail, and for each next one at the multiple of 4096 at or after the
-//!    end of the group before it.
+//! 1. A whole group at position p has p and the file system's UUID in its header, and the right
+//!    checksum. By its length it ends at most one lap (the bytes of the log) after the tail. Look
+//!    for the first group at the tail. Look for each next one at the multiple of 4096 at or after
+//!    the end of the group before it.
 //! 2. From group to group epochs do not decrease, nor do they exceed the superblock's. `previous`
 //!    is where the group before begins; that of the first group does not matter. A whole group that
 //!    violates this is damage.
 //! 3. The log ends at the first position without a whole group. Look for a later whole group, at
-//!    each multiple of 4096 less than a lap after the tail. If its `previous` is not before the end,
-//!    the log is damaged (this release looks at 16 MiB).
+//!    each multiple of 4096 less than a lap after the tail. If its `previous` is not before the
+//!    end, the log is damaged (this release looks at 16 MiB).
 //! 4. The items of each record, in order, change blocks between the two superblocks. An image
 //!    creates the block: its own address, the type of the item, the file system's tag, and zeros
 //!    that the runs change. The LSN of a changed block is where the record ends; its epoch is that
@@ -55,8 +55,8 @@ use crate::superblock::{SuperError, Superblock};
 /// Largest group; the search after the end of the log covers two of them.
 pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of the newest groups that an opening rewrites. A failed flush loses at most one group, as
-/// only one is in flight at a time. Later flushes had made the groups before it durable before the
-/// store acknowledged them.
+/// only one is in flight at a time. The store wrote that group only after other flushes had made the
+/// groups before it durable.
 const REWRITE_BYTES: u64 = 16 << 20;
 const CHUNK: u64 = 1 << 20;
 /// Pieces of the log that redo reads ahead, once it reads sequentially.
@@ -205,8 +205,8 @@ pub(crate) struct Redone {
     pub(crate) roots: Option<Lsn>,
 }
 
-/// Redoes the log into `cache`, which must be empty. With `repair`, restores blocks that are damaged
-/// at home from the log before the tail where possible, and reports all of them.
+/// Redoes the log into `cache`, which must be empty. With `repair`, restores blocks that are
+/// damaged at home from the log before the tail where possible, and reports all of them.
 ///
 /// # Errors
 /// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
@@ -430,7 +430,8 @@ impl<'a> LogReader<'a> {
         Ok(())
     }
 
-    /// The piece at offset `start`. If it is the next one, this also reads ahead the pieces after it.
+    /// The piece at offset `start`. If it is the next one, this also reads ahead the pieces after
+    /// it.
     async fn fetch(&mut self, start: u64) -> Result<IoBuf, StoreError> {
         if self.piece.as_ref().is_none_or(|(held, _)| self.next_piece(*held) != start) {
             self.ahead.clear();

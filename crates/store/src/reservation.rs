@@ -7,10 +7,10 @@
 //!   reply block that is allocated;
 //! - the counts are those of the trees of clients and replies; an opening counts both trees.
 //!
-//! The store refuses a new client for which there is no room. It has room from the beginning for the
-//! clients that a device of its size may expect ([`expected_clients`]), so that a client can always
-//! connect to a full file system and remove files. Older releases could leave fewer free blocks than
-//! are reserved. Then the reservation leaves the reserve alone until enough blocks are free.
+//! The store refuses a new client for which there is no room. It has room from the beginning for
+//! the clients that a device of its size may expect ([`expected_clients`]). So a client can connect
+//! to a full file system and remove files. Older releases could leave fewer free blocks than are
+//! reserved. Then the reservation leaves the reserve alone until enough blocks are free.
 
 use types::limits::{RESERVED_SLOTS, SESSIONS_MAX, SLOTS};
 

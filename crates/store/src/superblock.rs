@@ -1,7 +1,7 @@
 //! The superblock: two copies, either of which suffices to open the file system.
 //!
 //! Invariants:
-//! - the copies lie in block 1 and in the last block; block 0 is the device's label;
+//! - the copies are in block 1 and in the last block; block 0 is the device's label;
 //! - the store writes a new tail to the copies in turn, with a flush between two
 //!   writes, so at any moment one copy is whole;
 //! - the store overwrites no byte of the log at or after the older copy's tail: recovery may start
@@ -44,10 +44,10 @@
 //! does not need `epochs`.
 //!
 //! A reader uses the copy of the roots only if the log has no image of the roots block (4.1), and
-//! in two cases. Either the block at home is damaged or older than the log says; or its words differ
-//! from the copy, it is not newer than the tail, and the log has no change of it: then a write of
-//! the block was lost. Any change of the roots after the copy was made is in the log after the
-//! tail, and begins there with an image.
+//! in two cases. Either the block at home is damaged or older than the log says; or its words
+//! differ from the copy, it is not newer than the tail, and the log has no change of it: then a
+//! write of the block was lost. Any change of the roots after the copy was made is in the log after
+//! the tail, and begins there with an image.
 
 use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -181,7 +181,7 @@ impl Superblock {
         self.log_first.0 * BLOCK_U64 + lsn.0 % self.log_bytes()
     }
 
-    /// Where copy `index` (0 or 1) lies on a device of `blocks` blocks.
+    /// Block of copy `index` (0 or 1) on a device of `blocks` blocks.
     pub fn place(index: usize, blocks: u64) -> MetaBlock {
         if index == 0 { FIRST_COPY } else { MetaBlock(blocks - 1) }
     }

@@ -30,8 +30,8 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// A sweep over the blocks that are dirty now; `group` is where the running group begins. `None`
-    /// if no block is dirty.
+    /// A sweep over the blocks that are dirty now; `group` is where the running group begins.
+    /// `None` if no block is dirty.
     pub(crate) fn begin(cache: &Cache, group: Lsn) -> Option<Sweep> {
         let dirty = cache.dirty_count();
         let taken = dirty * RUNS_MAX / cache.dirty_runs().max(1);

@@ -20,12 +20,12 @@ pub fn formatted() -> crate::mfs::Mfs {
 
 /// An empty file system in memory with slots of this size.
 pub fn formatted_with(size: crate::SlotSize) -> crate::mfs::Mfs {
-    made(200_000, crate::Features::USUAL.with_slots(size))
+    new_store(200_000, crate::Features::USUAL.with_slots(size))
 }
 
 /// An empty file system in memory with inline data, in slots of this size.
 pub fn formatted_inline(size: crate::SlotSize) -> crate::mfs::Mfs {
-    made(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
+    new_store(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
 }
 
 /// As [`formatted_inline`], with layout blocks.
@@ -37,7 +37,7 @@ pub fn formatted_inline_near(size: crate::SlotSize) -> crate::mfs::Mfs {
 pub fn formatted_inline_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
     use crate::{Feature, Features};
     let both = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    made(blocks, both.with_slots(size))
+    new_store(blocks, both.with_slots(size))
 }
 
 /// An empty file system in memory with layout blocks, in slots of this size.
@@ -47,27 +47,27 @@ pub fn formatted_near(size: crate::SlotSize) -> crate::mfs::Mfs {
 
 /// As [`formatted_near`], on `blocks` metadata blocks.
 pub fn formatted_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
-    made(blocks, crate::Features::USUAL.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
+    new_store(blocks, crate::Features::USUAL.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
 }
 
 /// As [`formatted`], on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
-    made(blocks, crate::Features::USUAL)
+    new_store(blocks, crate::Features::USUAL)
 }
 
 /// An empty file system in memory, with these features.
 pub fn formatted_in_memory(features: crate::Features) -> crate::mfs::Mfs {
-    made(200_000, features)
+    new_store(200_000, features)
 }
 
-fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
-    made_with_log(blocks, 0, features)
+fn new_store(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
+    new_store_with_log(blocks, 0, features)
 }
 
 /// An empty file system in memory, on `blocks` metadata blocks, which [`image_of`] can copy to a
 /// device.
 pub fn formatted_for_images(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
-    made_with_log(blocks, 16, features)
+    new_store_with_log(blocks, 16, features)
 }
 
 /// A closed device with the content of a store of [`formatted_for_images`].
@@ -94,7 +94,7 @@ pub fn image_of(mfs: &crate::mfs::Mfs) -> env::sim::SimDisk {
     disk
 }
 
-fn made_with_log(blocks: u64, log_blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
+fn new_store_with_log(blocks: u64, log_blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
     let pag = |id: u16| PagFormat {
         id: types::PagId(id),

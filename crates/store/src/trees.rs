@@ -26,8 +26,8 @@
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, and the number of inodes, including
 //! the root and the orphan directory. Root 59 is what an interrupted repair leaves to the next one.
-//! Its bit 0: a part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The other
-//! roots are 0.
+//! Its bit 0: a part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The
+//! other roots are 0.
 
 use crate::btree::Tree;
 use crate::error::Stop;

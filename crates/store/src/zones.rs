@@ -36,7 +36,7 @@ pub(crate) struct DamagedDataLabel {
     pub what: String,
     /// Does the block still have the zone's UUID?
     pub has_zone_uuid: bool,
-    /// Is the device as large as the zone?
+    /// Is the device at least as large as the zone?
     pub has_zone_size: bool,
 }
 
@@ -64,8 +64,8 @@ pub async fn label_on(env: &Env, path: &str) -> Option<Label> {
 
 /// The file system in the label of this device; `None` if it is no label of a data zone, or cannot
 /// be read.
-pub(crate) async fn file_system(env: &Env, place: &ZoneDevice<'_>) -> Option<Uuid> {
-    let label = label_on(env, place.path).await?;
+pub(crate) async fn file_system(env: &Env, device: &ZoneDevice<'_>) -> Option<Uuid> {
+    let label = label_on(env, device.path).await?;
     (label.kind == LabelKind::Data).then_some(label.fs_uuid)
 }
 
@@ -73,11 +73,11 @@ pub(crate) async fn file_system(env: &Env, place: &ZoneDevice<'_>) -> Option<Uui
 /// another label: a mount reports that.
 pub(crate) async fn damaged_label(
     env: &Env,
-    place: &ZoneDevice<'_>,
+    device: &ZoneDevice<'_>,
     zone: &PagFormat,
 ) -> Option<DamagedDataLabel> {
     let options = DiskOptions { write: false, exclusive: false };
-    let disk = env.open_disk(place.path, options).await.ok()?;
+    let disk = env.open_disk(device.path, options).await.ok()?;
     let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
     let (why, has_zone_uuid) = match read.map(|()| Label::decode(&block)) {
         Ok(Ok(_) | Err(LabelError::Version(_))) => return None,
@@ -85,7 +85,7 @@ pub(crate) async fn damaged_label(
         Err(error) => (format!("its label cannot be read: {error}"), false),
     };
     let has_zone_size = disk.size() / BLOCK_U64 >= zone.blocks;
-    let what = format!("{}: {why}", place.path);
+    let what = format!("{}: {why}", device.path);
     Some(DamagedDataLabel { id: zone.id, what, has_zone_uuid, has_zone_size })
 }
 
@@ -95,12 +95,12 @@ pub(crate) async fn damaged_label(
 /// The error names the device.
 pub(crate) async fn relabel(
     env: &Env,
-    place: &ZoneDevice<'_>,
+    device: &ZoneDevice<'_>,
     identity: &Identity,
     zone: &PagFormat,
 ) -> std::io::Result<()> {
     let options = DiskOptions { write: true, exclusive: false };
-    let disk = env.open_disk(place.path, options).await?;
+    let disk = env.open_disk(device.path, options).await?;
     let mut block = env.buffer(BLOCK);
     block.copy_from_slice(&data_label(identity.uuid, &identity.name, zone).encode());
     disk.write(0, block).await.0?;
@@ -113,11 +113,11 @@ pub(crate) struct ZoneLabels(BTreeMap<PagId, Result<PagFormat, String>>);
 
 impl ZoneLabels {
     /// Reads the labels of these zones of the file system `uuid`.
-    pub(crate) async fn read(env: &Env, uuid: Uuid, places: &[ZoneDevice<'_>]) -> ZoneLabels {
+    pub(crate) async fn read(env: &Env, uuid: Uuid, devices: &[ZoneDevice<'_>]) -> ZoneLabels {
         let mut all = BTreeMap::new();
-        for place in places {
-            let label = read(env, uuid, place).await;
-            all.insert(place.id, label.map_err(|text| format!("data zone {}: {text}", place.id)));
+        for device in devices {
+            let label = read(env, uuid, device).await;
+            all.insert(device.id, label.map_err(|text| format!("data zone {}: {text}", device.id)));
         }
         ZoneLabels(all)
     }
@@ -132,8 +132,8 @@ impl ZoneLabels {
     /// # Errors
     /// Why the label is not available.
     pub(crate) fn get(&self, id: PagId) -> Result<PagFormat, String> {
-        let unnamed = || Err(format!("data zone {id}: its device is not named"));
-        self.0.get(&id).cloned().unwrap_or_else(unnamed)
+        let not_named = || Err(format!("data zone {id}: its device is not named"));
+        self.0.get(&id).cloned().unwrap_or_else(not_named)
     }
 
     /// All named zones, from their labels; they must include the `needed` ones.
@@ -169,12 +169,12 @@ impl ZoneLabels {
 
 /// Reports devices that are not the named data zones: they have whole labels of something else. A
 /// client cannot mount with them. `uuid` is that of the file system.
-pub async fn foreign_devices(env: &Env, uuid: Uuid, places: &[ZoneDevice<'_>]) -> Vec<String> {
+pub async fn foreign_devices(env: &Env, uuid: Uuid, devices: &[ZoneDevice<'_>]) -> Vec<String> {
     let mut found = Vec::new();
-    for place in places {
-        let Some(label) = label_on(env, place.path).await else { continue };
-        if let Err(text) = check_label(&label, uuid, place.id) {
-            let (id, path) = (place.id, place.path);
+    for device in devices {
+        let Some(label) = label_on(env, device.path).await else { continue };
+        if let Err(text) = check_label(&label, uuid, device.id) {
+            let (id, path) = (device.id, device.path);
             found.push(format!("{path} is not data zone {id} of this file system: {text}"));
         }
     }
@@ -182,18 +182,18 @@ pub async fn foreign_devices(env: &Env, uuid: Uuid, places: &[ZoneDevice<'_>]) -
 }
 
 /// The zone, from the label of this device if that is valid.
-async fn read(env: &Env, uuid: Uuid, place: &ZoneDevice<'_>) -> Result<PagFormat, String> {
+async fn read(env: &Env, uuid: Uuid, device: &ZoneDevice<'_>) -> Result<PagFormat, String> {
     // A client may have it open.
     let options = DiskOptions { write: false, exclusive: false };
     // The error names the path.
-    let disk = env.open_disk(place.path, options).await.map_err(|error| error.to_string())?;
+    let disk = env.open_disk(device.path, options).await.map_err(|error| error.to_string())?;
     let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
     let label = match read {
         Ok(()) => Label::decode(&block).map_err(|error| error.to_string()),
         Err(error) => Err(format!("its label cannot be read: {error}")),
     };
-    let zone = label.and_then(|label| check_label(&label, uuid, place.id));
-    zone.map_err(|text| format!("{}: {text}", place.path))
+    let zone = label.and_then(|label| check_label(&label, uuid, device.id));
+    zone.map_err(|text| format!("{}: {text}", device.path))
 }
 
 fn check_label(label: &Label, uuid: Uuid, id: PagId) -> Result<PagFormat, String> {

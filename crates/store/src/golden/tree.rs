@@ -83,7 +83,7 @@ pub(super) fn make(features: Features) -> SimDisk {
         Mfs::format(&env, &device, &format).await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
         let mapped = features.has(Feature::NAME_MAPS);
-        long(&mfs, if mapped { MAPPED } else { LONG }).await;
+        long_directory(&mfs, if mapped { MAPPED } else { LONG }).await;
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
         directories(&mfs).await;
@@ -97,7 +97,7 @@ pub(super) fn make(features: Features) -> SimDisk {
 }
 
 /// Makes a directory with many names, and removes nearly all of them.
-async fn long(mfs: &Mfs, (names, kept): (u32, u32)) {
+async fn long_directory(mfs: &Mfs, (names, kept): (u32, u32)) {
     let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "long")).await;
     for first in (0..names).step_by(8) {
         run(mfs, |txn| {
@@ -188,14 +188,14 @@ async fn files(mfs: &Mfs) {
         })
         .await;
     }
-    let gone = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
+    let evicted = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
     run(mfs, |txn| {
-        txn.grant(gone, None, 50)?;
+        txn.grant(evicted, None, 50)?;
         txn.set_reply(client, 4, 9, b"a reply")?;
         txn.set_setting(3, b"a setting")?;
         let ino = txn.lookup(dir, &name("one"))?.unwrap();
-        txn.freeze(gone, ino)?;
-        txn.quarantine(gone)
+        txn.freeze(evicted, ino)?;
+        txn.quarantine(evicted)
     })
     .await;
 }

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - an opening refuses a device whose label says that it is something else;
 //! - a damaged label alone loses nothing: the superblock repeats all its content;
-//! - a label of zeros counts as missing, unless both superblocks are whole and the administrator who
-//!   runs a repair knows their file system;
+//! - a label of zeros counts as missing, unless both superblocks are whole and the administrator
+//!   who runs a repair knows their file system;
 //! - no message about a device with a whole superblock, or with a label of Redbud, suggests
 //!   formatting it.
 

@@ -4,9 +4,9 @@
 //! - an image of the roots block after the tail is the newest version: redo has put it into the
 //!   cache, and the opening uses it without a check of the other copies;
 //! - without an image, the superblock that redo began from has the words that were at home when it
-//!   was written, and they have not changed since. A later change begins with an image, and the tail
-//!   does not pass the image before that version is home too. So the home block must have the same
-//!   words, and its position must be that of the last change in the log, or not after the tail if
+//!   was written, and they have not changed since. A later change begins with an image, and the
+//!   tail does not pass the image before that version is home too. So the home block must have the
+//!   same words. Its position must be that of the last change in the log, or not after the tail if
 //!   there is none;
 //! - an opening never replaces newer words by older ones.
 //!
@@ -102,7 +102,8 @@ pub(super) async fn read_roots(
             damaged(what, Remedy::None)
         }
         RootsSource::Copy(what) => {
-            // Set the position that the log says, so that an opening can be interrupted and repeated.
+            // Set the position that the log says, so that an opening can be interrupted and
+            // repeated.
             let lsn = redone.roots.unwrap_or(superblock.tail);
             let mut data = cache.buffer();
             block::initialise(&mut data, ROOTS_BLOCK, BlockType::Roots, tag_of(superblock.uuid));

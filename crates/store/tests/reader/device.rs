@@ -1,5 +1,5 @@
-//! The device: blocks as they are after redo of the log. The reader accepts a block only with a right
-//! checksum, its own address and the tag of its file system (FORMAT.md 3.1).
+//! The device: blocks as they are after redo of the log. The reader accepts a block only with a
+//! right checksum, its own address and the tag of its file system (FORMAT.md 3.1).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

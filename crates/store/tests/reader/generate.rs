@@ -108,8 +108,8 @@ pub fn make(plan: Plan) -> SimDisk {
     make_cutting(plan, u64::MAX).pop().unwrap()
 }
 
-/// The same, preceded by the states that a power cut would have left after every `each` operations,
-/// and whenever a group reached from the end of the log to its beginning.
+/// The same, preceded by states that a power cut would have left. These are the states after every
+/// `each` operations, and when a group reached from the end of the log to its beginning.
 pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);

@@ -34,8 +34,8 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The superblock of the file system on `file`: the newer of two whole copies, or the only whole
-    /// one.
+    /// The superblock of the file system on `file`: the newer of two whole copies, or the only
+    /// whole one.
     pub fn find(file: &File) -> Result<Superblock, Error> {
         let label = raw(file, 0)?;
         let (uuid, blocks) = label_of(&label)?;

@@ -90,15 +90,15 @@ async fn table_block(mfs: &Mfs) -> MetaBlock {
     made.await.unwrap().0
 }
 
-/// A device that was not closed, whose root and leaf were changed twice. After the tail, the log has
-/// the second change of both and no image. Also their older versions, and the leaf.
-struct Lost {
+/// A device that was not closed, whose root and leaf were changed twice. After the tail, the log
+/// has the second change of both and no image. Also their older versions, and the leaf.
+struct StaleDevice {
     disk: SimDisk,
     stale: [Vec<u8>; 2],
     leaf: MetaBlock,
 }
 
-fn changed_behind_the_tail() -> Lost {
+fn changed_after_the_tail() -> StaleDevice {
     let world = SimWorld::new(3);
     let outside = world.disk("meta", SIZE);
     world.run(|env| async move {
@@ -125,10 +125,10 @@ fn changed_behind_the_tail() -> Lost {
             let tail = newest_superblock(&outside).tail;
             if second.is_some_and(|second| tail > first && tail < second) {
                 mfs.sync().await.unwrap();
-                return Lost { disk: outside.fork(), stale, leaf };
+                return StaleDevice { disk: outside.fork(), stale, leaf };
             }
         }
-        panic!("the tail never lay between the changes");
+        panic!("the tail was never between the changes");
     })
 }
 
@@ -184,7 +184,7 @@ fn roots_are_whole(
 
 #[test]
 fn lost_write_of_the_roots_is_detected_by_the_log_and_repaired() {
-    let Lost { disk, stale, leaf } = changed_behind_the_tail();
+    let StaleDevice { disk, stale, leaf } = changed_after_the_tail();
     roots_are_whole(&disk, leaf, &[], 2);
     assert_ne!(peek(&disk, ROOTS_BLOCK), stale[0]);
     poke(&disk, ROOTS_BLOCK, &stale[0]);
@@ -246,15 +246,15 @@ fn roots_newer_than_the_log_are_used_and_reported() {
     poke(&disk, ROOTS_BLOCK, &newer);
     with(&disk, |env| async move {
         let mfs = open(&env, OpenOptions::default()).await.unwrap();
-        let told = DamagedBlock { block: ROOTS_BLOCK, what: TOO_NEW, remedy: Remedy::None };
-        assert_eq!((mfs.damage(), mfs.damaged()), (vec![], vec![told]));
+        let expected = DamagedBlock { block: ROOTS_BLOCK, what: TOO_NEW, remedy: Remedy::None };
+        assert_eq!((mfs.damage(), mfs.damaged()), (vec![], vec![expected]));
         assert_eq!(values(&mfs, leaf).await, (9, 2));
     });
 }
 
 #[test]
 fn lost_writes_that_the_log_cannot_restore_are_not_reported_as_repaired() {
-    let Lost { disk, stale, leaf } = changed_behind_the_tail();
+    let StaleDevice { disk, stale, leaf } = changed_after_the_tail();
     poke(&disk, leaf, &stale[1]);
     let run = |disk: &SimDisk| {
         with(disk, |env| async move {
@@ -267,15 +267,15 @@ fn lost_writes_that_the_log_cannot_restore_are_not_reported_as_repaired() {
     let is_lost = |problem: &crate::fsck::Problem| {
         (problem.kind, problem.subject) == (ProblemKind::DamagedBlock, Subject::Block(leaf))
     };
-    let told = |lines: &[String]| {
+    let reported = |lines: &[String]| {
         let name = format!("metadata block {leaf} ");
         lines.iter().filter(|line| line.starts_with(&name)).cloned().collect::<Vec<_>>()
     };
     let whole = disk.fork();
     let (found, repaired) = run(&whole);
     assert!(found.problems.iter().any(is_lost), "{found:?}");
-    assert_eq!(told(&repaired.done).len(), 1, "{:?}", repaired.done);
-    assert!(told(&repaired.done)[0].contains("from the log"), "{:?}", repaired.done);
+    assert_eq!(reported(&repaired.done).len(), 1, "{:?}", repaired.done);
+    assert!(reported(&repaired.done)[0].contains("from the log"), "{:?}", repaired.done);
     assert!(!repaired.left.problems.iter().any(is_lost), "{:?}", repaired.left);
 
     // Make a gap in the log before its tail: the images of the leaf no longer count.
@@ -283,6 +283,6 @@ fn lost_writes_that_the_log_cannot_restore_are_not_reported_as_repaired() {
     disk.poke(newest.log_offset(Lsn(newest.tail.0 - BLOCK as u64)), &[0; BLOCK]);
     let (found, repaired) = run(&disk);
     assert!(found.problems.iter().any(is_lost), "{found:?}");
-    assert_eq!(told(&repaired.done), [""; 0]);
+    assert_eq!(reported(&repaired.done), [""; 0]);
     assert!(repaired.left.problems.iter().any(is_lost), "{:?}", repaired.left);
 }
