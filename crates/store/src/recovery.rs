@@ -55,8 +55,8 @@ use crate::superblock::{SuperError, Superblock};
 /// Largest group; the search after the end of the log covers two of them.
 pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of the newest groups that an opening rewrites. A failed flush loses at most one group, as
-/// only one is in flight at a time. The store wrote that group only after other flushes had made the
-/// groups before it durable.
+/// only one is in flight at a time. The store wrote that group only after earlier flushes had made
+/// the groups before it durable.
 const REWRITE_BYTES: u64 = 16 << 20;
 const CHUNK: u64 = 1 << 20;
 /// Pieces of the log that redo reads ahead, once it reads sequentially.

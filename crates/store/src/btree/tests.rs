@@ -127,7 +127,7 @@ fn finger_search_agrees_with_a_search_from_the_root() {
             check_all(&mfs, &model);
         }
     }
-    assert!(here > 5000, "{here} were put into the leaf that was found");
+    assert!(here > 5000, "{here} inserts into the leaf at the finger");
     assert!(all < near * 3 / 2, "{all} nodes read in {near} searches");
 }
 
