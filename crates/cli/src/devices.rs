@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use env::{Disk, DiskOptions, Env};
-use store::{StoreError, ZonePlace};
+use store::{StoreError, ZoneDevice};
 use types::PagId;
 
 /// How long a device may stay in use before that is believed: a killed process lets
@@ -38,8 +38,8 @@ pub fn or_in_use(error: &std::io::Error, then: &str) -> String {
 }
 
 /// The data zones at these paths, as a store takes them.
-pub fn zone_places(paths: &[(PagId, String)]) -> Vec<ZonePlace<'_>> {
-    paths.iter().map(|(id, path)| ZonePlace { id: *id, path }).collect()
+pub fn zone_places(paths: &[(PagId, String)]) -> Vec<ZoneDevice<'_>> {
+    paths.iter().map(|(id, path)| ZoneDevice { id: *id, path }).collect()
 }
 
 /// What failed on the metadata device at `path`, which is named once.

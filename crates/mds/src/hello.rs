@@ -199,7 +199,7 @@ async fn enroll(
         let text = format!(
             "the metadata zone has no room for another client, whose replies may take {} KiB; remove files by those \
              that are there, or evict some",
-            (store::promise::EACH * BLOCK_U64) >> 10
+            (store::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
         );
         return Err(refusal(Fault::NoSpace, text));
     }

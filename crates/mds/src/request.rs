@@ -595,7 +595,7 @@ impl Work {
         let mut waited = Waited::default();
         let replay = self.request.replay.take();
         // What was done before has room again, whatever else took some since.
-        let reserve = if replay.is_some() { Reserve::Again } else { cost.reserve };
+        let reserve = if replay.is_some() { Reserve::Replay } else { cost.reserve };
         let cost = Cost { reserve, ..cost };
         let result = loop {
             let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);

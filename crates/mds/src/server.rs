@@ -311,7 +311,7 @@ impl Server {
     /// Is so little of the metadata device free that a change may have been refused for it?
     pub fn metadata_is_short(&self) -> bool {
         let usage = self.mfs.usage();
-        usage.blocks_free < usage.blocks_kept + usage.blocks / SHORT_PART
+        usage.blocks_free < usage.blocks_set_aside + usage.blocks / SHORT_PART
     }
 
     /// Makes freed blocks free, as far as their freeing is durable.

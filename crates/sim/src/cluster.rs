@@ -491,7 +491,7 @@ impl Cluster {
     pub(crate) fn look<T>(&self, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Option<T> {
         let store = self.store.borrow();
         let meta = self.meta();
-        let seen = store.as_ref()?.look(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
+        let seen = store.as_ref()?.inspect(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
         log::looked(seen.is_some());
         seen
     }
@@ -511,7 +511,7 @@ impl Cluster {
         match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((data, _))) => {
                 let usage = store.usage();
-                Some(Free { data, meta: usage.blocks_free, meta_kept: usage.blocks_kept })
+                Some(Free { data, meta: usage.blocks_free, meta_kept: usage.blocks_set_aside })
             }
             _ => None,
         }

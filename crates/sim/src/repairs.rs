@@ -17,7 +17,7 @@
 use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
 use store::fsck::{FsckOptions, Repaired, repair};
-use store::{StoreError, ZonePlace};
+use store::{StoreError, ZoneDevice};
 
 use crate::cluster;
 use crate::rot::{self, NAME, Seen};
@@ -112,7 +112,7 @@ fn repaired(bad: &SimDisk, data: &SimDisk, seed: u64) -> Result<Repaired, StoreE
     world.run(|env| async move {
         let opened = env.open_disk(NAME, DiskOptions { write: true, exclusive: true }).await;
         let disk = opened.map_err(|error| StoreError::io("opening", NAME, &error))?;
-        let zones = &[ZonePlace { id: cluster::ZONE, path: cluster::DATA }];
+        let zones = &[ZoneDevice { id: cluster::ZONE, path: cluster::DATA }];
         let options = FsckOptions { cache_bytes: 8 << 20, zones, ..FsckOptions::default() };
         repair(&env, &disk, options).await
     })

@@ -22,7 +22,7 @@ use crate::fleet::Fleet;
 use crate::history::History;
 use crate::mount::{Mount, OpenFile};
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
-use store::promise::EACH;
+use store::reservation::BLOCKS_PER_CLIENT;
 
 /// Blocks that an operation of the workload may need at most, and as much again for what others get
 /// between two looks.
@@ -34,7 +34,7 @@ const META_BEGUN: u64 = 1060;
 /// Clients that a device expects that is large enough for so many, or more.
 const EXPECTED: u64 = 4;
 /// Metadata blocks of each: what is promised to its replies, and its description.
-const EACH_CLIENT: u64 = EACH + 1;
+const EACH_CLIENT: u64 = BLOCKS_PER_CLIENT + 1;
 /// How often it is looked how much is free, beside every moment at which something happens.
 const LOOK: Duration = Duration::from_millis(5);
 /// In which dead clients' blocks are free again: their lease, and their quarantine.

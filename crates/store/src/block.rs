@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a block at home carries its own address, its type, the tag of its file
-//!   system and a CRC32C over everything behind the checksum;
-//! - the checksum is computed when the block goes home, never in the cache;
+//!   system and a CRC32C over everything after the checksum;
+//! - the store computes the checksum when it writes the block home, never in the cache;
 //! - LSN and epoch are those of the last transaction that changed the block.
 //!
 //! | offset | size | field    | meaning                                        |
@@ -19,7 +19,7 @@
 //!
 //! Types: 1 superblock, 2 roots, 3 bitmap, 4 tree node, 5 directory content, 6 blob, 7 replies, 8 a
 //! table (of tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes;
-//! 13 layout; 14 blob that says whose it is.
+//! 13 layout; 14 blob that names its owner.
 
 use types::limits::BLOCK;
 use types::{Bug, Epoch, Lsn, MetaBlock, Uuid, crc32c, planted};
@@ -54,7 +54,7 @@ macro_rules! block_types {
                 match value { $($value => Some(BlockType::$name),)* _ => None }
             }
 
-            /// One word for people.
+            /// A word for messages.
             pub fn text(self) -> &'static str {
                 match self { $(BlockType::$name => $text,)* }
             }
@@ -89,7 +89,7 @@ block_types! {
     Directory4096 = 12, "directory";
     /// Segments of one file.
     Layout = 13, "layout";
-    /// As a blob, with the number of its owner.
+    /// A blob block that also holds the number of its owner.
     OwnedBlob = 14, "blob";
 }
 
@@ -159,22 +159,22 @@ pub fn initialise(block: &mut Block, address: MetaBlock, kind: BlockType, tag: u
     put_u32(block, 28, tag);
 }
 
-/// Notes who changed the block last.
+/// Records the transaction that changed the block last.
 pub fn stamp(block: &mut Block, lsn: Lsn, epoch: Epoch) {
     put_u64(block, 16, lsn.0);
     put_u32(block, 24, epoch.0);
 }
 
-/// Computes the checksum; the block is then fit to go home.
+/// Computes the checksum; after that the block may be written home.
 pub fn seal(block: &mut [u8]) {
     let crc = crc32c(&block[4..BLOCK]);
     put_u32(block, 0, crc);
 }
 
-/// Checks what came from the device.
+/// Checks a block that was read from the device.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// What is wrong with the block.
 pub fn verify(block: &Block, address: MetaBlock, tag: u32) -> Result<BlockType, &'static str> {
     if crc32c(&block[4..]) != get_u32(block, 0) && !planted(Bug::ChecksumIgnored) {
         return Err("wrong checksum");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_block_verifies_at_its_own_address_only() {
+    fn sealed_block_verifies_at_its_own_address_only() {
         let block = sealed();
         assert_eq!(verify(&block, MetaBlock(7), 99), Ok(BlockType::Tree));
         assert!(verify(&block, MetaBlock(8), 99).is_err());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_noticed() {
+    fn block_with_any_flipped_byte_fails_verification() {
         for at in 0..BLOCK {
             let mut block = sealed();
             block[at] ^= 0x10;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_zeros_is_no_block() {
+    fn block_of_zeros_fails_verification() {
         assert!(verify(&[0; BLOCK], MetaBlock(0), 0).is_err());
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! - keys are byte strings in their lexicographic order, so integers go in big-endian;
-//! - every leaf is at the same depth; every node but the root is at least a quarter full
-//!   when it was last passed by a removal;
-//! - the separator of a child is not above its keys and above all keys before it; the first is
-//!   unused;
-//! - splits and merges happen on the way down, so no change goes up again.
+//! - every leaf is at the same depth; every node except the root was at least a quarter full
+//!   when a removal last descended through it;
+//! - the separator of a child is not above the child's keys and is above all keys before them; the
+//!   first separator of a node is unused;
+//! - splits and merges happen on the way down, so no change propagates up again.
 //!
 //! | offset | size | field    | meaning                                     |
 //! |-------:|-----:|----------|---------------------------------------------|
@@ -18,8 +18,8 @@
 //! |     38 |   10 | reserved | zero                                        |
 //! |     48 | 4048 | entries  | key and value; above leaves: key, child u64 |
 //!
-//! The root's block stands in the roots (3.4); 0: the tree has no entries. What is behind the
-//! entries means nothing.
+//! The address of the root node is in the roots (3.4); 0: the tree has no entries. Bytes after the
+//! entries have no meaning.
 
 use types::MetaBlock;
 use types::limits::BLOCK;
@@ -32,60 +32,60 @@ use crate::txn::Txn;
 const ENTRIES: usize = HEADER + 16;
 const LEVEL_MAX: u8 = 24;
 
-/// Where the address of a tree's root node is kept: a `u64` that is 0 for an empty tree.
+/// Where the address of a tree's root node is stored: a `u64` that is 0 for an empty tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum RootLocation {
     /// In the block of roots.
-    Root(RootId),
+    RootsBlock(RootId),
     /// At a byte offset of some other block.
-    In(MetaBlock, u16),
+    Block(MetaBlock, u16),
 }
 
-/// Entries of a node, as it says.
+/// The entry count in a node, unchecked.
 pub(crate) fn entries_of(node: &Block) -> usize {
     usize::from(get_u16(node, 36))
 }
 
-impl From<RootId> for Place {
-    fn from(id: RootId) -> Place {
-        Place::Root(id)
+impl From<RootId> for RootLocation {
+    fn from(id: RootId) -> RootLocation {
+        RootLocation::RootsBlock(id)
     }
 }
 
 /// An entry of a tree.
 pub type Entry<const K: usize, const V: usize> = ([u8; K], [u8; V]);
 
-/// A node to be inspected, and what its parent says of it.
+/// A node to be inspected, and what its parent says about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Expected<const K: usize> {
-    /// Where it lies.
+pub struct ExpectedNode<const K: usize> {
+    /// Its block.
     pub block: MetaBlock,
-    /// `None`: any.
+    /// Its level; `None`: any.
     pub(crate) level: Option<u8>,
-    /// Its keys are not below, and all below; `None`: any.
+    /// Its keys are at least `low` and below `high`; `None`: no bound.
     pub(crate) low: Option<[u8; K]>,
     pub(crate) high: Option<[u8; K]>,
 }
 
-/// What is inside a node.
+/// The content of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Inside<const K: usize, const V: usize> {
+pub enum NodeContent<const K: usize, const V: usize> {
     /// Entries, in order.
     Leaf(Vec<Entry<K, V>>),
     /// The level above the leaves, and the children.
-    Inner(u8, Vec<Expected<K>>),
+    Inner(u8, Vec<ExpectedNode<K>>),
 }
 
-/// A way from the root to a leaf, from which a search for a key near it starts. It holds until a
-/// node of the tree is split, joined or freed.
+/// A path from the root to a leaf, from which a search for a nearby key starts. It is valid until a
+/// node of the tree is split, merged or freed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finger<const K: usize> {
-    way: Vec<Stand<K>>,
+    path: Vec<PathNode<K>>,
 }
 
-/// A node on the way, and the keys that belong below it: from `low` on, below `high`.
+/// A node on the path, and the bounds of its keys: at least `low`, below `high`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stand<const K: usize> {
+struct PathNode<const K: usize> {
     block: MetaBlock,
     level: Option<u8>,
     low: Option<[u8; K]>,
@@ -94,48 +94,48 @@ struct Stand<const K: usize> {
 
 impl<const K: usize> Default for Finger<K> {
     fn default() -> Finger<K> {
-        Finger { way: Vec::new() }
+        Finger { path: Vec::new() }
     }
 }
 
 impl<const K: usize> Finger<K> {
-    /// The leaf, if it leads to one.
+    /// The leaf at the end of the path, if there is one.
     fn leaf(&self) -> Option<MetaBlock> {
-        self.way.last().map(|stand| stand.block)
+        self.path.last().map(|node| node.block)
     }
 
-    /// The first key that belongs behind its leaf; `None` behind the last one.
-    pub fn behind(&self) -> Option<[u8; K]> {
-        self.way.last()?.high
+    /// The first key that belongs after its leaf; `None` for the last leaf.
+    pub fn upper_bound(&self) -> Option<[u8; K]> {
+        self.path.last()?.high
     }
 
-    /// The least key that belongs in its leaf; `None` in the first one.
-    pub fn least(&self) -> Option<[u8; K]> {
-        self.way.last()?.low
+    /// The least key that belongs in its leaf; `None` for the first leaf.
+    pub fn lower_bound(&self) -> Option<[u8; K]> {
+        self.path.last()?.low
     }
 }
 
-impl<const K: usize> Stand<K> {
+impl<const K: usize> PathNode<K> {
     fn covers(&self, key: &[u8; K]) -> bool {
         self.low.is_none_or(|low| low <= *key) && self.high.is_none_or(|high| *key < high)
     }
 }
 
-/// The nodes on the way to a key, and the leaf where it ends.
+/// The nodes on the path to a key, and the content of the leaf at its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Descent<const K: usize, const V: usize> {
     /// From the root to the leaf.
     pub nodes: Vec<MetaBlock>,
-    /// What is in the leaf, in order.
+    /// Entries of the leaf, in order.
     pub entries: Vec<Entry<K, V>>,
-    /// The first key that the next leaf may have; `None`: there is no further leaf.
+    /// The least key that the next leaf may have; `None`: there is no next leaf.
     pub next: Option<[u8; K]>,
 }
 
-/// A handle on the tree at a place; it holds no state.
+/// A handle of a tree, by the location of its root; it holds no state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree<const K: usize, const V: usize> {
-    place: Place,
+    location: RootLocation,
 }
 
 impl<const K: usize, const V: usize> Tree<K, V> {
@@ -143,50 +143,50 @@ impl<const K: usize, const V: usize> Tree<K, V> {
     const INNER: usize = (BLOCK - ENTRIES) / (K + 8);
     const CHECK: () = assert!(K > 0 && K <= 128 && V <= 480, "a node holds several entries");
 
-    /// The tree whose root address is at `place`.
-    pub const fn new(place: Place) -> Tree<K, V> {
+    /// The tree whose root address is at `location`.
+    pub const fn new(location: RootLocation) -> Tree<K, V> {
         let () = Self::CHECK;
-        Tree { place }
+        Tree { location }
     }
 
-    /// The tree whose root address is a root.
+    /// The tree whose root address is in the block of roots.
     pub const fn at(id: RootId) -> Tree<K, V> {
-        Tree::new(Place::Root(id))
+        Tree::new(RootLocation::RootsBlock(id))
     }
 
-    fn spot(&self) -> (MetaBlock, usize) {
-        match self.place {
-            Place::Root(id) => (ROOTS_BLOCK, usize::from(id.offset())),
-            Place::In(block, offset) => (block, usize::from(offset)),
+    fn root_word(&self) -> (MetaBlock, usize) {
+        match self.location {
+            RootLocation::RootsBlock(id) => (ROOTS_BLOCK, usize::from(id.offset())),
+            RootLocation::Block(block, offset) => (block, usize::from(offset)),
         }
     }
 
     fn root(&self, txn: &Txn<'_>) -> Result<Option<MetaBlock>, Stop> {
-        let (block, offset) = self.spot();
+        let (block, offset) = self.root_word();
         let value = get_u64(txn.read(block)?, offset);
         Ok((value != 0).then_some(MetaBlock(value)))
     }
 
     fn set_root(&self, txn: &mut Txn<'_>, root: Option<MetaBlock>) -> Result<(), Stop> {
-        let (block, offset) = self.spot();
+        let (block, offset) = self.root_word();
         put_u64(txn.write(block)?, offset, root.map_or(0, |block| block.0));
         Ok(())
     }
 
-    /// Another node, or none (0), becomes the root; what was below the old one is forgotten.
+    /// Makes another node, or none (0), the root, without freeing the nodes below the old one.
     pub(crate) fn replace_root(&self, txn: &mut Txn<'_>, root: u64) -> Result<(), Stop> {
         self.set_root(txn, (root != 0).then_some(MetaBlock(root)))
     }
 
-    /// Damage in the meaning of the entries, with the address of the tree's root node.
+    /// Reports that entries are invalid, with the address of the tree's root node.
     pub fn corrupt(&self, txn: &Txn<'_>, what: &'static str) -> Stop {
         match self.root(txn) {
-            Ok(root) => Stop::Corrupt(root.unwrap_or(self.spot().0), what),
+            Ok(root) => Stop::Corrupt(root.unwrap_or(self.root_word().0), what),
             Err(stop) => stop,
         }
     }
 
-    /// Has it no entry?
+    /// Is the tree empty?
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
@@ -220,7 +220,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
     ) -> Result<Option<[u8; V]>, Stop> {
         let mut block = match self.root(txn)? {
             Some(root) => self.split_root(txn, root)?,
-            None => self.plant(txn)?,
+            None => self.create_root(txn)?,
         };
         let mut expected = None;
         loop {
@@ -249,7 +249,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         loop {
             let node = self.node(txn, block, expected)?;
             if node.level == 0 {
-                return self.take(txn, block, key, is_root);
+                return self.remove_from_leaf(txn, block, key, is_root);
             }
             expected = Some(node.level - 1);
             let at = node.child_of(key);
@@ -317,7 +317,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         mut each: impl FnMut(&[u8; K], &[u8; V]) -> bool,
     ) -> Result<(), Stop> {
         let Some(root) = self.root(txn)? else { return Ok(()) };
-        // Who goes on from the key that was found would never end if it were one before.
+        // A caller that continues after the last key would never end if keys went backwards.
         let (mut least, mut ordered) = (*from, true);
         self.walk(txn, root, None, Some(from), &mut |key, value| {
             ordered = least <= *key;
@@ -347,38 +347,33 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(out)
     }
 
-    /// Leads `finger` to the leaf where `key` belongs: up from where it is as far as it must, then
-    /// down. Gives the number of nodes that it read; of an empty tree none.
+    /// Moves `finger` to the leaf where `key` belongs: up the path as far as necessary, then down.
+    /// Returns the number of nodes that it read; 0 for an empty tree.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn approach(
-        &self,
-        txn: &Txn<'_>,
-        finger: &mut Finger<K>,
-        key: &[u8; K],
-    ) -> Result<u64, Stop> {
-        let way = &mut finger.way;
+    pub fn seek(&self, txn: &Txn<'_>, finger: &mut Finger<K>, key: &[u8; K]) -> Result<u64, Stop> {
+        let path = &mut finger.path;
         let Some(root) = self.root(txn)? else {
-            way.clear();
+            path.clear();
             return Ok(0);
         };
-        if way.first().is_none_or(|top| top.block != root) {
-            way.clear();
-            way.push(Stand { block: root, level: None, low: None, high: None });
+        if path.first().is_none_or(|top| top.block != root) {
+            path.clear();
+            path.push(PathNode { block: root, level: None, low: None, high: None });
         }
-        while way.len() > 1 && way.last().is_some_and(|stand| !stand.covers(key)) {
-            way.pop();
+        while path.len() > 1 && path.last().is_some_and(|node| !node.covers(key)) {
+            path.pop();
         }
         let mut read = 0;
-        while let Some(&Stand { block, level, low, high }) = way.last() {
+        while let Some(&PathNode { block, level, low, high }) = path.last() {
             let node = self.node(txn, block, level)?;
             read += 1;
             if node.level == 0 {
                 break;
             }
             let at = node.child_of(key);
-            way.push(Stand {
+            path.push(PathNode {
                 block: node.child(at),
                 level: Some(node.level - 1),
                 low: if at == 0 { low } else { Some(node.key(at)) },
@@ -388,11 +383,11 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(read)
     }
 
-    /// Entries of the leaf that `finger` leads to, from the key `from` on, at most `max`.
+    /// At most `max` entries of the leaf at `finger`, from the key `from` on.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn here(
+    pub fn leaf_range(
         &self,
         txn: &Txn<'_>,
         finger: &Finger<K>,
@@ -406,11 +401,11 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok((start..end).map(|at| (node.key(at), node.value(at))).collect())
     }
 
-    /// The last entry below the key `below` in the leaf that `finger` leads to.
+    /// The last entry below the key `below` in the leaf at `finger`.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn before(
+    pub fn leaf_prev(
         &self,
         txn: &Txn<'_>,
         finger: &Finger<K>,
@@ -422,12 +417,12 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(at.checked_sub(1).map(|at| (node.key(at), node.value(at))))
     }
 
-    /// As [`Tree::insert`], in the leaf that `finger` leads to, where `key` belongs; `false` if no
-    /// entry fits there any more.
+    /// As [`Tree::insert`], in the leaf at `finger`, where `key` belongs; `false` if the leaf is
+    /// full.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn insert_here(
+    pub fn leaf_insert(
         &self,
         txn: &mut Txn<'_>,
         finger: &Finger<K>,
@@ -443,12 +438,12 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(true)
     }
 
-    /// As [`Tree::remove`], from the leaf that `finger` leads to, where `key` belongs; `false` if
-    /// too few entries would be left in it.
+    /// As [`Tree::remove`], from the leaf at `finger`, where `key` belongs; `false` if too few
+    /// entries would remain in the leaf.
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn remove_here(
+    pub fn leaf_remove(
         &self,
         txn: &mut Txn<'_>,
         finger: &Finger<K>,
@@ -459,17 +454,17 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         if node.level > 0 || node.count <= Self::LEAF / 4 {
             return Ok(false);
         }
-        self.take(txn, leaf, key, false)?;
+        self.remove_from_leaf(txn, leaf, key, false)?;
         Ok(true)
     }
 
-    /// Calls `each` with every node's address and level, the root first; checks the order of keys
-    /// and the shape of the tree on the way. For checking.
+    /// Calls `each` with every node's address and level, the root first. Checks the order of keys
+    /// and the shape of the tree on the way. For tests and fsck.
     ///
     /// # Errors
     /// `Stop::Miss`; `Stop::Corrupt` for a malformed node.
     pub fn nodes(&self, txn: &Txn<'_>, mut each: impl FnMut(MetaBlock, u8)) -> Result<(), Stop> {
-        match self.top(txn)? {
+        match self.root_node(txn)? {
             Some(root) => self.check_node(txn, &root, &mut each),
             None => Ok(()),
         }
@@ -478,12 +473,12 @@ impl<const K: usize, const V: usize> Tree<K, V> {
     fn check_node(
         &self,
         txn: &Txn<'_>,
-        expected: &Expected<K>,
+        expected: &ExpectedNode<K>,
         each: &mut impl FnMut(MetaBlock, u8),
     ) -> Result<(), Stop> {
         match self.inspect(txn, expected)? {
-            Inside::Leaf(_) => each(expected.block, 0),
-            Inside::Inner(level, children) => {
+            NodeContent::Leaf(_) => each(expected.block, 0),
+            NodeContent::Inner(level, children) => {
                 each(expected.block, level);
                 for child in &children {
                     self.check_node(txn, child, each)?;
@@ -497,17 +492,21 @@ impl<const K: usize, const V: usize> Tree<K, V> {
     ///
     /// # Errors
     /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn top(&self, txn: &Txn<'_>) -> Result<Option<Expected<K>>, Stop> {
+    pub fn root_node(&self, txn: &Txn<'_>) -> Result<Option<ExpectedNode<K>>, Stop> {
         let root = self.root(txn)?;
-        Ok(root.map(|block| Expected { block, level: None, low: None, high: None }))
+        Ok(root.map(|block| ExpectedNode { block, level: None, low: None, high: None }))
     }
 
-    /// Checks one node against what its parent says of it, and gives what is inside.
+    /// Checks one node against what its parent says about it, and returns its content.
     ///
     /// # Errors
     /// `Stop::Miss`; `Stop::Corrupt` for a malformed node or keys out of order.
-    pub fn inspect(&self, txn: &Txn<'_>, expected: &Expected<K>) -> Result<Inside<K, V>, Stop> {
-        let Expected { block, level, low, high } = *expected;
+    pub fn inspect(
+        &self,
+        txn: &Txn<'_>,
+        expected: &ExpectedNode<K>,
+    ) -> Result<NodeContent<K, V>, Stop> {
+        let ExpectedNode { block, level, low, high } = *expected;
         let node = self.node(txn, block, level)?;
         let first = usize::from(node.level > 0);
         for at in first..node.count {
@@ -522,15 +521,15 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         }
         if node.level == 0 {
             let entries = (0..node.count).map(|at| (node.key(at), node.value(at)));
-            return Ok(Inside::Leaf(entries.collect()));
+            return Ok(NodeContent::Leaf(entries.collect()));
         }
-        let children = (0..node.count).map(|at| Expected {
+        let children = (0..node.count).map(|at| ExpectedNode {
             block: node.child(at),
             level: Some(node.level - 1),
             low: if at == 0 { low } else { Some(node.key(at)) },
             high: if at + 1 < node.count { Some(node.key(at + 1)) } else { high },
         });
-        Ok(Inside::Inner(node.level, children.collect()))
+        Ok(NodeContent::Inner(node.level, children.collect()))
     }
 
     /// Checks the nodes from the root to the leaf where `key` belongs; `None` for an empty tree.
@@ -539,14 +538,14 @@ impl<const K: usize, const V: usize> Tree<K, V> {
     /// As [`Tree::inspect`].
     pub fn descend(&self, txn: &Txn<'_>, key: &[u8; K]) -> Result<Option<Descent<K, V>>, Stop> {
         let mut nodes = Vec::new();
-        let mut next = self.top(txn)?;
+        let mut next = self.root_node(txn)?;
         while let Some(node) = next {
             nodes.push(node.block);
             match self.inspect(txn, &node)? {
-                Inside::Leaf(entries) => {
+                NodeContent::Leaf(entries) => {
                     return Ok(Some(Descent { nodes, entries, next: node.high }));
                 }
-                Inside::Inner(_, children) => {
+                NodeContent::Inner(_, children) => {
                     let at =
                         children.partition_point(|child| child.low.is_none_or(|low| low <= *key));
                     next = children.get(at.saturating_sub(1)).copied();
@@ -648,13 +647,13 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok((block, bytes))
     }
 
-    fn plant(&self, txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
+    fn create_root(&self, txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
         let (root, _) = self.new_node(txn, 0, None)?;
         self.set_root(txn, Some(root))?;
         Ok(root)
     }
 
-    /// Splits a full root under a new one; returns the root.
+    /// Splits a full root under a new root; returns the root node.
     fn split_root(&self, txn: &mut Txn<'_>, root: MetaBlock) -> Result<MetaBlock, Stop> {
         let node = self.node(txn, root, None)?;
         if node.count < Self::capacity(node.level) {
@@ -685,7 +684,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         if count < Self::capacity(level) {
             return Ok(child);
         }
-        // Keys that arrive in order fill their nodes: the split leaves the left one nearly full.
+        // For keys inserted in order, the split leaves the left node nearly full.
         let last = node.key(count - 1) < *key;
         let keep = if last { count - count.div_ceil(8) } else { count / 2 };
         let separator = node.key(keep);
@@ -734,7 +733,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         }
     }
 
-    fn take(
+    fn remove_from_leaf(
         &self,
         txn: &mut Txn<'_>,
         leaf: MetaBlock,
@@ -753,7 +752,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(Some(former))
     }
 
-    /// Makes sure that child `at` of `parent` can lose an entry; returns its new index.
+    /// Ensures that child `at` of `parent` can lose an entry; returns the child's new index.
     fn fill_child(
         &self,
         txn: &mut Txn<'_>,
@@ -792,7 +791,7 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         Ok(at)
     }
 
-    /// Gives the unused first separator of an inner node its value.
+    /// Sets the unused first separator of an inner node.
     fn pull_down(
         &self,
         txn: &mut Txn<'_>,
@@ -873,7 +872,7 @@ fn remove_entry(bytes: &mut Block, at: usize, width: usize) {
     put_u16(bytes, 36, (count - 1) as u16);
 }
 
-/// A node as it is read.
+/// A checked view of a node.
 struct Node<'t, const K: usize, const V: usize> {
     bytes: &'t Block,
     level: u8,
@@ -903,7 +902,7 @@ impl<const K: usize, const V: usize> Node<'_, K, V> {
         MetaBlock(get_u64(self.bytes, self.offset(at) + K))
     }
 
-    /// The index of `key`, or where it belongs.
+    /// The index of `key`, or the index where it belongs.
     fn find(&self, key: &[u8; K]) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.count);
         while low < high {

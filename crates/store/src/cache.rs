@@ -2,13 +2,13 @@
 //!
 //! Invariants:
 //! - a frame holds the newest committed content of its block;
-//! - only frames that are clean, unpinned and not on their way home are evicted,
+//! - the cache evicts only frames that are clean, unpinned and not being written home,
 //!   so reading a block again always gives its newest content;
-//! - the dirty blocks are known by address, and each with the group that dirtied it; the queue
-//!   has them in the order of those groups, and entries of blocks that went home since, never more
-//!   of these than there are dirty blocks and [`STALE_MAX`] more;
-//! - the bound may be passed by what one operation pins and by dirty frames, which admission
-//!   bounds.
+//! - the cache records the dirty blocks by address, each with the group that dirtied it. The queue
+//!   has them in the order of those groups. It may also have stale entries of blocks that are home
+//!   since, at most as many as there are dirty blocks and [`STALE_MAX`] more;
+//! - the frames that one operation pins and the dirty frames, which admission bounds, may exceed
+//!   the capacity.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,18 +18,18 @@ use types::{HashMap, Lsn, MetaBlock};
 
 use crate::block::Block;
 
-/// What the cache knows about one block.
+/// A cached block and its state.
 pub struct Frame {
     /// Which block.
     pub block: MetaBlock,
     /// Its content.
     pub data: Box<Block>,
-    /// Differs from what is at home (or on its way there).
+    /// Differs from the block at home (or from the copy being written there).
     pub dirty: bool,
     /// A copy is being written home.
-    pub leaving: bool,
+    pub in_flight: bool,
     pins: u32,
-    recent: Cell<bool>,
+    referenced: Cell<bool>,
 }
 
 /// A dirty block and the start of the group that dirtied it.
@@ -47,17 +47,17 @@ pub struct Cache {
     frames: Vec<Frame>,
     index: HashMap<u64, u32>,
     hand: usize,
-    /// The dirty blocks, and since when.
+    /// The dirty blocks, each with the group that dirtied it.
     dirty: BTreeMap<u64, Lsn>,
-    /// Stretches of dirty blocks without a gap.
-    stretches: usize,
+    /// Number of runs of dirty blocks with adjacent addresses.
+    dirty_runs: usize,
     queue: VecDeque<Dirty>,
-    leaving: usize,
-    spare: Vec<Box<Block>>,
+    in_flight: usize,
+    buffers: Vec<Box<Block>>,
 }
 
-const SPARE_MAX: usize = 256;
-/// Entries of the queue that may be stale, besides as many as there are dirty blocks.
+const BUFFERS_MAX: usize = 256;
+/// Most stale entries of the queue, in addition to the number of dirty blocks.
 const STALE_MAX: usize = 1024;
 
 impl Cache {
@@ -69,31 +69,31 @@ impl Cache {
             index: HashMap::default(),
             hand: 0,
             dirty: BTreeMap::new(),
-            stretches: 0,
+            dirty_runs: 0,
             queue: VecDeque::new(),
-            leaving: 0,
-            spare: Vec::new(),
+            in_flight: 0,
+            buffers: Vec::new(),
         }
     }
 
-    /// How many blocks it should hold at most.
+    /// Blocks that the cache should hold at most.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many it holds.
+    /// Blocks that the cache holds.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Does it hold none?
+    /// Is the cache empty?
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Blocks that are dirty or on their way home.
-    pub fn unsettled(&self) -> usize {
-        self.dirty.len() + self.leaving
+    /// Blocks that are dirty or being written home.
+    pub fn dirty_or_in_flight(&self) -> usize {
+        self.dirty.len() + self.in_flight
     }
 
     /// Dirty blocks.
@@ -101,23 +101,23 @@ impl Cache {
         self.dirty.len()
     }
 
-    /// Stretches of dirty blocks without a gap: so many requests would bring all of them home.
-    pub fn stretches(&self) -> usize {
-        self.stretches
+    /// Runs of dirty blocks with adjacent addresses: each can go home in one request.
+    pub fn dirty_runs(&self) -> usize {
+        self.dirty_runs
     }
 
     /// The content of `block`, if cached.
     pub fn get(&self, block: MetaBlock) -> Option<&Block> {
         let frame = &self.frames[*self.index.get(&block.0)? as usize];
-        frame.recent.set(true);
+        frame.referenced.set(true);
         Some(&frame.data)
     }
 
-    /// The content of `block`, if it is cached and the same as at home. Looking at it so is no use
-    /// of it.
-    pub fn at_home(&self, block: MetaBlock) -> Option<&Block> {
+    /// The content of `block`, if it is cached and the same as at home. This does not count as a
+    /// use of the frame.
+    pub fn get_clean(&self, block: MetaBlock) -> Option<&Block> {
         let frame = &self.frames[*self.index.get(&block.0)? as usize];
-        (!frame.dirty && !frame.leaving).then_some(&*frame.data)
+        (!frame.dirty && !frame.in_flight).then_some(&*frame.data)
     }
 
     /// The frame of `block`, if cached.
@@ -125,20 +125,20 @@ impl Cache {
         Some(&mut self.frames[*self.index.get(&block.0)? as usize])
     }
 
-    /// Is it cached?
+    /// Is `block` cached?
     pub fn contains(&self, block: MetaBlock) -> bool {
         self.index.contains_key(&block.0)
     }
 
     /// A buffer with unspecified content.
     pub fn buffer(&mut self) -> Box<Block> {
-        self.spare.pop().unwrap_or_else(|| Box::new([0; BLOCK]))
+        self.buffers.pop().unwrap_or_else(|| Box::new([0; BLOCK]))
     }
 
     /// Takes a buffer back for reuse.
     pub fn recycle(&mut self, data: Box<Block>) {
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push(data);
+        if self.buffers.len() < BUFFERS_MAX {
+            self.buffers.push(data);
         }
     }
 
@@ -147,24 +147,24 @@ impl Cache {
         self.make_room();
         let at = self.frames.len() as u32;
         let previous = self.index.insert(block.0, at);
-        assert!(previous.is_none(), "{block:?} is cached already");
+        assert!(previous.is_none(), "{block:?} is already cached");
         self.frames.push(Frame {
             block,
             data,
             dirty: false,
-            leaving: false,
+            in_flight: false,
             pins: 0,
-            recent: Cell::new(true),
+            referenced: Cell::new(true),
         });
     }
 
-    /// Notes that `block`, which is cached and clean, turned dirty in the group at `since`.
+    /// Marks `block`, which is cached and clean, as dirtied by the group at `since`.
     pub fn mark_dirty(&mut self, block: MetaBlock, since: Lsn) {
         debug_assert!(self.queue.back().is_none_or(|last| last.since <= since));
         let frame = self.frame_mut(block).expect("dirty blocks are cached");
-        assert!(!frame.dirty, "{block:?} is dirty already");
+        assert!(!frame.dirty, "{block:?} is already dirty");
         frame.dirty = true;
-        self.stretches = self.stretches + 1 - self.neighbours(block);
+        self.dirty_runs = self.dirty_runs + 1 - self.dirty_neighbours(block);
         self.dirty.insert(block.0, since);
         if self.queue.len() > 2 * self.dirty.len() + STALE_MAX {
             let dirty = &self.dirty;
@@ -173,8 +173,8 @@ impl Cache {
         self.queue.push_back(Dirty { block, since });
     }
 
-    /// Blocks directly before and behind `block` that are dirty.
-    fn neighbours(&self, block: MetaBlock) -> usize {
+    /// Number of dirty blocks directly before and after `block`.
+    fn dirty_neighbours(&self, block: MetaBlock) -> usize {
         let before = block.0.checked_sub(1).is_some_and(|before| self.dirty.contains_key(&before));
         usize::from(before) + usize::from(self.dirty.contains_key(&(block.0 + 1)))
     }
@@ -190,39 +190,39 @@ impl Cache {
         None
     }
 
-    /// About since when the `n` blocks that have been dirty for longest are dirty, at most.
+    /// Approximately the group by which the `n` oldest dirty blocks were all dirty.
     pub fn dirty_since(&self, n: usize) -> Option<Lsn> {
         let at = n.min(self.queue.len()).checked_sub(1)?;
         self.queue.get(at).map(|entry| entry.since)
     }
 
-    /// The dirty blocks from address `from` on, and since when each is, in the order of addresses.
+    /// The dirty blocks from address `from` on, each with its group, in the order of addresses.
     pub fn dirty_from(&self, from: MetaBlock) -> impl Iterator<Item = Dirty> {
         let blocks = self.dirty.range(from.0..);
         blocks.map(|(&block, &since)| Dirty { block: MetaBlock(block), since })
     }
 
-    /// Lets the dirty block `block` leave: it is clean, and leaving until [`Cache::arrived`].
-    /// Returns its content.
-    pub fn depart(&mut self, block: MetaBlock) -> &Block {
+    /// Marks the dirty block `block` clean and in flight until [`Cache::end_home_write`]. Returns
+    /// its content.
+    pub fn begin_home_write(&mut self, block: MetaBlock) -> &Block {
         let was = self.dirty.remove(&block.0);
         assert!(was.is_some(), "{block:?} is not dirty");
-        self.stretches = self.stretches + self.neighbours(block) - 1;
+        self.dirty_runs = self.dirty_runs + self.dirty_neighbours(block) - 1;
         let at = self.index[&block.0] as usize;
         let frame = &mut self.frames[at];
-        assert!(!frame.leaving, "{block:?} is leaving already");
+        assert!(!frame.in_flight, "{block:?} is already being written home");
         frame.dirty = false;
-        frame.leaving = true;
-        self.leaving += 1;
+        frame.in_flight = true;
+        self.in_flight += 1;
         &frame.data
     }
 
-    /// The copy of `block` that left is stable at home.
-    pub fn arrived(&mut self, block: MetaBlock) {
-        let frame = self.frame_mut(block).expect("leaving blocks are cached");
-        assert!(frame.leaving, "{block:?} did not leave");
-        frame.leaving = false;
-        self.leaving -= 1;
+    /// The copy of `block` that was in flight is stable at home.
+    pub fn end_home_write(&mut self, block: MetaBlock) {
+        let frame = self.frame_mut(block).expect("blocks in flight are cached");
+        assert!(frame.in_flight, "{block:?} is not being written home");
+        frame.in_flight = false;
+        self.in_flight -= 1;
     }
 
     /// Keeps `block` cached until [`Cache::unpin`].
@@ -232,7 +232,7 @@ impl Cache {
         }
     }
 
-    /// Undoes one [`Cache::pin`].
+    /// Reverts one [`Cache::pin`].
     pub fn unpin(&mut self, block: MetaBlock) {
         if let Some(frame) = self.frame_mut(block) {
             frame.pins -= 1;
@@ -240,14 +240,14 @@ impl Cache {
     }
 
     fn make_room(&mut self) {
-        let mut chances = 2 * self.frames.len();
-        while self.frames.len() >= self.capacity && chances > 0 {
-            chances -= 1;
+        let mut steps = 2 * self.frames.len();
+        while self.frames.len() >= self.capacity && steps > 0 {
+            steps -= 1;
             if self.hand >= self.frames.len() {
                 self.hand = 0;
             }
             let frame = &self.frames[self.hand];
-            if frame.dirty || frame.leaving || frame.pins > 0 || frame.recent.replace(false) {
+            if frame.dirty || frame.in_flight || frame.pins > 0 || frame.referenced.replace(false) {
                 self.hand += 1;
             } else {
                 self.evict(self.hand);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_frames_make_room_for_new_ones() {
+    fn cache_evicts_clean_frames_for_new_blocks() {
         let cache = filled(8, 100);
         assert_eq!(cache.len(), 8);
         for block in 0..100 {
@@ -292,12 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn dirty_leaving_and_pinned_frames_stay() {
+    fn cache_keeps_dirty_pinned_and_in_flight_frames() {
         let mut cache = filled(8, 3);
         cache.pin(MetaBlock(0));
         cache.mark_dirty(MetaBlock(1), Lsn(1));
         cache.mark_dirty(MetaBlock(2), Lsn(2));
-        cache.depart(MetaBlock(1));
+        cache.begin_home_write(MetaBlock(1));
         for block in 10..100 {
             let data = cache.buffer();
             cache.insert(MetaBlock(block), data);
@@ -306,34 +306,34 @@ mod tests {
             assert!(cache.contains(MetaBlock(block)));
         }
         cache.unpin(MetaBlock(0));
-        cache.arrived(MetaBlock(1));
+        cache.end_home_write(MetaBlock(1));
         for block in 200..300 {
             let data = cache.buffer();
             cache.insert(MetaBlock(block), data);
         }
         assert!(!cache.contains(MetaBlock(0)) && !cache.contains(MetaBlock(1)));
-        assert_eq!(cache.unsettled(), 1);
+        assert_eq!(cache.dirty_or_in_flight(), 1);
     }
 
     #[test]
-    fn a_block_dirtied_on_its_way_home_is_dirty_since_then() {
+    fn block_dirtied_while_in_flight_is_dirty_since_then() {
         let mut cache = filled(8, 2);
         cache.mark_dirty(MetaBlock(0), Lsn(1));
         cache.mark_dirty(MetaBlock(1), Lsn(1));
-        cache.depart(MetaBlock(0));
+        cache.begin_home_write(MetaBlock(0));
         cache.mark_dirty(MetaBlock(0), Lsn(2));
         assert_eq!(cache.oldest_dirty().map(|dirty| dirty.block), Some(MetaBlock(1)));
-        cache.arrived(MetaBlock(0));
-        cache.depart(MetaBlock(1));
-        cache.arrived(MetaBlock(1));
+        cache.end_home_write(MetaBlock(0));
+        cache.begin_home_write(MetaBlock(1));
+        cache.end_home_write(MetaBlock(1));
         assert_eq!(cache.oldest_dirty().map(|dirty| dirty.since), Some(Lsn(2)));
-        assert_eq!(cache.unsettled(), 1);
+        assert_eq!(cache.dirty_or_in_flight(), 1);
     }
 
     #[test]
-    fn stretches_are_counted_and_the_queue_stays_short() {
+    fn dirty_runs_are_counted_and_the_queue_stays_short() {
         let mut cache = filled(100, 100);
-        let stretches = |cache: &Cache| {
+        let runs = |cache: &Cache| {
             let blocks: Vec<u64> = cache.dirty_from(MetaBlock(0)).map(|d| d.block.0).collect();
             let gaps = blocks.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
             if blocks.is_empty() { 0 } else { gaps + 1 }
@@ -342,12 +342,12 @@ mod tests {
         for round in 0..20_000 {
             let block = MetaBlock(crate::testing::random(&mut seed, 100));
             if cache.dirty.contains_key(&block.0) {
-                cache.depart(block);
-                cache.arrived(block);
+                cache.begin_home_write(block);
+                cache.end_home_write(block);
             } else {
                 cache.mark_dirty(block, Lsn(round));
             }
-            assert_eq!(cache.stretches(), stretches(&cache));
+            assert_eq!(cache.dirty_runs(), runs(&cache));
             assert!(cache.queue.len() <= 2 * cache.dirty_count() + STALE_MAX + 1);
             let oldest = cache.dirty.values().min().copied();
             assert_eq!(cache.oldest_dirty().map(|dirty| dirty.since), oldest);

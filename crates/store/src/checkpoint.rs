@@ -1,20 +1,20 @@
-//! The checkpoint: brings dirty blocks home and moves the log's tail.
+//! The checkpoint: writes dirty blocks home and moves the log's tail.
 //!
 //! Invariants:
-//! - blocks go home in sweeps over the device ([`crate::sweep`]), a batch at a time, whose copies
-//!   are all the memory that takes; a sweep that began goes on to its end;
-//! - what goes home is a copy, made when the block leaves; the log is durable up
-//!   to that copy before it is written. From then on the block counts as clean:
-//!   its next change logs an image, so a torn home write can always be mended;
-//! - on a disk with heads, clean blocks that lie between two that go home are written with them, as
-//!   they are at home, so that one request takes both: nothing of them changes, however it is torn,
-//!   and they may change meanwhile as any clean block may, for what is written next begins when
-//!   this is stable;
-//! - the tail moves only over blocks that a flush has made stable at home: when a sweep has ended,
-//!   and earlier if much of the log comes free; the log's space behind it is reused only when both
-//!   superblock copies say so;
-//! - it begins when log or cache fill up, or when nothing has changed for a while: then
-//!   everything goes home, once, so that a restart finds nothing to redo.
+//! - the checkpoint writes blocks home in sweeps over the device ([`crate::sweep`]), one batch at a
+//!   time. The copies of a batch are all the memory that it needs. A sweep that has begun runs to
+//!   its end;
+//! - the checkpoint writes copies. It makes a copy when the write begins, and writes it only when
+//!   the log is durable up to that version. From the copy on the block counts as clean:
+//!   its next change logs an image, so redo can always repair a torn home write;
+//! - on a rotating disk the checkpoint also writes the few clean blocks between two dirty ones, so
+//!   that one request takes both. A torn write of a clean block changes nothing. It may change
+//!   meanwhile like any clean block: the next home write begins when this one is stable;
+//! - the tail moves only past blocks that a flush has made stable at home: at the end of a sweep,
+//!   and earlier if that frees much of the log. The store reuses the log before the tail only when
+//!   both superblock copies have the new tail;
+//! - a checkpoint begins when log or cache fill up, or when nothing has changed for a while. In
+//!   that case it writes everything home, once, so that a restart finds nothing to redo.
 
 use std::ops::Range;
 use std::rc::Weak;
@@ -31,110 +31,110 @@ use crate::roots::{ROOTS_BLOCK, get_words};
 use crate::state::State;
 use crate::sweep::Sweep;
 
-/// Blocks of one batch, if the opening says nothing else.
+/// Blocks of one batch, unless the opening says otherwise.
 pub(crate) const BATCH: usize = 1024;
-/// Without a change for so long, everything goes home.
-const CALM: Duration = Duration::from_secs(5);
+/// After this time without a change, the checkpoint writes everything home.
+const IDLE: Duration = Duration::from_secs(5);
 
-/// The log is this full, in hundredths, when a sweep begins.
-const LOG_SWEPT: u64 = 40;
-/// Of the log so many parts come free, or the tail waits for the end of the sweep.
+/// A sweep begins when this percentage of the log is in use.
+const LOG_SWEEP_PERCENT: u64 = 40;
+/// The tail moves before the end of a sweep if that frees at least this fraction of the log.
 const TAIL_PARTS: u64 = 16;
 
-/// So many clean blocks at most are bridged to join two requests: on a disk with heads writing them
-/// takes a quarter of what another request takes, or less.
+/// Most clean blocks that the checkpoint also writes to join two requests. On a rotating disk,
+/// writing them takes at most a quarter of the time of another request.
 const BRIDGE_MAX: u64 = 32;
-/// All copies of a batch are at most so many times those that have to go home.
-const BRIDGED_TIMES: usize = 4;
+/// The copies of a batch are at most this many times its dirty blocks.
+const COPIES_PER_DIRTY: usize = 4;
 
-/// Copies of blocks that are on their way home.
+/// Copies of blocks to be written home.
 #[derive(Default)]
-struct Departed {
-    /// All that are written, in the order of addresses.
+struct HomeBatch {
+    /// All copies, in the order of addresses.
     copies: Vec<(MetaBlock, Box<Block>)>,
-    /// Those of them that were dirty.
-    own: Vec<MetaBlock>,
-    /// The log must be durable up to here before.
+    /// Those blocks of them that were dirty.
+    dirty: Vec<MetaBlock>,
+    /// The log must be durable up to here before the copies are written.
     lsn: Lsn,
 }
 
-/// What there is too little of.
+/// Why a transaction has to wait for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lack {
+enum Shortage {
     /// The running group is full.
     Group,
-    /// Log or cache hold too much that is not at home.
+    /// Log or cache hold too much that is not yet home.
     Home,
 }
 
 impl Inner {
     /// Is there room for a transaction of this cost?
     pub(crate) fn has_room(&self, cost: Cost) -> bool {
-        self.background.is_none() || self.lacks(cost).is_none()
+        self.background.is_none() || self.shortage(cost).is_none()
     }
 
-    fn lacks(&self, cost: Cost) -> Option<Lack> {
+    fn shortage(&self, cost: Cost) -> Option<Shortage> {
         let state = self.state.borrow();
         let log = &state.log;
-        if state.read_only || cost.journal == 0 && cost.dirty == 0 {
+        if state.read_only || cost.log_bytes == 0 && cost.dirty == 0 {
             return None;
         }
         if log.group.is_empty() && log.used() == 0 {
             return None;
         }
-        let journal = u64::from(cost.journal);
+        let record = u64::from(cost.log_bytes);
         let group_max = (log.bytes / 4).min(GROUP_BYTES_MAX);
-        let home = log.used() + journal <= log.bytes / 4 * 3
-            && journal <= group_max
-            && state.cache.unsettled() + cost.dirty as usize <= state.cache.capacity() / 2;
+        let home = log.used() + record <= log.bytes / 4 * 3
+            && record <= group_max
+            && state.cache.dirty_or_in_flight() + cost.dirty as usize <= state.cache.capacity() / 2;
         match home {
-            false => Some(Lack::Home),
-            true => (log.group.len() as u64 + journal > group_max).then_some(Lack::Group),
+            false => Some(Shortage::Home),
+            true => (log.group.len() as u64 + record > group_max).then_some(Shortage::Group),
         }
     }
 
     /// Waits until there is room for a transaction of this cost.
     pub(crate) async fn admit(&self, cost: Cost) -> Result<(), StoreError> {
         let Some(background) = &self.background else { return Ok(()) };
-        while let Some(lack) = self.lacks(cost) {
-            let home = usize::from(lack == Lack::Home);
+        while let Some(shortage) = self.shortage(cost) {
+            let home = usize::from(shortage == Shortage::Home);
             let progress = {
                 let mut state = self.state.borrow_mut();
                 state.usable()?;
-                state.waiting += home;
+                state.home_waiters += home;
                 state.log.wanted = state.log.end();
                 background.flusher.notify_all();
                 background.checkpointer.notify_all();
                 background.progress.notified()
             };
-            let _waiting = Waiting(self, home);
+            let _waiting = HomeWaiter(self, home);
             progress.await;
         }
         Ok(())
     }
 
-    /// Is a round of the checkpoint due?
+    /// Is a step of the checkpoint due?
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let state = self.state.borrow();
         if state.read_only || state.poisoned.is_some() {
             return false;
         }
-        let can = state.cache.unsettled() > 0
+        let can = state.cache.dirty_or_in_flight() > 0
             || state.log.tails[0] != state.log.tails[1]
             || state.log.tails[0] < state.log.durable;
         let pressed = state.sweep.is_some()
-            || state.waiting > 0
+            || state.home_waiters > 0
             || state.draining
-            || state.log.tails.iter().any(|&tail| tail < state.settle)
-            || state.log.used() > state.log.bytes / 100 * LOG_SWEPT
-            || state.cache.unsettled() > state.cache.capacity() / 4;
+            || state.log.tails.iter().any(|&tail| tail < state.checkpoint_to)
+            || state.log.used() > state.log.bytes / 100 * LOG_SWEEP_PERCENT
+            || state.cache.dirty_or_in_flight() > state.cache.capacity() / 4;
         can && pressed
     }
 
-    /// Brings one batch home, and moves the tail if that is due.
-    async fn round(&self, background: &Background) -> Result<(), StoreError> {
+    /// Writes one batch home, and moves the tail if that is due.
+    async fn checkpoint_round(&self, background: &Background) -> Result<(), StoreError> {
         let device = &background.device;
-        let Departed { copies, own, lsn } = self.depart();
+        let HomeBatch { copies, dirty, lsn } = self.next_batch();
         if !copies.is_empty() {
             if !planted(Bug::HomeBeforeLog) {
                 self.wait_lsn(lsn).await?;
@@ -146,17 +146,17 @@ impl Inner {
                 device.flush().await?;
             }
             let mut state = self.state.borrow_mut();
-            for block in own {
-                state.cache.arrived(block);
+            for block in dirty {
+                state.cache.end_home_write(block);
             }
-            // The next superblock repeats what is stable at home.
+            // The next superblock has a copy of the roots as they are stable at home.
             state.superblock.roots = roots.unwrap_or(state.superblock.roots);
         }
         let (tail, due) = self.next_tail();
         if due { self.move_tail(background, tail).await } else { Ok(()) }
     }
 
-    /// Where redo has to start from now on, and whether the superblocks shall say so now.
+    /// Where redo has to start from now on, and whether to write that to the superblocks now.
     fn next_tail(&self) -> (Lsn, bool) {
         let State { cache, log, sweep, .. } = &mut *self.state.borrow_mut();
         let oldest = cache.oldest_dirty();
@@ -165,7 +165,7 @@ impl Inner {
         (tail, sweep.is_none() || freed >= log.bytes / TAIL_PARTS)
     }
 
-    /// Has both copies of the superblock say `tail`, one after the other.
+    /// Writes `tail` to both copies of the superblock, one after the other.
     async fn move_tail(&self, background: &Background, tail: Lsn) -> Result<(), StoreError> {
         let device = &background.device;
         for _ in 0..2 {
@@ -186,75 +186,75 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes copies of the next batch of the sweep, or of a new one, and of clean blocks that
-    /// bridge gaps in it.
-    fn depart(&self) -> Departed {
+    /// Copies the next batch of the sweep, or of a new sweep, and the clean blocks that bridge gaps
+    /// in it.
+    fn next_batch(&self) -> HomeBatch {
         let State { cache, home_batch, sweep, log, bridge, .. } = &mut *self.state.borrow_mut();
         let bridge = if *bridge { BRIDGE_MAX } else { 0 };
         let Some(mut current) = sweep.take().or_else(|| Sweep::begin(cache, log.start)) else {
-            return Departed::default();
+            return HomeBatch::default();
         };
         let (batch, last) = current.next(cache, *home_batch);
         *sweep = (!last).then_some(current);
-        let most = batch.len() * BRIDGED_TIMES;
-        let mut out = Departed { own: batch, ..Departed::default() };
-        for at in 0..out.own.len() {
-            let block = out.own[at];
-            if let Some(before) = at.checked_sub(1).map(|at| out.own[at])
+        let most = batch.len() * COPIES_PER_DIRTY;
+        let mut out = HomeBatch { dirty: batch, ..HomeBatch::default() };
+        for at in 0..out.dirty.len() {
+            let block = out.dirty[at];
+            if let Some(before) = at.checked_sub(1).map(|at| out.dirty[at])
                 && block.0 - before.0 - 1 <= bridge
                 && out.copies.len() < most
             {
                 bridge_gap(cache, before.0 + 1..block.0, &mut out.copies);
             }
             let mut copy = cache.buffer();
-            copy.copy_from_slice(cache.depart(block));
+            copy.copy_from_slice(cache.begin_home_write(block));
             out.lsn = out.lsn.max(lsn_of(&copy));
             out.copies.push((block, copy));
         }
         out
     }
 
-    /// Nothing has changed since the log ended at `end`: everything up to there shall go home.
-    fn calmed(&self, end: Lsn) {
+    /// Requests that everything is written home, if nothing changed since the log ended at `end`.
+    fn checkpoint_when_idle(&self, end: Lsn) {
         let state = &mut *self.state.borrow_mut();
         if state.log.end() == end && state.log.durable == end {
-            state.settle = end;
+            state.checkpoint_to = end;
         }
     }
 
-    /// Has everything gone home, with both tails at the end of the log?
+    /// Is everything home, with both tails at the end of the log?
     pub(crate) fn is_drained(&self) -> bool {
         let state = self.state.borrow();
-        state.cache.unsettled() == 0
+        state.cache.dirty_or_in_flight() == 0
             && state.log.group.is_empty()
             && state.log.tails == [state.log.durable; 2]
     }
 }
 
-/// Copies of these blocks, if all of them are cached as they are at home.
+/// Copies the blocks of a gap, if all of them are cached and clean.
 fn bridge_gap(cache: &mut Cache, gap: Range<u64>, copies: &mut Vec<(MetaBlock, Box<Block>)>) {
-    if !gap.clone().all(|block| cache.at_home(MetaBlock(block)).is_some()) {
+    if !gap.clone().all(|block| cache.get_clean(MetaBlock(block)).is_some()) {
         return;
     }
     for block in gap.map(MetaBlock) {
         let mut copy = cache.buffer();
-        if let Some(data) = cache.at_home(block) {
+        if let Some(data) = cache.get_clean(block) {
             copy.copy_from_slice(data);
             copies.push((block, copy));
         }
     }
 }
 
-/// Counts a caller that waits for blocks to go home.
-struct Waiting<'a>(&'a Inner, usize);
+/// Counts a caller that waits until blocks are home.
+struct HomeWaiter<'a>(&'a Inner, usize);
 
-impl Drop for Waiting<'_> {
+impl Drop for HomeWaiter<'_> {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().waiting -= self.1;
+        self.0.state.borrow_mut().home_waiters -= self.1;
     }
 }
 
-/// The task; ends with the store.
+/// The background task; it ends with the store.
 pub(crate) async fn run(env: Env, weak: Weak<Inner>) {
     let Some(wake) = weak.upgrade().and_then(|inner| {
         inner.background.as_ref().map(|background| background.checkpointer.clone())
@@ -270,15 +270,15 @@ pub(crate) async fn run(env: Env, weak: Weak<Inner>) {
         }
         if inner.wants_checkpoint() {
             drop(woken);
-            let result = inner.round(background).await;
-            inner.settled(result);
+            let result = inner.checkpoint_round(background).await;
+            inner.report_progress(result);
         } else {
             let end = inner.state.borrow().log.end();
             drop(inner);
-            if env.timeout(CALM, woken).await.is_none()
+            if env.timeout(IDLE, woken).await.is_none()
                 && let Some(inner) = weak.upgrade()
             {
-                inner.calmed(end);
+                inner.checkpoint_when_idle(end);
             }
         }
     }

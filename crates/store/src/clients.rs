@@ -1,10 +1,10 @@
-//! Clients, the replies kept for them, and small durable settings.
+//! Clients, the replies stored for them, and small durable settings.
 //!
 //! Invariants:
-//! - a client's number is issued once;
-//! - a reply is kept in the transaction of the operation that it answers, so
-//!   that a replayed request finds exactly what happened;
-//! - there is room for every reply of every client ([`crate::promise`]).
+//! - a client number is issued once;
+//! - the transaction of an operation also stores its reply, so that a resent request
+//!   gets the original result;
+//! - the store has room for every reply of every client ([`crate::reservation`]).
 
 use types::{ClientId, Fault, MetaBlock};
 
@@ -15,7 +15,7 @@ use crate::format::reply::{
     REPLY_KEY, REPLY_MAX, SETTING_MAX, decode_setting, encode_setting, get_reply, put_reply,
     reply_key, reply_owner,
 };
-use crate::promise::REPLY_SLOTS;
+use crate::reservation::REPLY_SLOTS;
 use crate::roots::ROOTS_BLOCK;
 use crate::trees::{CLIENTS, NEXT_CLIENT, POOLS, QUARANTINES, REPLIES, SETTINGS};
 use crate::txn::Txn;
@@ -28,15 +28,16 @@ const STEP: usize = 16;
 impl Txn<'_> {
     /// Issues a number to a client with this description.
     ///
-    /// # Errors `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also
-    /// if what its replies may take would not be left.
+    /// # Errors
+    /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also if too
+    /// little space would remain for the client's replies.
     pub fn new_client(&mut self, info: &[u8]) -> Result<ClientId, Stop> {
         let id = ClientId(self.root(NEXT_CLIENT)?);
         self.set_root(NEXT_CLIENT, id.0 + 1)?;
-        self.space_change.promise(1, 0);
+        self.space_change.add_clients(1, 0);
         self.put_info(id, None, info)?;
-        if self.promise().is_crowded()
-            && self.meta_space().1 < self.state.space.reserve + self.promise().blocks()
+        if self.reply_reservation().exceeds_expected()
+            && self.meta_space().1 < self.state.space.reserve + self.reply_reservation().blocks()
         {
             return Err(Fault::NoSpace.into());
         }
@@ -68,8 +69,8 @@ impl Txn<'_> {
         self.put_info(client, Some(u64::from_le_bytes(old)), info)
     }
 
-    /// Removes a client, whose pool must be empty, the replies kept for it, and in the same
-    /// transaction as the client its quarantine. `false`: many replies are left, call again.
+    /// Removes a client, whose pool must be empty, and the replies stored for it. Removes its
+    /// quarantine in the same transaction as the client. `false`: replies remain, call again.
     ///
     /// # Errors
     /// `NotFound` if there is no such client; `Busy` if its pool is not empty.
@@ -85,7 +86,7 @@ impl Txn<'_> {
         found.retain(|(key, _)| reply_owner(key) == client);
         for (key, value) in &found {
             REPLIES.remove(self, key)?;
-            self.space_change.promise(0, -1);
+            self.space_change.add_clients(0, -1);
             self.free_meta(MetaBlock(u64::from_le_bytes(*value)), 1)?;
         }
         if found.len() == STEP {
@@ -97,11 +98,11 @@ impl Txn<'_> {
         }
         QUARANTINES.remove(self, &key)?;
         CLIENTS.remove(self, &key)?;
-        self.space_change.promise(-1, 0);
+        self.space_change.add_clients(-1, 0);
         Ok(true)
     }
 
-    /// The reply kept for a slot of a client: its sequence number and bytes.
+    /// The reply stored for a slot of a client: its sequence number and bytes.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -112,7 +113,7 @@ impl Txn<'_> {
         get_reply(block, slot).map_err(|what| Stop::Corrupt(at, what))
     }
 
-    /// Keeps a reply of at most [`REPLY_MAX`] bytes, in place of the slot's last one.
+    /// Stores a reply of at most [`REPLY_MAX`] bytes, in place of the slot's last reply.
     ///
     /// # Errors
     /// `TooBig` if it is longer; `Invalid` for a slot that no client has.
@@ -132,7 +133,7 @@ impl Txn<'_> {
         let key = reply_key(client, slot);
         let at = match REPLIES.get(self, &key)? {
             Some(value) => MetaBlock(u64::from_le_bytes(value)),
-            None => self.as_promised(|txn| txn.add_reply_block(&key))?,
+            None => self.with_reply_reservation(|txn| txn.add_reply_block(&key))?,
         };
         put_reply(self.write_as(at, BlockType::Reply)?, slot, seq, bytes);
         Ok(())
@@ -142,7 +143,7 @@ impl Txn<'_> {
         let at = self.alloc_meta(1, None)?;
         self.init(at, BlockType::Reply)?;
         REPLIES.insert(self, key, &at.0.to_le_bytes())?;
-        self.space_change.promise(0, 1);
+        self.space_change.add_clients(0, 1);
         Ok(at)
     }
 
@@ -153,7 +154,7 @@ impl Txn<'_> {
     pub fn setting(&mut self, key: u32) -> Result<Option<Vec<u8>>, Stop> {
         let Some(value) = SETTINGS.get(self, &key.to_be_bytes())? else { return Ok(None) };
         let bytes = decode_setting(&value);
-        bytes.map(Some).ok_or_else(|| SETTINGS.corrupt(self, "a setting makes no sense"))
+        bytes.map(Some).ok_or_else(|| SETTINGS.corrupt(self, "a setting has an impossible length"))
     }
 
     /// Sets it, to at most [`SETTING_MAX`] bytes.
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_issued_once_and_descriptions_can_change() {
+    fn client_numbers_are_issued_once_and_descriptions_can_change() {
         let mfs = formatted();
         let a = run(&mfs, |txn| txn.new_client(b"a"));
         let b = run(&mfs, |txn| txn.new_client(&[9; CLIENT_INFO_MAX]));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_kept_per_slot_until_the_client_is_removed() {
+    fn replies_are_stored_per_slot_until_the_client_is_removed() {
         let mfs = formatted();
         let before = run(&mfs, |txn| Ok(txn.meta_space().1));
         let client = run(&mfs, |txn| txn.new_client(b"a"));
@@ -241,11 +242,11 @@ mod tests {
         assert_eq!(run(&mfs, |txn| txn.reply(other, 5)), Some((6, vec![7; REPLY_MAX])));
         assert!(run(&mfs, |txn| txn.remove_client(other)));
         let left = run(&mfs, |txn| Ok(txn.meta_space().1));
-        assert!(before - left <= 4, "{} blocks stay", before - left);
+        assert!(before - left <= 4, "{} blocks are not freed", before - left);
     }
 
     #[test]
-    fn a_client_in_quarantine_stays_there_until_it_is_known_no_more() {
+    fn quarantine_lasts_until_its_client_is_removed() {
         let mfs = formatted();
         let client = run(&mfs, |txn| txn.new_client(b"a"));
         for slot in 0..REPLY_SLOTS {
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_keep_what_was_set_last() {
+    fn setting_returns_the_value_set_last() {
         let mfs = formatted();
         assert_eq!(run(&mfs, |txn| txn.setting(7)), None);
         run(&mfs, |txn| txn.set_setting(7, &[1; SETTING_MAX]));

@@ -1,12 +1,12 @@
 //! Group commit: the background task that makes the running group durable.
 //!
 //! Invariants:
-//! - one group is on its way at a time; meanwhile the next one collects;
-//! - a group is written when somebody waits for it, when it is large, or when it
+//! - one group is in flight at a time; meanwhile the next group collects records;
+//! - the task writes a group when a caller waits for it, when it is large, or when it
 //!   is as old as the commit interval;
-//! - on a slow device it gathers ([`Gathering`]): those whom the group before released are likely
-//!   to come again at once, and without that moment two halves of them would take turns, each
-//!   waiting for the other's group;
+//! - on a slow device the task delays the write ([`CommitDelay`]): callers that the last group
+//!   released are likely to wait again at once. Without the delay they would split into two halves
+//!   that take turns, each waiting for the other's group;
 //! - one write and one flush commit a group; if either fails the store is poisoned.
 
 use std::cell::RefMut;
@@ -15,50 +15,48 @@ use std::rc::Weak;
 use types::{Bug, Duration, Instant, Lsn, Transno, planted};
 
 use crate::error::StoreError;
-use crate::journal::padded;
+use crate::log::padded;
 use crate::mfs::{Inner, Mfs};
 use crate::state::State;
 
-/// A group of this size is written even if nobody waits.
+/// The task writes a group of this size even if no caller waits for it.
 const GROUP_LARGE: usize = 1 << 20;
-/// A device that makes a group durable in less time is not slow.
+/// A device that makes a group durable in less time than this is not slow.
 const SLOW: Duration = Duration::from_millis(1);
-/// A group gathers for this part of the time that the one before took, and at most for so long. A
-/// disk with heads has missed the place behind that one anyway, and waits for it to come round
-/// again.
-const GATHER_PART: u32 = 8;
-const GATHER_MAX: Duration = Duration::from_millis(1);
+/// The delay is this fraction of the time that the last group took, and at most `DELAY_MAX`. It
+/// costs a rotating disk nothing: the sector after the last group has already passed the head.
+const DELAY_PART: u32 = 8;
+const DELAY_MAX: Duration = Duration::from_millis(1);
 
-/// How long the running group gathers, from what the one before was like.
+/// How long the running group waits for more callers, derived from the group before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Gathering {
+pub(crate) struct CommitDelay {
     until: Instant,
-    /// Or until so many wait.
+    /// The delay ends early when this many callers wait.
     expected: usize,
 }
 
-impl Gathering {
-    /// None: what is wanted is written at once.
-    pub(crate) const NOTHING: Gathering = Gathering { until: Instant(0), expected: 0 };
+impl CommitDelay {
+    /// No delay: a group that a caller waits for is written at once.
+    pub(crate) const NONE: CommitDelay = CommitDelay { until: Instant(0), expected: 0 };
 
-    /// After a group that took `took` and ended at `now`, when `waiting` had waited for it and for
-    /// the next one, as far as is known: who gave up waiting is counted, too. Who is alone waits
-    /// for nobody.
-    fn after(took: Duration, now: Instant, waiting: usize) -> Gathering {
+    /// The delay after a group that took `took` and ended at `now`. `waiting` callers had waited
+    /// for it or for the next group, including those that gave up. A single caller gets no delay.
+    fn after(took: Duration, now: Instant, waiting: usize) -> CommitDelay {
         if took < SLOW || waiting < 2 {
-            return Gathering::NOTHING;
+            return CommitDelay::NONE;
         }
-        Gathering { until: now + (took / GATHER_PART).min(GATHER_MAX), expected: waiting }
+        CommitDelay { until: now + (took / DELAY_PART).min(DELAY_MAX), expected: waiting }
     }
 
-    /// Until when the group goes on gathering, if `waiting` wait for it by now.
-    fn goes_on(&self, now: Instant, waiting: usize) -> Option<Instant> {
+    /// When the delay ends, if it is not over although `waiting` callers wait by now.
+    fn wait_until(&self, now: Instant, waiting: usize) -> Option<Instant> {
         (now < self.until && waiting < self.expected).then_some(self.until)
     }
 }
 
 impl Mfs {
-    /// Waits until the transaction `number` is on stable storage.
+    /// Waits until the transaction `number` is durable.
     ///
     /// # Errors
     /// `Poisoned` if the log cannot be written.
@@ -86,7 +84,7 @@ impl Mfs {
 impl Inner {
     /// Waits until the log is durable up to `target`.
     pub(crate) async fn wait_lsn(&self, target: Lsn) -> Result<(), StoreError> {
-        let mut joined = false;
+        let mut counted = false;
         loop {
             let progress = {
                 let mut state = self.state.borrow_mut();
@@ -95,9 +93,9 @@ impl Inner {
                 }
                 state.usable()?;
                 let Some(background) = &self.background else { return Ok(()) };
-                if !joined {
-                    joined = true;
-                    state.log.join(target);
+                if !counted {
+                    counted = true;
+                    state.log.add_waiter(target);
                 }
                 if state.log.wanted < target {
                     state.log.wanted = target;
@@ -119,7 +117,7 @@ impl Inner {
         } else if log.group.len() >= GROUP_LARGE || log.group_since + interval <= now {
             Due::Now
         } else if log.wanted > log.durable {
-            match log.gathering.goes_on(now, log.joined) {
+            match log.commit_delay.wait_until(now, log.waiters) {
                 Some(until) => Due::Later(Some(until)),
                 None => Due::Now,
             }
@@ -136,13 +134,13 @@ impl Inner {
             let log = &mut state.log;
             let lsn = log.start;
             if padded(log.used()) > log.bytes {
-                // Written, it would overwrite what recovery still needs.
-                let what = "a transaction is larger than the log has room for";
+                // The write would overwrite records that recovery still needs.
+                let what = "a transaction is larger than the free space of the log";
                 return Err(StoreError::DamagedLog { lsn: lsn.0, what });
             }
             let reuse = std::mem::take(&mut log.reuse);
             let bytes = log.group.seal(lsn, log.previous, log.epoch, state.uuid, reuse);
-            (log.on_way, log.joined) = (log.joined, 0);
+            (log.waiters_in_flight, log.waiters) = (log.waiters, 0);
             log.previous = lsn;
             log.start = Lsn(padded(lsn.0 + bytes.len() as u64));
             (bytes, lsn, log.start)
@@ -155,7 +153,8 @@ impl Inner {
         }
         let now = device.env.now();
         let log = &mut self.state.borrow_mut().log;
-        log.gathering = Gathering::after(now.since(begin), now, log.on_way + log.joined);
+        log.commit_delay =
+            CommitDelay::after(now.since(begin), now, log.waiters_in_flight + log.waiters);
         log.durable = end;
         log.reuse = bytes;
         Ok(())
@@ -163,8 +162,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// A transaction has entered the running group, which was empty before if `idle`.
-    pub(crate) fn collected(&self, mut state: RefMut<'_, State>, idle: bool) {
+    /// A transaction has added its record to the running group, which was empty if `idle`.
+    pub(crate) fn transaction_logged(&self, mut state: RefMut<'_, State>, idle: bool) {
         let Some(background) = &self.background else { return };
         if idle {
             state.log.group_since = background.device.env.now();
@@ -186,7 +185,7 @@ enum Due {
     Never,
 }
 
-/// The task; ends with the store.
+/// The background task; it ends with the store.
 pub(crate) async fn run(weak: Weak<Inner>, interval: Duration) {
     let Some((env, wake)) = weak.upgrade().and_then(|inner| {
         let background = inner.background.as_ref()?;
@@ -202,7 +201,7 @@ pub(crate) async fn run(weak: Weak<Inner>, interval: Duration) {
             Due::Now => {
                 drop(woken);
                 let result = inner.write_group().await;
-                inner.settled(result);
+                inner.report_progress(result);
             }
             Due::Later(until) => {
                 drop(inner);
@@ -216,8 +215,8 @@ pub(crate) async fn run(weak: Weak<Inner>, interval: Duration) {
 }
 
 impl Inner {
-    /// After an attempt to make progress: tells all who wait, or poisons the store.
-    pub(crate) fn settled(&self, result: Result<(), StoreError>) {
+    /// Ends a step of a background task: wakes all waiting callers; poisons the store on failure.
+    pub(crate) fn report_progress(&self, result: Result<(), StoreError>) {
         let Some(background) = &self.background else { return };
         if let Err(error) = result {
             self.poison(&error.to_string());
@@ -228,7 +227,7 @@ impl Inner {
         }
     }
 
-    /// Ends all work: every later call fails with `Poisoned`.
+    /// Stops the store: every later call fails with `Poisoned`.
     pub(crate) fn poison(&self, why: &str) {
         let mut state = self.state.borrow_mut();
         if state.poisoned.is_none() {

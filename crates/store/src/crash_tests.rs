@@ -1,10 +1,10 @@
 //! Crashes at every moment.
 //!
-//! A store runs random transactions on a recorded disk. What it has acknowledged as durable is
-//! written to a second disk, which is cut at the same moment. Every image that a power cut may
-//! leave is recovered: it must hold the state after some transaction, not older than the newest
-//! acknowledged one, and the store must go on from there. Not covered here: damage that a device
-//! does to what is stable.
+//! A store runs random transactions on a recorded disk. The test writes the number of the newest
+//! acknowledged transaction to a second disk, which loses power at the same moment. It recovers
+//! every image that a power cut may leave. The image must have the state after some transaction,
+//! not older than the newest acknowledged one, and the store must be able to continue from there.
+//! These tests do not cover damage of stable data by a device.
 
 mod depth;
 
@@ -28,11 +28,11 @@ const TREE: Tree<8, 100> = Tree::at(RootId(60));
 const COUNT: RootId = RootId(61);
 /// Maps a number to a block that holds it.
 const BLOCKS: Tree<8, 8> = Tree::at(RootId(62));
-const COST: Cost = Cost { journal: 10 << 10, dirty: 10, reserve: Reserve::ToFree };
+const COST: Cost = Cost { log_bytes: 10 << 10, dirty: 10, reserve: Reserve::ToFree };
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const SIZE: u64 = 3 << 20;
 
-/// What the transactions have made.
+/// The expected content after some transactions.
 type Model = BTreeMap<u64, u64>;
 
 fn small() -> OpenOptions {
@@ -69,7 +69,7 @@ fn long_value(value: u64) -> [u8; 100] {
     bytes
 }
 
-/// Random transactions, and the model after each.
+/// Makes random transactions, and has the model after each.
 struct Work {
     rng: SimRng,
     models: Vec<Model>,
@@ -115,12 +115,12 @@ impl Work {
     }
 }
 
-/// Reads everything; returns how many transactions it holds.
+/// Reads everything; returns how many transactions the store has.
 async fn check(mfs: &Mfs, models: &[Model]) -> u64 {
     try_check(mfs, models).await.unwrap()
 }
 
-/// As [`check`], where the device may be damaged.
+/// As [`check`], for a device that may be damaged.
 async fn try_check(mfs: &Mfs, models: &[Model]) -> Result<u64, StoreError> {
     let read = mfs.run(Cost::READ, |txn| {
         let mut used = 0;
@@ -149,14 +149,14 @@ async fn try_check(mfs: &Mfs, models: &[Model]) -> Result<u64, StoreError> {
     let model = &models[count as usize];
     assert!(found == *model, "the tree after transaction {count}");
     assert!(blocks == *model, "the blocks after transaction {count}");
-    // What is left over is the system's and the empty namespace's.
+    // The other blocks belong to the system and the empty namespace.
     let superblock = mfs.superblock();
     let system = taken - used - superblock.reserved();
     assert!(system < 20, "{system} blocks are lost");
     Ok(count)
 }
 
-/// Notes on the second disk that `count` transactions are durable.
+/// Records on the second disk that `count` transactions are durable.
 async fn acknowledge(env: &Env, acks: &Disk, count: u64) {
     let mut buf = env.buffer(BLOCK);
     put_u64(&mut buf, 0, count);
@@ -167,8 +167,8 @@ fn acknowledged(acks: &SimDisk) -> u64 {
     get_u64(&acks.peek(0, 8), 0)
 }
 
-/// Runs `steps` transactions on `disk`, some of them awaited, in a recorded world; `last`
-/// says whether the end is awaited. Returns the models and the disk of acknowledgements.
+/// Runs `steps` transactions on `disk` and records the disk. Waits until some of them are durable,
+/// and at the end if `last`. Returns the models and the disk of acknowledgements.
 fn record(seed: u64, disk: &SimDisk, steps: usize, last: bool) -> (Vec<Model>, SimDisk) {
     let world = SimWorld::new(seed);
     world.attach("meta", disk);
@@ -199,7 +199,7 @@ fn record(seed: u64, disk: &SimDisk, steps: usize, last: bool) -> (Vec<Model>, S
     (models, acks)
 }
 
-/// Recovers `disk`, checks it, does some work on it, and recovers again.
+/// Recovers `disk` and checks it; returns how many transactions it has.
 fn recover(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &str) -> u64 {
     let world = SimWorld::new(seed);
     world.attach("meta", disk);
@@ -214,7 +214,7 @@ fn recover(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &st
     })
 }
 
-fn go_on(seed: u64, disk: &SimDisk, models: &[Model], count: u64) {
+fn work_after_recovery(seed: u64, disk: &SimDisk, models: &[Model], count: u64) {
     let world = SimWorld::new(seed);
     world.attach("meta", disk);
     let models = models[..=count as usize].to_vec();
@@ -235,7 +235,7 @@ fn go_on(seed: u64, disk: &SimDisk, models: &[Model], count: u64) {
 }
 
 #[test]
-fn every_crash_leaves_a_prefix_that_holds_what_was_acknowledged() {
+fn crash_leaves_a_prefix_with_all_acknowledged_transactions() {
     let mut images = 0;
     for seed in 1..3 {
         let disk = formatted(64 << 10);
@@ -259,7 +259,7 @@ fn every_crash_leaves_a_prefix_that_holds_what_was_acknowledged() {
                 crash_in_recovery(seed, &again, &models, count, &point.description);
             }
             if images % 37 == 0 {
-                go_on(seed, &further, &models, count);
+                work_after_recovery(seed, &further, &models, count);
             }
         }
         assert_eq!(newest, models.len() as u64 - 1);
@@ -296,7 +296,7 @@ fn lose_the_roots(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, wh
     }
 }
 
-/// Recovers `disk` and crashes that at every moment: the outcome must be the same.
+/// Recovers `disk` with a crash at every moment of the recovery: the result must be the same.
 fn crash_in_recovery(seed: u64, disk: &SimDisk, models: &[Model], count: u64, what: &str) {
     disk.record();
     let first = recover(seed, disk, models, count, what);
@@ -309,12 +309,12 @@ fn crash_in_recovery(seed: u64, disk: &SimDisk, models: &[Model], count: u64, wh
 }
 
 #[test]
-fn a_power_cut_while_a_killed_store_recovers_leaves_a_prefix() {
+fn power_cut_in_the_recovery_of_a_killed_store_leaves_a_prefix() {
     for seed in 1..25 {
         let disk = formatted(64 << 10);
         let (models, acks) = record(seed, &disk, 30 + 5 * seed as usize, false);
         let at_least = acknowledged(&acks);
-        // The process is gone, what it had written is not yet stable.
+        // The process has ended, and its last writes are not yet stable.
         disk.record();
         let count = recover(seed, &disk, &models, at_least, "after the kill");
         let recording = disk.recording().unwrap();
@@ -326,7 +326,7 @@ fn a_power_cut_while_a_killed_store_recovers_leaves_a_prefix() {
 }
 
 #[test]
-fn a_failed_write_or_flush_poisons_the_store_and_loses_nothing_acknowledged() {
+fn failed_write_or_flush_poisons_the_store_and_loses_nothing() {
     let pristine = formatted(64 << 10);
     for action in [DiskAction::Write, DiskAction::Flush] {
         let mut survived = 0;
@@ -370,8 +370,8 @@ fn a_failed_write_or_flush_poisons_the_store_and_loses_nothing_acknowledged() {
             disk.heal();
             let what = format!("{action:?} {nth} fails");
             recover(nth, &disk.stable_only(), &work.models, acked, &what);
-            // The device goes on without having lost power: what a flush failed no flush of another
-            // store makes stable.
+            // The device continues without a power cut: after a failed flush, the flush of another
+            // store does not make the lost writes stable.
             disk.record();
             recover(nth, &disk, &work.models, acked, &what);
             for point in
@@ -392,7 +392,7 @@ fn a_failed_write_or_flush_poisons_the_store_and_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn a_failed_read_fails_its_operation_only() {
+fn failed_read_fails_only_its_operation() {
     let disk = formatted(64 << 10);
     let (models, _) = record(5, &disk, 200, true);
     for nth in 1..60 {
@@ -424,7 +424,7 @@ fn a_failed_read_fails_its_operation_only() {
 }
 
 #[test]
-fn one_to_eight_flipped_bits_in_the_log_are_reported_or_heal() {
+fn flipped_bits_in_the_log_are_reported_or_harmless() {
     let disk = formatted(256 << 10);
     let (models, _) = record(7, &disk, 120, true);
     let disk = disk.stable_only();
@@ -438,7 +438,7 @@ fn one_to_eight_flipped_bits_in_the_log_are_reported_or_heal() {
         }
         match open_damaged_log(&disk, &models) {
             None => reported += 1,
-            // The very last group cannot be told from one that was being written.
+            // Damage of the last group looks like a group that was being written.
             Some(count) if count < 120 => shorter += 1,
             Some(_) => {}
         }
@@ -447,7 +447,7 @@ fn one_to_eight_flipped_bits_in_the_log_are_reported_or_heal() {
     assert!(shorter < 30, "{shorter}");
 }
 
-/// How much of a history is there; `None` if the log is said to be damaged.
+/// The number of recovered transactions; `None` if the store reports a damaged log.
 fn open_damaged_log(disk: &SimDisk, models: &[Model]) -> Option<u64> {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
@@ -461,7 +461,7 @@ fn open_damaged_log(disk: &SimDisk, models: &[Model]) -> Option<u64> {
 }
 
 #[test]
-fn a_group_of_the_log_in_the_place_of_another_is_reported() {
+fn log_group_at_a_wrong_position_is_reported() {
     let disk = formatted(256 << 10);
     let (models, _) = record(7, &disk, 120, true);
     let disk = disk.stable_only();
@@ -470,26 +470,26 @@ fn a_group_of_the_log_in_the_place_of_another_is_reported() {
     let lsn = |block: u64| get_u64(&at(block), 8);
     let groups: Vec<u64> = blocks.filter(|&block| at(block)[4..8] == *b"RBLG").collect();
     let last = groups.iter().copied().max_by_key(|&block| lsn(block)).unwrap();
-    let (mut reported, mut healed) = (0, 0);
+    let (mut reported, mut harmless) = (0, 0);
     for pair in groups.windows(2) {
-        // One that was misdirected, and one of an earlier lap: each is whole, and says where it
-        // belongs.
+        // Place a misdirected group, and one of an earlier lap. Each is whole and has its own
+        // position in the header.
         for (to, from) in [(pair[0], pair[1]), (pair[1], pair[0])] {
             let broken = disk.fork();
             broken.poke(to * BLOCK as u64, &at(from));
             match open_damaged_log(&broken, &models) {
                 None => reported += 1,
-                Some(120) => healed += 1,
+                Some(120) => harmless += 1,
                 Some(count) => assert!(to == last && count > 100, "{from} at {to}: {count}"),
             }
         }
     }
-    // Those before the tail are not read.
-    assert!(reported > 4 && reported + healed > 20, "{reported} {healed}");
+    // Recovery does not read groups before the tail.
+    assert!(reported > 4 && reported + harmless > 20, "{reported} {harmless}");
 }
 
 #[test]
-fn garbage_anywhere_gives_an_error_or_the_right_content_and_never_a_panic() {
+fn garbage_in_any_block_gives_an_error_or_the_right_content() {
     let disk = formatted(256 << 10);
     let (models, _) = record(8, &disk, 120, true);
     let disk = disk.stable_only();

@@ -1,6 +1,6 @@
-//! Whole blocks to and from the metadata device.
+//! Reads and writes whole blocks of the metadata device.
 //!
-//! Invariant: a block is sealed before it is written and verified by whoever reads it.
+//! Invariant: this module seals every block before it writes it home; the reader verifies it.
 
 use std::collections::VecDeque;
 
@@ -12,12 +12,12 @@ use crate::block::{self, Block};
 use crate::error::StoreError;
 use crate::superblock::Superblock;
 
-/// Blocks of one request.
+/// Most blocks in one request.
 pub(crate) const RUN_MAX: usize = 256;
-/// Requests at once.
+/// Most requests in flight.
 const REQUESTS_MAX: usize = 16;
 
-/// An open device and the world it lives in.
+/// An open device and the environment that it belongs to.
 #[derive(Clone)]
 pub(crate) struct Device {
     pub(crate) env: Env,
@@ -41,7 +41,7 @@ impl Device {
 
     /// Reads `len` bytes at `offset`, both multiples of 4096.
     pub(crate) async fn read_bytes(&self, offset: u64, len: usize) -> Result<IoBuf, StoreError> {
-        // A read fills all of it, or fails.
+        // A read fills the whole buffer or fails.
         let (result, buf) = self.disk.read(offset, IoBuf::unspecified(len)).await;
         result.map(|()| buf).map_err(|error| self.error("reading", &error))
     }
@@ -62,7 +62,7 @@ impl Device {
         mut blocks: Vec<(MetaBlock, Box<Block>)>,
     ) -> Result<(), StoreError> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
-        let mut requests = Requests::new(self);
+        let mut requests = WriteQueue::new(self);
         let mut rest = &mut blocks[..];
         while let Some((first, _)) = rest.first() {
             let first = *first;
@@ -89,7 +89,7 @@ impl Device {
         lsn: Lsn,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        let mut requests = Requests::new(self);
+        let mut requests = WriteQueue::new(self);
         let (mut at, mut rest) = (lsn, bytes);
         while !rest.is_empty() {
             let offset = superblock.log_offset(at);
@@ -118,16 +118,17 @@ impl Device {
     }
 }
 
-/// Several writes at once; the last of few is awaited in place, so that a single one costs no task.
-struct Requests<'a> {
+/// Writes in flight. The last write runs in the caller's task, so a single write needs no task of
+/// its own.
+struct WriteQueue<'a> {
     device: &'a Device,
     pending: VecDeque<Join<Result<(), StoreError>>>,
     last: Option<(u64, IoBuf)>,
 }
 
-impl<'a> Requests<'a> {
-    fn new(device: &'a Device) -> Requests<'a> {
-        Requests { device, pending: VecDeque::new(), last: None }
+impl<'a> WriteQueue<'a> {
+    fn new(device: &'a Device) -> WriteQueue<'a> {
+        WriteQueue { device, pending: VecDeque::new(), last: None }
     }
 
     async fn write(&mut self, offset: u64, buf: IoBuf) -> Result<(), StoreError> {

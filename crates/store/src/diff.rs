@@ -1,13 +1,13 @@
-//! Differences between two versions of a block, as runs of new bytes.
+//! Differences between two versions of a block, encoded as runs of new bytes.
 //!
 //! Invariants:
-//! - the header is never part of a difference;
+//! - a difference never includes the header;
 //! - applying the runs to the old body gives the new body;
 //! - decoding is total: a run outside the body is an error.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 2 | offset | where the bytes go in the block, 32 or more |
+//! | 0 | 2 | offset | offset of the bytes in the block, 32 or more |
 //! | 2 | 2 | length | 1 or more; offset and length are at most 4096 together |
 //! | 4 | length | bytes | |
 
@@ -15,11 +15,11 @@ use types::limits::BLOCK;
 
 use crate::block::{Block, HEADER, get_u16, get_u64};
 
-/// A run ends before a word that is equal: fewer equal bytes cost less inside it than a new run
-/// does.
+/// A run ends before an equal word: fewer equal bytes cost less inside a run than a new run
+/// costs.
 const WORD: usize = 8;
 const STRIDE: usize = 32;
-/// Most of a block is equal: it is compared in few, long steps.
+/// Most of a block is equal, so the first comparison takes few, long steps.
 const LEAP: usize = 512;
 
 /// Appends the runs by which `new` differs from `old` (`None`: from zeros) to `out`:
@@ -50,7 +50,7 @@ fn first_difference(old: &Block, new: &Block, from: usize) -> Option<usize> {
     Some(at + difference(old, new, at).trailing_zeros() as usize / 8)
 }
 
-/// The first step of `step` bytes (less up to the first multiple) with a difference.
+/// The first aligned piece of `step` bytes with a difference (the piece at `from` may be shorter).
 fn first_step(old: &Block, new: &Block, from: usize, step: usize) -> Option<usize> {
     let mut at = from;
     while at < BLOCK {
@@ -63,7 +63,7 @@ fn first_step(old: &Block, new: &Block, from: usize, step: usize) -> Option<usiz
     None
 }
 
-/// One past the last differing byte of the run that starts at `start`.
+/// The end of the run that starts at `start`: one past its last differing byte.
 fn end_of_run(old: &Block, new: &Block, start: usize) -> usize {
     let mut at = start - start % WORD;
     let mut last = difference(old, new, at);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn random_changes_survive_the_way_through_the_log() {
+    fn diff_of_random_changes_restores_the_new_block() {
         let mut random = Random(7);
         for round in 0..2000 {
             let mut old = [0; BLOCK];
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_blocks_and_headers_give_no_runs() {
+    fn diff_of_equal_bodies_has_no_runs() {
         let mut new = [7; BLOCK];
         assert_eq!(check(&[7; BLOCK], &new), 0);
         new[..HEADER].fill(1);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_change_costs_a_small_run() {
+    fn diff_of_a_small_change_is_small() {
         let mut new = [7; BLOCK];
         new[1000] = 8;
         new[1010..1030].fill(9);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic() {
+    fn runs_of_any_bytes_decode_without_a_panic() {
         let mut random = Random(9);
         for _ in 0..20_000 {
             let len = random.next() as usize % 64;

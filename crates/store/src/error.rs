@@ -1,8 +1,8 @@
-//! Why an operation of the store ended.
+//! Errors of the store.
 //!
-//! Three fates, never mixed: operating errors and domain faults are returned;
-//! damage is reported with its address; a failed write or flush poisons the
-//! store, because what is on the device is then unknown.
+//! Three classes, never mixed: the store returns operating errors and faults of an operation;
+//! it reports damage with the damaged block's address; a failed write or flush poisons it,
+//! because the content of the device is then unknown.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,60 +13,60 @@ use types::{Fault, MetaBlock, Transno};
 
 use crate::format::blob::BlobOwner;
 
-/// Why the body of a transaction stopped before its end. Nothing has changed.
+/// Why the body of a transaction stopped before its end. Then the transaction changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Blocks `[first, first + count)` are wanted and some are not cached;
-    /// they are fetched and the body starts over.
+    /// The body needs blocks `[first, first + count)`, and some are not cached: the store fetches
+    /// them and runs the body again.
     Miss(MetaBlock, u32),
-    /// As `Miss`, but the blocks are read once: they may leave the cache when the
-    /// body asks for others, so that a scan of any length needs little memory.
+    /// As `Miss`, for blocks that the body reads once: the cache may evict them when the body needs
+    /// others, so that a scan of any length needs little memory.
     Scan(MetaBlock, u32),
-    /// As `Miss`; and these blocks around them are likely to be wanted next: they are read with
-    /// them, and what cannot be read of these is passed over.
-    Along(MetaBlock, u32, Around),
-    /// There is no space, but slots that may be used when this transaction is durable: that is
-    /// waited for and the body starts over.
-    Resting(Transno),
-    /// The operation fails in the words of the file system.
+    /// As `Miss`, with read-ahead: the body is likely to need these blocks around them next. The
+    /// store reads them with the others and ignores those that it cannot read.
+    MissWithReadahead(MetaBlock, u32, Readahead),
+    /// There is no free slot, but slots become reusable when this transaction is durable: the store
+    /// waits for that and runs the body again.
+    WaitDurable(Transno),
+    /// The operation fails with a fault of the file system.
     Fault(Fault),
-    /// The block's content makes no sense.
+    /// The block's content is invalid.
     Corrupt(MetaBlock, &'static str),
-    /// The block is of another blob than the one that led to it.
-    Foreign(MetaBlock, Misled),
+    /// The block belongs to another blob than the one that refers to it.
+    OwnerMismatch(MetaBlock, OwnerMismatch),
 }
 
-/// Whose blob a block was to be of, and whose it is.
+/// The owner that a blob block should have, and the one that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Misled {
-    /// As what led to it says.
+pub struct OwnerMismatch {
+    /// The owner of the reference to the block.
     pub expected: BlobOwner,
-    /// As it says itself.
+    /// The owner in the block itself.
     pub found: BlobOwner,
 }
 
-impl fmt::Display for Misled {
+impl fmt::Display for OwnerMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "it has the {}, where the {} should be", self.found, self.expected)
     }
 }
 
-/// How many blocks before and behind others come along with them.
+/// How many blocks before and after the needed ones the store reads with them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Around {
-    /// Before.
+pub struct Readahead {
+    /// Blocks before.
     pub before: u32,
-    /// Behind.
+    /// Blocks after.
     pub behind: u32,
 }
 
-impl Around {
-    /// None.
-    pub const NOTHING: Around = Around { before: 0, behind: 0 };
+impl Readahead {
+    /// No read-ahead.
+    pub const NONE: Readahead = Readahead { before: 0, behind: 0 };
 
-    /// So many behind.
-    pub fn behind(behind: u32) -> Around {
-        Around { before: 0, behind }
+    /// Read-ahead of this many blocks after the needed ones.
+    pub fn behind(behind: u32) -> Readahead {
+        Readahead { before: 0, behind }
     }
 }
 
@@ -79,7 +79,7 @@ impl From<Fault> for Stop {
 /// Why a call of the store failed.
 #[derive(Clone, Debug)]
 pub enum StoreError {
-    /// The operation's own failure; nothing changed.
+    /// The operation failed; nothing changed.
     Fault(Fault),
     /// A metadata block is damaged.
     Corrupt {
@@ -95,27 +95,27 @@ pub enum StoreError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The device failed; the store goes on (reads) or never started (open, format).
+    /// The device failed; the store continues (after reads) or never started (open, format).
     Io {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
         /// Path of the device.
         path: Rc<str>,
         /// Kind of the failure.
         kind: io::ErrorKind,
-        /// The system's words.
+        /// The system's error text.
         error: Rc<str>,
     },
-    /// An earlier write or flush failed: nothing can be promised any more. Restart.
+    /// An earlier write or flush failed, so the store can guarantee nothing any more. Restart it.
     Poisoned(Rc<str>),
-    /// The device is not what was asked for; the text names the path and what to do.
+    /// The device cannot be used as requested; the text names the path and what to do.
     Refused(Rc<str>),
-    /// A change was tried on a store that was opened read-only.
+    /// The caller tried to change a store that was opened read-only.
     ReadOnly,
 }
 
 impl StoreError {
-    /// An I/O failure of `what` on `path`.
+    /// An I/O error of the action `what` on `path`.
     pub fn io(what: &'static str, path: &str, error: &io::Error) -> StoreError {
         let (kind, error) = (error.kind(), Rc::from(error.to_string()));
         StoreError::Io { what, path: path.into(), kind, error }
@@ -126,7 +126,7 @@ impl StoreError {
         StoreError::Corrupt { block, what: what.into() }
     }
 
-    /// The fault that a client is told.
+    /// The fault that the server reports to a client.
     pub fn fault(&self) -> Fault {
         match self {
             StoreError::Fault(fault) => *fault,

@@ -1,23 +1,23 @@
-//! Features of a file system: what its format has beyond the first one, as bits with names.
+//! Features of a file system: additions to the first version of its format, as bits with names.
 //!
 //! Invariants:
-//! - a bit means the same for ever, and so does its name; neither is given a second time;
-//! - a release that meets a *needed* feature that it does not know leaves the device alone; one
-//!   that meets a feature *to write* that it does not know reads at most;
-//! - the superblock carries the names of its features beside the bits, so that also a release
-//!   that is older than a feature refuses it by name.
+//! - the meaning of a bit and its name never change, and neither is ever reused;
+//! - a release that does not know a *needed* feature of a device refuses the device; a release
+//!   that does not know a feature *to write* opens the device read-only at most;
+//! - the superblock has the names of its features beside the bits, so that a release that is older
+//!   than a feature can refuse it by name.
 //!
-//! | set | bit | name | what it says |
+//! | set | bit | name | meaning |
 //! |---|---|---|---|
-//! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none is made |
-//! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | how large directory slots are (7.2), at most one of them; without any 512 bytes |
-//! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none is made |
-//! | needed | 6 | `namespace-index` | all directories are in the namespace index (7.4), and their slots say who made them (7.2) |
-//! | needed | 7 | `layout-blocks` | files may have layout blocks (8.1), and directories count how fragmented their files are (7.2) |
-//! | needed | 8 | `blob-owners` | blobs say whose they are (9); without it none does |
-//! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and is served to nobody |
+//! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none has |
+//! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | size of directory slots (7.2), at most one of them; without any 512 bytes |
+//! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none has |
+//! | needed | 6 | `namespace-index` | all directories are in the namespace index (7.4), and their slots name their creator (7.2) |
+//! | needed | 7 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
+//! | needed | 8 | `blob-owners` | blobs name their owner (9); without it none does |
+//! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and no server serves it |
 //!
-//! The names lie in the superblock one after the other: bit u8 (those to write count from 64 on),
+//! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
 
 use crate::format::blob::BlobForm;
@@ -26,10 +26,10 @@ use crate::superblock::SuperError;
 
 /// Bytes of a feature's name at most.
 pub const FEATURE_NAME_MAX: usize = 32;
-/// Where the bits of the set *to write* begin among all.
+/// Number of the first bit of the set *to write*.
 const TO_WRITE: u32 = 64;
 
-/// One feature: its bit among both sets.
+/// One feature, by its bit number in both sets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Feature(u32);
 
@@ -41,9 +41,9 @@ impl Feature {
 
     /// Directory slots of a quarter of a block.
     pub const SLOTS_1024: Feature = Feature(2);
-    /// Of a half.
+    /// Directory slots of half a block.
     pub const SLOTS_2048: Feature = Feature(3);
-    /// Of a whole one.
+    /// Directory slots of a whole block.
     pub const SLOTS_4096: Feature = Feature(4);
 
     /// Files may have their block 0 with the inode.
@@ -55,10 +55,10 @@ impl Feature {
     /// Files may have layout blocks.
     pub const LAYOUT_BLOCKS: Feature = Feature(7);
 
-    /// Blobs say whose they are.
+    /// Blobs name their owner.
     pub const BLOB_OWNERS: Feature = Feature(8);
 
-    /// All that this release knows, with their names.
+    /// All features that this release knows, with their names.
     pub const KNOWN: &'static [(Feature, &'static str)] = &[
         (Feature::NAME_MAPS, "name-maps"),
         (Feature::UNFINISHED_LOAD, "unfinished-load"),
@@ -80,23 +80,22 @@ impl Feature {
 /// Features of one file system.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Features {
-    /// Bits that whoever uses the device must know.
+    /// Bits that a reader must know.
     pub needed: u64,
-    /// Bits that whoever writes must know.
+    /// Bits that a writer must know.
     pub to_write: u64,
 }
 
 impl Features {
-    /// None: the format as it was first.
+    /// None: the first version of the format.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
-    /// What a new file system gets unless a feature is taken away; others are added by whoever
-    /// makes it.
+    /// The default of a new file system; its creator may add and remove features.
     pub const USUAL: Features = Features::NONE
         .with(Feature::NAME_MAPS)
         .with(Feature::NAMESPACE_INDEX)
         .with(Feature::BLOB_OWNERS);
 
-    /// Has it this feature?
+    /// Does the set have this feature?
     pub const fn has(&self, feature: Feature) -> bool {
         match feature.0 {
             bit @ 0..TO_WRITE => self.needed & (1 << bit) != 0,
@@ -104,7 +103,7 @@ impl Features {
         }
     }
 
-    /// These and `feature`.
+    /// This set and `feature`.
     pub const fn with(mut self, feature: Feature) -> Features {
         match feature.0 {
             bit @ 0..TO_WRITE => self.needed |= 1 << bit,
@@ -113,7 +112,7 @@ impl Features {
         self
     }
 
-    /// These without `feature`.
+    /// This set without `feature`.
     pub const fn without(mut self, feature: Feature) -> Features {
         match feature.0 {
             bit @ 0..TO_WRITE => self.needed &= !(1 << bit),
@@ -122,7 +121,7 @@ impl Features {
         self
     }
 
-    /// The size of its directory slots.
+    /// The size of the directory slots.
     pub const fn slots(self) -> SlotSize {
         match (
             self.has(Feature::SLOTS_1024),
@@ -136,12 +135,12 @@ impl Features {
         }
     }
 
-    /// What the blocks of its blobs are like.
+    /// The form of blob blocks.
     pub const fn blobs(self) -> BlobForm {
         if self.has(Feature::BLOB_OWNERS) { BlobForm::Owned } else { BlobForm::Unowned }
     }
 
-    /// These with slots of another size.
+    /// This set with slots of another size.
     pub const fn with_slots(self, size: SlotSize) -> Features {
         let none = self.without(Feature::SLOTS_1024);
         let none = none.without(Feature::SLOTS_2048).without(Feature::SLOTS_4096);
@@ -153,7 +152,7 @@ impl Features {
         }
     }
 
-    /// Their names, with spaces between; those that this release does not know by their numbers.
+    /// The names, separated by spaces; a feature that this release does not know by its number.
     pub fn names(self) -> String {
         let name = |feature: Feature| match feature.name() {
             Some(name) => name.to_owned(),
@@ -162,17 +161,17 @@ impl Features {
         self.iter().map(name).collect::<Vec<_>>().join(" ")
     }
 
-    /// Every feature that it has.
+    /// Every feature of the set.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         (0..2 * TO_WRITE).map(Feature).filter(move |feature| self.has(*feature))
     }
 
-    /// Those that this release does not know.
+    /// The features that this release does not know.
     fn unknown(self) -> Features {
-        Feature::KNOWN.iter().fold(self, |rest, (known, _)| rest.without(*known))
+        Feature::KNOWN.iter().fold(self, |set, (known, _)| set.without(*known))
     }
 
-    /// Their names, as the superblock carries them.
+    /// The names, as encoded in the superblock.
     pub(crate) fn encode_names(self) -> Vec<u8> {
         let mut out = Vec::new();
         for feature in self.iter() {
@@ -183,16 +182,16 @@ impl Features {
         out
     }
 
-    /// Refuses what this release does not know. Gives what keeps it from writing: names, or
-    /// nothing.
+    /// Refuses needed features that this release does not know. Returns the names of the unknown
+    /// features to write, which forbid writing; empty if there are none.
     ///
     /// # Errors
-    /// `Features` with the names of the needed ones that are unknown.
-    pub(crate) fn understand(self, names: &[u8]) -> Result<String, SuperError> {
+    /// `Features` with the names of the unknown needed features.
+    pub(crate) fn check_known(self, names: &[u8]) -> Result<String, SuperError> {
         let Features { needed, to_write } = self.unknown();
         let needed = text(Features { needed, to_write: 0 }, names);
         if self.with_slots(self.slots()) != self {
-            return Err(SuperError::Damaged("slots of several sizes"));
+            return Err(SuperError::Damaged("more than one slot size"));
         }
         if needed.is_empty() {
             return Ok(text(Features { needed: 0, to_write }, names));
@@ -201,7 +200,7 @@ impl Features {
     }
 }
 
-/// Features for people: by their names, where `names` has them.
+/// Features for messages: by name where `names` has one, else by bit.
 fn text(features: Features, names: &[u8]) -> String {
     let named = |feature: Feature| {
         let name = names_in(names).find(|(of, _)| *of == feature).map(|(_, name)| name.to_owned());
@@ -213,7 +212,7 @@ fn text(features: Features, names: &[u8]) -> String {
     features.iter().map(named).collect::<Vec<_>>().join(", ")
 }
 
-/// The names that a superblock carries, as far as they make sense.
+/// The names in a superblock, up to the first invalid one.
 fn names_in(mut names: &[u8]) -> impl Iterator<Item = (Feature, &str)> {
     std::iter::from_fn(move || {
         let (&[bit, len], rest) = names.split_first_chunk::<2>()?;
@@ -231,23 +230,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_have_names_of_their_own_that_can_be_read_back() {
+    fn feature_names_are_distinct_and_decode_to_their_features() {
         let all =
             Feature::KNOWN.iter().fold(Features::NONE, |all, (feature, _)| all.with(*feature));
         let names = all.encode_names();
         assert_eq!(names_in(&names).collect::<Vec<_>>(), Feature::KNOWN);
         assert_eq!(all.iter().count(), Feature::KNOWN.len());
-        assert_eq!(all.understand(&names), Err(SuperError::Damaged("slots of several sizes")));
+        assert_eq!(all.check_known(&names), Err(SuperError::Damaged("more than one slot size")));
         for size in SlotSize::ALL {
             let some = all.with_slots(size);
-            assert_eq!((some.slots(), some.understand(&names)), (size, Ok(String::new())));
+            assert_eq!((some.slots(), some.check_known(&names)), (size, Ok(String::new())));
         }
     }
 
     #[test]
-    fn an_unknown_feature_is_refused_by_the_name_beside_it_or_by_its_bit() {
+    fn unknown_feature_is_refused_by_its_name_or_else_its_bit() {
         let strange = Features { needed: 1 << 40 | 1, to_write: 0 };
-        let refused = |names: &[u8]| strange.understand(names).unwrap_err();
+        let refused = |names: &[u8]| strange.check_known(names).unwrap_err();
         assert_eq!(refused(b"\x28\x05warps"), SuperError::Features("warps".into()));
         for names in
             [&b""[..], b"\x28", b"\x28\x05war", b"\x28\x00", b"\x28\x05wa\nps", b"\x29\x01x"]
@@ -255,7 +254,7 @@ mod tests {
             assert_eq!(refused(names), SuperError::Features("bit 40".into()), "{names:?}");
         }
         let written = Features { needed: 1, to_write: 1 << 2 };
-        assert_eq!(written.understand(b"\x42\x04sums"), Ok("sums".into()));
-        assert_eq!(written.understand(b""), Ok("bit 2 of those to write".into()));
+        assert_eq!(written.check_known(b"\x42\x04sums"), Ok("sums".into()));
+        assert_eq!(written.check_known(b""), Ok("bit 2 of those to write".into()));
     }
 }

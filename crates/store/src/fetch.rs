@@ -1,13 +1,12 @@
-//! Fetching blocks that a transaction misses.
+//! Fetches blocks that a transaction misses.
 //!
 //! Invariants:
-//! - a block is read at most once at a time; others that miss it wait;
-//! - what was read enters the cache only if no transaction gave the block a new
-//!   content meanwhile, so the cache never goes back in time;
-//! - blocks around those that were asked for are read with them, by the same request, if they are
-//!   likely to be wanted next; they need not be sound, nor readable, and may leave the cache again
-//!   at once;
-//! - fetched blocks stay cached until the operation that asked for them has ended.
+//! - at most one read of a block is in flight; other operations that miss the block wait;
+//! - a block that was read enters the cache only if no transaction initialised or changed it
+//!   meanwhile, so the cache never goes back in time;
+//! - read-ahead uses the same request as the needed blocks. A block read ahead need not be sound or
+//!   readable, and the cache may evict it at once;
+//! - needed blocks stay cached until the operation that needs them has ended.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,13 +17,13 @@ use types::limits::BLOCK;
 
 use crate::block;
 use crate::device::{Device, RUN_MAX};
-use crate::error::{Around, StoreError};
+use crate::error::{Readahead, StoreError};
 use crate::mfs::{Background, Inner};
 
-/// Reads of one fetch at once.
+/// Most reads of one fetch in flight.
 const READS_MAX: usize = 8;
 
-/// Blocks kept in the cache for one operation.
+/// Blocks pinned in the cache for one operation.
 pub(crate) struct Pins<'a> {
     inner: &'a Inner,
     blocks: Vec<MetaBlock>,
@@ -47,7 +46,7 @@ impl<'a> Pins<'a> {
 }
 
 impl Pins<'_> {
-    /// Lets all of them go.
+    /// Unpins all of them.
     pub(crate) fn clear(&mut self) {
         if self.blocks.is_empty() {
             return;
@@ -65,7 +64,7 @@ impl Drop for Pins<'_> {
     }
 }
 
-/// Blocks `[first, first + count)` that one fetch reads; gives the right to read them back when
+/// The exclusive right of one fetch to read blocks `[first, first + count)`, until it is
 /// dropped.
 struct Claim<'a> {
     inner: &'a Inner,
@@ -87,7 +86,7 @@ impl Drop for Claim<'_> {
 
 impl Inner {
     /// Brings blocks `[first, first + count)` into the cache and keeps them there until `pins` is
-    /// dropped. Those `around` them come along if they can be read by the same request.
+    /// dropped. Also reads the blocks of `readahead` that the same request can read.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -95,7 +94,7 @@ impl Inner {
         &self,
         first: MetaBlock,
         count: u32,
-        around: Around,
+        readahead: Readahead,
         pins: &mut Pins<'_>,
     ) -> Result<(), StoreError> {
         let blocks = self.state.borrow().space.blocks;
@@ -106,9 +105,9 @@ impl Inner {
         }
         let Some(background) = &self.background else { return Err(corrupt("never written")) };
         pins.add(first, end - first.0);
-        let asked = first.0..end;
-        let limit = end.saturating_add(u64::from(around.behind)).min(blocks);
-        let mut at = self.reach_back(first.0, around.before);
+        let needed = first.0..end;
+        let limit = end.saturating_add(u64::from(readahead.behind)).min(blocks);
+        let mut at = self.reach_back(first.0, readahead.before);
         let mut reads = VecDeque::new();
         while at < end || !reads.is_empty() {
             while at < end && reads.len() < READS_MAX {
@@ -116,10 +115,10 @@ impl Inner {
                 let device = background.device.clone();
                 let (first, count) = (claim.first, claim.count);
                 let only = reads.is_empty() && at >= end;
-                let reading = read(device, first, count, asked.clone());
+                let reading = read(device, first, count, needed.clone());
                 if only {
                     let read = reading.await?;
-                    self.enter(claim, &read, &asked, pins)?;
+                    self.enter(claim, &read, &needed, pins)?;
                 } else {
                     reads.push_back((claim, background.device.env.spawn_join(reading)));
                 }
@@ -127,7 +126,7 @@ impl Inner {
             match reads.pop_front() {
                 Some((claim, join)) => {
                     let read = join.await?;
-                    self.enter(claim, &read, &asked, pins)?;
+                    self.enter(claim, &read, &needed, pins)?;
                 }
                 None if at < end => self.wait_for(background, at).await?,
                 None => {}
@@ -136,8 +135,8 @@ impl Inner {
         Ok(())
     }
 
-    /// From where on, at most `before` blocks before `first`, nothing is cached nor being read up
-    /// to there.
+    /// The first of at most `before` blocks before `first` from which on no block up to `first` is
+    /// cached or being read.
     fn reach_back(&self, first: u64, before: u32) -> u64 {
         let state = self.state.borrow();
         let free = |block: &u64| {
@@ -150,17 +149,17 @@ impl Inner {
         (least..first).rev().take_while(free).last().unwrap_or(first)
     }
 
-    /// Claims one block that is not cached: nobody reads it until the claim is dropped, and
-    /// `fetching` tells whether somebody gave it a new content meanwhile. `None` if it is cached or
-    /// being read.
+    /// Claims one block that is not cached: no fetch reads it until the claim is dropped, and
+    /// `fetching` says whether a transaction changed it meanwhile. `None` if it is cached or being
+    /// read.
     pub(crate) fn claim_one(&self, block: MetaBlock) -> Option<impl Drop + '_> {
         let background = self.background.as_ref()?;
         let mut at = block.0;
         self.claim(background, &mut at, block.0 + 1).filter(|claim| claim.first == block)
     }
 
-    /// Claims the next run of blocks that are not cached, from `at` on; moves `at` behind it.
-    /// `None` if the end is reached or the block at `at` is being read by another.
+    /// Claims the next run of blocks that are not cached, from `at` on; moves `at` past it. `None`
+    /// at the end, or if another fetch is reading the block at `at`.
     fn claim<'a>(
         &'a self,
         background: &'a Background,
@@ -184,7 +183,7 @@ impl Inner {
         (count > 0).then(|| Claim { inner: self, background, first: MetaBlock(first), count })
     }
 
-    /// Waits until `block` is not being read by another any more.
+    /// Waits until no other fetch is reading `block`.
     async fn wait_for(&self, background: &Background, block: u64) -> Result<(), StoreError> {
         loop {
             let progress = {
@@ -199,12 +198,12 @@ impl Inner {
         }
     }
 
-    /// Puts what was read into the cache; what is not `asked` for need not be sound.
+    /// Puts the blocks read into the cache; blocks not `needed` may be damaged.
     fn enter(
         &self,
         claim: Claim<'_>,
         (from, buf): &(MetaBlock, IoBuf),
-        asked: &Range<u64>,
+        needed: &Range<u64>,
         pins: &mut Pins<'_>,
     ) -> Result<(), StoreError> {
         let mut damage = None;
@@ -221,12 +220,12 @@ impl Inner {
                     let mut data = state.cache.buffer();
                     data.copy_from_slice(bytes);
                     state.cache.insert(block, data);
-                    if asked.contains(&block.0) {
+                    if needed.contains(&block.0) {
                         state.cache.pin(block);
                         pins.blocks.push(block);
                     }
                 }
-                Err(_) if !asked.contains(&block.0) => {}
+                Err(_) if !needed.contains(&block.0) => {}
                 Err(what) => damage = damage.or(Some(StoreError::corrupt(block, what))),
             }
         }
@@ -236,16 +235,16 @@ impl Inner {
     }
 }
 
-/// Reads `count` blocks, or of these at least those that are `asked` for; where what was read
-/// begins.
+/// Reads `count` blocks, or if that fails those of them that are `needed`. Returns the first block
+/// read.
 async fn read(
     device: Device,
     first: MetaBlock,
     count: usize,
-    asked: Range<u64>,
+    needed: Range<u64>,
 ) -> Result<(MetaBlock, IoBuf), StoreError> {
-    let from = MetaBlock(asked.start.max(first.0));
-    let len = asked.end.min(first.0 + count as u64).saturating_sub(from.0) as usize;
+    let from = MetaBlock(needed.start.max(first.0));
+    let len = needed.end.min(first.0 + count as u64).saturating_sub(from.0) as usize;
     match device.read(first, count).await {
         Err(_) if len < count => Ok((from, device.read(from, len).await?)),
         read => Ok((first, read?)),

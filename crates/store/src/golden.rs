@@ -1,18 +1,19 @@
 //! Golden images: small file systems of each version of the format, as releases made them.
 //!
 //! Invariants:
-//! - an image never changes once it is there; a version or a feature that is new adds one (`cargo
+//! - an image never changes after it was added; a new version or feature adds an image (`cargo
 //!   xtask golden`, docs/FORMAT-CHANGES.md);
-//! - each was cut from the power with a log that must be redone, and holds every kind of structure;
-//! - whatever this release becomes, it finds each of them clean, reads from it the tree that was
-//!   written down beside it, changes it, and leaves it clean.
+//! - each image is the state after a power cut, has a log that must be redone, and has every kind
+//!   of structure;
+//! - this release and all later ones find each image clean, read the tree that its text file
+//!   describes, change the image, and leave it clean.
 //!
-//! An image `NAME.img` in `crates/store/golden`: `"REDBUDGOLD1\n"`, then, compressed ([`squeeze`]),
-//! bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩; what is not in it is
-//! zero. Blocks that are free and what the log holds before its tail are left out. `NAME.txt` is
-//! the tree.
+//! An image `NAME.img` in `crates/store/golden` is `"REDBUDGOLD1\n"`, then, compressed
+//! ([`compression`]), bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩. A
+//! block that is not in the image is zero. Images omit free blocks and the log before its tail.
+//! `NAME.txt` describes the tree.
 
-mod squeeze;
+mod compression;
 mod tree;
 
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{FileKind, Ino, MetaBlock, Name};
 
-use squeeze::{compress, expand};
+use compression::{compress, expand};
 
 use crate::block::get_u64;
 use crate::dump::dump;
@@ -37,9 +38,9 @@ use crate::names::MapLimits;
 use crate::open::OpenOptions;
 use crate::superblock::Superblock;
 
-/// What all images but the first have.
+/// Features that all images except the first have.
 const USUAL: Features = Features::NONE.with(Feature::NAME_MAPS);
-/// Every image there is, and its features.
+/// Every image and its features.
 const GOLDENS: &[(&str, Features)] = &[
     ("v1", Features::NONE),
     ("v1-name-maps", USUAL),
@@ -55,10 +56,10 @@ const GOLDENS: &[(&str, Features)] = &[
 const TRANSIENT: &[Feature] = &[Feature::UNFINISHED_LOAD];
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const MAGIC: &[u8] = b"REDBUDGOLD1\n";
-/// Bytes of an image at most: it is in the repository for ever.
+/// Most bytes of an image: it is in the repository for ever.
 const IMAGE_MAX: usize = 100 << 10;
 
-/// All features that last, with slots of this size.
+/// All features that an image can have, with slots of this size.
 pub(crate) fn lasting(size: SlotSize) -> Features {
     let known = Feature::KNOWN.iter().map(|(feature, _)| *feature);
     let lasting = known.filter(|feature| !TRANSIENT.contains(feature));
@@ -76,7 +77,7 @@ fn read(name: &str, ending: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(missing)
 }
 
-/// The blocks of a device that `keep` names and that are not zero.
+/// Encodes the blocks of a device for which `keep` is true and that are not zero.
 fn encode(disk: &SimDisk, keep: impl Fn(u64) -> bool) -> Vec<u8> {
     let mut raw = disk.size().to_le_bytes().to_vec();
     for block in (0..disk.size() / BLOCK as u64).filter(|&block| keep(block)) {
@@ -98,7 +99,7 @@ fn decode(image: &[u8]) -> SimDisk {
     disk
 }
 
-/// Without what means nothing: free blocks, and the log but for what is redone.
+/// Encodes a device without its meaningless blocks: free blocks, and the log before its tail.
 fn stripped(disk: &SimDisk) -> Vec<u8> {
     let free = on(&disk.fork(), |mfs| async move {
         let blocks = mfs.superblock().blocks;
@@ -126,7 +127,7 @@ fn stripped(disk: &SimDisk) -> Vec<u8> {
     })
 }
 
-/// Blocks of the log from its tail on that an image has.
+/// Blocks of the log, from its tail on, that an image includes.
 const REDONE_MAX: u64 = 256;
 
 /// Runs `body` with the store on `disk`, open read-only.
@@ -155,7 +156,7 @@ fn checked(disk: &SimDisk) -> Report {
     })
 }
 
-/// What is on a device, in lines: its tree, and the counts of a check.
+/// Describes a device in lines: its tree, and the counts of a check.
 fn text(disk: &SimDisk) -> String {
     let bytes = on(disk, |mfs| async move {
         let mut out = Vec::new();
@@ -244,8 +245,8 @@ fn line(out: &mut String, record: &Record) {
     }
 }
 
-/// The device of a file system with these features, cut from the power.
-fn made(features: Features) -> SimDisk {
+/// The device of a file system with these features, after a power cut.
+fn new_device(features: Features) -> SimDisk {
     let disk = tree::make(features);
     let image = stripped(&disk);
     assert!(image.len() <= IMAGE_MAX, "{} bytes", image.len());
@@ -254,10 +255,10 @@ fn made(features: Features) -> SimDisk {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "golden images are files of the repository")]
-fn what_this_release_makes_is_the_tree_of_the_image() {
+fn release_makes_the_tree_of_each_image() {
     let write = std::env::var("REDBUD_GOLDEN").is_ok_and(|what| what == "write");
     for &(name, features) in GOLDENS {
-        let disk = made(features);
+        let disk = new_device(features);
         if write && !path(name, "img").exists() {
             std::fs::write(path(name, "img"), stripped(&disk)).unwrap();
             std::fs::write(path(name, "txt"), text(&disk)).unwrap();
@@ -268,7 +269,7 @@ fn what_this_release_makes_is_the_tree_of_the_image() {
 }
 
 #[test]
-fn every_image_is_clean_has_its_tree_and_can_be_changed() {
+fn images_are_clean_have_their_tree_and_can_be_changed() {
     for &(name, features) in GOLDENS {
         let disk = decode(&read(name, "img"));
         let report = checked(&disk);
@@ -304,7 +305,7 @@ async fn change(mfs: &Mfs) {
                 txn.create(dir, &name, &tree::new(FileKind::Regular, n), None)?;
                 txn.rename(dir, &name, dirs[at / 2], &to)
             });
-            // In one of the directories the names are taken from the second time on.
+            // In one directory the names already exist from the second iteration on.
             if let Err(error) = made.await {
                 assert_eq!(error.fault(), types::Fault::Exists);
             }
@@ -313,7 +314,7 @@ async fn change(mfs: &Mfs) {
 }
 
 #[test]
-fn every_lasting_feature_has_an_image() {
+fn features_that_last_have_an_image_each() {
     for (feature, name) in Feature::KNOWN.iter().filter(|(known, _)| !TRANSIENT.contains(known)) {
         let has = |golden: &&(&str, Features)| golden.1.has(*feature);
         assert!(GOLDENS.iter().any(|golden| has(&golden)), "{name}: `cargo xtask golden`");
@@ -321,7 +322,7 @@ fn every_lasting_feature_has_an_image() {
 }
 
 #[test]
-fn a_device_with_a_feature_that_is_unknown_is_refused_by_its_name() {
+fn device_with_an_unknown_feature_is_refused_by_its_name() {
     let disk = decode(&read("v1", "img"));
     let blocks = disk.size() / BLOCK as u64;
     let with = |needed: u64, to_write: u64, bit: u8| {
@@ -366,7 +367,7 @@ fn copies(disk: &SimDisk) -> [Superblock; 2] {
     })
 }
 
-/// Makes the superblock say these features.
+/// Writes these features to both superblock copies.
 fn set_features(disk: &SimDisk, features: Features) {
     let blocks = disk.size() / BLOCK as u64;
     for (index, copy) in (0..).zip(copies(disk)) {
@@ -384,7 +385,7 @@ fn repaired(disk: &SimDisk) -> Repaired {
 }
 
 #[test]
-fn repair_writes_a_feature_that_the_superblock_lacks() {
+fn repair_writes_a_feature_that_the_superblock_is_missing() {
     let disk = decode(&read("v1-name-maps", "img"));
     set_features(&disk, Features::NONE);
     let kinds: Vec<_> = checked(&disk).problems.iter().map(|problem| problem.kind).collect();
@@ -395,7 +396,7 @@ fn repair_writes_a_feature_that_the_superblock_lacks() {
 }
 
 #[test]
-pub(crate) fn slots_of_another_size_than_the_superblock_says_are_told_and_lose_nothing_by_repair() {
+pub(crate) fn wrong_slot_size_in_the_superblock_is_reported_and_repair_loses_nothing() {
     for &(name, features) in GOLDENS {
         for slots in SlotSize::ALL.into_iter().filter(|&slots| slots != features.slots()) {
             let disk = decode(&read(name, "img"));

@@ -1,12 +1,12 @@
-//! MFS, the metadata file system: a journaled store of checksummed blocks, and
-//! on it the namespace, the layouts and the space of Redbud.
+//! MFS, the metadata file system: a logged store of checksummed blocks, which holds
+//! the namespace, the layouts and the space of Redbud.
 //!
 //! Invariants:
 //! - one operation is one transaction: it takes effect and survives as a whole
 //!   ([`txn`], [`state`]);
 //! - after a crash the state is that after some prefix of the transactions, and the prefix
-//!   holds everything that was acknowledged as durable ([`journal`]);
-//! - everything runs on one thread; nothing is locked across an await.
+//!   includes every transaction that the store acknowledged as durable ([`log`]);
+//! - everything runs on one thread; no lock is held across an await.
 
 pub mod block;
 pub mod btree;
@@ -26,19 +26,18 @@ pub mod format;
 pub mod fsck;
 #[cfg(test)]
 mod golden;
-pub mod journal;
-mod look;
-mod maxima;
+mod inspect;
+pub mod log;
+mod max_tree;
 pub mod metaspace;
 pub mod mfs;
 pub mod mkfs;
 pub mod names;
 pub mod open;
-pub mod promise;
 mod recovery;
+pub mod reservation;
 pub mod roots;
 pub mod scrub;
-pub mod side;
 pub mod space;
 mod state;
 pub mod superblock;
@@ -47,14 +46,15 @@ mod sweep;
 mod testing;
 pub mod trees;
 pub mod txn;
+pub mod volatile_state;
 mod zones;
 
 pub use block::{Block, BlockType};
-pub use btree::{Place, Tree};
+pub use btree::{RootLocation, Tree};
 pub use error::{Stop, StoreError};
 pub use features::{Feature, Features};
 pub use format::slot::SlotSize;
-pub use look::Owner;
+pub use inspect::BlockOwner;
 pub use mfs::{Cost, Identity, Mfs, Reserve, Usage};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
@@ -63,7 +63,7 @@ pub use names::{
 };
 pub use open::OpenOptions;
 pub use roots::RootId;
-pub use side::SideState;
 pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
 pub use txn::Txn;
-pub use zones::{ZonePlace, data_label, label_on, strangers};
+pub use volatile_state::VolatileState;
+pub use zones::{ZoneDevice, data_label, foreign_devices, label_on};

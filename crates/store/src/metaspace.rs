@@ -3,9 +3,9 @@
 //! Invariants:
 //! - a set bit is an allocated block; superblocks, roots, log and bitmap are
 //!   allocated from mkfs on, and so are the bits beyond the device;
-//! - the counts in memory equal the bitmaps in the cache; what is remembered of the longest free
-//!   runs is never less than they are, nor more than what is free, and makes no difference but for
-//!   blocks that need not be looked at;
+//! - the counts in memory equal the bitmaps in the cache. The bound for the longest free run of a
+//!   bitmap block is never less than the run, nor more than the number of free blocks. It only
+//!   saves the search of bitmap blocks;
 //! - a run never crosses from one bitmap block to the next.
 //!
 //! | offset | size | field | meaning |
@@ -14,24 +14,26 @@
 //! | 32 | 4064 | bits | of 32,512 blocks: block n has bit n % 32,512 of bitmap block n / 32,512; bit 0 is the lowest of the first byte |
 //!
 //! A freed block may be allocated again at once, even by the next transaction of the same group.
-//! Its new life begins with an image record, redo applies records in the order of the log and
-//! starts each block at its last image, and a block goes home only when the log is durable up to
-//! its last change: so neither redo nor a home write of the old life can follow the new one, and if
-//! the freeing transaction is lost, everything after it is lost too. (Blocks of data wait, in the
-//! tree of freed space (10), until that transaction is durable and nobody holds the file by a
-//! lease: clients write and read them in place, past the log. With a new owner at once, a lost
-//! transaction would bring back a file with another's bytes, and who has not heard of the freeing
-//! would read these, or write over them.)
+//! Its new content begins with an image record. Redo applies records in the order of the log and
+//! starts each block at its last image. The store writes a block home only when the log is durable
+//! up to its last change. So neither redo nor a home write of the old content can follow the new
+//! content. If the freeing transaction is lost, everything after it is lost too.
 //!
-//! (Free space of a data zone is a tree (10); here it is a bitmap, and no tree, on purpose. The
-//! nodes of a tree would lie in the space that it tells of, so that allocating could split a node
-//! and need a block itself, and a change would have no worst case that is known before. A bit needs
-//! nothing, freeing cannot fail for lack of space, and where a part of the bitmap is lost, repair
-//! makes it anew from what is in use. A bitmap block tells of 127 MiB. What a tree would be faster
-//! at, finding long runs, memory does: it has for each bitmap block how many blocks are free and a
-//! bound of the longest run, so that only blocks are read in which a run may be. These bounds are
-//! the leaves of a tree of maxima (`maxima.rs`): however many bitmap blocks are full, the next one
-//! that may do is found in as many steps as that tree is deep, 18 on 16 TiB.)
+//! (Freed data blocks wait in the tree of freed space (10) until the freeing transaction is durable
+//! and no client has a lease on the file. Clients read and write data blocks in place, without the
+//! log. If a data block got a new owner at once, the loss of the transaction would bring back a
+//! file with another file's bytes. A client that does not know of the freeing would read or
+//! overwrite these bytes.)
+//!
+//! (Free space of a data zone is a tree (10); here it is a bitmap on purpose. The nodes of a tree
+//! would lie in the space that the tree describes. An allocation could then split a node and need a
+//! block itself, so the worst case of a change would not be known in advance. A bit needs no space,
+//! and freeing cannot fail for lack of space. If a part of the bitmap is lost, repair rebuilds it
+//! from the blocks in use. A bitmap block describes 127 MiB. A tree would find long runs faster;
+//! counts in memory make up for that. For each bitmap block they have the number of free blocks and
+//! a bound for the longest run. So a search reads only blocks that may have a run. The bounds
+//! are the leaves of a max segment tree (`max_tree.rs`): however many bitmap blocks are full, a
+//! search finds the next candidate in as many steps as that tree is deep, 18 on 16 TiB.)
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -41,32 +43,32 @@ use types::{Fault, MetaBlock};
 
 use crate::block::{Block, BlockType, HEADER};
 use crate::error::Stop;
-use crate::maxima::Maxima;
+use crate::max_tree::MaxTree;
 use crate::mfs::Reserve;
-use crate::promise::Promise;
+use crate::reservation::ReplyReservation;
 use crate::txn::Txn;
 
 /// Bits of one bitmap block.
 pub const BITS: u64 = ((BLOCK - HEADER) * 8) as u64;
 
-/// Counts and hints beside the bitmap.
+/// Counts and hints in memory about the bitmap.
 #[derive(Clone, Debug)]
 pub struct MetaSpace {
     /// First bitmap block.
     pub first: MetaBlock,
     /// Blocks of the device.
     pub blocks: u64,
-    /// Free blocks that only transactions with a reserve may take, beside those that are promised.
+    /// Free blocks that only transactions with a reserve may take, besides those for replies.
     pub reserve: u64,
-    /// What is promised to replies.
-    pub promise: Promise,
+    /// Free blocks that are reserved for replies.
+    pub reply_reservation: ReplyReservation,
     free: Vec<u32>,
-    /// No free run of a bitmap block is longer, as far as that was found out.
-    longest: Maxima,
+    /// An upper bound for the longest free run of each bitmap block.
+    longest: MaxTree,
     total_free: u64,
     cursor: u64,
-    /// Searches until one finds nothing, and those after it in this and later transactions; 0:
-    /// never.
+    /// The number of the search from which on all searches find nothing, also in later
+    /// transactions; 0: never.
     #[cfg(test)]
     pub(crate) fails_in: Cell<u64>,
 }
@@ -75,11 +77,11 @@ pub struct MetaSpace {
 #[derive(Default, Debug)]
 pub struct SpaceChange {
     free: Vec<(usize, i64)>,
-    /// Bitmap blocks in which something became free.
+    /// Bitmap blocks in which blocks became free.
     freed: Vec<usize>,
     total: i64,
     cursor: Option<u64>,
-    /// Clients and reply blocks that there are more.
+    /// Changes of the numbers of clients and reply blocks.
     clients: i64,
     replies: i64,
 }
@@ -96,8 +98,8 @@ impl SpaceChange {
         }
     }
 
-    /// There are so many clients and reply blocks more.
-    pub(crate) fn promise(&mut self, clients: i64, replies: i64) {
+    /// Changes the numbers of clients and reply blocks by these.
+    pub(crate) fn add_clients(&mut self, clients: i64, replies: i64) {
         self.clients += clients;
         self.replies += replies;
     }
@@ -106,19 +108,19 @@ impl SpaceChange {
         self.free.iter().find(|(at, _)| *at == index).map_or(0, |&(_, sum)| sum)
     }
 
-    /// Forgets everything, keeping the memory.
+    /// Clears the change and keeps its memory.
     pub fn clear(&mut self) {
         self.free.clear();
         self.freed.clear();
         self.total = 0;
         self.cursor = None;
-        self.promise(-self.clients, -self.replies);
+        self.add_clients(-self.clients, -self.replies);
     }
 }
 
 impl MetaSpace {
-    /// Space of a device of `blocks` blocks whose bitmap begins at `first`; counts come by
-    /// [`MetaSpace::learn`].
+    /// Space of a device of `blocks` blocks whose bitmap begins at `first`; [`MetaSpace::learn`]
+    /// sets its counts.
     pub fn new(first: MetaBlock, blocks: u64) -> MetaSpace {
         let count = bitmap_blocks(blocks) as usize;
         let reserve = (blocks / 64).clamp(8, 1024);
@@ -126,9 +128,9 @@ impl MetaSpace {
             first,
             blocks,
             reserve,
-            promise: Promise::default(),
+            reply_reservation: ReplyReservation::default(),
             free: vec![0; count],
-            longest: Maxima::new(count),
+            longest: MaxTree::new(count),
             total_free: 0,
             cursor: 0,
             #[cfg(test)]
@@ -136,7 +138,7 @@ impl MetaSpace {
         }
     }
 
-    /// How many bitmap blocks there are.
+    /// Number of bitmap blocks.
     pub fn bitmap_blocks(&self) -> u64 {
         self.free.len() as u64
     }
@@ -146,12 +148,12 @@ impl MetaSpace {
         self.total_free
     }
 
-    /// Free blocks that ordinary transactions leave.
-    pub fn kept(&self) -> u64 {
-        self.reserve + self.promise.blocks()
+    /// Free blocks that ordinary transactions must not take.
+    pub fn set_aside(&self) -> u64 {
+        self.reserve + self.reply_reservation.blocks()
     }
 
-    /// Takes the count of bitmap block `index` from its content.
+    /// Counts the free blocks of bitmap block `index`, whose content is `bitmap`.
     pub fn learn(&mut self, index: usize, bitmap: &Block) {
         let set: u64 = words(bitmap).map(|word| u64::from(word.count_ones())).sum();
         self.total_free -= u64::from(self.free[index]);
@@ -160,7 +162,7 @@ impl MetaSpace {
         self.total_free += BITS - set;
     }
 
-    /// Applies what a transaction did.
+    /// Applies the change of a transaction.
     pub fn apply(&mut self, change: &SpaceChange) {
         for &(index, delta) in &change.free {
             let free = (i64::from(self.free[index]) + delta) as u32;
@@ -173,8 +175,8 @@ impl MetaSpace {
         if let Some(cursor) = change.cursor {
             self.cursor = cursor;
         }
-        self.promise = self.promise.with(change.clients, change.replies);
-        self.promise.go_on(self.total_free, self.reserve);
+        self.reply_reservation = self.reply_reservation.with(change.clients, change.replies);
+        self.reply_reservation.reduce_shortfall(self.total_free, self.reserve);
     }
 }
 
@@ -235,7 +237,7 @@ fn find_run(bitmap: &Block, n: u64, from: u64, to: u64) -> Option<u64> {
     None
 }
 
-/// Sets or clears bits `[from, from + n)`; says whether all of them changed.
+/// Sets or clears bits `[from, from + n)`; returns whether all of them changed.
 pub fn change_bits(bitmap: &mut Block, from: u64, n: u64, set: bool) -> bool {
     let mut all = true;
     for bit in from..from + n {
@@ -248,11 +250,11 @@ pub fn change_bits(bitmap: &mut Block, from: u64, n: u64, set: bool) -> bool {
 }
 
 impl Txn<'_> {
-    /// Allocates `n` contiguous metadata blocks near `goal` (by default where the last allocation
-    /// was). They must be initialised in this transaction before they are read.
+    /// Allocates `n` contiguous metadata blocks near `goal` (by default near the last allocation).
+    /// This transaction must initialise them before it reads them.
     ///
     /// # Errors
-    /// `Fault::NoSpace` if there is no such run, or only the reserve is left.
+    /// `Fault::NoSpace` if there is no such run, or if the run would need the reserve.
     pub fn alloc_meta(&mut self, n: u32, goal: Option<MetaBlock>) -> Result<MetaBlock, Stop> {
         let space = &self.state.space;
         let start = goal.map_or_else(|| self.space_change.cursor.unwrap_or(space.cursor), |b| b.0);
@@ -265,19 +267,19 @@ impl Txn<'_> {
         Ok(found)
     }
 
-    /// Runs `body`, without which things can be freed: it leaves the reserve, unless it did not the
-    /// time before.
-    pub(crate) fn leaving_reserve<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `body` without the reserve, since freeing space does not depend on it. A replay may use
+    /// the reserve nevertheless, as the original operation had room.
+    pub(crate) fn without_reserve<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let cost = self.cost;
         if cost.reserve == Reserve::ToFree {
-            self.cost.reserve = Reserve::Left;
+            self.cost.reserve = Reserve::None;
         }
         let done = body(self);
         self.cost = cost;
         done
     }
 
-    /// Finds `n` contiguous free metadata blocks near `goal`, behind it first.
+    /// Finds `n` contiguous free metadata blocks near `goal`, first after it.
     ///
     /// # Errors
     /// `Invalid` for no or too many blocks.
@@ -293,12 +295,12 @@ impl Txn<'_> {
             1 => return Ok(None),
             left => space.fails_in.set(left - 1),
         }
-        if self.meta_space().1 < n + self.left_alone() {
+        if self.meta_space().1 < n + self.untouchable() {
             return Ok(None);
         }
         let start = if goal.0 < space.blocks { goal.0 } else { 0 };
         let (first, bit) = ((start / BITS) as usize, start % BITS);
-        // What is before the goal in its bitmap block comes last.
+        // The blocks before the goal in its bitmap block come last.
         for (from, to, bit) in
             [(first, first + 1, bit), (first + 1, space.free.len(), 0), (0, first + 1, 0)]
         {
@@ -313,11 +315,11 @@ impl Txn<'_> {
         Ok(None)
     }
 
-    /// The first bitmap block from `from` on in which there may be `n` contiguous free blocks.
+    /// The first bitmap block from `from` on that may have `n` contiguous free blocks.
     fn next_bitmap(&self, from: usize, n: u64) -> Option<usize> {
         let SpaceChange { freed, .. } = &self.space_change;
         let freed = freed.iter().copied().filter(|&index| index >= from).min();
-        let known = self.state.space.longest.next(from, n as u32);
+        let known = self.state.space.longest.next_at_least(from, n as u32);
         freed.into_iter().chain(known).min()
     }
 
@@ -331,7 +333,7 @@ impl Txn<'_> {
         if let Some(bit) = find_run(self.read_as(block, BlockType::Bitmap)?, n, from, BITS) {
             return Ok(Some(MetaBlock(index as u64 * BITS + bit)));
         }
-        // What this transaction took may come back.
+        // Do not tighten the bound for blocks that this transaction took: it may be aborted.
         let untouched = self.space_change.free.iter().all(|(at, _)| *at != index);
         if untouched && from == 0 {
             space.longest.set(index, n as u32 - 1);
@@ -340,39 +342,39 @@ impl Txn<'_> {
     }
 
     /// Free blocks that this transaction must not take.
-    fn left_alone(&self) -> u64 {
+    fn untouchable(&self) -> u64 {
         match self.cost.reserve {
-            Reserve::Left => self.state.space.reserve + self.promise().blocks(),
-            Reserve::ToFree => self.promise().blocks(),
-            Reserve::Again => 0,
+            Reserve::None => self.state.space.reserve + self.reply_reservation().blocks(),
+            Reserve::ToFree => self.reply_reservation().blocks(),
+            Reserve::Replay => 0,
         }
     }
 
-    /// What is promised to replies, as this transaction leaves it.
-    pub(crate) fn promise(&self) -> Promise {
+    /// The reservation for replies, including the changes of this transaction.
+    pub(crate) fn reply_reservation(&self) -> ReplyReservation {
         let SpaceChange { clients, replies, .. } = self.space_change;
-        self.state.space.promise.with(clients, replies)
+        self.state.space.reply_reservation.with(clients, replies)
     }
 
-    /// Runs `body`, which takes nothing but what is promised.
-    pub(crate) fn as_promised<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `body`, which takes only blocks that are reserved for replies.
+    pub(crate) fn with_reply_reservation<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let cost = self.cost;
-        self.cost.reserve = Reserve::Again;
+        self.cost.reserve = Reserve::Replay;
         let done = body(self);
         self.cost = cost;
         done
     }
 
-    /// Are so few metadata blocks left that no more should be allocated ahead?
+    /// Are so few metadata blocks free that the store should not preallocate?
     pub(crate) fn meta_is_short(&self) -> bool {
         let (total, free) = self.meta_space();
         free < total / 4
     }
 
-    /// Frees `n` blocks from `first` on; see the module on when they can be allocated again.
+    /// Frees `n` blocks from `first` on. The module comment says when they can be reused.
     ///
     /// # Errors
-    /// `Stop::Corrupt` if they were not all allocated.
+    /// `Stop::Corrupt` if one of them is not allocated.
     pub fn free_meta(&mut self, first: MetaBlock, n: u32) -> Result<(), Stop> {
         let (mut at, end) = (first.0, first.0.saturating_add(u64::from(n)));
         if end > self.state.space.blocks {
@@ -405,7 +407,7 @@ impl Txn<'_> {
         Ok(bytes[HEADER + (bit / 8) as usize] & (1 << (bit % 8)) != 0)
     }
 
-    /// Blocks of the metadata device, and how many of them are free.
+    /// Number of blocks of the metadata device, and of its free blocks.
     pub fn meta_space(&self) -> (u64, u64) {
         let space = &self.state.space;
         (space.blocks, (space.total_free as i64 + self.space_change.total) as u64)
@@ -419,7 +421,7 @@ mod tests {
     use crate::testing::now;
 
     #[test]
-    fn runs_are_found_between_set_bits_and_up_to_the_end() {
+    fn bitmap_search_finds_runs_between_set_bits_and_at_the_end() {
         let mut bitmap = [0; BLOCK];
         assert!(change_bits(&mut bitmap, 0, 100, true));
         assert!(change_bits(&mut bitmap, 110, 20, true));
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_taken_and_given_back() {
+    fn all_metadata_blocks_can_be_allocated_and_freed() {
         let mfs = Mfs::volatile(2000);
         let all = now(mfs.run(Cost::DELETE, |txn| {
             let mut all = Vec::new();
@@ -472,11 +474,14 @@ mod tests {
             .0
         };
         assert!(take(Cost::SMALL) > 0);
-        assert_eq!(take(Cost::DELETE), crate::promise::expected(2000) * crate::promise::EACH);
+        assert_eq!(
+            take(Cost::DELETE),
+            crate::reservation::expected_clients(2000) * crate::reservation::BLOCKS_PER_CLIENT
+        );
     }
 
     #[test]
-    fn a_run_that_there_is_not_is_sought_once_until_something_becomes_free() {
+    fn failed_run_search_is_not_repeated_until_a_block_is_freed() {
         let mfs = Mfs::volatile(4 * BITS);
         let first = now(mfs.run(Cost::DELETE, |txn| {
             // Every eighth block is taken, so that there is no run of eight.
@@ -494,9 +499,9 @@ mod tests {
         .0;
         let find = || now(mfs.run(Cost::READ, |txn| txn.find_meta(8, MetaBlock(first)))).unwrap().0;
         assert_eq!(find(), None);
-        let looked = (0..4).all(|at| mfs.inner.state.borrow().space.longest.get(at) == 7);
-        assert!(looked, "all of the bitmap was looked at");
-        // Without a look at any of them: they are not even there.
+        let visited = (0..4).all(|at| mfs.inner.state.borrow().space.longest.get(at) == 7);
+        assert!(visited, "the search visited the whole bitmap");
+        // The search must not read the bitmap blocks: they are not even valid.
         for index in 0..4 {
             let block = MetaBlock(mfs.inner.state.borrow().space.first.0 + index);
             let data = *mfs.inner.state.borrow().cache.get(block).unwrap();
@@ -517,7 +522,7 @@ mod tests {
         assert_eq!(find(), Some(MetaBlock(freed.0 - 7)));
     }
 
-    /// The first run behind `goal`, then the first of all, as looking at every block finds it.
+    /// The first run after `goal`, else the first of all, found by a linear search.
     fn naive(txn: &Txn<'_>, n: u32, goal: u64) -> Option<MetaBlock> {
         let is_free = |at: u64| !txn.meta_allocated(MetaBlock(at)).unwrap();
         let blocks = txn.state.space.blocks;
@@ -529,12 +534,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_what_looking_at_every_block_finds() {
+    fn run_search_agrees_with_a_linear_search() {
         use crate::testing::random;
         let blocks = 3 * BITS + 1000;
         let mfs = Mfs::volatile(blocks);
         let mut seed = 7;
-        // Most is taken, by runs that leave holes of a few blocks.
+        // Allocate most blocks, in runs that leave holes of a few blocks.
         now(mfs.run(Cost::DELETE, |txn| {
             let mut at = txn.find_meta(1, MetaBlock(0))?.unwrap().0;
             while at + 200 < blocks {
@@ -568,7 +573,7 @@ mod tests {
                 }
                 if round % 7 == 6 { Err(Stop::Fault(Fault::Exists)) } else { Ok(held.clone()) }
             }));
-            // What failed has changed nothing.
+            // A failed transaction has changed nothing.
             match done {
                 Ok((now_held, _)) => held = now_held,
                 Err(_) => held.clear(),
@@ -577,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_is_kept_where_it_can_be() {
+    fn allocation_uses_its_goal_if_that_is_free() {
         let mfs = Mfs::volatile(2000);
         let blocks = now(mfs.run(Cost::SMALL, |txn| {
             let a = txn.alloc_meta(1, Some(MetaBlock(1000)))?;

@@ -1,9 +1,9 @@
-//! The store as its users see it: one value, cheap to clone.
+//! [`Mfs`], the handle of an open store; it is cheap to clone.
 //!
 //! Invariants:
-//! - the body of a transaction and its effect happen without an await in between;
-//! - a transaction begins only when there is room for its worst case in log and cache;
-//! - background tasks hold the store only while they work: it ends with its last user.
+//! - the store runs the body of a transaction and applies it without an await in between;
+//! - a transaction begins only when log and cache have room for its worst case;
+//! - background tasks hold the store only while they work: it ends when the last handle is dropped.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,50 +15,50 @@ use types::{Epoch, Fault, Lsn, MetaBlock, Transno, Uuid};
 use crate::block::{self, BlockType};
 use crate::cache::Cache;
 use crate::device::Device;
-use crate::error::{Around, Stop, StoreError};
+use crate::error::{Readahead, Stop, StoreError};
 use crate::features::Features;
 use crate::fetch::Pins;
-use crate::journal::Log;
+use crate::log::Log;
 use crate::metaspace;
 use crate::names::{SearchCounts, placement};
-use crate::promise::Promise;
+use crate::reservation::ReplyReservation;
 use crate::roots::ROOTS_BLOCK;
 use crate::space::layout_ahead;
 use crate::state::State;
 use crate::superblock::{FIRST_LSN, Superblock};
 use crate::txn::Txn;
 
-/// Which blocks of a transaction may come from the reserve of metadata space.
+/// Which allocations of a transaction may use the reserve of metadata space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reserve {
     /// None.
-    Left,
-    /// Those without which nothing could be freed: all but those to which content makes room, and
-    /// those that are promised to the replies of clients.
+    None,
+    /// Those that freeing space may need. Not those for content that outgrew its slot, nor blocks
+    /// that are reserved for the replies of clients.
     ToFree,
-    /// All: what is done was done before, and had room then.
-    Again,
+    /// All: the operation is a replay, and had room when it ran first.
+    Replay,
 }
 
-/// The worst case of a transaction; it waits until there is room for it.
+/// The worst case of a transaction, which waits until log and cache have room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// Bytes of its record.
-    pub journal: u32,
+    /// Bytes of its log record.
+    pub log_bytes: u32,
     /// Blocks that it dirties.
     pub dirty: u32,
-    /// What may use the reserve of metadata space (deleting, and what must be possible before).
+    /// Its use of the reserve of metadata space (for deletions, and for what they depend on).
     pub reserve: Reserve,
 }
 
 impl Cost {
     /// An operation that changes nothing: it never waits for room.
-    pub const READ: Cost = Cost { journal: 0, dirty: 0, reserve: Reserve::Left };
+    pub const READ: Cost = Cost { log_bytes: 0, dirty: 0, reserve: Reserve::None };
     /// An ordinary operation.
-    pub const SMALL: Cost = Cost { journal: 128 << 10, dirty: 96, reserve: Reserve::Left };
+    pub const SMALL: Cost = Cost { log_bytes: 128 << 10, dirty: 96, reserve: Reserve::None };
     /// A step of unbounded work.
-    pub const STEP: Cost = Cost { journal: 1 << 20, dirty: 256, reserve: Reserve::ToFree };
-    /// An operation that frees more than it takes, or takes nothing for good.
+    pub const STEP: Cost = Cost { log_bytes: 1 << 20, dirty: 256, reserve: Reserve::ToFree };
+    /// An operation that frees more than it allocates, or allocates nothing permanently.
     pub const DELETE: Cost = Cost { reserve: Reserve::ToFree, ..Cost::SMALL };
 }
 
@@ -70,22 +70,22 @@ pub struct Mfs {
 
 pub(crate) struct Inner {
     pub(crate) state: RefCell<State>,
-    /// `None`: in memory only.
+    /// `None`: the store is in memory only.
     pub(crate) background: Option<Background>,
 }
 
-/// The device and who is told of what.
+/// The device and the notifications of the background tasks.
 pub(crate) struct Background {
     pub(crate) device: Device,
     /// Geometry; its tail and epoch are those of the opening.
     pub(crate) layout: Superblock,
-    /// What the opening found of the label.
-    pub(crate) label: crate::open::Condition,
+    /// The label as the opening found it.
+    pub(crate) label: crate::open::LabelCondition,
     /// Wakes the task that writes groups.
     pub(crate) flusher: Notify,
-    /// Wakes the task that brings blocks home.
+    /// Wakes the task that writes blocks home.
     pub(crate) checkpointer: Notify,
-    /// Something became durable, went home, was read, or failed.
+    /// Notified when something became durable, was written home, was read, or failed.
     pub(crate) progress: Notify,
 }
 
@@ -98,7 +98,7 @@ impl Drop for Inner {
     }
 }
 
-/// What an open store is.
+/// Identity of an open store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// UUID of the file system.
@@ -109,14 +109,14 @@ pub struct Identity {
     pub epoch: Epoch,
 }
 
-/// Numbers for people and tests.
+/// Counters for administrators and tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Blocks in the cache.
     pub cached: usize,
-    /// Blocks that it should hold at most.
+    /// Blocks that the cache should hold at most.
     pub cache_max: usize,
-    /// Blocks that are dirty or on their way home.
+    /// Blocks that are dirty or being written home.
     pub dirty: usize,
     /// Bytes of the log that recovery would read, or that cannot be overwritten yet.
     pub log_used: u64,
@@ -126,27 +126,27 @@ pub struct Usage {
     pub blocks: u64,
     /// Free blocks of the metadata device.
     pub blocks_free: u64,
-    /// Those of them that only freeing, replaying and clients' replies may take.
-    pub blocks_kept: u64,
+    /// Free blocks that only deletions, replays and the replies of clients may take.
+    pub blocks_set_aside: u64,
     /// Searches in the namespace index since the opening.
     pub index: SearchCounts,
 }
 
 impl Mfs {
-    /// An empty store of `blocks` blocks in memory, without a device: nothing waits,
-    /// everything counts as durable, nothing outlives it. For tests of what lies above.
+    /// An empty store of `blocks` blocks in memory, without a device: no call waits, everything
+    /// counts as durable, nothing outlives the store. For tests of higher layers.
     pub fn volatile(blocks: u64) -> Mfs {
         Mfs::in_memory(blocks, 0)
     }
 
-    /// The same with room for a log, which nobody uses: what is in memory can be put on a device,
-    /// then.
+    /// As [`Mfs::volatile`], with space for an unused log, so that a test can copy the store to a
+    /// device.
     pub(crate) fn in_memory(blocks: u64, log_blocks: u64) -> Mfs {
         let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, log_blocks);
         superblock.features = Features::USUAL;
         superblock.begin_epoch(Epoch(1), FIRST_LSN);
         let mut log = Log::new(Epoch(1), FIRST_LSN, Lsn(0), 0);
-        log.volatile = true;
+        log.in_memory = true;
         let used = superblock.reserved();
         let mut state = State::new(superblock, log, Cache::new(usize::MAX));
         let mut data = Box::new([0; BLOCK]);
@@ -157,8 +157,8 @@ impl Mfs {
             state.space.learn(index as usize, &data);
             state.cache.insert(MetaBlock(state.space.first.0 + index), data);
         }
-        state.space.promise = Promise::new(blocks, 0, 0);
-        state.space.promise.begin(state.space.total_free(), state.space.reserve);
+        state.space.reply_reservation = ReplyReservation::new(blocks, 0, 0);
+        state.space.reply_reservation.set_shortfall(state.space.total_free(), state.space.reserve);
         Mfs { inner: Rc::new(Inner { state: RefCell::new(state), background: None }) }
     }
 
@@ -166,8 +166,9 @@ impl Mfs {
     /// changed nothing). `body` may be called several times; only its last call counts. It must not
     /// call this store.
     ///
-    /// # Errors The body's fault, damage or failure of the device, `Poisoned`, `ReadOnly`; nothing
-    /// has changed then.
+    /// # Errors
+    /// The body's fault, damage or failure of the device, `Poisoned`, `ReadOnly`. Then nothing has
+    /// changed.
     pub async fn run<T>(
         &self,
         cost: Cost,
@@ -181,49 +182,50 @@ impl Mfs {
             }
             match self.attempt(cost, &mut body)? {
                 Ok(done) => return Ok(done),
-                Err(Stop::Resting(number)) => {
-                    if !self.is_short(cost) || self.take_back().await? == 0 {
+                Err(Stop::WaitDurable(number)) => {
+                    if !self.is_metadata_short(cost) || self.reclaim_preallocated().await? == 0 {
                         self.wait_durable(number).await?;
                     }
                 }
-                Err(Stop::Fault(Fault::NoSpace)) if self.is_short(cost) => {
-                    let freed = self.take_back().await?;
-                    // Another transaction may have taken back what was ahead, and left some of it.
-                    if freed == 0 && self.is_short(cost) {
+                Err(Stop::Fault(Fault::NoSpace)) if self.is_metadata_short(cost) => {
+                    let freed = self.reclaim_preallocated().await?;
+                    // Another transaction may have reclaimed the preallocated blocks meanwhile and
+                    // not used all of them.
+                    if freed == 0 && self.is_metadata_short(cost) {
                         return Err(StoreError::Fault(Fault::NoSpace));
                     }
                 }
                 Err(Stop::Fault(fault)) => return Err(StoreError::Fault(fault)),
                 Err(Stop::Corrupt(block, what)) => return Err(StoreError::corrupt(block, what)),
-                Err(Stop::Foreign(block, misled)) => {
-                    return Err(StoreError::corrupt(block, misled.to_string()));
+                Err(Stop::OwnerMismatch(block, mismatch)) => {
+                    return Err(StoreError::corrupt(block, mismatch.to_string()));
                 }
                 Err(Stop::Miss(first, count)) => {
-                    self.inner.fetch(first, count, Around::NOTHING, &mut pins).await?;
+                    self.inner.fetch(first, count, Readahead::NONE, &mut pins).await?;
                 }
-                Err(Stop::Along(first, count, around)) => {
-                    self.inner.fetch(first, count, around, &mut pins).await?;
+                Err(Stop::MissWithReadahead(first, count, readahead)) => {
+                    self.inner.fetch(first, count, readahead, &mut pins).await?;
                 }
                 Err(Stop::Scan(first, count)) => {
                     scanned.clear();
-                    self.inner.fetch(first, count, Around::NOTHING, &mut scanned).await?;
+                    self.inner.fetch(first, count, Readahead::NONE, &mut scanned).await?;
                 }
             }
         }
     }
 
-    /// Takes back what was allocated ahead; how many blocks.
-    async fn take_back(&self) -> Result<u64, StoreError> {
+    /// Frees preallocated blocks; returns how many.
+    async fn reclaim_preallocated(&self) -> Result<u64, StoreError> {
         Ok(layout_ahead::trim(self).await? + placement::trim(self).await?)
     }
 
-    /// Are there perhaps too few free metadata blocks for a transaction of this cost?
-    fn is_short(&self, cost: Cost) -> bool {
+    /// May there be too few free metadata blocks for a transaction of this cost?
+    fn is_metadata_short(&self, cost: Cost) -> bool {
         let space = &self.inner.state.borrow().space;
-        space.total_free() < space.kept() + u64::from(cost.dirty)
+        space.total_free() < space.set_aside() + u64::from(cost.dirty)
     }
 
-    /// Runs `body` once, as far as it comes with what is cached.
+    /// Runs `body` once, until it needs a block that is not cached.
     pub(crate) fn attempt<T>(
         &self,
         cost: Cost,
@@ -242,7 +244,7 @@ impl Mfs {
         };
         let number = txn.commit()?;
         if number != Transno::ZERO {
-            self.inner.collected(state, idle);
+            self.inner.transaction_logged(state, idle);
         }
         Ok(Ok((value, number)))
     }
@@ -252,8 +254,8 @@ impl Mfs {
         self.inner.state.borrow().last_committed()
     }
 
-    /// How far the log of `epoch` survived: transactions of that epoch up to this position are
-    /// there, later ones are lost. `None` if that is not known any more.
+    /// How far the log of `epoch` survived: transactions of that epoch up to this position have
+    /// survived, later ones are lost. `None` if the store no longer knows.
     pub fn survived(&self, epoch: Epoch) -> Option<Lsn> {
         let state = self.inner.state.borrow();
         if epoch == state.log.epoch {
@@ -277,13 +279,13 @@ impl Mfs {
         Usage {
             cached: state.cache.len(),
             cache_max: state.cache.capacity(),
-            dirty: state.cache.unsettled(),
+            dirty: state.cache.dirty_or_in_flight(),
             log_used: state.log.used(),
             log_bytes: state.log.bytes,
             blocks: state.space.blocks,
             blocks_free: state.space.total_free(),
-            blocks_kept: state.space.kept(),
-            index: state.side.namespace.counts,
+            blocks_set_aside: state.space.set_aside(),
+            index: state.volatile.namespace.counts,
         }
     }
 

@@ -1,10 +1,10 @@
-//! Making a new metadata file system on a device.
+//! Makes a new metadata file system on a device.
 //!
 //! Invariants:
-//! - a device that carries a Redbud label or superblock is touched only by force;
-//! - label and superblocks are erased first, and the label is written last: a
+//! - mkfs changes a device that carries a Redbud label or superblock only with `force`;
+//! - mkfs erases label and superblocks first and writes the label last: a
 //!   device has no label, or carries a whole file system;
-//! - the log is written with zeros, so that later writes allocate nothing below.
+//! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
 use env::{Disk, Env};
 use types::label::{Label, LabelKind, check_fs_name};
@@ -17,13 +17,13 @@ use crate::error::StoreError;
 use crate::features::Features;
 use crate::metaspace::{self, MetaSpace};
 use crate::mfs::{Cost, Mfs};
-use crate::open::{CACHE_BYTES_MIN, Condition, OpenOptions};
-use crate::promise::Promise;
+use crate::open::{CACHE_BYTES_MIN, LabelCondition, OpenOptions};
+use crate::reservation::ReplyReservation;
 use crate::roots::ROOTS_BLOCK;
-use crate::side;
 use crate::superblock::{LOG_BYTES_MAX, LOG_BYTES_MIN, SuperError, Superblock};
+use crate::volatile_state;
 
-/// One data zone, as its label says.
+/// One data zone, as in its label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagFormat {
     /// Its number.
@@ -35,16 +35,16 @@ pub struct PagFormat {
 }
 
 impl PagFormat {
-    /// Is there a block beside the label, and can a segment say where each is?
+    /// Does the zone have a block besides the label, and can a segment address all its blocks?
     pub(crate) fn is_possible(&self) -> bool {
         self.blocks >= 2 && self.blocks >> 46 == 0
     }
 }
 
-/// What a new file system shall be.
+/// Properties of a new file system.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Name for people, as [`check_fs_name`] wants it.
+    /// Its name, which must satisfy [`check_fs_name`].
     pub name: String,
     /// Its UUID.
     pub uuid: Uuid,
@@ -52,22 +52,23 @@ pub struct FormatOptions {
     pub log_bytes: u64,
     /// Its data zones.
     pub pags: Vec<PagFormat>,
-    /// What its format has beyond the first one; [`Features::USUAL`] but for a reason.
+    /// Features of its format beyond the first version; normally [`Features::USUAL`].
     pub features: Features,
     /// Overwrite a device that carries a Redbud label.
     pub force: bool,
 }
 
-/// Blocks that names and layouts have at least.
+/// Least number of blocks left for names and layouts.
 const ROOM: u64 = 32;
-/// Bytes of zeros written at once.
+/// Bytes of zeros in one write.
 const ZEROS: usize = 1 << 20;
 
 impl Mfs {
     /// Makes a new, empty file system on `disk`, and leaves it closed.
     ///
-    /// # Errors `Refused` if the device carries a Redbud label (without force), is too small, or an
-    /// option makes no sense; `Io`.
+    /// # Errors
+    /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
+    /// option is invalid; `Io`.
     pub async fn format(env: &Env, disk: &Disk, options: &FormatOptions) -> Result<(), StoreError> {
         let device = Device { env: env.clone(), disk: disk.clone() };
         let superblock = plan(&device, options)?;
@@ -76,8 +77,8 @@ impl Mfs {
         }
         write_empty(&device, &superblock).await?;
         let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
-        let mfs = Mfs::open_unlabelled(device.clone(), opening, Condition::Whole).await?;
-        mfs.run(Cost::STEP, |txn| side::initialise(txn, options)).await?;
+        let mfs = Mfs::open_unlabelled(device.clone(), opening, LabelCondition::Whole).await?;
+        mfs.run(Cost::STEP, |txn| volatile_state::write_initial_content(txn, options)).await?;
         mfs.close().await?;
         write_label(&device, &superblock).await
     }
@@ -115,14 +116,14 @@ fn plan(device: &Device, options: &FormatOptions) -> Result<Superblock, StoreErr
     })
 }
 
-/// Is there room for something, beside what is kept?
+/// Does the device have room for content besides the blocks that are set aside?
 fn has_room(plan: &Superblock) -> bool {
     let mut space = MetaSpace::new(plan.bitmap_first, plan.blocks);
-    space.promise = Promise::new(plan.blocks, 0, 0);
-    plan.reserved() + 1 + space.kept() + ROOM <= plan.blocks
+    space.reply_reservation = ReplyReservation::new(plan.blocks, 0, 0);
+    plan.reserved() + 1 + space.set_aside() + ROOM <= plan.blocks
 }
 
-/// Refuses a device that carries anything of Redbud's.
+/// Refuses a device that carries a label or superblock of Redbud.
 async fn check_unused(device: &Device) -> Result<(), StoreError> {
     let label = device.read(MetaBlock(0), 1).await?;
     if Label::is_ours(&label) {
@@ -172,7 +173,7 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
     device.flush().await
 }
 
-/// The label that goes with a superblock.
+/// The label that belongs to a superblock.
 pub(crate) fn label_of(superblock: &Superblock) -> Label {
     Label {
         kind: LabelKind::Metadata,

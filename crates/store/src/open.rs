@@ -1,10 +1,10 @@
-//! Opening and closing a store.
+//! Opens and closes a store.
 //!
 //! Invariants:
-//! - nothing is written before the log has been redone in memory, and nothing is
-//!   served before all of it is at home, the tail is at its end and the epoch is
+//! - an opening writes nothing before it has redone the log in memory. It serves nothing before
+//!   all redone blocks are home, the tail is at the log's end and the epoch is
 //!   raised in both copies of the superblock;
-//! - a store opened read-only writes nothing at all: what redo changed stays in the cache.
+//! - a store opened read-only writes nothing at all: redone blocks stay in the cache.
 
 pub(crate) mod label;
 mod roots;
@@ -18,7 +18,7 @@ use env::{Disk, Env};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, Duration, Epoch, MetaBlock, planted};
 
-pub(crate) use label::Condition;
+pub(crate) use label::LabelCondition;
 
 use crate::block::Block;
 use crate::cache::Cache;
@@ -26,45 +26,45 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::features::Feature;
 use crate::fsck::salvage::{changed, salvage};
-use crate::journal::Log;
+use crate::log::Log;
 use crate::mfs::{Background, Cost, Inner, Mfs};
 use crate::names::{DirPlacement, MapLimits};
-use crate::recovery::{self, Choice, Damaged, End, Remedy};
+use crate::recovery::{self, CopyChoice, DamagedBlock, LogEnd, Remedy};
 use crate::space::{LayoutAhead, LayoutLimits};
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, SuperError, Superblock};
 use crate::sweep::Sweep;
-use crate::{checkpoint, commit, side};
+use crate::{checkpoint, commit, volatile_state};
 
-/// Smallest cache, in bytes: it holds the largest transaction four times.
+/// Smallest cache, in bytes: it has room for four of the largest transactions.
 pub const CACHE_BYTES_MIN: usize = 4 * Cost::STEP.dirty as usize * BLOCK;
-/// Blocks that one batch of recovery brings home.
+/// Blocks that recovery writes home in one batch.
 const HOME_BATCH: usize = 4096;
 
 /// How to open a store.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Bound of the buffer cache; at least [`CACHE_BYTES_MIN`] is taken.
+    /// Size of the buffer cache; the store uses at least [`CACHE_BYTES_MIN`].
     pub cache_bytes: usize,
     /// Write nothing, not even the redone log.
     pub read_only: bool,
-    /// Oldest age of a group that nobody waits for.
+    /// Age at which the store writes a group that no caller waits for.
     pub commit_interval: Duration,
-    /// Blocks of which the checkpoint holds copies while they go home.
+    /// Blocks that the checkpoint copies and writes home in one batch.
     pub home_batch: usize,
-    /// Open in spite of damage that `fsck` repairs: nothing is allocated where the bitmap is
+    /// Open in spite of damage that `fsck` repairs. The store allocates nothing where the bitmap is
     /// damaged.
     pub repair: bool,
-    /// Open a file system into which a load has not ended: for that load alone.
+    /// Open a file system with an unfinished load; only that load itself sets this.
     pub loading: bool,
-    /// From when on directories have name maps; tests take small ones.
+    /// Sizes from which on directories have name maps; tests use small ones.
     pub maps: MapLimits,
-    /// Where directories begin; benchmarks compare.
+    /// Placement of new directories; benchmarks compare policies.
     pub placement: DirPlacement,
-    /// Are clean blocks written along where that saves a request of a disk with heads? A benchmark
-    /// of a layout as other file systems have it does without, as they do.
+    /// Does the checkpoint also write clean blocks where that saves a request of a rotating disk? A
+    /// benchmark of the layouts of other file systems switches this off, as they do not have it.
     pub bridge: bool,
-    /// How layout blocks are used; tests take small ones.
+    /// Limits for layout blocks; tests use small ones.
     pub layouts: LayoutLimits,
 }
 
@@ -90,7 +90,8 @@ impl Default for OpenOptions {
 impl Mfs {
     /// Opens the store on `disk`, recovering it if it was not closed.
     ///
-    /// # Errors `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`;
+    /// # Errors
+    /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`;
     /// `DamagedLog`.
     pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Mfs, StoreError> {
         let device = Device { env: env.clone(), disk: disk.clone() };
@@ -98,11 +99,11 @@ impl Mfs {
         Mfs::open_unlabelled(device, options, condition).await
     }
 
-    /// Opens the store on a device whose label was checked, or is not yet written.
+    /// Opens the store on a device whose label the caller has checked, or has not yet written.
     pub(crate) async fn open_unlabelled(
         device: Device,
         options: OpenOptions,
-        label: Condition,
+        label: LabelCondition,
     ) -> Result<Mfs, StoreError> {
         let env = device.env.clone();
         let (mut superblock, newest) = find_superblock(&device).await?;
@@ -116,8 +117,8 @@ impl Mfs {
         let log = if options.read_only {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
-            recovery::write_again(&device, &superblock, newest, &redone).await?;
-            settle(&device, &mut superblock, newest, &mut cache, end).await?
+            recovery::rewrite_newest(&device, &superblock, newest, &redone).await?;
+            checkpoint_redone(&device, &mut superblock, newest, &mut cache, end).await?
         };
         let mut state = State::new(superblock.clone(), log, cache);
         state.read_only = options.read_only;
@@ -127,7 +128,7 @@ impl Mfs {
         state.limits = options.maps;
         state.layouts = options.layouts;
         if options.loading {
-            // What a load makes it fills at once.
+            // A load fills the directories that it creates at once.
             state.layouts.ahead = LayoutAhead::Never;
         }
         let background = Background {
@@ -146,30 +147,30 @@ impl Mfs {
             env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&mfs.inner)));
         }
         if !options.read_only && !options.repair {
-            mfs.count_promised().await?;
+            mfs.load_reply_reservation().await?;
         }
-        mfs.run(Cost::READ, side::load).await?;
-        mfs.inner.state.borrow_mut().side.placement.policy = options.placement;
+        mfs.run(Cost::READ, volatile_state::load).await?;
+        mfs.inner.state.borrow_mut().volatile.placement.policy = options.placement;
         Ok(mfs)
     }
 
-    /// Was the label damaged when the store was opened? The superblock said what it should have.
+    /// Was the label damaged when the store was opened? The superblock has its content.
     pub fn is_label_damaged(&self) -> bool {
-        self.inner.background.as_ref().is_some_and(|opened| opened.label == Condition::Damaged)
+        self.inner.background.as_ref().is_some_and(|opened| opened.label == LabelCondition::Damaged)
     }
 
-    /// Reads the bitmap. With `repair` a damaged block of it counts as full.
+    /// Counts the free blocks in the bitmap. With `repair` a damaged bitmap block counts as full.
     async fn count_space(&self, repair: bool) -> Result<(), StoreError> {
         let (first, count) = {
             let space = &self.inner.state.borrow().space;
             (space.first.0, space.bitmap_blocks())
         };
         for index in 0..count {
-            let rest = (count - index).min(64) as u32;
-            // Together, whatever one of them says: each is looked at below.
+            let ahead = (count - index).min(64) as u32;
+            // Fetch several together and ignore errors: `learn_bitmap` checks each.
             let all = self.run(Cost::READ, |txn| match txn.read(MetaBlock(first + index)) {
                 Ok(_) => Ok(()),
-                Err(_) => txn.want(MetaBlock(first + index), rest),
+                Err(_) => txn.require_cached(MetaBlock(first + index), ahead),
             });
             drop(all.await);
             match self.learn_bitmap(index as usize).await {
@@ -197,29 +198,29 @@ impl Mfs {
         Ok(())
     }
 
-    /// What the opening found damaged at home, and went on without: another copy was taken.
+    /// Blocks that the opening found damaged at home, and replaced by another copy.
     pub fn damage(&self) -> Vec<(MetaBlock, &'static str)> {
         let damage = self.damaged();
-        let mended = damage.iter().filter(|damaged| damaged.remedy != Remedy::Left);
-        mended.map(|damaged| (damaged.block, damaged.what)).collect()
+        let repaired = damage.iter().filter(|damaged| damaged.remedy != Remedy::None);
+        repaired.map(|damaged| (damaged.block, damaged.what)).collect()
     }
 
-    /// What the opening found damaged at home.
-    pub(crate) fn damaged(&self) -> Vec<Damaged> {
+    /// All blocks that the opening found damaged at home.
+    pub(crate) fn damaged(&self) -> Vec<DamagedBlock> {
         self.inner.state.borrow().damage.clone()
     }
 
-    /// What was mended has been told. What is left stays.
-    pub(crate) fn forget_mended(&self) {
-        self.inner.state.borrow_mut().damage.retain(|damaged| damaged.remedy == Remedy::Left);
+    /// Removes the repaired blocks from the list, as the caller has reported them.
+    pub(crate) fn forget_repaired(&self) {
+        self.inner.state.borrow_mut().damage.retain(|damaged| damaged.remedy == Remedy::None);
     }
 
-    /// The device; `None` of a store in memory.
+    /// The device; `None` for a store in memory.
     pub(crate) fn device(&self) -> Option<Device> {
         self.inner.background.as_ref().map(|background| background.device.clone())
     }
 
-    /// What the log still holds of these blocks, in their newest version.
+    /// The newest versions of these blocks that the log still has.
     pub(crate) async fn salvage(
         &self,
         wanted: &BTreeSet<MetaBlock>,
@@ -230,7 +231,7 @@ impl Mfs {
         salvage(&device, &self.superblock(), end, wanted).await
     }
 
-    /// The blocks of which the log still holds any change.
+    /// The blocks of which the log still has a change.
     pub(crate) async fn changed(&self) -> Result<BTreeSet<MetaBlock>, StoreError> {
         let Some(device) = self.device() else { return Ok(BTreeSet::new()) };
         self.sync().await?;
@@ -238,8 +239,8 @@ impl Mfs {
         changed(&device, &self.superblock(), end).await
     }
 
-    /// Makes everything durable, brings it home, and ends the store: later calls
-    /// fail with `Poisoned`. Opening it again needs no recovery.
+    /// Makes everything durable, writes it home, and closes the store: later calls
+    /// fail with `Poisoned`. The next opening needs no recovery.
     ///
     /// # Errors
     /// `Poisoned` if a write failed.
@@ -265,28 +266,27 @@ impl Mfs {
     }
 }
 
-/// Brings home what was redone, raises the epoch; returns the log, which is empty then.
-async fn settle(
+/// Writes redone blocks home and raises the epoch; returns the new, empty log.
+async fn checkpoint_redone(
     device: &Device,
     superblock: &mut Superblock,
     newest: usize,
     cache: &mut Cache,
-    end: End,
+    end: LogEnd,
 ) -> Result<Log, StoreError> {
-    // The log lies in a volatile cache of the device, perhaps: nothing goes home before it is
-    // stable.
+    // The log may be in the device's volatile cache: make it stable before writing blocks home.
     device.flush().await?;
     while let Some(mut sweep) = Sweep::begin(cache, end.lsn) {
         let mut last = false;
         while !last {
-            last = take_home(device, cache, &mut sweep).await?;
+            last = write_batch_home(device, cache, &mut sweep).await?;
         }
     }
     device.flush().await?;
     let epoch = Epoch(superblock.epoch.0 + 1);
     superblock.begin_epoch(epoch, end.lsn);
     superblock.tail = end.lsn;
-    // The newest copy goes last: it stays whole until the other is stable.
+    // Write the newest copy last: it stays whole until the other copy is stable.
     for index in [1 - newest, newest] {
         superblock.generation += 1;
         device.write_super(superblock, index).await?;
@@ -296,22 +296,23 @@ async fn settle(
     Ok(Log::new(epoch, end.lsn, end.previous, superblock.log_bytes()))
 }
 
-/// Brings one batch of what was redone home; says whether the sweep has ended.
-async fn take_home(
+/// Writes one batch of redone blocks home; returns whether the sweep has ended.
+async fn write_batch_home(
     device: &Device,
     cache: &mut Cache,
     sweep: &mut Sweep,
 ) -> Result<bool, StoreError> {
     let (batch, last) = sweep.next(cache, HOME_BATCH);
-    let copies = batch.iter().map(|&block| (block, Box::new(*cache.depart(block)))).collect();
+    let copies =
+        batch.iter().map(|&block| (block, Box::new(*cache.begin_home_write(block)))).collect();
     device.write_home(copies).await?;
     for block in batch {
-        cache.arrived(block);
+        cache.end_home_write(block);
     }
     Ok(last)
 }
 
-/// Gives a feature to the closed store on `disk`, or takes it.
+/// Adds a feature to the closed store on `disk`, or removes it.
 pub(crate) async fn set_feature(
     env: &Env,
     disk: &Disk,
@@ -327,7 +328,7 @@ pub(crate) async fn set_feature(
     write_copies(&device, &mut superblock).await
 }
 
-/// Writes both copies of the superblock of a store that is closed.
+/// Writes both superblock copies of a closed store.
 pub(crate) async fn write_copies(
     device: &Device,
     superblock: &mut Superblock,
@@ -344,13 +345,13 @@ fn refused(device: &Device, text: &str) -> StoreError {
     StoreError::Refused(format!("{}: {text}", device.disk.path()).into())
 }
 
-/// Both copies of the superblock, or why they are none.
-async fn read_copies(device: &Device) -> Vec<recovery::Copy> {
+/// Both copies of the superblock, or why they cannot be used.
+async fn read_copies(device: &Device) -> Vec<recovery::CopyResult> {
     let blocks = device.blocks();
     let mut copies = Vec::new();
     for index in 0..2 {
         let place = Superblock::place(index, blocks);
-        // A copy that cannot be read is as good as a damaged one: the other suffices.
+        // Treat a copy that cannot be read as damaged: the other one suffices.
         copies.push(match device.read(place, 1).await {
             Ok(bytes) => Superblock::decode(&bytes, index, blocks),
             Err(_) => Err(SuperError::Damaged("cannot be read")),
@@ -359,14 +360,14 @@ async fn read_copies(device: &Device) -> Vec<recovery::Copy> {
     copies
 }
 
-/// Refuses what the features of a file system forbid.
+/// Refuses an opening that the features of the file system forbid.
 fn check_features(
     device: &Device,
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<(), StoreError> {
     if superblock.features.has(Feature::UNFINISHED_LOAD) && !options.loading {
-        let text = "a `redbud load` into it did not end well, so its tree is incomplete; format it again with \
+        let text = "a `redbud load` into it did not finish, so its tree is incomplete; format it again with \
                     `redbud mkfs --force` and load again";
         return Err(refused(device, text));
     }
@@ -390,32 +391,32 @@ async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreEr
     let mut copies = read_copies(device).await;
     let choice = recovery::choose(&copies[0], &copies[1]);
     let index = match choice {
-        Choice::Use(index) => index,
-        Choice::Foreign => {
-            // The label was this device's, or nobody would come here.
+        CopyChoice::Use(index) => index,
+        CopyChoice::Foreign => {
+            // The label is a Redbud label: otherwise the opening would have refused the device.
             return Err(refused(
-                "both copies of its superblock are gone, though its label says that it is Redbud's; \
+                "both copies of its superblock are gone, though its label is one of Redbud; \
                  do not format it, restore the device from a backup"
                     .into(),
             ));
         }
-        Choice::Damaged(what) => {
+        CopyChoice::Damaged(what) => {
             return Err(refused(format!(
                 "both copies of the superblock are unusable ({what}); restore the device from a backup"
             )));
         }
-        Choice::Version(version) => {
+        CopyChoice::Version(version) => {
             return Err(refused(format!(
                 "has format version {version}, this release knows {FORMAT_VERSION}; \
                  use a newer release of redbud"
             )));
         }
-        Choice::Features(names) => {
+        CopyChoice::Features(names) => {
             return Err(refused(format!(
                 "uses features this release does not know ({names}); use a newer release of redbud"
             )));
         }
-        Choice::Contradiction => {
+        CopyChoice::Contradiction => {
             return Err(refused(
                 "its superblock copies belong to two file systems; restore the device from a backup"
                     .into(),

@@ -1,40 +1,40 @@
 //! Redo: from the superblock's tail to the end of the log.
 //!
 //! Invariants:
-//! - a group counts only as a whole; the first position without a whole group
-//!   is the end, because a group is written only when the one before it is durable;
-//! - for the same reason a whole group beyond the end proves damage, which is
-//!   reported and never skipped;
-//! - redo of a block starts at an image. A change that comes before any image
-//!   is already at home: the tail passes a block's image only when the block is stable at home;
-//! - blocks go home in sweeps that pass all that was dirty when they began, so the log holds little
-//!   more than what was dirty then and what is since: redo needs about as much memory as the store
+//! - a group counts only as a whole. The first position without a whole group is the end of the
+//!   log, because the store writes a group only when the one before it is durable;
+//! - for the same reason a whole group after the end proves damage, which redo
+//!   reports and never skips;
+//! - redo of a block starts at an image. A change before any image
+//!   is already home: the tail passes a block's image only when the block is stable at home;
+//! - a sweep writes home all blocks that were dirty when it began. So the log has little more than
+//!   the blocks dirty then and those dirtied since. Redo needs about as much memory as the store
 //!   had, at most half as much again;
-//! - redo changes only the cache until all of it has been done, so it may be
-//!   interrupted and begun again at any moment;
-//! - what it read may never become stable by a flush, if one has failed for it since it was written
-//!   and the device has not lost power: the newest groups and the newest copy of the superblock are
-//!   written again, as they are, and flushed, before anything that they changed goes home, and
-//!   before the other copy is written.
+//! - redo changes only the cache until it has redone the whole log, so an interrupted redo may
+//!   start again at any moment;
+//! - a flush may have failed after the log was written, without a power cut of the device since. A
+//!   later flush then need not make the log stable. So the opening rewrites the newest groups and
+//!   the newest copy of the superblock unchanged, and flushes them. Only then does it write changed
+//!   blocks home and the other copy of the superblock.
 //!
 //! Step by step:
-//! 1. A whole group at position p has p and the file system's UUID in its header, a length that
-//!    ends at most one lap (the bytes of the log) behind the tail, and the right checksum. The
-//!    first one is sought at the tail, the next one at the multiple of 4096 at or behind the end of
-//!    the one before it.
-//! 2. Epochs do not fall from group to group, nor exceed the superblock's, and `previous` is where
-//!    the group before it begins; what the first one says there does not matter. A whole group of
-//!    which this is not so is damage.
-//! 3. The log ends where there is none. If behind its end, at a multiple of 4096 less than a lap
-//!    behind the tail, there is a whole one whose `previous` is not before the end, that is damage
-//!    (this release looks 16 MiB far).
-//! 4. The items of each record change blocks, in their order, of those between the two superblocks.
-//!    An image makes the block anew: its own address, the type of the item, the file system's tag,
-//!    and zeros that the runs change. The LSN of a changed block is where the record ends, its
-//!    epoch the group's.
-//! 5. A change of a block that has no image before it in what is redone is left out. If no image
-//!    follows either, the block is read from home, and damaged if its LSN there is less than that
-//!    of the change (a write of it was lost).
+//! 1. A whole group at position p has p and the file system's UUID in its header, and the right
+//!    checksum. By its length it ends at most one lap (the bytes of the log) after the tail. Look
+//!    for the first group at the tail. Look for each next one at the multiple of 4096 at or after
+//!    the end of the group before it.
+//! 2. From group to group epochs do not decrease, nor do they exceed the superblock's. `previous`
+//!    is where the group before begins; that of the first group does not matter. A whole group that
+//!    violates this is damage.
+//! 3. The log ends at the first position without a whole group. Look for a later whole group, at
+//!    each multiple of 4096 less than a lap after the tail. If its `previous` is not before the
+//!    end, the log is damaged (this release looks at 16 MiB).
+//! 4. The items of each record, in order, change blocks between the two superblocks. An image
+//!    creates the block: its own address, the type of the item, the file system's tag, and zeros
+//!    that the runs change. The LSN of a changed block is where the record ends; its epoch is that
+//!    of the group.
+//! 5. Skip a change of a block that has no earlier image in the redone part of the log. If no image
+//!    follows either, read the block from home. It is damaged if its LSN there is less than that of
+//!    the change (a write of it was lost).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,27 +48,26 @@ use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::fsck::salvage::salvage;
-use crate::journal::{GROUP_HEADER, GroupHeader, Item, padded, read_group};
+use crate::log::{GROUP_HEADER, GroupHeader, Item, padded, read_group};
 use crate::roots::{ROOTS, ROOTS_BLOCK};
 use crate::superblock::{SuperError, Superblock};
 
-/// Bytes of a group that is still searched for behind the end of the log.
+/// Largest group; the search after the end of the log covers two of them.
 pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
-/// Bytes of the newest groups that are written again. A flush that fails takes one group with it at
-/// most, for one is on its way at a time; those behind it were made durable by others before the
-/// store had its answer.
-const AGAIN: u64 = 16 << 20;
+/// Bytes of the newest groups that an opening rewrites. A failed flush loses at most one group, as
+/// only one is in flight at a time. The store wrote that group only after earlier flushes had made
+/// the groups before it durable.
+const REWRITE_BYTES: u64 = 16 << 20;
 const CHUNK: u64 = 1 << 20;
-/// Pieces of the log that are asked of the device before redo comes to them, once it reads one
-/// after the other.
-const AHEAD: usize = 4;
+/// Pieces of the log that redo reads ahead, once it reads sequentially.
+const READ_AHEAD: usize = 4;
 
-/// What a copy of the superblock turned out to be.
-pub(crate) type Copy = Result<Superblock, SuperError>;
+/// The result of decoding a copy of the superblock.
+pub(crate) type CopyResult = Result<Superblock, SuperError>;
 
-/// How an opening goes on after reading both copies of the superblock.
+/// How an opening continues after it has read both copies of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Choice {
+pub(crate) enum CopyChoice {
     /// Use this copy, 0 or 1.
     Use(usize),
     /// Both are foreign.
@@ -83,11 +82,11 @@ pub(crate) enum Choice {
     Contradiction,
 }
 
-/// The table of the copies. The first row that fits decides.
+/// Decides by a table of the copies. The first row that matches decides.
 ///
 /// | first      | second     | choice        | why                                            |
 /// |------------|------------|---------------|------------------------------------------------|
-/// | newer      | any        | version       | what a newer release meant is unknown          |
+/// | newer      | any        | version       | the meaning of a newer format is unknown       |
 /// | any        | newer      | version       | the same                                       |
 /// | features   | any        | features      | the same                                       |
 /// | any        | features   | features      | the same                                       |
@@ -98,23 +97,27 @@ pub(crate) enum Choice {
 /// | damaged    | no         | damaged       | nothing to start from                          |
 /// | no         | damaged    | damaged       | the same                                       |
 /// | foreign    | foreign    | foreign       | never was a Redbud device                      |
-pub(crate) fn choose(first: &Copy, second: &Copy) -> Choice {
+pub(crate) fn choose(first: &CopyResult, second: &CopyResult) -> CopyChoice {
     use SuperError::{Damaged, Features, Foreign, Version};
     match (first, second) {
-        (Err(Version(version)), _) | (_, Err(Version(version))) => Choice::Version(*version),
-        (Err(Features(names)), _) | (_, Err(Features(names))) => Choice::Features(names.clone()),
-        (Ok(a), Ok(b)) if a.uuid != b.uuid => Choice::Contradiction,
-        (Ok(a), Ok(b)) => Choice::Use(usize::from(b.generation > a.generation)),
-        (Ok(_), Err(Damaged(_) | Foreign)) => Choice::Use(0),
-        (Err(Damaged(_) | Foreign), Ok(_)) => Choice::Use(1),
-        (Err(Damaged(what)), Err(_)) | (Err(Foreign), Err(Damaged(what))) => Choice::Damaged(what),
-        (Err(Foreign), Err(Foreign)) => Choice::Foreign,
+        (Err(Version(version)), _) | (_, Err(Version(version))) => CopyChoice::Version(*version),
+        (Err(Features(names)), _) | (_, Err(Features(names))) => {
+            CopyChoice::Features(names.clone())
+        }
+        (Ok(a), Ok(b)) if a.uuid != b.uuid => CopyChoice::Contradiction,
+        (Ok(a), Ok(b)) => CopyChoice::Use(usize::from(b.generation > a.generation)),
+        (Ok(_), Err(Damaged(_) | Foreign)) => CopyChoice::Use(0),
+        (Err(Damaged(_) | Foreign), Ok(_)) => CopyChoice::Use(1),
+        (Err(Damaged(what)), Err(_)) | (Err(Foreign), Err(Damaged(what))) => {
+            CopyChoice::Damaged(what)
+        }
+        (Err(Foreign), Err(Foreign)) => CopyChoice::Foreign,
     }
 }
 
-/// What lies at a position of the log where a group may begin.
+/// The group at a position of the log where a group may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum GroupFound {
     /// No header with this position.
     Nothing,
     /// A header whose group is not whole.
@@ -125,10 +128,10 @@ pub(crate) enum Found {
     Whole,
 }
 
-/// What redo does there.
+/// What redo does at a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// Apply it and go on behind it.
+pub(crate) enum RedoStep {
+    /// Apply the group and continue after it.
     Redo,
     /// The log ends here.
     End,
@@ -136,73 +139,74 @@ pub(crate) enum Step {
     Refuse(&'static str),
 }
 
-/// The table of a position. `beyond`: a whole group that follows this position exists.
+/// Decides by a table. `beyond`: there is a whole group that follows this position.
 ///
 /// | found   | beyond | step   | why                                                         |
 /// |---------|--------|--------|-------------------------------------------------------------|
 /// | whole   | any    | redo   | committed                                                   |
-/// | wrong   | any    | refuse | a checksum over nonsense: not a crash                       |
-/// | torn    | no     | end    | the crash came while it was written: never acknowledged     |
-/// | nothing | no     | end    | nothing was written here in this lap                        |
+/// | wrong   | any    | refuse | the checksum is right, the content is not: no crash does it |
+/// | torn    | no     | end    | a crash interrupted its write: never acknowledged           |
+/// | nothing | no     | end    | no group was written here in this lap                       |
 /// | torn    | yes    | refuse | it was durable before its successor was written: damaged    |
 /// | nothing | yes    | refuse | the same                                                    |
-pub(crate) fn decide(found: Found, beyond: bool) -> Step {
+pub(crate) fn decide(found: GroupFound, beyond: bool) -> RedoStep {
     match (found, beyond) {
-        (Found::Whole, _) => Step::Redo,
-        (Found::Wrong(what), _) => Step::Refuse(what),
-        (Found::Torn | Found::Nothing, false) => Step::End,
-        (Found::Torn, true) => Step::Refuse("a group is damaged and later ones are whole"),
-        (Found::Nothing, true) => Step::Refuse("a group is missing and later ones are whole"),
+        (GroupFound::Whole, _) => RedoStep::Redo,
+        (GroupFound::Wrong(what), _) => RedoStep::Refuse(what),
+        (GroupFound::Torn | GroupFound::Nothing, false) => RedoStep::End,
+        (GroupFound::Torn, true) => RedoStep::Refuse("a group is damaged and later ones are whole"),
+        (GroupFound::Nothing, true) => {
+            RedoStep::Refuse("a group is missing and later ones are whole")
+        }
     }
 }
 
 /// Where the log ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct End {
+pub(crate) struct LogEnd {
     /// Where the next group begins.
     pub(crate) lsn: Lsn,
     /// Where the last group begins, 0 if there was none.
     pub(crate) previous: Lsn,
-    /// Groups that were redone.
+    /// Number of groups redone.
     pub(crate) groups: u64,
 }
 
-/// What was done about a block that is damaged at home.
+/// How an opening repaired a block that is damaged at home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Remedy {
-    /// The superblock's copy was taken.
+    /// It used the superblock's copy.
     Copy,
-    /// It came back from the log.
+    /// It restored the block from the log.
     Log,
-    /// Nothing: what was changed in it is lost.
-    Left,
+    /// Not at all: the changes of the block are lost.
+    None,
 }
 
 /// A block that is damaged at home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Damaged {
+pub(crate) struct DamagedBlock {
     pub(crate) block: MetaBlock,
-    /// What is wrong with it.
+    /// What is wrong with the block.
     pub(crate) what: &'static str,
     pub(crate) remedy: Remedy,
 }
 
-/// What redo has found besides what it put into the cache.
+/// The result of redo, besides the blocks in the cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Redone {
     /// Where the log ended.
-    pub(crate) end: End,
-    /// Where its newest groups begin, the last one last.
+    pub(crate) end: LogEnd,
+    /// Where the newest groups begin, the last group last.
     pub(crate) newest: VecDeque<Lsn>,
-    /// Only with `repair`.
-    pub(crate) damage: Vec<Damaged>,
-    /// The last change of the roots behind the tail, if it has no image there.
+    /// Damaged blocks; only with `repair`.
+    pub(crate) damage: Vec<DamagedBlock>,
+    /// The last change of the roots after the tail, if it has no image there.
     pub(crate) roots: Option<Lsn>,
 }
 
-/// Redoes the log into `cache`, whose frames must be empty before. With `repair`, blocks that are
-/// damaged at home come back from the log before the tail where it has them, and all of them are
-/// told.
+/// Redoes the log into `cache`, which must be empty. With `repair`, restores blocks that are
+/// damaged at home from the log before the tail where possible, and reports all of them.
 ///
 /// # Errors
 /// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
@@ -214,19 +218,19 @@ pub(crate) async fn redo(
 ) -> Result<Redone, StoreError> {
     let mut reader = LogReader::new(device, superblock);
     let mut redo = Redo { superblock, cache, at_home: BTreeMap::new(), error: None };
-    let mut end = End { lsn: superblock.tail, previous: Lsn(0), groups: 0 };
+    let mut end = LogEnd { lsn: superblock.tail, previous: Lsn(0), groups: 0 };
     let mut epoch = Epoch(0);
     let mut newest = VecDeque::new();
     loop {
         let (found, group) = reader.group(end, epoch).await?;
         let beyond = match found {
-            Found::Nothing | Found::Torn => reader.is_group_beyond(end.lsn).await?,
-            Found::Whole | Found::Wrong(_) => false,
+            GroupFound::Nothing | GroupFound::Torn => reader.is_group_beyond(end.lsn).await?,
+            GroupFound::Whole | GroupFound::Wrong(_) => false,
         };
         match decide(found, beyond) {
-            Step::End => break,
-            Step::Refuse(what) => return Err(StoreError::DamagedLog { lsn: end.lsn.0, what }),
-            Step::Redo => {}
+            RedoStep::End => break,
+            RedoStep::Refuse(what) => return Err(StoreError::DamagedLog { lsn: end.lsn.0, what }),
+            RedoStep::Redo => {}
         }
         epoch = Epoch(block::get_u32(&group, 20));
         redo.apply_group(&group, end.lsn, epoch)?;
@@ -234,31 +238,31 @@ pub(crate) async fn redo(
         end.lsn.0 += padded(group.len() as u64);
         end.groups += 1;
         newest.push_back(end.previous);
-        while newest.len() > 1 && newest[0].0 + AGAIN < end.lsn.0 {
+        while newest.len() > 1 && newest[0].0 + REWRITE_BYTES < end.lsn.0 {
             newest.pop_front();
         }
     }
     let mut at_home = redo.at_home;
     let roots = at_home.get(&ROOTS_BLOCK).copied();
     if superblock.roots != [0; ROOTS as usize] {
-        // There is another copy of them: the opening compares the two.
+        // The superblock has a copy of the roots: the opening compares the two.
         at_home.remove(&ROOTS_BLOCK);
     }
     let damaged = check_at_home(device, superblock.uuid, at_home).await?;
     let damage = match damaged.last() {
         Some(&(block, what)) if !repair => return Err(StoreError::corrupt(block, what)),
-        Some(_) => put_back(device, superblock, cache, end.lsn, &damaged).await?,
+        Some(_) => restore_from_log(device, superblock, cache, end.lsn, &damaged).await?,
         None => Vec::new(),
     };
     Ok(Redone { end, newest, damage, roots })
 }
 
-/// Writes the newest copy of the superblock and the newest groups of a log that was redone again,
-/// each with the bytes that it has.
+/// Rewrites the newest copy of the superblock and the newest groups of a log that was redone,
+/// unchanged.
 ///
 /// # Errors
-/// `Io`; `DamagedLog` if one is not there any more.
-pub(crate) async fn write_again(
+/// `Io`; `DamagedLog` if a group can no longer be read.
+pub(crate) async fn rewrite_newest(
     device: &Device,
     superblock: &Superblock,
     newest_copy: usize,
@@ -269,28 +273,31 @@ pub(crate) async fn write_again(
     device.write_bytes(place.0 * BLOCK_U64, copy).await?;
     let mut reader = LogReader::new(device, superblock);
     for &lsn in &redone.newest {
-        let lost = StoreError::DamagedLog { lsn: lsn.0, what: "a group is gone that was there" };
+        let lost = StoreError::DamagedLog {
+            lsn: lsn.0,
+            what: "a group that was redone can no longer be read",
+        };
         let group = reader.whole_group(lsn).await?.ok_or(lost)?;
         device.write_log(superblock, lsn, &group).await?;
     }
     Ok(())
 }
 
-/// Puts back what the log, which ends at `end`, has of damaged blocks; says what became of each.
-async fn put_back(
+/// Restores damaged blocks from the log, which ends at `end`; returns the remedy of each.
+async fn restore_from_log(
     device: &Device,
     superblock: &Superblock,
     cache: &mut Cache,
     end: Lsn,
     damaged: &[(MetaBlock, &'static str)],
-) -> Result<Vec<Damaged>, StoreError> {
+) -> Result<Vec<DamagedBlock>, StoreError> {
     let wanted = damaged.iter().map(|&(block, _)| block).collect();
     let found = salvage(device, superblock, end, &wanted).await?;
-    let tell = |&(block, what): &(MetaBlock, &'static str)| {
-        let remedy = if found.contains_key(&block) { Remedy::Log } else { Remedy::Left };
-        Damaged { block, what, remedy }
+    let describe = |&(block, what): &(MetaBlock, &'static str)| {
+        let remedy = if found.contains_key(&block) { Remedy::Log } else { Remedy::None };
+        DamagedBlock { block, what, remedy }
     };
-    let damage = damaged.iter().map(tell).collect();
+    let damage = damaged.iter().map(describe).collect();
     for (block, data) in found {
         cache.insert(block, data);
         cache.mark_dirty(block, end);
@@ -298,11 +305,11 @@ async fn put_back(
     Ok(damage)
 }
 
-/// What redo has learned so far.
+/// The state of redo.
 struct Redo<'a> {
     superblock: &'a Superblock,
     cache: &'a mut Cache,
-    /// Blocks with changes but no image, and the LSN they must have at home.
+    /// Blocks with changes but no image, and the least LSN that they must have at home.
     at_home: BTreeMap<MetaBlock, Lsn>,
     error: Option<&'static str>,
 }
@@ -339,8 +346,8 @@ impl Redo<'_> {
     }
 }
 
-/// Checks that blocks are at home in the version that the log says, or a newer one; gives those
-/// that are not.
+/// Checks that blocks at home are at least as new as the log says; returns those that are damaged
+/// or older.
 async fn check_at_home(
     device: &Device,
     uuid: Uuid,
@@ -374,21 +381,21 @@ async fn check_at_home(
 pub(crate) struct LogReader<'a> {
     device: &'a Device,
     superblock: &'a Superblock,
-    /// The oldest position that is read.
+    /// The oldest position that the reader needs.
     oldest: Lsn,
-    /// Offset in the log of the piece, and the piece.
+    /// The current piece, and its offset in the log.
     piece: Option<(u64, IoBuf)>,
-    /// The pieces behind it that are being read.
+    /// The pieces after it that are being read.
     ahead: VecDeque<(u64, Join<Result<IoBuf, StoreError>>)>,
 }
 
 impl<'a> LogReader<'a> {
     fn new(device: &'a Device, superblock: &'a Superblock) -> LogReader<'a> {
-        LogReader::whole(device, superblock, superblock.tail)
+        LogReader::starting_at(device, superblock, superblock.tail)
     }
 
-    /// Reads from before the tail on.
-    pub(crate) fn whole(
+    /// A reader from `oldest` on, which may be before the tail.
+    pub(crate) fn starting_at(
         device: &'a Device,
         superblock: &'a Superblock,
         oldest: Lsn,
@@ -423,22 +430,23 @@ impl<'a> LogReader<'a> {
         Ok(())
     }
 
-    /// The piece at offset `start`. If it is the next one, those behind it are asked for as well.
+    /// The piece at offset `start`. If it is the next one, this also reads ahead the pieces after
+    /// it.
     async fn fetch(&mut self, start: u64) -> Result<IoBuf, StoreError> {
-        if self.piece.as_ref().is_none_or(|(held, _)| self.behind(*held) != start) {
+        if self.piece.as_ref().is_none_or(|(held, _)| self.next_piece(*held) != start) {
             self.ahead.clear();
             return self.piece_at(start).await;
         }
         let all = self.superblock.log_bytes().div_ceil(CHUNK) as usize;
-        let mut next = self.ahead.back().map_or(start, |(last, _)| self.behind(*last));
-        while self.ahead.len() < (AHEAD + 1).min(all) {
+        let mut next = self.ahead.back().map_or(start, |(last, _)| self.next_piece(*last));
+        while self.ahead.len() < (READ_AHEAD + 1).min(all) {
             let reading = Box::pin(self.piece_at(next));
             self.ahead.push_back((next, self.device.env.spawn_join(reading)));
-            next = self.behind(next);
+            next = self.next_piece(next);
         }
         match self.ahead.pop_front() {
             Some((place, join)) if place == start => join.await,
-            // What failed before is asked for again.
+            // Retry a read that failed before.
             _ => {
                 self.ahead.clear();
                 self.piece_at(start).await
@@ -446,8 +454,8 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// Offset of the piece behind that at `start`.
-    fn behind(&self, start: u64) -> u64 {
+    /// Offset of the piece after that at `start`.
+    fn next_piece(&self, start: u64) -> u64 {
         let next = start + CHUNK;
         if next < self.superblock.log_bytes() { next } else { 0 }
     }
@@ -459,7 +467,7 @@ impl<'a> LogReader<'a> {
         async move { device.read_bytes(place, len).await }
     }
 
-    /// Bytes of the log from `lsn` on that were not written in an earlier lap.
+    /// Bytes of the log from `lsn` on that are not from an earlier lap.
     fn room(&self, lsn: Lsn) -> u64 {
         (self.oldest.0 + self.superblock.log_bytes()).saturating_sub(lsn.0)
     }
@@ -475,19 +483,25 @@ impl<'a> LogReader<'a> {
         Ok(header.filter(|header| padded(u64::from(header.len)) <= self.room(lsn)))
     }
 
-    /// What lies at the end so far, and the bytes of a whole group.
-    async fn group(&mut self, end: End, epoch: Epoch) -> Result<(Found, Vec<u8>), StoreError> {
+    /// The group at the end so far, and its bytes if it is whole.
+    async fn group(
+        &mut self,
+        end: LogEnd,
+        epoch: Epoch,
+    ) -> Result<(GroupFound, Vec<u8>), StoreError> {
         let mut bytes = Vec::new();
-        let Some(header) = self.header(end.lsn).await? else { return Ok((Found::Nothing, bytes)) };
+        let Some(header) = self.header(end.lsn).await? else {
+            return Ok((GroupFound::Nothing, bytes));
+        };
         self.read(end.lsn, header.len as usize, &mut bytes).await?;
         let found = if !header.is_whole(&bytes) && !planted(Bug::TornGroupAccepted) {
-            Found::Torn
+            GroupFound::Torn
         } else if header.epoch < epoch || header.epoch > self.superblock.epoch {
-            Found::Wrong("a group is of an impossible epoch")
+            GroupFound::Wrong("a group has an impossible epoch")
         } else if end.previous != Lsn(0) && header.previous != end.previous {
-            Found::Wrong("a group does not follow the one before it")
+            GroupFound::Wrong("a group does not follow the one before it")
         } else {
-            Found::Whole
+            GroupFound::Whole
         };
         Ok((found, bytes))
     }
@@ -520,21 +534,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_position_of_the_log_has_exactly_one_decision() {
-        let refused = |step| matches!(step, Step::Refuse(_));
+    fn redo_decision_is_unique_for_each_log_position() {
+        let refused = |step| matches!(step, RedoStep::Refuse(_));
         for beyond in [false, true] {
-            assert_eq!(decide(Found::Whole, beyond), Step::Redo);
-            assert!(refused(decide(Found::Wrong("x"), beyond)));
-            for found in [Found::Nothing, Found::Torn] {
+            assert_eq!(decide(GroupFound::Whole, beyond), RedoStep::Redo);
+            assert!(refused(decide(GroupFound::Wrong("x"), beyond)));
+            for found in [GroupFound::Nothing, GroupFound::Torn] {
                 let step = decide(found, beyond);
                 assert_eq!(refused(step), beyond);
-                assert_eq!(step == Step::End, !beyond);
+                assert_eq!(step == RedoStep::End, !beyond);
             }
         }
     }
 
     #[test]
-    fn every_pair_of_superblock_copies_has_exactly_one_choice() {
+    fn superblock_choice_is_unique_for_each_pair_of_copies() {
         let whole = |byte, generation| {
             let mut sb = Superblock::plan(Uuid([byte; 16]), "a", 10_000, 4 << 20).unwrap();
             sb.generation = generation;
@@ -544,22 +558,22 @@ mod tests {
         let foreign = || Err(SuperError::Foreign);
         let version = || Err(SuperError::Version(9));
         let features = || Err(SuperError::Features("y".into()));
-        let rows: Vec<(Copy, Copy, Choice)> = vec![
-            (whole(1, 4), whole(1, 5), Choice::Use(1)),
-            (whole(1, 6), whole(1, 5), Choice::Use(0)),
-            (whole(1, 6), whole(2, 5), Choice::Contradiction),
-            (whole(1, 6), damaged(), Choice::Use(0)),
-            (whole(1, 6), foreign(), Choice::Use(0)),
-            (damaged(), whole(1, 1), Choice::Use(1)),
-            (foreign(), whole(1, 1), Choice::Use(1)),
-            (damaged(), foreign(), Choice::Damaged("x")),
-            (foreign(), damaged(), Choice::Damaged("x")),
-            (damaged(), damaged(), Choice::Damaged("x")),
-            (foreign(), foreign(), Choice::Foreign),
-            (version(), whole(1, 1), Choice::Version(9)),
-            (whole(1, 1), version(), Choice::Version(9)),
-            (features(), foreign(), Choice::Features("y".into())),
-            (whole(1, 1), features(), Choice::Features("y".into())),
+        let rows: Vec<(CopyResult, CopyResult, CopyChoice)> = vec![
+            (whole(1, 4), whole(1, 5), CopyChoice::Use(1)),
+            (whole(1, 6), whole(1, 5), CopyChoice::Use(0)),
+            (whole(1, 6), whole(2, 5), CopyChoice::Contradiction),
+            (whole(1, 6), damaged(), CopyChoice::Use(0)),
+            (whole(1, 6), foreign(), CopyChoice::Use(0)),
+            (damaged(), whole(1, 1), CopyChoice::Use(1)),
+            (foreign(), whole(1, 1), CopyChoice::Use(1)),
+            (damaged(), foreign(), CopyChoice::Damaged("x")),
+            (foreign(), damaged(), CopyChoice::Damaged("x")),
+            (damaged(), damaged(), CopyChoice::Damaged("x")),
+            (foreign(), foreign(), CopyChoice::Foreign),
+            (version(), whole(1, 1), CopyChoice::Version(9)),
+            (whole(1, 1), version(), CopyChoice::Version(9)),
+            (features(), foreign(), CopyChoice::Features("y".into())),
+            (whole(1, 1), features(), CopyChoice::Features("y".into())),
         ];
         for (first, second, choice) in rows {
             assert_eq!(choose(&first, &second), choice, "{first:?} {second:?}");

@@ -1,9 +1,9 @@
-//! The roots: 64 words at a fixed place, from which everything else is found.
+//! The roots: 64 words in a fixed block, from which the store finds everything else.
 //!
 //! Invariants:
-//! - what a word means is fixed by its [`RootId`] for ever; 0 is "none yet";
-//! - both copies of the superblock repeat the words (see there): one damaged block loses no file
-//!   system.
+//! - the meaning of a word, given by its [`RootId`], never changes; 0 is "none yet";
+//! - both copies of the superblock repeat the words (see there): one damaged block never loses the
+//!   file system.
 //!
 //! | offset | size | field | meaning               |
 //! |-------:|-----:|-------|-----------------------|
@@ -21,9 +21,9 @@ use crate::txn::Txn;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
 pub struct RootId(pub u8);
 
-/// Where the roots lie.
+/// The block of the roots.
 pub const ROOTS_BLOCK: MetaBlock = MetaBlock(2);
-/// How many there are.
+/// Number of roots.
 pub const ROOTS: u8 = 64;
 
 /// The words.
@@ -48,7 +48,7 @@ impl RootId {
 }
 
 impl Txn<'_> {
-    /// The value of a root; 0 if it was never set.
+    /// The value of a root; 0 if no transaction has set it.
     ///
     /// # Errors
     /// `Stop::Miss` or `Stop::Corrupt` of the roots block.

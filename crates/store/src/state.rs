@@ -1,9 +1,9 @@
-//! What one open store holds in memory, and how a transaction enters it.
+//! The state of an open store in memory, and how a transaction takes effect on it.
 //!
 //! Invariants:
-//! - a transaction enters as a whole: record in the running group, blocks in the
-//!   cache, counts and side state, without an await in between;
-//! - a clean block that turns dirty logs an image; a dirty one logs what changed
+//! - a transaction takes effect as a whole: its record in the running group, its blocks in the
+//!   cache, its counts and its volatile state, without an await in between;
+//! - the store logs an image of a clean block that turns dirty. Of a dirty block it logs the change
 //!   since its last record, which lies in a group not older than its entry in the dirty queue.
 
 use std::rc::Rc;
@@ -13,48 +13,48 @@ use types::{HashMap, Lsn, Transno, Uuid};
 use crate::block::{self, Block, HEADER};
 use crate::cache::Cache;
 use crate::error::StoreError;
-use crate::journal::Log;
+use crate::log::Log;
 use crate::metaspace::MetaSpace;
 use crate::names::MapLimits;
-use crate::side::SideState;
 use crate::space::LayoutLimits;
 use crate::superblock::Superblock;
 use crate::sweep::Sweep;
 use crate::txn::{Layer, Scratch, Txn};
+use crate::volatile_state::VolatileState;
 
 /// All state of an open store.
 pub(crate) struct State {
     pub(crate) cache: Cache,
     pub(crate) log: Log,
     pub(crate) space: MetaSpace,
-    pub(crate) side: SideState,
+    pub(crate) volatile: VolatileState,
     pub(crate) scratch: Scratch,
     pub(crate) uuid: Uuid,
     pub(crate) tag: u32,
     pub(crate) read_only: bool,
     pub(crate) poisoned: Option<Rc<str>>,
-    /// Blocks being read; `false`: a transaction gave the block a new content meanwhile.
+    /// Blocks being read; `false`: a transaction has initialised or changed the block since.
     pub(crate) fetching: HashMap<u64, bool>,
-    /// What the newest copy of the superblock says, or will say.
+    /// The newest copy of the superblock, as it is or will be written.
     pub(crate) superblock: Superblock,
-    /// Callers that wait for blocks to go home.
-    pub(crate) waiting: usize,
-    /// Everything shall go home.
+    /// Number of callers that wait until blocks are home.
+    pub(crate) home_waiters: usize,
+    /// The store is closing: the checkpoint writes everything home.
     pub(crate) draining: bool,
-    /// Everything that changed before this position shall go home.
-    pub(crate) settle: Lsn,
-    /// Blocks that go home together.
+    /// The checkpoint writes home everything that changed before this position.
+    pub(crate) checkpoint_to: Lsn,
+    /// Blocks in one batch of the checkpoint.
     pub(crate) home_batch: usize,
-    /// Does it write clean blocks along where that saves a request?
+    /// Does the checkpoint also write clean blocks where that saves a request?
     pub(crate) bridge: bool,
-    /// From when on directories have name maps.
+    /// The sizes from which on directories have name maps.
     pub(crate) limits: MapLimits,
     /// How layout blocks are used.
     pub(crate) layouts: LayoutLimits,
-    /// The sweep that takes blocks home.
+    /// The running sweep of the checkpoint.
     pub(crate) sweep: Option<Sweep>,
-    /// Damage that an opening for repair found, and mended if the log had the block.
-    pub(crate) damage: Vec<crate::recovery::Damaged>,
+    /// Damage found by an opening for repair, which restores a block if the log has it.
+    pub(crate) damage: Vec<crate::recovery::DamagedBlock>,
 }
 
 impl State {
@@ -65,7 +65,7 @@ impl State {
             cache,
             log,
             space,
-            side: SideState::default(),
+            volatile: VolatileState::default(),
             scratch: Scratch::default(),
             uuid: superblock.uuid,
             tag: block::tag_of(superblock.uuid),
@@ -73,9 +73,9 @@ impl State {
             poisoned: None,
             fetching: HashMap::default(),
             superblock,
-            waiting: 0,
+            home_waiters: 0,
             draining: false,
-            settle: Lsn(0),
+            checkpoint_to: Lsn(0),
             home_batch: crate::checkpoint::BATCH,
             bridge: false,
             limits: MapLimits::USUAL,
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// The newest durable position.
+    /// The newest transaction known to be durable.
     pub(crate) fn last_committed(&self) -> Transno {
         Transno { epoch: self.log.epoch, lsn: self.log.durable }
     }
@@ -117,22 +117,22 @@ impl State {
                 false
             }
         };
-        if !dirty && !self.log.volatile {
+        if !dirty && !self.log.in_memory {
             self.cache.mark_dirty(block, since);
         }
     }
 }
 
 impl Txn<'_> {
-    /// Ends the transaction without a trace.
+    /// Ends the transaction without any effect.
     pub(crate) fn abort(mut self) {
         self.give_back();
     }
 
-    /// Lets the transaction take effect. `Transno::ZERO` if it changed nothing.
+    /// Applies the transaction. Returns `Transno::ZERO` if it changed nothing.
     ///
     /// # Errors
-    /// `ReadOnly`; nothing has changed then.
+    /// `ReadOnly`; then nothing has changed.
     pub(crate) fn commit(mut self) -> Result<Transno, StoreError> {
         if self.state.read_only && self.layers.iter().any(|layer| self.differs(layer)) {
             self.give_back();
@@ -144,19 +144,19 @@ impl Txn<'_> {
             self.state.space.apply(&self.space_change);
             self.install(number);
         }
-        self.state.side.apply(std::mem::take(&mut self.pending), number);
+        self.state.volatile.apply(std::mem::take(&mut self.pending), number);
         let mut hooks = std::mem::take(&mut self.hooks);
         for hook in hooks.drain(..) {
-            hook(&mut self.state.side, number);
+            hook(&mut self.state.volatile, number);
         }
         self.hooks = hooks;
         self.give_back();
         Ok(number)
     }
 
-    /// Writes the record; marks the layers that changed. `None` if none did.
+    /// Adds the record to the running group and marks the layers that changed; `None` if none did.
     fn log_changes(&mut self) -> Option<Lsn> {
-        if self.state.log.volatile {
+        if self.state.log.in_memory {
             return self.count_changes();
         }
         let State { cache, log, .. } = &mut *self.state;
@@ -213,7 +213,7 @@ impl Txn<'_> {
         self.layers = layers;
     }
 
-    /// Returns the memory for the next transaction.
+    /// Keeps the allocated memory for the next transaction.
     fn give_back(&mut self) {
         let mut layers = std::mem::take(&mut self.layers);
         for layer in layers.drain(..) {
@@ -229,7 +229,7 @@ impl Txn<'_> {
     }
 }
 
-/// What a transaction adds to the position of a store without a log.
+/// Bytes by which a transaction advances the position in a store without a log.
 const RECORD_STEP: u64 = 64;
 
 fn same_body(a: &Block, b: &Block) -> bool {

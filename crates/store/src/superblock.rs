@@ -1,12 +1,12 @@
-//! The superblock: two copies, of which any one suffices.
+//! The superblock: two copies, either of which suffices to open the file system.
 //!
 //! Invariants:
-//! - the copies lie in block 1 and in the last block; block 0 is the device's label;
-//! - tail moves are written to the copies in turn, and a flush separates two
+//! - the copies are in block 1 and in the last block; block 0 is the device's label;
+//! - the store writes a new tail to the copies in turn, with a flush between two
 //!   writes, so at any moment one copy is whole;
-//! - no byte of the log from the older copy's tail on is overwritten: recovery may start from
-//!   either copy;
-//! - the epoch is raised in both copies before the first transaction of that epoch.
+//! - the store overwrites no byte of the log at or after the older copy's tail: recovery may start
+//!   from either copy;
+//! - the store raises the epoch in both copies before the first transaction of that epoch.
 //!
 //! | offset | size | field        | meaning                                           |
 //! |-------:|-----:|--------------|---------------------------------------------------|
@@ -14,7 +14,7 @@
 //! |     32 |    8 | magic        | "REDBUDMD"                                        |
 //! |     40 |    4 | version      | format version, 1                                 |
 //! |     44 |    4 | reserved     | zero                                              |
-//! |     48 |    8 | features     | bits that whoever uses the device must know       |
+//! |     48 |    8 | features     | bits that a reader must know                      |
 //! |     56 |   16 | uuid         | the file system                                   |
 //! |     72 |    8 | blocks       | blocks of the device                              |
 //! |     80 |    8 | log_first    | first block of the log                            |
@@ -27,7 +27,7 @@
 //! |    132 |    2 | name_len     | bytes of the name, 1..=63                         |
 //! |    134 |    2 | epochs_len   | entries of `epochs`, at most 128                  |
 //! |    136 |   64 | name         | UTF-8, zero-padded                                |
-//! |    200 |    8 | to_write     | features that whoever writes must know            |
+//! |    200 |    8 | to_write     | bits that a writer must know                      |
 //! |    208 |   16 | reserved     | zero                                              |
 //! |    224 | 1536 | epochs       | epoch u32 and where it began u64, oldest first    |
 //! |   1760 |  512 | roots        | copy of the roots as they are at home; all zero: none |
@@ -35,18 +35,19 @@
 //! |   2274 | 1022 | feature_names | names of the features that it has (3.3)          |
 //! |   3296 |  800 | reserved     | zero                                              |
 //!
-//! Of two whole copies that with the higher generation counts. If one, being whole, says a version
-//! or a needed feature that the reader does not know, that is the answer, whatever the other one
-//! says.
+//! Of two whole copies, the one with the higher generation counts. If either whole copy has a
+//! version or a needed feature that the reader does not know, the reader refuses the device,
+//! whatever the other copy says.
 //!
-//! The tail is a multiple of 4096. A newer epoch began where its log goes on behind what it redid:
-//! so a client learns whether what it was told in an older epoch survived. A reader needs `epochs`
-//! for nothing.
+//! The tail is a multiple of 4096. An epoch begins at the position where its log continues after
+//! redo. From this a client learns whether results that it got in an older epoch survived. A reader
+//! does not need `epochs`.
 //!
-//! The copy of the roots serves if the log has no image of their block (4.1) and that is damaged at
-//! home or older than the log says, or says something else without being newer than the tail and
-//! without a change in the log: then a write of it was lost. What changed them since the copy was
-//! made is in the log behind the tail, and begins there with an image.
+//! A reader uses the copy of the roots only if the log has no image of the roots block (4.1), and
+//! in two cases. Either the block at home is damaged or older than the log says; or its words
+//! differ from the copy, it is not newer than the tail, and the log has no change of it: then a
+//! write of the block was lost. Any change of the roots after the copy was made is in the log after
+//! the tail, and begins there with an image.
 
 use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -63,9 +64,9 @@ use crate::roots::{ROOTS, ROOTS_BLOCK, RootWords, get_words, put_words};
 pub const FIRST_COPY: MetaBlock = MetaBlock(1);
 /// The newest format version.
 pub const FORMAT_VERSION: u32 = 1;
-/// Epochs whose begin is remembered.
+/// Number of epochs whose start the superblock keeps.
 pub const EPOCHS_MAX: usize = 128;
-/// Smallest log. Unit tests go round shorter ones, with smaller transactions.
+/// Smallest log. Unit tests wrap around shorter logs, with smaller transactions.
 pub const LOG_BYTES_MIN: u64 = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 /// Largest log.
 pub const LOG_BYTES_MAX: u64 = 1 << 40;
@@ -81,17 +82,17 @@ const ROOTS_COPY: usize = EPOCHS + EPOCHS_MAX * EPOCH_ENTRY;
 const FEATURE_NAMES: usize = ROOTS_COPY + 8 * ROOTS as usize;
 const FEATURE_NAMES_MAX: usize = 1022;
 const END: usize = FEATURE_NAMES + 2 + FEATURE_NAMES_MAX;
-/// Bytes that are zero.
+/// Bytes that must be zero.
 const RESERVED: [std::ops::Range<usize>; 3] = [44..48, 208..EPOCHS, END..BLOCK];
 
 const _: () = assert!(END <= BLOCK);
 
-/// What a copy of the superblock says.
+/// The content of one copy of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// The file system.
     pub uuid: Uuid,
-    /// Its name for people.
+    /// Its name.
     pub name: String,
     /// Blocks of the device.
     pub blocks: u64,
@@ -105,24 +106,24 @@ pub struct Superblock {
     pub generation: u64,
     /// Where redo starts.
     pub tail: Lsn,
-    /// What its format has beyond the first one.
+    /// Features of its format beyond the first version.
     pub features: Features,
-    /// Features without which it must not be written, and this release does not know; empty: none.
+    /// Names of the features that a writer must know and this release does not; empty: none.
     pub unknown_to_write: String,
     /// Epoch of the newest opening for writing.
     pub epoch: Epoch,
     /// When the newest epochs began, oldest first.
     pub epochs: Vec<(Epoch, Lsn)>,
-    /// The roots as they are at home, or newer in the log behind the tail; all zero: not known.
+    /// The roots as at home; newer ones may be in the log after the tail. All zero: not known.
     pub roots: RootWords,
 }
 
-/// Why a block is no superblock that can be used.
+/// Why a block cannot be used as a superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SuperError {
-    /// No magic: never was one.
+    /// No magic: it never was a superblock.
     Foreign,
-    /// It was one; the text says what is wrong with it.
+    /// It was a superblock; the text says what is wrong with it.
     Damaged(&'static str),
     /// A newer format.
     Version(u32),
@@ -145,7 +146,7 @@ impl Superblock {
         Some(Superblock::new(uuid, name, blocks, log_blocks))
     }
 
-    /// As [`Superblock::plan`], without asking whether everything fits.
+    /// As [`Superblock::plan`], without the check that everything fits.
     pub fn new(uuid: Uuid, name: &str, blocks: u64, log_blocks: u64) -> Superblock {
         let log_first = ROOTS_BLOCK.0 + 1;
         Superblock {
@@ -180,12 +181,12 @@ impl Superblock {
         self.log_first.0 * BLOCK_U64 + lsn.0 % self.log_bytes()
     }
 
-    /// Where copy `index` (0 or 1) lies on a device of `blocks` blocks.
+    /// Block of copy `index` (0 or 1) on a device of `blocks` blocks.
     pub fn place(index: usize, blocks: u64) -> MetaBlock {
         if index == 0 { FIRST_COPY } else { MetaBlock(blocks - 1) }
     }
 
-    /// Notes that an epoch begins at `lsn`.
+    /// Records that an epoch begins at `lsn`.
     pub fn begin_epoch(&mut self, epoch: Epoch, lsn: Lsn) {
         self.epoch = epoch;
         if self.epochs.len() == EPOCHS_MAX {
@@ -194,7 +195,7 @@ impl Superblock {
         self.epochs.push((epoch, lsn));
     }
 
-    /// The block of copy `index`, sealed.
+    /// Encodes and seals copy `index` into `block`.
     pub fn encode(&self, index: usize, block: &mut [u8]) {
         let block: &mut Block = block.try_into().expect("a block");
         let place = Superblock::place(index, self.blocks);
@@ -236,7 +237,7 @@ impl Superblock {
     /// Reads copy `index` of a device of `blocks` blocks.
     ///
     /// # Errors
-    /// Says why it cannot be used.
+    /// Why the copy cannot be used.
     pub fn decode(bytes: &[u8], index: usize, blocks: u64) -> Result<Superblock, SuperError> {
         let block: &Block = bytes.try_into().map_err(|_| SuperError::Foreign)?;
         if block[32..40] != MAGIC {
@@ -245,7 +246,7 @@ impl Superblock {
         let damaged = SuperError::Damaged;
         let mut uuid = Uuid::default();
         uuid.0.copy_from_slice(&block[56..72]);
-        // The version tells whether the rest means what it means here: it comes first.
+        // Check the version first: it says whether the other fields mean what they mean here.
         if types::crc32c(&block[4..]) != get_u32(block, 0) {
             return Err(damaged("wrong checksum"));
         }
@@ -253,7 +254,7 @@ impl Superblock {
             return Err(SuperError::Version(get_u32(block, 40)));
         }
         let features = Features { needed: get_u64(block, 48), to_write: get_u64(block, 200) };
-        let unknown_to_write = features.understand(feature_names(block))?;
+        let unknown_to_write = features.check_known(feature_names(block))?;
         if RESERVED.iter().any(|range| block[range.clone()].iter().any(|&byte| byte != 0)) {
             return Err(damaged("reserved bytes are not zero"));
         }
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn both_copies_survive_their_encoding() {
+    fn superblock_copies_decode_to_what_was_encoded() {
         for index in 0..2 {
             let mut block = [0; BLOCK];
             superblock().encode(index, &mut block);
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_byte_is_noticed() {
+    fn superblock_with_any_damaged_byte_is_refused() {
         let mut block = [0; BLOCK];
         superblock().encode(0, &mut block);
         for at in 0..BLOCK {
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_nonsense_is_refused_without_a_panic() {
+    fn superblock_of_sealed_nonsense_is_refused_without_a_panic() {
         let mut block = [0; BLOCK];
         superblock().encode(0, &mut block);
         for at in (32..232).chain([1759, 2272, 2273, 2274, 2275, 3295, 3296, 4095]) {
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_epochs_keeps_the_newest() {
+    fn epoch_table_keeps_the_newest_epochs() {
         let mut sb = superblock();
         for epoch in 3..400 {
             sb.begin_epoch(Epoch(epoch), Lsn(u64::from(epoch) * 4096));
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_too_small_has_no_plan() {
+    fn plan_refuses_a_device_that_is_too_small() {
         assert!(Superblock::plan(Uuid([3; 16]), "home", 1024, 4 << 20).is_none());
         assert!(Superblock::plan(Uuid([3; 16]), "home", 0, u64::MAX).is_none());
         assert!(Superblock::plan(Uuid([3; 16]), "home", 1200, 4 << 20).is_some());

@@ -1,44 +1,45 @@
-//! A sweep of the checkpoint: which dirty blocks go home next.
+//! A sweep of the checkpoint: selects the dirty blocks that go home next.
 //!
 //! Invariants:
-//! - a sweep goes once over the device in the order of addresses, and takes every block that was
-//!   dirty when it began (or all that were so by [`Sweep::until`], if they lie too scattered), so
-//!   at its end nothing is dirty since before that;
-//! - a block that became dirty later rides along only behind one that is taken, in its request, and
-//!   no more do so than the sweep found dirty: redo finds at most thrice as many blocks in the log
-//!   as may be dirty at once;
-//! - a request that was begun is not cut: a batch ends where a request does.
+//! - a sweep passes once over the device in the order of addresses. It takes every block that was
+//!   dirty when it began or, if they are too scattered, every block dirtied by [`Sweep::until`].
+//!   So at its end no block is dirty since before that position;
+//! - the sweep takes a block that became dirty later only directly after one that it takes, in the
+//!   same request. There are at most as many of these riders as there were dirty blocks when it
+//!   began: redo finds at most three times as many blocks in the log as may be dirty at once;
+//! - a batch never splits a request: it ends where a request ends.
 
 use types::{Lsn, MetaBlock};
 
 use crate::cache::Cache;
 use crate::device::RUN_MAX;
 
-/// Stretches that one sweep brings home, about: the time of a sweep bounds how long a change waits
-/// when the log is full, and beyond this the oldest blocks go first.
-const STRETCHES_MAX: usize = 2048;
+/// Approximate number of runs that one sweep takes. The time of a sweep bounds how long a change
+/// waits when the log is full; if there are more runs, the oldest blocks go first.
+const RUNS_MAX: usize = 2048;
 
-/// Where a sweep is.
+/// The state of a sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// Blocks that were dirty by then are taken.
+    /// The sweep takes blocks that were dirtied by the group at this position.
     until: Lsn,
-    /// It has passed everything before.
+    /// The sweep has passed all blocks before this one.
     at: MetaBlock,
-    /// Blocks that may still ride along.
-    rides: usize,
+    /// Number of later dirty blocks that the sweep may still take.
+    riders: usize,
 }
 
 impl Sweep {
-    /// A sweep over what is dirty now, while the group at `group` runs; `None` if nothing is.
+    /// A sweep over the blocks that are dirty now; `group` is where the running group begins.
+    /// `None` if no block is dirty.
     pub(crate) fn begin(cache: &Cache, group: Lsn) -> Option<Sweep> {
         let dirty = cache.dirty_count();
-        let taken = dirty * STRETCHES_MAX / cache.stretches().max(1);
+        let taken = dirty * RUNS_MAX / cache.dirty_runs().max(1);
         let until = if taken >= dirty { group } else { cache.dirty_since(taken)? };
-        (dirty > 0).then_some(Sweep { until, at: MetaBlock(0), rides: dirty })
+        (dirty > 0).then_some(Sweep { until, at: MetaBlock(0), riders: dirty })
     }
 
-    /// The next blocks to take home, about `most`, and whether they are the last.
+    /// The next blocks to write home, about `most`, and whether they are the last.
     pub(crate) fn next(&mut self, cache: &Cache, most: usize) -> (Vec<MetaBlock>, bool) {
         let mut batch = Vec::new();
         let mut run = 0;
@@ -48,10 +49,10 @@ impl Sweep {
                 return (batch, false);
             }
             if dirty.since > self.until {
-                if !adjoins || self.rides == 0 {
+                if !adjoins || self.riders == 0 {
                     continue;
                 }
-                self.rides -= 1;
+                self.riders -= 1;
             }
             run = if adjoins { run + 1 } else { 1 };
             self.at = MetaBlock(dirty.block.0 + 1);
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_what_is_dirty_in_the_order_of_addresses_and_neighbours_ride_along() {
+    fn sweep_takes_dirty_blocks_by_address_and_riders_next_to_them() {
         let mut cache = dirty([(50, 1), (10, 2), (30, 2)]);
         let mut sweep = Sweep::begin(&cache, Lsn(2)).unwrap();
         let late = [9, 11, 12, 14, 31, 49, 51, 60];
@@ -92,12 +93,12 @@ mod tests {
         let (batch, last) = sweep.next(&cache, 1);
         assert_eq!((numbers(&batch), last), (vec![10, 11, 12], false));
         let (batch, last) = sweep.next(&cache, 100);
-        // Three may ride along with three, and one is left behind 50.
+        // The sweep takes three riders for its three blocks, and not the one after 50.
         assert_eq!((numbers(&batch), last), (vec![30, 31, 50], true));
     }
 
     #[test]
-    fn a_batch_ends_where_a_request_ends() {
+    fn batch_ends_where_a_request_ends() {
         let cache = dirty((100..1100).chain(2000..2003).map(|block| (block, 1)));
         let mut sweep = Sweep::begin(&cache, Lsn(1)).unwrap();
         let sizes = [10, 300, 1000].map(|most| sweep.next(&cache, most).0.len());
@@ -106,16 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn of_scattered_blocks_the_oldest_go_first() {
-        let scattered = 4 * STRETCHES_MAX as u64;
+    fn sweep_of_scattered_blocks_takes_the_oldest() {
+        let scattered = 4 * RUNS_MAX as u64;
         let cache = dirty((0..scattered).map(|n| (2 * n + 1, n)));
         let mut sweep = Sweep::begin(&cache, Lsn(scattered)).unwrap();
         let (batch, last) = sweep.next(&cache, usize::MAX);
         assert!(last);
-        assert_eq!(
-            numbers(&batch),
-            (0..STRETCHES_MAX as u64).map(|n| 2 * n + 1).collect::<Vec<_>>()
-        );
+        assert_eq!(numbers(&batch), (0..RUNS_MAX as u64).map(|n| 2 * n + 1).collect::<Vec<_>>());
         assert!(Sweep::begin(&dirty([]), Lsn(1)).is_none());
     }
 }

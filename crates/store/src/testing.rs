@@ -1,4 +1,4 @@
-//! Helpers of unit tests.
+//! Helpers for unit tests.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,57 +20,57 @@ pub fn formatted() -> crate::mfs::Mfs {
 
 /// An empty file system in memory with slots of this size.
 pub fn formatted_with(size: crate::SlotSize) -> crate::mfs::Mfs {
-    made(200_000, crate::Features::USUAL.with_slots(size))
+    new_store(200_000, crate::Features::USUAL.with_slots(size))
 }
 
-/// An empty file system in memory whose small files lie with their inodes, in slots of this size.
+/// An empty file system in memory with inline data, in slots of this size.
 pub fn formatted_inline(size: crate::SlotSize) -> crate::mfs::Mfs {
-    made(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
+    new_store(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
 }
 
-/// The same, whose files also have layout blocks.
+/// As [`formatted_inline`], with layout blocks.
 pub fn formatted_inline_near(size: crate::SlotSize) -> crate::mfs::Mfs {
     formatted_inline_near_in(200_000, size)
 }
 
-/// The same, on `blocks` metadata blocks.
+/// As [`formatted_inline_near`], on `blocks` metadata blocks.
 pub fn formatted_inline_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
     use crate::{Feature, Features};
     let both = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    made(blocks, both.with_slots(size))
+    new_store(blocks, both.with_slots(size))
 }
 
-/// An empty file system in memory whose files have layout blocks, in slots of this size.
+/// An empty file system in memory with layout blocks, in slots of this size.
 pub fn formatted_near(size: crate::SlotSize) -> crate::mfs::Mfs {
     formatted_near_in(200_000, size)
 }
 
-/// The same, on `blocks` metadata blocks.
+/// As [`formatted_near`], on `blocks` metadata blocks.
 pub fn formatted_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
-    made(blocks, crate::Features::USUAL.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
+    new_store(blocks, crate::Features::USUAL.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
 }
 
 /// As [`formatted`], on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
-    made(blocks, crate::Features::USUAL)
+    new_store(blocks, crate::Features::USUAL)
 }
 
 /// An empty file system in memory, with these features.
 pub fn formatted_in_memory(features: crate::Features) -> crate::mfs::Mfs {
-    made(200_000, features)
+    new_store(200_000, features)
 }
 
-fn made(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
-    made_with_log(blocks, 0, features)
+fn new_store(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
+    new_store_with_log(blocks, 0, features)
 }
 
-/// An empty file system in memory, on `blocks` metadata blocks, of which [`image_of`] makes a
+/// An empty file system in memory, on `blocks` metadata blocks, which [`image_of`] can copy to a
 /// device.
 pub fn formatted_for_images(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
-    made_with_log(blocks, 16, features)
+    new_store_with_log(blocks, 16, features)
 }
 
-/// A closed device that holds what a store of [`formatted_for_images`] has in memory.
+/// A closed device with the content of a store of [`formatted_for_images`].
 pub fn image_of(mfs: &crate::mfs::Mfs) -> env::sim::SimDisk {
     use types::limits::{BLOCK, BLOCK_U64};
     let state = mfs.inner.state.borrow();
@@ -94,7 +94,7 @@ pub fn image_of(mfs: &crate::mfs::Mfs) -> env::sim::SimDisk {
     disk
 }
 
-fn made_with_log(blocks: u64, log_blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
+fn new_store_with_log(blocks: u64, log_blocks: u64, features: crate::Features) -> crate::mfs::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
     let pag = |id: u16| PagFormat {
         id: types::PagId(id),
@@ -111,11 +111,14 @@ fn made_with_log(blocks: u64, log_blocks: u64, features: crate::Features) -> cra
     };
     let mfs = crate::mfs::Mfs::in_memory(blocks, log_blocks);
     mfs.inner.state.borrow_mut().superblock.features = features;
-    now(mfs.run(crate::mfs::Cost::STEP, |txn| crate::side::initialise(txn, &options))).unwrap();
+    now(mfs.run(crate::mfs::Cost::STEP, |txn| {
+        crate::volatile_state::write_initial_content(txn, &options)
+    }))
+    .unwrap();
     mfs
 }
 
-/// What a new inode of this kind is where it does not matter; no target, which symlinks need.
+/// A new inode of this kind with arbitrary attributes; it has no target, which a symlink needs.
 pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
     let time = types::Timestamp { seconds: 1, nanos: 2 };
     crate::names::NewInode {
@@ -134,7 +137,7 @@ pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
     }
 }
 
-/// Runs a transaction that succeeds, on a volatile store.
+/// Runs a transaction, which must succeed, on a volatile store.
 pub fn run<T>(
     mfs: &crate::mfs::Mfs,
     body: impl FnMut(&mut crate::txn::Txn<'_>) -> Result<T, crate::error::Stop>,

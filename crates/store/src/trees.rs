@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a root's number and the widths of its keys and values never change;
-//! - the trees that empty themselves in daily work hold an entry of zeros from mkfs
-//!   on, which means nothing: else their last node would come and go, an image in
+//! - trees that become empty in normal operation have a meaningless entry of zeros from mkfs on.
+//!   Without it the store would allocate and free their last node again and again, with an image in
 //!   the log each time.
 //!
 //! | root | key | value | tree |
@@ -22,12 +22,12 @@
 //! | 12 | 12 | 8 | replies (11) |
 //! | 13 | 4 | 64 | settings (11) |
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
-//! | 63 | | | one that repair builds, until it takes the place of another; means nothing to a reader |
+//! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
-//! Roots 14 to 16 are numbers: the next chunk, the next client, and how many inodes there are, the
-//! root and the attic included. 59 is what a repair leaves to the next one if it is broken off: bit
-//! 0 that a part of the bitmap was lost, bit 1 that there are nodes of a tree that was not brought
-//! to an end. The others are 0.
+//! Roots 14 to 16 are numbers: the next chunk, the next client, and the number of inodes, including
+//! the root and the orphan directory. Root 59 is what an interrupted repair leaves to the next one.
+//! Its bit 0: a part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The
+//! other roots are 0.
 
 use crate::btree::Tree;
 use crate::error::Stop;
@@ -36,19 +36,19 @@ use crate::format::{chunk, extent, namespace, reply, space};
 use crate::roots::RootId;
 use crate::txn::Txn;
 
-/// Where every chunk of every directory lies.
+/// Location of every chunk of every directory.
 pub const CHUNKS: Tree<{ chunk::CHUNK_KEY }, { chunk::CHUNK_VALUE }> = Tree::at(RootId(1));
 /// Inodes away from home: number → packed place.
 pub const MOVED: Tree<8, 8> = Tree::at(RootId(2));
 /// Inodes without links.
 pub const ORPHANS: Tree<8, 8> = Tree::at(RootId(3));
-/// Segments that do not fit in their slots.
+/// Segments that do not fit in the slot of their file.
 pub const EXTENTS: Tree<{ extent::EXTENT_KEY }, { extent::EXTENT_VALUE }> = Tree::at(RootId(4));
 /// The data zones.
 pub const PAGS: Tree<2, { space::PAG_VALUE }> = Tree::at(RootId(5));
 /// Free data space.
 pub const FREE: Tree<{ space::RUN_KEY }, 8> = Tree::at(RootId(6));
-/// Data space of clients.
+/// Data space in the pools of clients.
 pub const POOLS: Tree<{ space::POOL_KEY }, 8> = Tree::at(RootId(7));
 /// Data space that files gave up.
 pub const FREED: Tree<{ space::RUN_KEY }, { space::FREED_VALUE }> = Tree::at(RootId(8));
@@ -58,7 +58,7 @@ pub const QUARANTINES: Tree<8, 8> = Tree::at(RootId(9));
 pub const FROZEN: Tree<{ space::FROZEN_KEY }, 8> = Tree::at(RootId(10));
 /// Clients.
 pub const CLIENTS: Tree<8, 8> = Tree::at(RootId(11));
-/// Kept replies.
+/// Replies stored for clients.
 pub const REPLIES: Tree<{ reply::REPLY_KEY }, 8> = Tree::at(RootId(12));
 /// Small durable settings.
 pub const SETTINGS: Tree<4, { reply::SETTING_VALUE }> = Tree::at(RootId(13));
@@ -66,26 +66,26 @@ pub const SETTINGS: Tree<4, { reply::SETTING_VALUE }> = Tree::at(RootId(13));
 pub const NEXT_CHUNK: RootId = RootId(14);
 /// Number of the next client.
 pub const NEXT_CLIENT: RootId = RootId(15);
-/// Number of inodes, the root and the attic included.
+/// Number of inodes, including the root and the orphan directory.
 pub const INODES: RootId = RootId(16);
 
-/// All directories, sisters beside each other.
+/// All directories, siblings next to each other.
 pub const NAMESPACE: Tree<{ namespace::NAMESPACE_KEY }, { namespace::NAMESPACE_VALUE }> =
     Tree::at(RootId(17));
 
-/// Root of a tree that repair builds, until it takes the place of a damaged one.
+/// Root of a tree that repair builds, until it replaces a damaged one.
 pub const SCRATCH: RootId = RootId(63);
 
-/// What a repair that is broken off leaves to the next one: a set of [`BITMAP_LOST`] and
-/// [`HALF_MADE`].
+/// What an interrupted repair leaves to the next one: a set of [`BITMAP_LOST`] and
+/// [`PARTIAL_TREE`].
 pub const UNFINISHED: RootId = RootId(59);
-/// A part of the bitmap was lost: blocks that were free may look used.
+/// A part of the bitmap was lost: blocks that were free may look allocated.
 pub const BITMAP_LOST: u64 = 1;
-/// There are nodes of a tree that was not brought to an end.
-pub const HALF_MADE: u64 = 2;
+/// There are nodes of an unfinished tree.
+pub const PARTIAL_TREE: u64 = 2;
 
-/// Puts the entries of zeros into the trees of a new file system.
-pub(crate) fn plant(txn: &mut Txn<'_>) -> Result<(), Stop> {
+/// Inserts the entries of zeros into the trees of a new file system.
+pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     MOVED.insert(txn, &[0; 8], &[0; 8])?;
     ORPHANS.insert(txn, &[0; 8], &[0; 8])?;
     EXTENTS.insert(txn, &[0; extent::EXTENT_KEY], &[0; extent::EXTENT_VALUE])?;

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - the body of a transaction sees committed state and its own changes;
-//! - its changes lie in copies (the overlay) until it has succeeded, so ending
-//!   it early needs no undo;
-//! - it never waits; a block that is not cached ends it with `Stop::Miss` and it runs again.
+//! - a transaction changes copies of blocks (the overlay) until it succeeds, so an abort needs no
+//!   undo;
+//! - a body never waits; a block that is not cached ends it with `Stop::Miss`, and it runs again.
 
 use types::{DirNo, Epoch, HashMap, MetaBlock, Transno};
 
@@ -15,23 +15,23 @@ use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::SlotSize;
 use crate::metaspace::SpaceChange;
 use crate::mfs::Cost;
-use crate::side::{Pending, SideState};
 use crate::state::State;
+use crate::volatile_state::{Pending, VolatileState};
 
 /// A changed block of a running transaction.
 pub(crate) struct Layer {
     pub(crate) block: MetaBlock,
     pub(crate) data: Box<Block>,
-    /// Initialised here: its former content does not matter.
+    /// The transaction initialised it: its former content does not matter.
     pub(crate) fresh: bool,
-    /// Found to differ from the cache, at commit.
+    /// It differs from the cache; set at commit.
     pub(crate) changed: bool,
 }
 
-/// What runs when a transaction has succeeded.
-pub(crate) type Hook = Box<dyn FnOnce(&mut SideState, Transno)>;
+/// Runs when a transaction has succeeded.
+pub(crate) type Hook = Box<dyn FnOnce(&mut VolatileState, Transno)>;
 
-/// Memory that transactions use one after the other.
+/// Memory that one transaction leaves to the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) layers: Vec<Layer>,
@@ -82,7 +82,7 @@ impl<'a> Txn<'a> {
         Ok(data)
     }
 
-    /// The content of `block` for changing it. The header's 32 bytes must stay as they are.
+    /// The content of `block` for changing it. The caller must not change the 32 header bytes.
     ///
     /// # Errors
     /// `Stop::Miss` if it is not cached.
@@ -142,12 +142,12 @@ impl<'a> Txn<'a> {
         self.init(block, self.slots().kind())
     }
 
-    /// How large the slots of this file system are.
+    /// Size of the directory slots of this file system.
     pub(crate) fn slots(&self) -> SlotSize {
         self.state.superblock.features.slots()
     }
 
-    /// What the blocks of this file system's blobs are like.
+    /// Form of the blob blocks of this file system.
     pub(crate) fn blobs(&self) -> BlobForm {
         self.state.superblock.features.blobs()
     }
@@ -157,7 +157,7 @@ impl<'a> Txn<'a> {
         if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
     }
 
-    /// Makes `block` an empty block of type `kind`, whatever it was; nothing is read.
+    /// Makes `block` an empty block of type `kind`, whatever it was, without reading it.
     ///
     /// # Errors
     /// `Stop::Corrupt` if it lies outside the device.
@@ -179,11 +179,11 @@ impl<'a> Txn<'a> {
         Ok(&mut layer.data)
     }
 
-    /// Makes sure that blocks `[first, first + count)` are cached, fetching missing ones together.
+    /// Checks that blocks `[first, first + count)` are cached.
     ///
     /// # Errors
-    /// `Stop::Miss` of the missing range.
-    pub fn want(&self, first: MetaBlock, count: u32) -> Result<(), Stop> {
+    /// `Stop::Miss` of the range that holds all missing ones, so that one fetch reads them.
+    pub fn require_cached(&self, first: MetaBlock, count: u32) -> Result<(), Stop> {
         let end = first.0.saturating_add(u64::from(count));
         let missing = |block: &u64| {
             !self.index.contains_key(block) && !self.state.cache.contains(MetaBlock(*block))
@@ -193,21 +193,21 @@ impl<'a> Txn<'a> {
         Err(Stop::Miss(MetaBlock(from), (to - from) as u32))
     }
 
-    /// Has `hook` run on the side state if and when this transaction succeeds,
+    /// Registers `hook`, which runs on the volatile state when this transaction has succeeded,
     /// with the transaction's number (`Transno::ZERO` if it changed no block).
-    pub fn on_commit(&mut self, hook: impl FnOnce(&mut SideState, Transno) + 'static) {
+    pub fn on_commit(&mut self, hook: impl FnOnce(&mut VolatileState, Transno) + 'static) {
         self.hooks.push(Box::new(hook));
     }
 
-    /// The side state, as of the committed transactions.
-    pub fn side(&self) -> &SideState {
-        &self.state.side
+    /// The volatile state, as of the committed transactions.
+    pub fn volatile(&self) -> &VolatileState {
+        &self.state.volatile
     }
 
-    /// The side state, for filling pure caches of committed state: such a change
-    /// stays when the transaction fails.
-    pub fn side_mut(&mut self) -> &mut SideState {
-        &mut self.state.side
+    /// The volatile state, for filling pure caches of committed state: such a change
+    /// remains if the transaction fails.
+    pub fn volatile_mut(&mut self) -> &mut VolatileState {
+        &mut self.state.volatile
     }
 
     /// The newest transaction known to be durable.
@@ -220,8 +220,8 @@ impl<'a> Txn<'a> {
         self.state.log.epoch
     }
 
-    /// Takes a block that is not cached as it lies at home, for this transaction alone.
-    pub(crate) fn lay_aside(&mut self, block: MetaBlock, data: Box<Block>) {
+    /// Adds the home version of a block that is not cached, for this transaction only.
+    pub(crate) fn overlay_from_home(&mut self, block: MetaBlock, data: Box<Block>) {
         self.add_layer(block, data, false);
     }
 
@@ -264,7 +264,7 @@ mod tests {
     use crate::testing::now;
 
     #[test]
-    fn a_failed_transaction_changes_nothing() {
+    fn transaction_that_fails_changes_nothing() {
         let mfs = Mfs::volatile(1000);
         let (block, _) = now(mfs.run(Cost::SMALL, |txn| {
             let block = txn.alloc_meta(1, None)?;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_another_type_is_reported_with_its_address() {
+    fn block_of_the_wrong_type_is_reported_as_corrupt() {
         let mfs = Mfs::volatile(1000);
         let failed = now(mfs.run(Cost::SMALL, |txn| {
             txn.read_as(crate::roots::ROOTS_BLOCK, BlockType::Tree).map(|_| ())

@@ -53,7 +53,7 @@ fn small_groups(mfs: &Mfs) -> Geometry {
 
 fn volatile() -> Mfs {
     let mfs = Mfs::volatile(20_000);
-    run(&mfs, |txn| store::side::initialise(txn, &options(0))).unwrap();
+    run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options(0))).unwrap();
     mfs
 }
 
@@ -266,7 +266,7 @@ fn a_directory_that_outgrows_leaf_root_and_pointers_keeps_every_name_and_gives_a
     const FILES: u64 = 14_000;
     for hashed in [false, true] {
         let mfs = Mfs::volatile(60_000);
-        run(&mfs, |txn| store::side::initialise(txn, &options(0))).unwrap();
+        run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options(0))).unwrap();
         let first = types::MetaBlock(mfs.superblock().reserved());
         let geometry = Geometry { first, groups: 4, group_blocks: 4000, group_inodes: 4096 };
         run(&mfs, |txn| Traditional::format(txn, geometry, hashed)).unwrap();
@@ -352,7 +352,7 @@ fn the_check_finds_what_is_planted() {
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 /// Counts the operations that have been done.
 const COUNT: RootId = RootId(60);
-const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
+const COST: Cost = Cost { log_bytes: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
 
 async fn open(env: &Env) -> Mfs {
     let disk = env.open_disk("meta", WRITE).await.unwrap();
@@ -502,7 +502,7 @@ fn both_layouts_map_the_same_extents_and_give_all_of_them_back() {
     for hashed in [None, Some(false), Some(true)] {
         let mfs = Mfs::volatile(20_000);
         let options = FormatOptions { pags: vec![pag], ..options(0) };
-        run(&mfs, |txn| store::side::initialise(txn, &options)).unwrap();
+        run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options)).unwrap();
         let layout: Box<dyn Layout> = match hashed {
             None => Box::new(Embedded),
             Some(hashed) => {
@@ -528,7 +528,7 @@ fn a_file_maps_what_lies_behind_its_end_and_was_granted_and_a_directory_nothing(
     let mfs = Mfs::volatile(20_000);
     let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
     let options = FormatOptions { pags: vec![pag], ..options(0) };
-    run(&mfs, |txn| store::side::initialise(txn, &options)).unwrap();
+    run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options)).unwrap();
     let geometry = Geometry { group_inodes: 640, ..small_groups(&mfs) };
     run(&mfs, |txn| Traditional::format(txn, geometry, false)).unwrap();
     let layout = run(&mfs, Traditional::open).unwrap();

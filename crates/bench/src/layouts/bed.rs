@@ -82,7 +82,7 @@ impl Bed {
         if self.contender != Contender::Embedded {
             let geometry = self.geometry(&mfs);
             let hashed = self.contender == Contender::Hashed;
-            let all = Cost { journal: 8 << 20, dirty: 2048, reserve: Reserve::ToFree };
+            let all = Cost { log_bytes: 8 << 20, dirty: 2048, reserve: Reserve::ToFree };
             mfs.run(all, |txn| Traditional::format(txn, geometry, hashed)).await.map_err(wrong)?;
         }
         let layout = self.layout(&mfs).await?;

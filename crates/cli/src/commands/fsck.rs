@@ -310,7 +310,7 @@ fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<St
 async fn foreign_zones(env: &Env, cluster: &Cluster) -> Vec<String> {
     let path = cluster.metadata.path.display().to_string();
     let Some(label) = store::label_on(env, &path).await else { return Vec::new() };
-    store::strangers(env, label.fs_uuid, &zone_places(&cluster.zone_paths())).await
+    store::foreign_devices(env, label.fs_uuid, &zone_places(&cluster.zone_paths())).await
 }
 
 fn missing_zones(cluster: &Cluster) -> Vec<String> {

@@ -42,9 +42,11 @@ pub fn cost(op: &Op) -> Option<Cost> {
             Cost::SMALL
         }
         // Two operations in one, of which one takes room.
-        Op::Rename { flags, .. } if flags & LEAVE_WHITEOUT != 0 => {
-            Cost { journal: 2 * Cost::SMALL.journal, dirty: 2 * Cost::SMALL.dirty, ..Cost::SMALL }
-        }
+        Op::Rename { flags, .. } if flags & LEAVE_WHITEOUT != 0 => Cost {
+            log_bytes: 2 * Cost::SMALL.log_bytes,
+            dirty: 2 * Cost::SMALL.dirty,
+            ..Cost::SMALL
+        },
         Op::SetAttr { .. }
         | Op::Unlink { .. }
         | Op::Rmdir { .. }

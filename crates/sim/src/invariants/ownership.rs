@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use mds::{Ledger, Pointed, Standing};
-use store::{ALL_FILES, Owner, Stop, Txn};
+use store::{ALL_FILES, BlockOwner, Stop, Txn};
 use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
 use super::{Place, is_of};
@@ -50,7 +50,7 @@ pub(crate) struct Owners {
 
 /// Who a block is of.
 struct Of {
-    owner: Owner,
+    owner: BlockOwner,
     /// The file, and which block of it.
     file: Option<(Ino, FileBlock)>,
 }
@@ -104,7 +104,7 @@ impl Owners {
         cluster: &Cluster,
         node: (&str, u32),
         blocks: Range<u64>,
-    ) -> Vec<Option<Owner>> {
+    ) -> Vec<Option<BlockOwner>> {
         self.check(cluster, node, blocks, false)
     }
 
@@ -114,7 +114,7 @@ impl Owners {
         node: (&str, u32),
         blocks: Range<u64>,
         submits: bool,
-    ) -> Vec<Option<Owner>> {
+    ) -> Vec<Option<BlockOwner>> {
         let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
         self.learn(cluster);
         if !ledger.serves() {
@@ -149,7 +149,7 @@ impl Owners {
         cluster.look(|txn| {
             let owner = txn.owner(ZONE, PagBlock(block))?;
             let file = match (owner, ino) {
-                (Owner::Mapped, Some(ino)) => extent_of(txn, ino, block)?
+                (BlockOwner::Mapped, Some(ino)) => extent_of(txn, ino, block)?
                     .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
                 _ => None,
             };
@@ -161,7 +161,7 @@ impl Owners {
 /// Is a block a file's? Where that cannot be told, it counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
     let owner = cluster.look(|txn| txn.owner(ZONE, PagBlock(block)));
-    owner.is_none_or(|owner| owner == Owner::Mapped)
+    owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
 
 /// The segment of the file that has this block.
@@ -182,16 +182,18 @@ fn wrong(
     submits: bool,
 ) -> Option<(&'static str, String)> {
     match (found.owner, found.file) {
-        (Owner::Free, _) => Some((OWNED, "which is free".to_owned())),
-        (Owner::Pool(other), _) if !clients.contains(&other) => {
+        (BlockOwner::Free, _) => Some((OWNED, "which is free".to_owned())),
+        (BlockOwner::Pool(other), _) if !clients.contains(&other) => {
             Some((OWNED, format!("which is of the pool of client {other}")))
         }
-        (Owner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} gave up"))),
-        (Owner::Pool(_) | Owner::Freed(_), _) => None,
-        (Owner::Mapped, None) => {
+        (BlockOwner::Freed(ino), _) if submits => {
+            Some((OWNED, format!("which inode {ino} gave up")))
+        }
+        (BlockOwner::Pool(_) | BlockOwner::Freed(_), _) => None,
+        (BlockOwner::Mapped, None) => {
             Some((OWNED, "which is not free, of no pool, and of no file".to_owned()))
         }
-        (Owner::Mapped, Some((ino, at))) => {
+        (BlockOwner::Mapped, Some((ino, at))) => {
             let may = |&client: &ClientId| {
                 ledger.may_write(client, ino, at) || is_frozen_for(cluster, client, ino)
             };

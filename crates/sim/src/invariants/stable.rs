@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use mds::Pointed;
-use store::Owner;
+use store::BlockOwner;
 use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
 
@@ -89,11 +89,12 @@ impl Stable {
     }
 
     /// A write has reached the device, when its blocks were of these owners, where that is known.
-    pub(crate) fn completed(&mut self, id: u64, owners: &[Option<Owner>]) {
+    pub(crate) fn completed(&mut self, id: u64, owners: &[Option<BlockOwner>]) {
         let Some((node, blocks)) = self.writes.get(&id) else { return };
         for (block, owner) in blocks.clone().zip(owners) {
             let known = self.blocks.entry(block).or_default();
-            let anew = known.mapped.is_some() && owner.is_some_and(|owner| owner != Owner::Mapped);
+            let anew =
+                known.mapped.is_some() && owner.is_some_and(|owner| owner != BlockOwner::Mapped);
             if anew || known.node != *node {
                 *known = Written { node: node.clone(), first: id, ..Written::default() };
             }
@@ -172,7 +173,7 @@ mod tests {
         })
     }
 
-    fn write(stable: &mut Stable, id: u64, node: &str, owner: Owner) {
+    fn write(stable: &mut Stable, id: u64, node: &str, owner: BlockOwner) {
         stable.submitted(id, (node, 1), 7..8);
         stable.completed(id, &[Some(owner)]);
     }
@@ -185,7 +186,7 @@ mod tests {
         stable.pointed(&Pointed { client, ino: Ino(ino), extents: &extents, replay }, Some(&place));
     }
 
-    const POOL: Owner = Owner::Pool(ClientId(4));
+    const POOL: BlockOwner = BlockOwner::Pool(ClientId(4));
 
     #[test]
     fn what_was_written_and_flushed_may_be_committed_also_while_it_is_written_again() {
@@ -194,7 +195,7 @@ mod tests {
             stable.stable(&[1]);
             write(stable, 2, "c0", POOL);
             commit(stable, 20, false);
-            write(stable, 3, "c0", Owner::Mapped);
+            write(stable, 3, "c0", BlockOwner::Mapped);
             commit(stable, 20, false);
         });
         assert_eq!(sound, None);
@@ -309,7 +310,7 @@ mod tests {
                 commit(stable, 20, false);
                 // In place, and not flushed before the block is back in the pool and written for
                 // another file.
-                write(stable, 2, "c0", Owner::Mapped);
+                write(stable, 2, "c0", BlockOwner::Mapped);
                 write(stable, 3, "c0", POOL);
                 stable.stable(&[2]);
                 commit(stable, 21, false);

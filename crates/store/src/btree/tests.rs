@@ -43,7 +43,7 @@ fn check_all(mfs: &Mfs, model: &BTreeMap<u64, [u8; 24]>) {
 }
 
 #[test]
-fn a_tree_agrees_with_a_map_under_random_changes() {
+fn tree_agrees_with_a_map_under_random_changes() {
     for seed in 1..4 {
         let mfs = Mfs::volatile(4000);
         let mut random = Random(seed * 77);
@@ -84,7 +84,7 @@ fn a_tree_agrees_with_a_map_under_random_changes() {
 }
 
 #[test]
-fn a_finger_finds_and_changes_what_a_search_from_the_root_does() {
+fn finger_search_agrees_with_a_search_from_the_root() {
     let mfs = Mfs::volatile(4000);
     let mut random = Random(4711);
     let mut model: BTreeMap<u64, [u8; 24]> = BTreeMap::new();
@@ -94,22 +94,22 @@ fn a_finger_finds_and_changes_what_a_search_from_the_root_does() {
         let around = if round % 8 == 0 { random.below(60_000) } else { round % 1000 * 60 };
         let key = around + random.below(60);
         let bytes = key.to_be_bytes();
-        all += change(&mfs, |txn| TREE.approach(txn, &mut finger, &bytes));
+        all += change(&mfs, |txn| TREE.seek(txn, &mut finger, &bytes));
         near += 1;
         change(&mfs, |txn| {
-            let next = TREE.here(txn, &finger, &bytes, 1)?.first().copied();
+            let next = TREE.leaf_range(txn, &finger, &bytes, 1)?.first().copied();
             let expected = model.range(key..).next().map(|(k, v)| (k.to_be_bytes(), *v));
-            let within = |k: &[u8; 8]| finger.behind().is_none_or(|behind| *k < behind);
+            let within = |k: &[u8; 8]| finger.upper_bound().is_none_or(|behind| *k < behind);
             assert_eq!(next, expected.filter(|(k, _)| within(k)));
-            let before = TREE.before(txn, &finger, &bytes)?;
+            let before = TREE.leaf_prev(txn, &finger, &bytes)?;
             let expected = model.range(..key).next_back().map(|(k, v)| (k.to_be_bytes(), *v));
-            let within = |k: &[u8; 8]| finger.least().is_none_or(|least| *k >= least);
+            let within = |k: &[u8; 8]| finger.lower_bound().is_none_or(|least| *k >= least);
             assert_eq!(before, expected.filter(|(k, _)| within(k)));
             Ok(())
         });
         if random.below(10) < if (round / 5000) % 2 == 0 { 8 } else { 2 } {
             let value = value(key, round);
-            if change(&mfs, |txn| TREE.insert_here(txn, &finger, &bytes, &value)) {
+            if change(&mfs, |txn| TREE.leaf_insert(txn, &finger, &bytes, &value)) {
                 here += 1;
             } else {
                 finger = Finger::default();
@@ -117,7 +117,7 @@ fn a_finger_finds_and_changes_what_a_search_from_the_root_does() {
             }
             model.insert(key, value);
         } else if model.contains_key(&key) {
-            if !change(&mfs, |txn| TREE.remove_here(txn, &finger, &bytes)) {
+            if !change(&mfs, |txn| TREE.leaf_remove(txn, &finger, &bytes)) {
                 finger = Finger::default();
                 change(&mfs, |txn| TREE.remove(txn, &bytes));
             }
@@ -127,12 +127,12 @@ fn a_finger_finds_and_changes_what_a_search_from_the_root_does() {
             check_all(&mfs, &model);
         }
     }
-    assert!(here > 5000, "{here} were put into the leaf that was found");
+    assert!(here > 5000, "{here} inserts into the leaf at the finger");
     assert!(all < near * 3 / 2, "{all} nodes read in {near} searches");
 }
 
 #[test]
-fn keys_in_order_fill_their_nodes() {
+fn nodes_are_nearly_full_after_inserts_in_key_order() {
     let mfs = Mfs::volatile(4000);
     let mut model = BTreeMap::new();
     for key in 0..20_000u64 {
@@ -150,7 +150,7 @@ fn keys_in_order_fill_their_nodes() {
 }
 
 #[test]
-fn a_damaged_node_is_reported_and_never_panics() {
+fn damaged_node_is_reported_and_never_panics() {
     let mfs = Mfs::volatile(4000);
     for key in 0..2000u64 {
         change(&mfs, |txn| TREE.insert(txn, &(key * 7919 % 2000).to_be_bytes(), &value(key, 0)));
@@ -179,12 +179,12 @@ fn a_damaged_node_is_reported_and_never_panics() {
 }
 
 #[test]
-fn a_tree_may_hang_in_any_block() {
+fn tree_root_may_be_in_any_block() {
     let mfs = Mfs::volatile(1000);
     let tree = change(&mfs, |txn| {
         let block = txn.alloc_meta(1, None)?;
         txn.init(block, BlockType::Table)?;
-        let tree = Tree::<4, 0>::new(Place::In(block, 200));
+        let tree = Tree::<4, 0>::new(RootLocation::Block(block, 200));
         for key in 0..3000u32 {
             assert_eq!(tree.insert(txn, &key.to_be_bytes(), &[])?, None);
         }

@@ -1,4 +1,4 @@
-//! How long changes wait, and how the disk is used, when more comes than it can take.
+//! How long changes wait, and how the store uses the disk, under overload.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,21 +17,21 @@ use crate::testing::new_inode;
 const LOG: u64 = 16 << 20;
 const TASKS: u64 = 16;
 
-/// What a run on the papers' hard disk was like.
+/// Measurements of a run on the modelled hard disk.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
-    /// The longest that a change took.
+    /// The longest time of a change.
     longest: Duration,
-    /// All of them.
+    /// The time of all changes.
     whole: Duration,
-    /// Writes outside the log, as the disk got them.
+    /// Writes outside the log, as the disk received them.
     home: u64,
-    /// Of the log, at most.
+    /// Most bytes of the log in use.
     log_used: u64,
 }
 
 impl Outcome {
-    /// Ordinary work fills the log to three quarters, and the padding of a group.
+    /// Checks that the load fills at most three quarters of the log, and the padding of a group.
     fn check_log(&self) {
         assert!(self.log_used <= LOG / 4 * 3 + BLOCK as u64, "{self:?}");
     }
@@ -58,7 +58,7 @@ fn home_writes(disk: &SimDisk) -> u64 {
     report.writes - report.counted.writes
 }
 
-/// Sixteen processes change something `changes` times each, as fast as they are let.
+/// Sixteen processes make `changes` changes each, as fast as the store admits them.
 fn overload<S: Clone + 'static>(
     changes: u64,
     prepare: impl AsyncFnOnce(&Mfs) -> S,
@@ -106,7 +106,7 @@ fn overload<S: Clone + 'static>(
 }
 
 #[test]
-fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
+fn checkpoint_of_growing_directories_needs_few_writes_and_short_waits() {
     let outcome = overload(
         6000,
         async |mfs| {
@@ -130,15 +130,15 @@ fn directories_that_grow_go_home_in_few_writes_and_nobody_waits_long() {
     );
     println!("{outcome:?}");
     outcome.check_log();
-    // Batches of the blocks that were dirty for longest took 69 writes where the directories lay
-    // mixed. They lie apart now, also from the trees and the root's content, which makes listings
-    // sequential and costs a sweep a seek for each.
+    // Batches of the oldest dirty blocks took 69 writes when the directories were interleaved. Now
+    // the allocator places them apart, also from the trees and the root's content. That makes
+    // listings sequential and costs a sweep one seek for each directory.
     assert!(outcome.home <= 3 * TASKS + 4, "{outcome:?}");
     assert!(outcome.longest < Duration::from_millis(160), "{outcome:?}");
 }
 
 #[test]
-fn changes_all_over_the_disk_wait_no_longer_than_a_sweep() {
+fn changes_across_the_disk_wait_no_longer_than_a_sweep() {
     const BLOCKS: u64 = 12_000;
     let outcome = overload(
         4000,
@@ -177,7 +177,7 @@ fn changes_all_over_the_disk_wait_no_longer_than_a_sweep() {
 }
 
 #[test]
-fn on_a_disk_with_heads_one_request_takes_what_lies_a_few_clean_blocks_apart() {
+fn checkpoint_bridges_small_gaps_of_clean_blocks_on_a_rotating_disk() {
     const CHANGED: u64 = 40;
     let home = |rotational: bool, apart: u64| {
         let world = SimWorld::new(1);
@@ -219,13 +219,13 @@ fn on_a_disk_with_heads_one_request_takes_what_lies_a_few_clean_blocks_apart() {
                 assert_eq!(value, if n % apart == 0 { 1000 + n / apart } else { n });
             }
             let clean = outside.peek((first.0 + 1) * BLOCK as u64, BLOCK);
-            assert_eq!(clean, before.1[BLOCK..], "a clean block is written as it was");
+            assert_eq!(clean, before.1[BLOCK..], "a bridged clean block must not change");
             let report = crate::fsck::check(&mfs).await.unwrap();
             assert!(report.problems.iter().all(|problem| problem.to_string().contains("nobody")));
             outside.counts().writes - before.0
         })
     };
-    // Beside them the log's group and the superblocks are written.
+    // The store also writes the log's group and the superblocks.
     assert!(home(false, 4) > CHANGED);
     assert!(home(true, 4) < CHANGED / 4, "{}", home(true, 4));
     assert!(home(true, BRIDGE_APART) > CHANGED, "too far apart");

@@ -1,4 +1,4 @@
-//! How groups gather, and that who is alone does not wait.
+//! Group commit delays: many callers share groups, and a single caller does not wait.
 
 use env::DiskOptions;
 use env::sim::{DiskModel, HardDisk, SimWorld};
@@ -11,22 +11,22 @@ use crate::open::OpenOptions;
 use crate::testing::new_inode;
 
 #[test]
-fn a_group_gathers_an_eighth_of_the_time_that_the_one_before_took_or_until_all_are_there() {
+fn commit_delay_is_an_eighth_of_the_last_group_or_until_all_wait() {
     let (ms, now) = (Duration::from_millis, Instant(1_000_000_000));
-    let after = |took, waiting| Gathering::after(took, now, waiting);
-    assert_eq!(after(ms(4), 1), Gathering::NOTHING, "alone");
-    assert_eq!(after(Duration::from_micros(300), 40), Gathering::NOTHING, "a fast device");
+    let after = |took, waiting| CommitDelay::after(took, now, waiting);
+    assert_eq!(after(ms(4), 1), CommitDelay::NONE, "a single caller");
+    assert_eq!(after(Duration::from_micros(300), 40), CommitDelay::NONE, "a fast device");
     let four = after(ms(4), 40);
     let end = now + Duration::from_micros(500);
-    assert_eq!(four.goes_on(now, 20), Some(end));
-    assert_eq!(four.goes_on(now, 40), None, "all are there");
-    assert_eq!(four.goes_on(end, 20), None, "the time is over");
-    assert_eq!(after(ms(4000), 9).goes_on(now, 0), Some(now + GATHER_MAX));
-    assert_eq!(Gathering::NOTHING.goes_on(Instant(0), 0), None);
+    assert_eq!(four.wait_until(now, 20), Some(end));
+    assert_eq!(four.wait_until(now, 40), None, "all callers wait");
+    assert_eq!(four.wait_until(end, 20), None, "the time is over");
+    assert_eq!(after(ms(4000), 9).wait_until(now, 0), Some(now + DELAY_MAX));
+    assert_eq!(CommitDelay::NONE.wait_until(Instant(0), 0), None);
 }
 
-/// Processes make files on the papers' hard disk, each durable before the next, with a moment
-/// between: the groups that the log took, and the time.
+/// Processes create files on the modelled hard disk, each durable before the next, with short
+/// pauses. Returns the number of groups that the log took, and the time.
 fn durable(processes: u64, files: u64) -> (u64, Duration) {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", 1 << 30);
@@ -50,7 +50,7 @@ fn durable(processes: u64, files: u64) -> (u64, Duration) {
         let work = |process: u64| {
             let (env, mfs) = (env.clone(), mfs.clone());
             async move {
-                // They do not begin together.
+                // The processes do not begin together.
                 env.sleep(Duration::from_micros(process * 211)).await;
                 for n in 0..files {
                     let text = format!("{process}.{n}");
@@ -73,9 +73,9 @@ fn durable(processes: u64, files: u64) -> (u64, Duration) {
 }
 
 #[test]
-fn many_who_wait_for_a_slow_log_share_its_groups_and_one_alone_waits_for_nobody() {
+fn group_commit_is_shared_by_many_callers_and_not_delayed_for_one() {
     let (groups, _) = durable(40, 50);
-    // Without a moment to gather each group would carry half of them.
+    // Without the delay each group would carry half of the callers.
     assert!(groups < 2000 / 30, "{groups}");
     let (groups, time) = durable(1, 50);
     assert_eq!(groups, 50);

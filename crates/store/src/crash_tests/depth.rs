@@ -1,33 +1,33 @@
 //! Crashes inside the recovery from a crash, and inside the recovery from that.
 //!
 //! Invariants:
-//! - whatever a crash at the first moment left, each crash inside a recovery of it leaves the
-//!   same content: a recovery that breaks off decides nothing anew;
-//! - every state counted was recovered and read whole.
+//! - each crash inside a recovery leaves the content that the first crash left: an interrupted
+//!   recovery does not change the result of the next one;
+//! - the test has recovered and completely read every state that it counts.
 //!
-//! All crashes of the first kind are visited, and inside one recovery of some all those of the
-//! second and third. `REDBUD_CRASH_STATES=1000000 cargo test --release -p redbud-store depth --
-//! --nocapture` visits so many states.
+//! The test visits all crashes of the first level. In the recovery of some of them it visits all
+//! crashes of the second and third level. `REDBUD_CRASH_STATES=1000000 cargo test --release -p
+//! redbud-store depth -- --nocapture` visits that many states.
 
 use env::sim::{CrashOptions, SimDisk, SimRng, crash_images};
 
 use super::{Model, acknowledged, formatted, record, recover};
 
-/// Crashes one inside the recovery from the other.
+/// Levels of nested crashes.
 const DEPTH: usize = 3;
-/// States that the gate visits.
+/// States that the test visits by default.
 const STATES: u64 = 6_000;
-/// Of so many states one has the crashes inside its recovery visited too.
+/// The test visits the crashes inside the recovery of one state in this many.
 const SPARSE: u64 = 30;
 
-/// Goes through the states of one history.
+/// Visits the states of one history.
 struct Visit<'a> {
     seed: u64,
     models: &'a [Model],
     rng: SimRng,
     /// States by depth.
     states: [u64; DEPTH],
-    /// So many may be visited.
+    /// Most states to visit.
     most: u64,
 }
 
@@ -36,7 +36,8 @@ impl Visit<'_> {
         self.states.iter().sum::<u64>() >= self.most
     }
 
-    /// Recovers what the `depth`-th crash left, and some of what a crash inside that leaves.
+    /// Recovers the state after the crash of level `depth`, and some states after crashes inside
+    /// that recovery.
     fn state(&mut self, disk: &SimDisk, depth: usize, at_least: u64, what: &str) -> u64 {
         let deeper = depth < DEPTH && self.rng.one_in(SPARSE);
         if deeper {
@@ -57,7 +58,7 @@ impl Visit<'_> {
     }
 }
 
-/// Visits at most `most` states of the history of `seed`; how many there were, by depth.
+/// Visits at most `most` states of the history of `seed`; returns how many there were, by depth.
 fn visit(seed: u64, most: u64) -> [u64; DEPTH] {
     let disk = formatted(64 << 10);
     let (models, acks) = record(seed, &disk, 150, true);
@@ -75,7 +76,7 @@ fn visit(seed: u64, most: u64) -> [u64; DEPTH] {
 }
 
 #[test]
-fn crashes_inside_recoveries_leave_what_the_first_crash_left() {
+fn crash_inside_a_recovery_leaves_what_the_first_crash_left() {
     let most = std::env::var("REDBUD_CRASH_STATES").ok();
     let most = most.map_or(STATES, |text| text.parse().expect("a number of states"));
     let mut states = [0; DEPTH];
@@ -96,7 +97,7 @@ fn crashes_inside_recoveries_leave_what_the_first_crash_left() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn bugs_planted_in_log_and_checkpoint_are_caught() {
+fn planted_bugs_in_log_and_checkpoint_are_caught() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use types::Bug;

@@ -33,7 +33,7 @@ use types::{Attr, Extent, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, Met
 pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
 
-use crate::btree::Inside;
+use crate::btree::NodeContent;
 use crate::error::{Stop, StoreError};
 use crate::features::Feature;
 use crate::format::extent::{decode_extent, extent_key};
@@ -44,7 +44,7 @@ use crate::recovery::Remedy;
 use crate::space::PagState;
 use crate::trees::EXTENTS;
 use crate::txn::Txn;
-use crate::zones::{Labels, ZonePlace};
+use crate::zones::{ZoneDevice, ZoneLabels};
 
 /// Names left out, and things that could not be read, that are told one by one.
 pub const LEFT_OUT_MAX: usize = 1000;
@@ -120,7 +120,7 @@ pub struct Dumped {
 /// The store or `out` failed, or names lead to a directory twice.
 pub async fn dump(
     mfs: &Mfs,
-    zones: &[ZonePlace<'_>],
+    zones: &[ZoneDevice<'_>],
     out: &mut dyn Write,
 ) -> Result<Dumped, DumpError> {
     let mut dump = Dump {
@@ -132,7 +132,7 @@ pub async fn dump(
         queue: std::collections::VecDeque::new(),
         counts: Dumped::default(),
     };
-    for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::Left) {
+    for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
         let text = "what changed last, or more";
         dump.tell(format!("{text}, of metadata block {}: {}", damaged.block, damaged.what));
     }
@@ -162,7 +162,7 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    async fn head(&mut self, places: &[ZonePlace<'_>]) -> Result<(), DumpError> {
+    async fn head(&mut self, places: &[ZoneDevice<'_>]) -> Result<(), DumpError> {
         let zones = match self.mfs.run(Cost::READ, |txn| txn.pags()).await {
             Ok((pags, _)) => {
                 let zone =
@@ -177,13 +177,13 @@ impl Dump<'_> {
     }
 
     /// The data zones as their labels tell them.
-    async fn labelled(&mut self, places: &[ZonePlace<'_>]) -> Vec<Zone> {
+    async fn labelled(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
         let Some(device) = self.mfs.device().filter(|_| !places.is_empty()) else {
             self.counts.zones_unknown.push("no data zone was named".into());
             return Vec::new();
         };
-        let labels = Labels::read(&device.env, self.mfs.identity().uuid, places).await;
-        self.counts.zones_unknown.extend(labels.lacking().cloned());
+        let labels = ZoneLabels::read(&device.env, self.mfs.identity().uuid, places).await;
+        self.counts.zones_unknown.extend(labels.missing().cloned());
         labels
             .found()
             .map(|zone| Zone { id: zone.id, uuid: zone.uuid, blocks: zone.blocks })
@@ -441,7 +441,7 @@ impl Txn<'_> {
         }
         out.retain(wanted);
         let (first, end) = (extent_key(ino, from.0), extent_key(ino, u64::MAX));
-        let mut stack: Vec<_> = EXTENTS.top(self)?.into_iter().collect();
+        let mut stack: Vec<_> = EXTENTS.root_node(self)?.into_iter().collect();
         while let Some(node) = stack.pop().filter(|_| out.len() < max) {
             let before = node.high.is_some_and(|high| high <= first);
             let behind = node.low.is_some_and(|low| low > end);
@@ -449,8 +449,8 @@ impl Txn<'_> {
                 continue;
             }
             match EXTENTS.inspect(self, &node)? {
-                Inside::Inner(_, children) => stack.extend(children.into_iter().rev()),
-                Inside::Leaf(entries) => {
+                NodeContent::Inner(_, children) => stack.extend(children.into_iter().rev()),
+                NodeContent::Leaf(entries) => {
                     let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
                     out.extend(mine.filter_map(|(key, value)| Some(decode_extent(key, value)?.1)));
                 }

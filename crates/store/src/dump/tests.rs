@@ -283,10 +283,7 @@ fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
         for read_only in [true, false] {
             let opened = Mfs::open(&env, &disk, OpenOptions { read_only, ..options }).await;
             let error = opened.map(drop).unwrap_err().to_string();
-            assert!(
-                error.contains("did not end well") && error.contains("mkfs --force"),
-                "{error}"
-            );
+            assert!(error.contains("did not finish") && error.contains("mkfs --force"), "{error}");
         }
         assert!(fsck(&env, &disk, FsckOptions::default()).await.is_err());
         assert!(load_onto(&env, &disk, options, &mut &bytes[..]).await.is_err(), "without mkfs");

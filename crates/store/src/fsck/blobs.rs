@@ -53,13 +53,13 @@ impl Check {
             return Ok(Blob::Damaged);
         }
         let read = |txn: &mut Txn<'_>| match whole(txn, first, whose) {
-            Err(Stop::Foreign(block, misled)) => Ok(Err((block, misled))),
+            Err(Stop::OwnerMismatch(block, mismatch)) => Ok(Err((block, mismatch))),
             read => read.map(Ok),
         };
         let (blocks, bytes, form) = match self.read(read).await? {
             None => return Ok(Blob::Damaged),
-            Some(Err((block, misled))) => {
-                let detail = format!("metadata block {block}: {misled}");
+            Some(Err((block, mismatch))) => {
+                let detail = format!("metadata block {block}: {mismatch}");
                 self.found(ProblemKind::WrongBlob, subject(whose), detail);
                 self.plan.add(Fix::FromLog(block));
                 return Ok(Blob::Foreign);

@@ -18,7 +18,7 @@ use super::{FsckOptions, Problem, ProblemKind, Subject};
 use crate::block::{HEADER, put_u64, seal};
 use crate::clients::CLIENT_INFO_MAX;
 use crate::dump::dump;
-use crate::error::{Misled, Stop, StoreError};
+use crate::error::{OwnerMismatch, Stop, StoreError};
 use crate::features::{Feature, Features};
 use crate::format::blob::{BLOB_MAX, BlobForm, BlobKind, BlobOwner, NEXT};
 use crate::format::slot::{Slot, SlotSize};
@@ -178,7 +178,7 @@ fn kinds(problems: &[Problem]) -> Vec<(ProblemKind, Subject)> {
 /// Asking for it is answered by the address of the block, by what was expected and what was found.
 fn refuses(world: &World, expected: BlobOwner, (block, found): (MetaBlock, BlobOwner)) {
     let error = now(world.mfs.run(Cost::READ, |txn| get(txn, expected))).map(drop).unwrap_err();
-    let said = Misled { expected, found }.to_string();
+    let said = OwnerMismatch { expected, found }.to_string();
     assert_eq!(said, format!("it has the {found}, where the {expected} should be"));
     match error {
         StoreError::Corrupt { block: named, what } => assert_eq!((named, &*what), (block, &*said)),

@@ -4,7 +4,7 @@ use types::{Fault, MetaBlock};
 
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
-use crate::btree::{Inside, Tree};
+use crate::btree::{NodeContent, Tree};
 use crate::error::{Stop, StoreError};
 use crate::metaspace::BITS;
 use crate::mfs::Cost;
@@ -63,7 +63,7 @@ impl Check {
 
     /// Reads blocks together; a damaged one is found when it is used.
     pub(super) async fn prefetch(&mut self, first: MetaBlock, n: u32) -> Result<(), StoreError> {
-        match self.mfs.run(Cost::READ, |txn| txn.want(first, n)).await {
+        match self.mfs.run(Cost::READ, |txn| txn.require_cached(first, n)).await {
             Err(StoreError::Corrupt { .. }) => Ok(()),
             other => other.map(|_| ()),
         }
@@ -92,7 +92,7 @@ impl Check {
         mut each: impl FnMut(&mut Check, &[u8; K], &[u8; V]),
     ) -> Result<(), StoreError> {
         let mut stack = Vec::new();
-        stack.extend(self.read(|txn| tree.top(txn)).await?.flatten());
+        stack.extend(self.read(|txn| tree.root_node(txn)).await?.flatten());
         while let Some(node) = stack.pop() {
             if !self.claim(node.block, 1, what) {
                 self.plan.add(Fix::Rebuild(name));
@@ -106,8 +106,8 @@ impl Check {
                     }
                     self.plan.add(Fix::Rebuild(name));
                 }
-                Some(Inside::Inner(_, children)) => stack.extend(children.into_iter().rev()),
-                Some(Inside::Leaf(entries)) => {
+                Some(NodeContent::Inner(_, children)) => stack.extend(children.into_iter().rev()),
+                Some(NodeContent::Leaf(entries)) => {
                     entries.iter().for_each(|(key, value)| each(self, key, value));
                 }
             }

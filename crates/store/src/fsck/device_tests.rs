@@ -32,7 +32,7 @@ use crate::space::{ALL_FILES, PagState};
 use crate::superblock::Superblock;
 use crate::trees::{EXTENTS, PAGS, QUARANTINES};
 use crate::txn::Txn;
-use crate::zones::ZonePlace;
+use crate::zones::ZoneDevice;
 
 pub(crate) const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 pub(crate) const SIZE: u64 = 8 << 20;
@@ -40,8 +40,8 @@ const LOG: u64 = 1 << 20;
 const SMALL: FsckOptions<'_> =
     FsckOptions { cache_bytes: 0, jobs: 2, zones: &ZONES, ..FsckOptions::USUAL };
 /// The data zones, whose devices are there in every world.
-pub(crate) const ZONES: [ZonePlace<'_>; 2] =
-    [ZonePlace { id: PagId(3), path: "zone3" }, ZonePlace { id: PagId(4), path: "zone4" }];
+pub(crate) const ZONES: [ZoneDevice<'_>; 2] =
+    [ZoneDevice { id: PagId(3), path: "zone3" }, ZoneDevice { id: PagId(4), path: "zone4" }];
 const ZONE_BLOCKS: u64 = 5000;
 
 /// What the label of a data zone says.
@@ -550,7 +550,7 @@ fn a_label_of_zeros_is_written_anew_where_the_superblocks_are_whole_and_known_to
             (found, repair(&env, &disk, options).await)
         })
     };
-    let absent: &[ZonePlace<'_>] = &[WRONG[1]];
+    let absent: &[ZoneDevice<'_>] = &[WRONG[1]];
     let half = disk.fork();
     half.poke(last, &[0; BLOCK]);
     let elsewhere = disk.fork();
@@ -658,7 +658,7 @@ fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() 
             txn.quarantine(ClientId(CLIENTS))
         })
         .await;
-        let block = run(&mfs, |txn| Ok(QUARANTINES.top(txn)?.unwrap().block)).await;
+        let block = run(&mfs, |txn| Ok(QUARANTINES.root_node(txn)?.unwrap().block)).await;
         mfs.close().await.unwrap();
         block
     });
@@ -685,7 +685,7 @@ fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() 
 fn table_of_zones(disk: &SimDisk) -> u64 {
     in_world(&disk.fork(), |env| async move {
         let mfs = open(&env).await;
-        run(&mfs, |txn| Ok(PAGS.top(txn)?.unwrap().block.0)).await
+        run(&mfs, |txn| Ok(PAGS.root_node(txn)?.unwrap().block.0)).await
     })
 }
 
@@ -697,7 +697,7 @@ pub(crate) fn zones(disk: &SimDisk) -> Vec<PagState> {
 /// Repairs with these data zones named, of which the devices hold what `change` makes of them.
 fn repair_naming(
     disk: &SimDisk,
-    zones: &[ZonePlace<'_>],
+    zones: &[ZoneDevice<'_>],
     change: impl FnOnce(&mut Vec<u8>),
 ) -> Repaired {
     let world = SimWorld::new(1);
@@ -728,8 +728,8 @@ fn a_lost_table_of_data_zones_is_built_from_their_labels_and_from_all_of_them_or
         }
     };
     type Change = Box<dyn Fn(&mut Vec<u8>)>;
-    let absent = ZonePlace { path: "nowhere", ..ZONES[1] };
-    let cases: [(&[ZonePlace<'_>], Change, &[&str]); 9] = [
+    let absent = ZoneDevice { path: "nowhere", ..ZONES[1] };
+    let cases: [(&[ZoneDevice<'_>], Change, &[&str]); 9] = [
         (&[], Box::new(|_| {}), &["zone 3: its device is not named", "zone 4: its device"]),
         (&ZONES[..1], Box::new(|_| {}), &["data zone 4: its device is not named"]),
         (&[ZONES[0], absent], Box::new(|_| {}), &["data zone 4: nowhere: "]),
@@ -847,7 +847,7 @@ fn a_lost_line_of_the_table_of_data_zones_needs_the_label_of_that_zone_alone() {
 fn a_dump_needs_no_table_of_data_zones() {
     let disk = populated();
     wipe_log(&disk);
-    let dumped = |disk: &SimDisk, zones: &'static [ZonePlace<'static>]| -> (Vec<u8>, Dumped) {
+    let dumped = |disk: &SimDisk, zones: &'static [ZoneDevice<'static>]| -> (Vec<u8>, Dumped) {
         in_world(&disk.fork(), |env| async move {
             let (mfs, mut out) = (open(&env).await, Vec::new());
             let dumped = dump(&mfs, zones, &mut out).await.unwrap();
@@ -986,7 +986,7 @@ fn a_segment_in_a_zone_that_never_was_is_removed_and_told() {
     }
     // Not where nobody names the zones that there are, nor where one is named that the table does
     // not have.
-    let nine = ZonePlace { id: PagId(9), path: "nowhere" };
+    let nine = ZoneDevice { id: PagId(9), path: "nowhere" };
     for named in [vec![], vec![ZONES[0]], vec![ZONES[0], ZONES[1], nine]] {
         let broken = plant(false);
         let repaired = repair_naming(&broken, &named, |_| {});
@@ -1130,4 +1130,4 @@ fn numbers_of(disk: &SimDisk) -> BTreeMap<String, Ino> {
 }
 
 /// A data zone whose device is not there.
-const WRONG: [ZonePlace<'_>; 2] = [ZONES[0], ZonePlace { id: PagId(4), path: "nowhere" }];
+const WRONG: [ZoneDevice<'_>; 2] = [ZONES[0], ZoneDevice { id: PagId(4), path: "nowhere" }];

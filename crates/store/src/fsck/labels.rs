@@ -19,7 +19,7 @@ use crate::error::StoreError;
 use crate::mfs::{Cost, Mfs};
 use crate::mkfs::PagFormat;
 use crate::superblock::Superblock;
-use crate::zones::{self, Marred, ZonePlace};
+use crate::zones::{self, DamagedDataLabel, ZoneDevice};
 
 /// Refuses a metadata device without a label of which nothing says whose it is.
 ///
@@ -64,21 +64,21 @@ pub(super) async fn marred<'a>(
     env: &Env,
     mfs: &Mfs,
     options: FsckOptions<'a>,
-) -> Vec<((&'a ZonePlace<'a>, PagFormat), Marred)> {
+) -> Vec<((&'a ZoneDevice<'a>, PagFormat), DamagedDataLabel)> {
     let mut found = Vec::new();
     // What is wrong with the table is told by the check.
     let Ok((table, _)) = mfs.run(Cost::READ, |txn| txn.pags()).await else { return found };
     for place in options.zones {
         let Some(line) = table.iter().find(|line| line.id == place.id) else { continue };
         let zone = PagFormat { id: line.id, uuid: line.uuid, blocks: line.total + 1 };
-        if let Some(marred) = zones::marred(env, place, &zone).await {
+        if let Some(marred) = zones::damaged_label(env, place, &zone).await {
             found.push(((place, zone), marred));
         }
     }
     found
 }
 
-pub(super) fn subject(marred: &Marred) -> Subject {
+pub(super) fn subject(marred: &DamagedDataLabel) -> Subject {
     Subject::Data(marred.id, PagBlock(0))
 }
 
@@ -98,9 +98,9 @@ pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: 
         let of_zone = |it: &Problem| matches!(it.subject, Subject::Data(id, _) if id == zone.id);
         let why = if !named && out.left.problems.iter().any(of_zone) {
             format!("; if the zone has {} blocks, `--relabel {}` says so", zone.blocks, zone.id)
-        } else if !named && !marred.ours {
+        } else if !named && !marred.has_zone_uuid {
             format!("; if it is that of zone {}, `--relabel {}` says so", zone.id, zone.id)
-        } else if !marred.fits {
+        } else if !marred.has_zone_size {
             "; the device is smaller than the zone".to_owned()
         } else {
             match zones::relabel(env, place, &mfs.identity(), &zone).await {

@@ -69,7 +69,7 @@ impl Check {
         let free = state.space.total_free();
         // A bucket holds the names of more than one block; so much room is enough whatever the
         // names are.
-        let room = free >= state.space.kept() + ROOM * of.blocks;
+        let room = free >= state.space.set_aside() + ROOM * of.blocks;
         drop(state);
         let featured = self.features.has(Feature::NAME_MAPS);
         if featured && room && of.blocks >= least && of.ino != ORPHAN_DIR {

@@ -73,8 +73,8 @@ use crate::error::StoreError;
 use crate::features::Features;
 use crate::format::blob::BlobOwner;
 use crate::mfs::Mfs;
-use crate::open::{Condition, OpenOptions, label};
-use crate::zones::{Labels, ZonePlace};
+use crate::open::{LabelCondition, OpenOptions, label};
+use crate::zones::{ZoneDevice, ZoneLabels};
 
 /// Findings that a report lists; more are only counted.
 pub const PROBLEMS_MAX: usize = 10_000;
@@ -98,7 +98,7 @@ pub struct FsckOptions<'a> {
     pub jobs: usize,
     /// Where the data zones lie: their labels are looked at, and if the table of data zones is
     /// lost, repair takes it from them.
-    pub zones: &'a [ZonePlace<'a>],
+    pub zones: &'a [ZoneDevice<'a>],
     /// Name of the file system: a device without a label is taken only for one of this name.
     /// `None`: of any.
     pub name: Option<&'a str>,
@@ -227,7 +227,7 @@ async fn open(
         return Mfs::open(env, disk, opening).await;
     };
     labels::is_ours(env, &device, &superblock, options).await?;
-    Mfs::open_unlabelled(device, opening, Condition::Damaged).await
+    Mfs::open_unlabelled(device, opening, LabelCondition::Damaged).await
 }
 
 /// The finding that kept a store from being opened.
@@ -256,7 +256,7 @@ pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
 async fn whole_check(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Check, StoreError> {
     let mut check = Check::new(mfs, options);
     if let Some(device) = mfs.device() {
-        check.labels = Labels::read(&device.env, mfs.identity().uuid, options.zones).await;
+        check.labels = ZoneLabels::read(&device.env, mfs.identity().uuid, options.zones).await;
     }
     for damaged in mfs.damaged() {
         check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
@@ -286,7 +286,7 @@ struct Check {
     ahead: ahead::Ahead,
     pieces: Vec<space::Piece>,
     /// What the labels of the data zones say that were named.
-    labels: Labels,
+    labels: ZoneLabels,
     /// Blobs that could not be read.
     lacking: BTreeMap<BlobOwner, blobs::Lack>,
     /// Metadata blocks that were claimed twice.
@@ -321,7 +321,7 @@ impl Check {
             tree: names::Tree::default(),
             ahead: ahead::Ahead::new(mfs, options.jobs),
             pieces: Vec::new(),
-            labels: Labels::default(),
+            labels: ZoneLabels::default(),
             lacking: BTreeMap::new(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),

@@ -29,7 +29,7 @@ use super::fix::{Fixer, Kept};
 use super::plan::Fix;
 use super::{FsckOptions, Repaired, Report, fsck, repair, whole_check};
 use crate::block::{self, Block, BlockType, type_of};
-use crate::btree::{Inside, Tree, entries_of};
+use crate::btree::{NodeContent, Tree, entries_of};
 use crate::error::Stop;
 use crate::format::chunk::ContentRun;
 use crate::format::extent::{EXTENT_KEY, extent_key};
@@ -71,7 +71,7 @@ struct Device {
 }
 
 fn top<const K: usize, const V: usize>(txn: &Txn<'_>, tree: Tree<K, V>) -> Result<u64, Stop> {
-    Ok(tree.top(txn)?.map_or(0, |node| node.block.0))
+    Ok(tree.root_node(txn)?.map_or(0, |node| node.block.0))
 }
 
 /// The roots of all trees that there are.
@@ -174,7 +174,7 @@ async fn come(mfs: &Mfs) -> BTreeSet<String> {
     for n in 0..6 {
         run(mfs, |txn| txn.create(parent, &name(format!("ahead{n}")), &kind, None)).await;
     }
-    assert!(mfs.inner.state.borrow().side.space.unused.len() > 0, "layout blocks ahead");
+    assert!(mfs.inner.state.borrow().volatile.space.unused.len() > 0, "layout blocks ahead");
     removed
 }
 
@@ -621,10 +621,10 @@ fn segments_of_the_past_do_not_come_back_where_a_leaf_and_the_bitmap_are_lost() 
     let leaves = in_world(&device.disk.fork(), |env| async move {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
-            let root = trees::EXTENTS.top(txn)?.unwrap();
+            let root = trees::EXTENTS.root_node(txn)?.unwrap();
             match trees::EXTENTS.inspect(txn, &root)? {
-                Inside::Inner(_, leaves) => Ok(leaves),
-                Inside::Leaf(_) => panic!("the root is no leaf"),
+                NodeContent::Inner(_, leaves) => Ok(leaves),
+                NodeContent::Leaf(_) => panic!("the root is no leaf"),
             }
         })
         .await

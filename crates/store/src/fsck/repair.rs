@@ -23,7 +23,7 @@ use crate::error::StoreError;
 use crate::mfs::Mfs;
 use crate::mkfs::write_label;
 use crate::open::{OpenOptions, write_copies};
-use crate::recovery::{Damaged, Remedy};
+use crate::recovery::{DamagedBlock, Remedy};
 
 /// Rounds at most: each stage may uncover more for those before it, but not for ever.
 pub const ROUNDS_MAX: u32 = 4096;
@@ -144,16 +144,16 @@ impl Repaired {
     /// every check.
     fn note_opening(&mut self, mfs: &Mfs) -> bool {
         let mut mended = false;
-        for Damaged { block, what, remedy } in mfs.damaged() {
+        for DamagedBlock { block, what, remedy } in mfs.damaged() {
             let done = match remedy {
                 Remedy::Copy => "its other copy was taken",
                 Remedy::Log => "it was put back from the log",
-                Remedy::Left => continue,
+                Remedy::None => continue,
             };
             mended = true;
             self.note(format!("metadata block {block} ({what}): {done}"));
         }
-        mfs.forget_mended();
+        mfs.forget_repaired();
         mended
     }
 }

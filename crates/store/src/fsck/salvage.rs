@@ -13,7 +13,7 @@ use types::{Lsn, MetaBlock, Uuid};
 use crate::block::{self, Block};
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::journal::{GROUP_HEADER, Item, padded, read_group};
+use crate::log::{GROUP_HEADER, Item, padded, read_group};
 use crate::recovery::LogReader;
 use crate::superblock::Superblock;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -79,7 +79,7 @@ async fn each_group(
 ) -> Result<(), StoreError> {
     let oldest = end.0.saturating_sub(superblock.log_bytes()).max(BLOCK_U64);
     let mut at = Lsn(oldest.next_multiple_of(BLOCK_U64));
-    let mut reader = LogReader::whole(device, superblock, at);
+    let mut reader = LogReader::starting_at(device, superblock, at);
     while at < end {
         let group = reader.whole_group(at).await?.filter(|group| {
             at.0 + padded(group.len() as u64) <= end.0 && group.len() >= GROUP_HEADER

@@ -13,9 +13,9 @@ use crate::format::chunk::{ContentRun, chunk_key, decode_key};
 use crate::format::number::{SlotPlace, ino_of};
 use crate::format::slot::{RETIRED, Slot};
 use crate::mfs::Mfs;
-use crate::side::first_attr;
 use crate::testing::{formatted_for_images, new_inode, now, run};
 use crate::trees::{CHUNKS, INODES};
+use crate::volatile_state::first_attr;
 
 /// A directory of three chunks with ten files in each, and its chunks.
 fn long_directory(mfs: &Mfs, text: &str) -> (Ino, Vec<DirNo>) {

@@ -25,7 +25,7 @@ use super::lost::{Known, Loss};
 use super::plan::TreeName;
 use super::{FsckOptions, Lost, Repaired, Report, fsck, repair};
 use crate::block::BlockType;
-use crate::btree::Inside;
+use crate::btree::NodeContent;
 use crate::error::Stop;
 use crate::format::blob::Xattr;
 use crate::format::slot::SlotSize;
@@ -208,7 +208,7 @@ impl Device {
         let zones = in_world(&disk, |env| async move {
             let mfs = open(&env).await;
             furnish(&mfs).await;
-            let zones = run(&mfs, |txn| Ok(PAGS.top(txn)?.unwrap().block.0)).await;
+            let zones = run(&mfs, |txn| Ok(PAGS.root_node(txn)?.unwrap().block.0)).await;
             mfs.close().await.unwrap();
             zones
         });
@@ -566,10 +566,12 @@ fn what_only_a_lost_leaf_led_to_is_told_where_it_is_damaged_too() {
         let leaves = in_world(&device.disk.fork(), |env| async move {
             let mfs = open(&env).await;
             run(&mfs, |txn| {
-                let root = CHUNKS.top(txn)?.unwrap();
+                let root = CHUNKS.root_node(txn)?.unwrap();
                 match CHUNKS.inspect(txn, &root)? {
-                    Inside::Inner(_, leaves) => Ok(leaves.iter().map(|leaf| leaf.block).collect()),
-                    Inside::Leaf(_) => Ok(vec![root.block]),
+                    NodeContent::Inner(_, leaves) => {
+                        Ok(leaves.iter().map(|leaf| leaf.block).collect())
+                    }
+                    NodeContent::Leaf(_) => Ok(vec![root.block]),
                 }
             })
             .await

@@ -1049,7 +1049,7 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
     let world = world();
     let other = run(&world.mfs, |txn| txn.new_client(b"another"));
     run(&world.mfs, |txn| {
-        let node = QUARANTINES.top(txn)?.unwrap();
+        let node = QUARANTINES.root_node(txn)?.unwrap();
         txn.init(node.block, BlockType::Blob).map(drop)
     });
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
@@ -1085,10 +1085,10 @@ fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_los
         let world = world();
         let other = run(&world.mfs, |txn| txn.new_client(b"another"));
         run(&world.mfs, |txn| {
-            let node = FROZEN.top(txn)?.unwrap();
+            let node = FROZEN.root_node(txn)?.unwrap();
             txn.init(node.block, BlockType::Blob)?;
             if both {
-                let node = QUARANTINES.top(txn)?.unwrap();
+                let node = QUARANTINES.root_node(txn)?.unwrap();
                 txn.init(node.block, BlockType::Blob)?;
             }
             Ok(())
@@ -1112,7 +1112,7 @@ fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
     let damage = |bitmap: bool| {
         let world = world();
         run(&world.mfs, |txn| {
-            let node = CHUNKS.top(txn)?.unwrap();
+            let node = CHUNKS.root_node(txn)?.unwrap();
             txn.init(node.block, BlockType::Blob)?;
             if bitmap {
                 txn.init(txn.state.space.first, BlockType::Blob)?;
@@ -1186,7 +1186,7 @@ fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
     });
     // A node that cannot be read.
     planted(ProblemKind::DamagedBlock, 2, |_, txn| {
-        let node = NAMESPACE.top(txn)?.unwrap();
+        let node = NAMESPACE.root_node(txn)?.unwrap();
         txn.init(node.block, BlockType::Blob)?;
         Ok(Subject::Block(node.block))
     });
@@ -1235,7 +1235,7 @@ const ELSEWHERE: &[fn()] = &[
     super::device_tests::the_label_is_written_anew_and_a_damaged_log_is_left,
     super::device_tests::a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_it_was,
     super::device_tests::a_table_that_says_another_size_than_the_label_costs_nothing,
-    crate::golden::slots_of_another_size_than_the_superblock_says_are_told_and_lose_nothing_by_repair,
+    crate::golden::wrong_slot_size_in_the_superblock_is_reported_and_repair_loses_nothing,
 ];
 
 #[test]

@@ -52,7 +52,7 @@ impl Check {
 
     /// Is a zone without a record one that there never was, in which these pieces lie?
     pub(super) fn never_was(&self, pag: PagId, table: &Zones, pieces: &[Piece]) -> bool {
-        let named = |pag: &PagId| self.labels.names(*pag);
+        let named = |pag: &PagId| self.labels.has_device(*pag);
         let files = pieces.iter().filter(|piece| matches!(piece.owner(), Owner::File(_))).count();
         let mixed = files > 0 && files < pieces.len();
         !table.is_empty() && table.keys().all(named) && !named(&pag) && !mixed

@@ -1,5 +1,5 @@
-//! The tree of the golden images: a directory of each kind, a file of each kind, and what clients
-//! leave.
+//! The tree of the golden images: a directory of each kind, a file of each kind, and state of
+//! clients.
 
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::{
@@ -19,8 +19,8 @@ use crate::txn::Txn;
 
 /// Bytes of the device.
 const SIZE: u64 = 64 << 20;
-/// Names that the long directory has for a while, and of how many it keeps one: in several chunks,
-/// which are given back nearly whole, or in one with a map, which shrinks.
+/// Names that the long directory has for a while, and of how many it keeps one. The names are in
+/// several chunks, which are nearly all freed, or in one chunk with a name map, which shrinks.
 const LONG: (u32, u32) = (CHUNK_SLOTS + 200, 1999);
 const MAPPED: (u32, u32) = (1000, 59);
 
@@ -65,7 +65,7 @@ fn file(txn: &mut Txn<'_>, dir: Ino, text: &str, n: u64) -> Result<Ino, Stop> {
     txn.create(dir, &name(text), &new(FileKind::Regular, n), None)
 }
 
-/// A device with the tree, cut from the power while the log had what was not at home.
+/// A device with the tree, after a power cut while the log had changes that were not yet home.
 pub(super) fn make(features: Features) -> SimDisk {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
@@ -83,7 +83,7 @@ pub(super) fn make(features: Features) -> SimDisk {
         Mfs::format(&env, &device, &format).await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
         let mapped = features.has(Feature::NAME_MAPS);
-        long(&mfs, if mapped { MAPPED } else { LONG }).await;
+        long_directory(&mfs, if mapped { MAPPED } else { LONG }).await;
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
         directories(&mfs).await;
@@ -96,8 +96,8 @@ pub(super) fn make(features: Features) -> SimDisk {
     disk.after_power_cut(&mut SimRng::new(1))
 }
 
-/// A directory that had many names, and lost nearly all of them.
-async fn long(mfs: &Mfs, (names, kept): (u32, u32)) {
+/// Makes a directory with many names, and removes nearly all of them.
+async fn long_directory(mfs: &Mfs, (names, kept): (u32, u32)) {
     let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "long")).await;
     for first in (0..names).step_by(8) {
         run(mfs, |txn| {
@@ -188,20 +188,20 @@ async fn files(mfs: &Mfs) {
         })
         .await;
     }
-    let gone = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
+    let evicted = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
     run(mfs, |txn| {
-        txn.grant(gone, None, 50)?;
+        txn.grant(evicted, None, 50)?;
         txn.set_reply(client, 4, 9, b"a reply")?;
         txn.set_setting(3, b"a setting")?;
         let ino = txn.lookup(dir, &name("one"))?.unwrap();
-        txn.freeze(gone, ino)?;
-        txn.quarantine(gone)
+        txn.freeze(evicted, ino)?;
+        txn.quarantine(evicted)
     })
     .await;
 }
 
-/// A file with segments in both layout blocks and beyond, and one that has got a block and does not
-/// use it.
+/// Makes a file with segments in both layout blocks and in the segment tree, and a file with an
+/// unused layout block.
 async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
     let ino = run(mfs, |txn| file(txn, dir, "two blocks", 9)).await;
     let (pag, first, _) = run(mfs, |txn| txn.grant(client, None, 400)).await[0];
@@ -222,7 +222,7 @@ async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
     assert_eq!(blocks, 1);
 }
 
-/// What is only in the log.
+/// Makes changes that are only in the log.
 async fn afterwards(mfs: &Mfs) {
     run(mfs, |txn| {
         let find = |txn: &mut Txn<'_>, text: &str| {

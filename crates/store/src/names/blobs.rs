@@ -6,7 +6,7 @@
 use types::{Fault, MetaBlock};
 
 use crate::block::{Block, BlockType, get_u32, get_u64, put_u32, put_u64};
-use crate::error::{Misled, Stop};
+use crate::error::{OwnerMismatch, Stop};
 use crate::format::blob::{BlobForm, BlobOwner, LEN, NEXT, TOTAL, block_owner, put_block_owner};
 use crate::txn::{Txn, wrong_type};
 
@@ -77,7 +77,7 @@ impl Txn<'_> {
             BlobForm::Owned => {
                 let (found, place) = block_owner(block).map_err(|what| Stop::Corrupt(at, what))?;
                 if found != owner {
-                    return Err(Stop::Foreign(at, Misled { expected: owner, found }));
+                    return Err(Stop::OwnerMismatch(at, OwnerMismatch { expected: owner, found }));
                 }
                 if place != index {
                     return Err(Stop::Corrupt(

@@ -36,7 +36,7 @@ use crate::testing::new_inode;
 use crate::trees::{NAMESPACE, NEXT_CHUNK};
 use crate::txn::Txn;
 
-const COST: Cost = Cost { journal: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
+const COST: Cost = Cost { log_bytes: 100 << 10, dirty: 32, reserve: Reserve::ToFree };
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const SIZE: u64 = 6 << 20;
 const LOG: u64 = 512 << 10;
@@ -98,7 +98,7 @@ impl Swept {
 /// Is something of this feature on the device? A new feature needs its own answer here.
 fn is_in_use(txn: &mut Txn<'_>, feature: Feature) -> Result<bool, Stop> {
     match feature {
-        Feature::NAMESPACE_INDEX => return Ok(NAMESPACE.top(txn)?.is_some()),
+        Feature::NAMESPACE_INDEX => return Ok(NAMESPACE.root_node(txn)?.is_some()),
         Feature::SLOTS_1024 | Feature::SLOTS_2048 | Feature::SLOTS_4096 => {
             return Ok(txn.state.superblock.features.has(feature));
         }
@@ -667,7 +667,7 @@ fn fsck_finds_a_flipped_bit_in_any_block_in_use() {
                     unused += u64::from(chunk.allocated() - chunk.descriptor.used);
                 }
             }
-            Ok(unused + txn.side().space.unused.len() as u64)
+            Ok(unused + txn.volatile().space.unused.len() as u64)
         });
         let unused = unused.await.unwrap().0;
         mfs.close().await.unwrap();

@@ -45,33 +45,33 @@ impl Txn<'_> {
     pub(crate) fn take_slot(&mut self, dir: Ino) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
         let durable = self.durable();
-        self.side_mut().names.end_cool_down(dir, durable);
-        if let Some(first) = self.side().names.replay_safe_from {
+        self.volatile_mut().names.end_cool_down(dir, durable);
+        if let Some(first) = self.volatile().names.replay_safe_from {
             return self.take_replay_safe(dir, first);
         }
         for more in [Txn::learn_free, Txn::grow] {
-            if self.side().names.lowest_free(&self.pending.names, dir, None).is_none() {
+            if self.volatile().names.lowest_free(&self.pending.names, dir, None).is_none() {
                 more(self, dir).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
             }
         }
-        let at = self.side().names.lowest_free(&self.pending.names, dir, None);
+        let at = self.volatile().names.lowest_free(&self.pending.names, dir, None);
         let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
         self.claim(dir, at)
     }
 
     /// If a directory cannot grow because there is no space, it waits for slots that it released.
     fn or_wait_for_slot(&self, dir: Ino, stop: Stop) -> Stop {
-        match self.side().names.cooling_until(dir) {
-            Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::Resting(number),
+        match self.volatile().names.cooling_until(dir) {
+            Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::WaitDurable(number),
             _ => stop,
         }
     }
 
     /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.
     fn take_replay_safe(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
-        let chunks = self.side().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
         for (index, &number) in chunks.iter().enumerate().filter(|(_, number)| **number >= first) {
-            let at = self.side().names.lowest_free(&self.pending.names, dir, Some(index));
+            let at = self.volatile().names.lowest_free(&self.pending.names, dir, Some(index));
             if let Some(at) = at {
                 return self.claim(dir, at);
             }
@@ -138,7 +138,7 @@ impl Txn<'_> {
     /// Takes exactly the slot `place`, and grows `dir` up to it.
     fn take_replayed(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
-        let chunks = self.side().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
         let index = match known {
             Some(index) => index,
@@ -165,7 +165,7 @@ impl Txn<'_> {
     /// Adds content blocks to `dir`.
     fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
         let durable = self.durable();
-        let hole = self.side().names.hole(&self.pending.names, dir, durable);
+        let hole = self.volatile().names.hole(&self.pending.names, dir, durable);
         if let Some((unit, mask)) = hole
             && let Some(number) = self.chunk_at(dir, unit)?
         {
@@ -173,7 +173,7 @@ impl Txn<'_> {
             let block = unit.first_block() + mask.trailing_zeros();
             return self.refill_hole(dir, number, block, slot.blocks());
         }
-        let chunks = self.side().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
         let last = match chunks.last() {
             Some(&last) => self.ensure_chunk(last)?.then_some(last),
             None => None,
@@ -192,7 +192,7 @@ impl Txn<'_> {
     /// The chunk of a unit.
     fn chunk_at(&mut self, dir: Ino, unit: Unit) -> Result<Option<DirNo>, Stop> {
         let index = unit.start().chunk();
-        match self.side().names.chunk_number(&self.pending.names, dir, index) {
+        match self.volatile().names.chunk_number(&self.pending.names, dir, index) {
             Some(number) if self.ensure_chunk(number)? => Ok(Some(number)),
             _ => Ok(None),
         }
@@ -281,7 +281,7 @@ impl Txn<'_> {
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
         if len > 1 {
-            self.side_mut().placement.note_preallocated();
+            self.volatile_mut().placement.note_preallocated();
         }
         let old = chunk.runs.clone();
         chunk.put(ContentRun::present(allocated, start, len));
@@ -379,7 +379,9 @@ impl Txn<'_> {
     /// was next there.
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        if self.side().names.replay_safe_from.is_some() || self.unit_in_use(dir, number, unit)? {
+        if self.volatile().names.replay_safe_from.is_some()
+            || self.unit_in_use(dir, number, unit)?
+        {
             return Ok(());
         }
         let idle = self.idle_slots(dir)?;
@@ -420,7 +422,7 @@ impl Txn<'_> {
         let parts = chunk.runs.iter().filter_map(|run| run.part(first, end));
         let mut out = Vec::new();
         for run in parts.filter(ContentRun::is_present) {
-            self.want(run.start, run.len)?;
+            self.require_cached(run.start, run.len)?;
             for at in run.first..run.end() {
                 out.push(self.empty_block(at, run.home(at))?);
             }

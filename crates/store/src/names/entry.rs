@@ -35,7 +35,7 @@ impl Txn<'_> {
         self.ensure_index(dir)?;
         match self.map_of(dir) {
             Some(_) => Ok(self.names_mapped(dir)? == 0),
-            None => Ok(self.side().names.is_empty(&self.pending.names, dir)),
+            None => Ok(self.volatile().names.is_empty(&self.pending.names, dir)),
         }
     }
 
@@ -212,7 +212,7 @@ impl Txn<'_> {
                 let content = slot.payload().to_vec();
                 let owner = slot.blob_owner(BlobKind::Content);
                 let blob =
-                    self.leaving_reserve(|txn| txn.write_blob(None, &content, owner, near))?;
+                    self.without_reserve(|txn| txn.write_blob(None, &content, owner, near))?;
                 slot.set_content_blob(blob.0);
             }
             FileKind::Regular => self.spill_segments(near, slot, slot.segment_room(len))?,

@@ -34,11 +34,11 @@ pub struct Spot {
 impl Txn<'_> {
     /// Reads a chunk's descriptor and runs into memory; `false` if there is no such chunk.
     pub(crate) fn ensure_chunk(&mut self, number: DirNo) -> Result<bool, Stop> {
-        if let Some(found) = self.side().names.chunk(&self.pending.names, number) {
+        if let Some(found) = self.volatile().names.chunk(&self.pending.names, number) {
             return Ok(found.is_some());
         }
         let Some(chunk) = self.read_chunk(number)? else { return Ok(false) };
-        self.side_mut().names.put_chunk(number, chunk);
+        self.volatile_mut().names.put_chunk(number, chunk);
         Ok(true)
     }
 
@@ -74,7 +74,7 @@ impl Txn<'_> {
 
     /// A chunk that [`Txn::ensure_chunk`] found.
     pub(crate) fn chunk(&self, number: DirNo) -> Result<&Chunk, Stop> {
-        let found = self.side().names.chunk(&self.pending.names, number);
+        let found = self.volatile().names.chunk(&self.pending.names, number);
         found.flatten().ok_or(Stop::Fault(Fault::Stale))
     }
 
@@ -98,7 +98,7 @@ impl Txn<'_> {
 
     /// The slot at a position of a directory whose index is complete.
     pub(crate) fn spot_at(&mut self, dir: Ino, at: Position) -> Result<Option<Spot>, Stop> {
-        let number = self.side().names.chunk_number(&self.pending.names, dir, at.chunk());
+        let number = self.volatile().names.chunk_number(&self.pending.names, dir, at.chunk());
         match number {
             Some(chunk) => self.spot(SlotPlace { chunk, slot: at.slot() }),
             None => Ok(None),
@@ -169,7 +169,7 @@ impl Txn<'_> {
         let map = self.map_of(dir);
         let candidates = match map {
             Some(first) => self.mapped(dir, first, name)?,
-            None => self.side().names.candidates(&self.pending.names, dir, hash_name(name)),
+            None => self.volatile().names.candidates(&self.pending.names, dir, hash_name(name)),
         };
         for at in candidates {
             let Some(spot) = self.spot_at(dir, at)? else { continue };
@@ -188,16 +188,16 @@ impl Txn<'_> {
     /// large pieces.
     pub(crate) fn ensure_index(&mut self, dir: Ino) -> Result<(), Stop> {
         let state = &mut *self.state;
-        if state.side.names.is_complete(&self.pending.names, dir) {
+        if state.volatile.names.is_complete(&self.pending.names, dir) {
             return Ok(());
         }
-        let mut index = match self.side_mut().names.take_unfinished(dir) {
+        let mut index = match self.volatile_mut().names.take_unfinished(dir) {
             Some(index) => index,
             None => self.new_index(dir)?,
         };
         let result = self.read_content(&mut index);
         if matches!(result, Ok(()) | Err(Stop::Miss(..) | Stop::Scan(..))) {
-            self.side_mut().names.put(dir, index);
+            self.volatile_mut().names.put(dir, index);
         }
         result.map_err(|stop| self.read_around(stop))
     }
@@ -260,7 +260,7 @@ impl Txn<'_> {
             let end = used.min(run.first + run.len).min(block + READ_MAX);
             if run.start.0 != 0 {
                 let start = MetaBlock(run.start.0 + u64::from(block - run.first));
-                if let Err(Stop::Miss(first, count)) = self.want(start, end - block) {
+                if let Err(Stop::Miss(first, count)) = self.require_cached(start, end - block) {
                     return Err(Stop::Scan(first, count));
                 }
                 for n in 0..end - block {
@@ -283,7 +283,7 @@ impl Txn<'_> {
         let slots = (0..SLOTS_PER_BLOCK).filter(has).map(|at| Slot::load(data, at));
         let unused: Vec<Ino> =
             slots.filter(|slot| slot.body() == 0).map(|slot| slot.ino()).collect();
-        unused.into_iter().for_each(|ino| self.side_mut().space.unused.note(ino));
+        unused.into_iter().for_each(|ino| self.volatile_mut().space.unused.note(ino));
         Ok(())
     }
 

@@ -41,7 +41,7 @@ impl Txn<'_> {
     /// Empty slots of `dir`, usable now or after their cool-down. The index must be complete.
     pub(crate) fn idle_slots(&mut self, dir: Ino) -> Result<u64, Stop> {
         if self.map_of(dir).is_none() {
-            return Ok(self.side().names.idle(&self.pending.names, dir));
+            return Ok(self.volatile().names.idle(&self.pending.names, dir));
         }
         let slot = self.locate_live(dir)?.1;
         let slots = slot.blocks() * u64::from(self.slots().per_block());
@@ -51,7 +51,7 @@ impl Txn<'_> {
     /// Is a slot of the unit in use? With a map, as far as the cached blocks show.
     pub(crate) fn unit_in_use(&self, dir: Ino, number: DirNo, unit: Unit) -> Result<bool, Stop> {
         if self.map_of(dir).is_none() {
-            return Ok(self.side().names.live(&self.pending.names, dir, unit) > 0);
+            return Ok(self.volatile().names.live(&self.pending.names, dir, unit) > 0);
         }
         let chunk = self.chunk(number)?;
         let first = unit.first_block();
@@ -76,7 +76,7 @@ impl Txn<'_> {
         home: MetaBlock,
     ) -> Result<bool, Stop> {
         if self.map_of(dir).is_none() {
-            return Ok(self.side().names.slot_is_free(&self.pending.names, dir, at));
+            return Ok(self.volatile().names.slot_is_free(&self.pending.names, dir, at));
         }
         if let Some(known) = self.pending.names.slot_is_free(dir, at) {
             return Ok(known);
@@ -87,7 +87,7 @@ impl Txn<'_> {
 
     /// Looks for free slots of a directory with a map, when none is known.
     pub(crate) fn learn_free(&mut self, dir: Ino) -> Result<(), Stop> {
-        let Some(index) = self.side().names.dir(dir).filter(|index| index.map.is_some()) else {
+        let Some(index) = self.volatile().names.dir(dir).filter(|index| index.map.is_some()) else {
             return Ok(());
         };
         let free_scan = index.free_scan;
@@ -99,14 +99,14 @@ impl Txn<'_> {
             None => self.scan_pays(dir)?.then_some(Position(0)),
         };
         for _ in 0..PIECES {
-            let found = self.side().names.lowest_free(&self.pending.names, dir, None);
+            let found = self.volatile().names.lowest_free(&self.pending.names, dir, None);
             let Some(at) = scan.filter(|_| found.is_none()) else { break };
             scan = self.learn_piece(dir, at)?;
             if scan.is_none() {
                 let missed = self.unknown(dir)?;
-                self.side_mut().names.update_scan(dir, |free_scan| free_scan.missed = missed);
+                self.volatile_mut().names.update_scan(dir, |free_scan| free_scan.missed = missed);
             }
-            self.side_mut().names.update_scan(dir, |free_scan| free_scan.next = scan);
+            self.volatile_mut().names.update_scan(dir, |free_scan| free_scan.next = scan);
         }
         Ok(())
     }
@@ -114,20 +114,20 @@ impl Txn<'_> {
     /// Idle slots that are not known.
     fn unknown(&mut self, dir: Ino) -> Result<u64, Stop> {
         let idle = self.idle_slots(dir)?;
-        let known = self.side().names.dir(dir).map_or(0, |index| index.known_slots());
+        let known = self.volatile().names.dir(dir).map_or(0, |index| index.known_slots());
         Ok(idle.saturating_sub(known))
     }
 
     fn scan_pays(&mut self, dir: Ino) -> Result<bool, Stop> {
         let slots = self.locate_live(dir)?.1.blocks() * u64::from(self.slots().per_block());
         let unknown = self.unknown(dir)?;
-        let missed = self.side().names.dir(dir).map_or(0, |index| index.free_scan.missed);
+        let missed = self.volatile().names.dir(dir).map_or(0, |index| index.free_scan.missed);
         let worth = WORTH.min(8 * self.state.limits.blocks);
         Ok(unknown >= worth && unknown >= slots / 4 && unknown >= 2 * missed)
     }
 
     fn learn_tail(&mut self, dir: Ino) -> Result<(), Stop> {
-        let names = &self.side().names;
+        let names = &self.volatile().names;
         let chunks = names.dir(dir).map_or(&[][..], |index| &index.chunks);
         if let Some(&number) = chunks.last()
             && let Some(chunk) = names.committed(number)
@@ -140,14 +140,14 @@ impl Txn<'_> {
             }
             self.learn_block(dir, Position::new(index, block * SLOTS_PER_BLOCK), home)?;
         }
-        self.side_mut().names.update_scan(dir, |free_scan| free_scan.tail_known = true);
+        self.volatile_mut().names.update_scan(dir, |free_scan| free_scan.tail_known = true);
         Ok(())
     }
 
     /// Learns the free slots of the next piece of content from `at` on. Returns where to go on;
     /// `None` at the end.
     fn learn_piece(&mut self, dir: Ino, at: Position) -> Result<Option<Position>, Stop> {
-        let names = &self.side().names;
+        let names = &self.volatile().names;
         let number = names.dir(dir).and_then(|index| index.chunks.get(at.chunk())).copied();
         let Some(number) = number else { return Ok(None) };
         let block = at.slot() / SLOTS_PER_BLOCK;
@@ -160,7 +160,7 @@ impl Txn<'_> {
             return Ok((next < 1 << 16).then(|| Position::new(next, 0)));
         };
         if run.is_present() {
-            if let Err(Stop::Miss(first, count)) = self.want(run.start, run.len) {
+            if let Err(Stop::Miss(first, count)) = self.require_cached(run.start, run.len) {
                 return Err(Stop::Scan(first, count));
             }
             for block in run.first..run.end() {
@@ -184,7 +184,7 @@ impl Txn<'_> {
                 free.insert(Position(first.0 + n));
             }
         }
-        self.side_mut().names.learn(dir, free);
+        self.volatile_mut().names.learn(dir, free);
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ impl Txn<'_> {
     /// `Stop` of the blocks read.
     pub fn inode_counts(&mut self) -> Result<InodeCounts, Stop> {
         let used = self.root(INODES)?.saturating_sub(1);
-        let free = self.meta_space().1.saturating_sub(self.state.space.kept());
+        let free = self.meta_space().1.saturating_sub(self.state.space.set_aside());
         Ok(InodeCounts { used, free: free * u64::from(self.slots().per_block()) })
     }
 

@@ -71,7 +71,7 @@ struct NameMap {
 impl Txn<'_> {
     /// The first chunk of the map of `dir`, if it has one. The index must be complete.
     pub(crate) fn map_of(&self, dir: Ino) -> Option<DirNo> {
-        self.side().names.map_of(&self.pending.names, dir)
+        self.volatile().names.map_of(&self.pending.names, dir)
     }
 
     /// The slots of `dir` that its map has for a name.
@@ -487,14 +487,14 @@ impl Txn<'_> {
         let buckets = names.div_ceil(u64::from(self.state.limits.load)) + 1;
         let (log, cache) = (&self.state.log, &self.state.cache);
         let journal = names * ENTRY_LOGGED + buckets * BUCKET_LOGGED;
-        let dirty = cache.unsettled() as u64 + 2 * buckets;
+        let dirty = cache.dirty_or_in_flight() as u64 + 2 * buckets;
         // The last run may be as long as all before it; the tables of chunks and runs grow by a few
         // blocks.
-        let space = self.state.space.kept() + 2 * buckets + u64::from(RUN_MAX);
+        let space = self.state.space.set_aside() + 2 * buckets + u64::from(RUN_MAX);
         if self.meta_space().1 < space {
             return false;
         }
-        log.volatile
+        log.in_memory
             || log.used() + journal <= log.bytes / 8 * 7
                 && log.group.len() as u64 + journal <= log.bytes / 8 * 3
                 && dirty <= cache.capacity() as u64 / 2
@@ -504,14 +504,14 @@ impl Txn<'_> {
     fn all_names(&mut self, dir: Ino) -> Result<Vec<NameMapEntry>, Stop> {
         let mut out = Vec::new();
         for (index, number) in
-            self.side().names.chunks_of(&self.pending.names, dir).into_iter().enumerate()
+            self.volatile().names.chunks_of(&self.pending.names, dir).into_iter().enumerate()
         {
             self.ensure_chunk(number)?;
             let chunk = self.chunk(number)?;
             let used = chunk.descriptor.used;
             let runs = chunk.runs.iter().filter_map(|run| run.part(0, used));
             for run in runs.filter(|run| run.is_present()) {
-                self.want(run.start, run.len)?;
+                self.require_cached(run.start, run.len)?;
                 for block in run.first..run.end() {
                     let data = self.read_slots(run.home(block))?;
                     for n in 0..SLOTS_PER_BLOCK {

@@ -111,7 +111,7 @@ impl Txn<'_> {
         let mut from = NamespaceEntry { parent, stream, dir: Ino(ino.0.saturating_add(1)) }.key();
         while out.len() < max {
             self.approach(&from)?;
-            for (key, value) in NAMESPACE.here(self, self.finger(), &from, max - out.len())? {
+            for (key, value) in NAMESPACE.leaf_range(self, self.finger(), &from, max - out.len())? {
                 let NamespaceEntry { parent: of, stream, dir: ino } = NamespaceEntry::of(&key);
                 if of != parent {
                     return Ok(Some(out));
@@ -119,7 +119,7 @@ impl Txn<'_> {
                 let cursor = SubdirCursor(stream, ino);
                 out.push(Subdirectory { ino, start: decode_start(&value), cursor });
             }
-            match self.finger().behind() {
+            match self.finger().upper_bound() {
                 Some(next) => from = from.max(next),
                 None => break,
             }
@@ -130,14 +130,14 @@ impl Txn<'_> {
     fn finger(&self) -> &Finger<NAMESPACE_KEY> {
         match &self.pending.namespace.finger {
             Some(finger) => finger,
-            None => &self.side().namespace.finger,
+            None => &self.volatile().namespace.finger,
         }
     }
 
     /// Moves the finger to the leaf of `key`.
     fn approach(&mut self, key: &[u8; NAMESPACE_KEY]) -> Result<(), Stop> {
         let mut finger = self.finger().clone();
-        let read = NAMESPACE.approach(self, &mut finger, key);
+        let read = NAMESPACE.seek(self, &mut finger, key);
         self.pending.namespace.finger = Some(finger);
         let counts = &mut self.pending.namespace.counts;
         counts.searches += 1;
@@ -149,7 +149,7 @@ impl Txn<'_> {
     fn start_of(&mut self, entry: NamespaceEntry) -> Result<Option<MetaBlock>, Stop> {
         let key = entry.key();
         self.approach(&key)?;
-        let found = NAMESPACE.here(self, self.finger(), &key, 1)?;
+        let found = NAMESPACE.leaf_range(self, self.finger(), &key, 1)?;
         let found = found.first().filter(|(found, _)| *found == key);
         Ok(found.and_then(|(_, value)| decode_start(value)))
     }
@@ -160,14 +160,14 @@ impl Txn<'_> {
         key: &[u8; NAMESPACE_KEY],
     ) -> Result<(Option<RawEntry>, Option<RawEntry>), Stop> {
         self.approach(key)?;
-        let mut before = NAMESPACE.before(self, self.finger(), key)?;
-        let behind = NAMESPACE.here(self, self.finger(), key, 1)?.first().copied();
+        let mut before = NAMESPACE.leaf_prev(self, self.finger(), key)?;
+        let behind = NAMESPACE.leaf_range(self, self.finger(), key, 1)?.first().copied();
         // The entry before may be the last of the previous leaf. The entry after is only looked up
         // in this leaf: it is a hint.
-        if let Some(least) = self.finger().least().filter(|_| before.is_none()) {
+        if let Some(least) = self.finger().lower_bound().filter(|_| before.is_none()) {
             let last = u128::from_be_bytes(least).saturating_sub(1).to_be_bytes();
             self.approach(&last)?;
-            before = NAMESPACE.before(self, self.finger(), key)?;
+            before = NAMESPACE.leaf_prev(self, self.finger(), key)?;
         }
         Ok((before, behind))
     }
@@ -176,7 +176,7 @@ impl Txn<'_> {
         let (key, value) = (entry.key(), encode_start(start));
         self.approach(&key)?;
         let finger = self.finger().clone();
-        if !NAMESPACE.insert_here(self, &finger, &key, &value)? {
+        if !NAMESPACE.leaf_insert(self, &finger, &key, &value)? {
             self.pending.namespace.finger = Some(Finger::default());
             NAMESPACE.insert(self, &key, &value)?;
         }
@@ -188,7 +188,7 @@ impl Txn<'_> {
         let start = self.start_of(entry)?;
         let key = entry.key();
         let finger = self.finger().clone();
-        if !NAMESPACE.remove_here(self, &finger, &key)? {
+        if !NAMESPACE.leaf_remove(self, &finger, &key)? {
             self.pending.namespace.finger = Some(Finger::default());
             NAMESPACE.remove(self, &key)?;
         }
@@ -205,7 +205,7 @@ impl Txn<'_> {
         if !indexed {
             return Ok(None);
         }
-        let chunk = match self.side().names.chunk_number(&self.pending.names, parent, 0) {
+        let chunk = match self.volatile().names.chunk_number(&self.pending.names, parent, 0) {
             Some(chunk) => chunk,
             None => DirNo(self.locate_live(parent)?.1.body()),
         };

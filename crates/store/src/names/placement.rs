@@ -108,14 +108,14 @@ impl Txn<'_> {
     /// Where the content of the directory in `slot`, at `home`, should begin.
     pub(crate) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
         let siblings = (home.dir, slot.attr().uid);
-        let Placement { policy, newest, .. } = &self.side().placement;
+        let Placement { policy, newest, .. } = &self.volatile().placement;
         let (policy, newest) = (*policy, *newest);
         if policy == DirPlacement::Together
             && let Some(start) = self.indexed_start(home.dir, slot)?
         {
             return Ok(start);
         }
-        let behind = self.side().placement.behind.get(&siblings).copied();
+        let behind = self.volatile().placement.behind.get(&siblings).copied();
         let region = match policy {
             DirPlacement::Together if self.begins_a_region(home.dir, slot, behind)? => {
                 self.free_region()?
@@ -142,7 +142,7 @@ impl Txn<'_> {
         slot: &Slot,
         home: MetaBlock,
     ) -> Result<Option<MetaBlock>, Stop> {
-        if self.side().placement.policy != DirPlacement::Together {
+        if self.volatile().placement.policy != DirPlacement::Together {
             return Ok(None);
         }
         let siblings = self.siblings(entry)?;
@@ -150,7 +150,7 @@ impl Txn<'_> {
             && let Some(region) = self.free_region()?
         {
             let end = region.0 + self.region_blocks();
-            self.on_commit(move |side, _| side.placement.region = end);
+            self.on_commit(move |volatile, _| volatile.placement.region = end);
             return Ok(Some(region));
         }
         let sibling = siblings.of_user.or(siblings.any);
@@ -196,7 +196,7 @@ impl Txn<'_> {
         if self.meta_is_short() {
             return Ok(None);
         }
-        let (region, len) = (MetaBlock(self.side().placement.region), self.region_blocks());
+        let (region, len) = (MetaBlock(self.volatile().placement.region), self.region_blocks());
         // Prefers one that begins at a multiple of its length: another one could be the unused end
         // of a region, whose directories grow there.
         if let Some(found) = self.find_meta(2 * len as u32 - 1, region)? {
@@ -257,7 +257,7 @@ impl Txn<'_> {
 /// Takes back blocks that directories have allocated ahead, until there are enough or all chunks
 /// were read. Returns the number of blocks.
 pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
-    let start = match &mfs.inner.state.borrow().side.placement {
+    let start = match &mfs.inner.state.borrow().volatile.placement {
         placement if placement.nothing_preallocated => return Ok(0),
         placement => placement.trim_from,
     };
@@ -272,7 +272,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
             _ => break,
         }
     }
-    let placement = &mut mfs.inner.state.borrow_mut().side.placement;
+    let placement = &mut mfs.inner.state.borrow_mut().volatile.placement;
     placement.trim_from = from;
     placement.nothing_preallocated = blocks == 0;
     Ok(blocks)

@@ -10,7 +10,7 @@
 
 use types::{HashMap, MetaBlock};
 
-use crate::error::{Around, Stop};
+use crate::error::{Readahead, Stop};
 use crate::txn::Txn;
 
 /// Blocks of a region.
@@ -31,7 +31,7 @@ pub(crate) struct RegionReads {
 impl RegionReads {
     /// The blocks before and after `first..end` up to the ends of an aligned window; none at the
     /// first read of a region.
-    fn window(&mut self, first: u64, end: u64) -> Around {
+    fn window(&mut self, first: u64, end: u64) -> Readahead {
         if self.reads.len() >= REGIONS_MAX {
             self.reads.clear();
         }
@@ -39,11 +39,11 @@ impl RegionReads {
         let before = *reads;
         *reads = before.saturating_add(1);
         if before == 0 {
-            return Around::NOTHING;
+            return Readahead::NONE;
         }
         let window = (WINDOW_FIRST << (2 * (before - 1)).min(8)).min(WINDOW_MAX);
         let (start, stop) = (first / window * window, end.next_multiple_of(window));
-        Around { before: (first - start) as u32, behind: (stop - end) as u32 }
+        Readahead { before: (first - start) as u32, behind: (stop - end) as u32 }
     }
 }
 
@@ -56,14 +56,14 @@ impl Txn<'_> {
         if u64::from(count) > WINDOW_FIRST {
             return stop;
         }
-        let Around { before, behind } = self.side_mut().nearby.window(first.0, end);
+        let Readahead { before, behind } = self.volatile_mut().nearby.window(first.0, end);
         let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
         let least = first.0 - u64::from(before);
         let before = (least..first.0).rev().take_while(allocated).count() as u32;
         let behind = (end..end + u64::from(behind)).take_while(allocated).count() as u32;
         match (before, behind) {
             (0, 0) => stop,
-            _ => Stop::Along(first, count, Around { before, behind }),
+            _ => Stop::MissWithReadahead(first, count, Readahead { before, behind }),
         }
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     fn read_around_begins_with_the_second_read_of_a_region_and_grows() {
         let mut nearby = RegionReads::default();
         let mut window = |first: u64, count: u64| {
-            let Around { before, behind } = nearby.window(first, first + count);
+            let Readahead { before, behind } = nearby.window(first, first + count);
             (first - u64::from(before), first + count + u64::from(behind))
         };
         assert_eq!(window(1030, 4), (1030, 1034));

@@ -58,7 +58,7 @@ impl Txn<'_> {
         let block = spot.at.slot() / SLOTS_PER_BLOCK;
         let mut wanted = 1;
         let chunk = spot.at.chunk();
-        self.side_mut().names.update_scan(dir, |l| wanted = l.ahead.content(chunk, block));
+        self.volatile_mut().names.update_scan(dir, |l| wanted = l.ahead.content(chunk, block));
         let map = self.chunk(spot.place.chunk)?;
         let used = map.descriptor.used.min(block + wanted);
         let piece = map.run_of(block).and_then(|run| run.part(block, used));
@@ -86,7 +86,7 @@ impl Txn<'_> {
             return Ok(());
         }
         let mut wanted = 1;
-        self.side_mut().names.update_scan(dir, |l| wanted = l.ahead.bucket());
+        self.volatile_mut().names.update_scan(dir, |l| wanted = l.ahead.bucket());
         let (first, len) = piece(wanted);
         self.fetch_around(home, first, len)
     }

@@ -9,7 +9,7 @@ use types::{Attr, FileKind, Ino, MetaBlock, Name};
 
 use super::entry::refuse_orphan_dir;
 use super::index::Position;
-use crate::error::{Around, Stop};
+use crate::error::{Readahead, Stop};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::txn::Txn;
 
@@ -123,7 +123,7 @@ impl Txn<'_> {
                     let damaged =
                         damaged.range(start..MetaBlock(start.0 + u64::from(piece))).next();
                     let piece = damaged.map_or(piece, |damaged| (damaged.0 - start.0) as u32);
-                    let piece = self.want(start, piece);
+                    let piece = self.require_cached(start, piece);
                     piece.map_err(|stop| self.read_ahead(stop))?;
                 }
                 let skip_damaged = damaged.contains(&start);
@@ -185,13 +185,13 @@ impl Txn<'_> {
     fn read_ahead(&mut self, stop: Stop) -> Stop {
         let Stop::Miss(first, count) = stop else { return stop };
         let end = first.0 + u64::from(count);
-        let most = self.side_mut().listed.wanted(first.0, end);
+        let most = self.volatile_mut().listed.wanted(first.0, end);
         let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
         let ahead = (end..end + u64::from(most)).take_while(allocated).count() as u32;
-        self.side_mut().listed.end = end + u64::from(ahead);
+        self.volatile_mut().listed.end = end + u64::from(ahead);
         match most {
             0 => self.read_around(stop),
-            _ => Stop::Along(first, count, Around::behind(ahead)),
+            _ => Stop::MissWithReadahead(first, count, Readahead::behind(ahead)),
         }
     }
 

@@ -1,12 +1,12 @@
-//! What the label of a metadata device says about opening it.
+//! Checks the label of a metadata device when the store is opened.
 //!
 //! Invariants:
-//! - a device that the label says is something else is refused;
-//! - a damaged label alone costs nothing: all that it says the superblock says too;
-//! - a label that is nothing but zeros is none, unless both superblocks are whole and whoever
-//!   repairs knows whose they are;
-//! - no message about a device that carries a whole superblock, or a label of its own, suggests to
-//!   format it.
+//! - an opening refuses a device whose label says that it is something else;
+//! - a damaged label alone loses nothing: the superblock repeats all its content;
+//! - a label of zeros counts as missing, unless both superblocks are whole and the administrator
+//!   who runs a repair knows their file system;
+//! - no message about a device with a whole superblock, or with a label of Redbud, suggests
+//!   formatting it.
 
 use types::label::{LABEL_MAGIC, Label, LabelError, LabelKind};
 use types::{MetaBlock, Uuid};
@@ -14,20 +14,20 @@ use types::{MetaBlock, Uuid};
 use super::{read_copies, refused};
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::recovery::{self, Choice};
+use crate::recovery::{self, CopyChoice};
 use crate::superblock::Superblock;
 
-/// How whole the label is.
+/// The condition of a label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Condition {
-    /// It says what it should.
+pub(crate) enum LabelCondition {
+    /// It is whole and of a metadata device.
     Whole,
-    /// It is damaged, but was this device's: the superblock decides.
+    /// It is damaged, but belongs to this device: the superblock decides.
     Damaged,
 }
 
 /// Refuses a device whose label says that it is something else, or that has none.
-pub(crate) async fn check(device: &Device) -> Result<Condition, StoreError> {
+pub(crate) async fn check(device: &Device) -> Result<LabelCondition, StoreError> {
     if device.blocks() < 4 {
         return Err(refused(device, "too small to be a Redbud metadata device"));
     }
@@ -41,8 +41,8 @@ pub(crate) async fn check(device: &Device) -> Result<Condition, StoreError> {
             );
             Err(refused(device, &text))
         }
-        Ok(_) => Ok(Condition::Whole),
-        Err(LabelError::Checksum | LabelError::Field(_)) => Ok(Condition::Damaged),
+        Ok(_) => Ok(LabelCondition::Whole),
+        Err(LabelError::Checksum | LabelError::Field(_)) => Ok(LabelCondition::Damaged),
         Err(LabelError::Version(version)) => {
             let text = format!(
                 "its label has version {version}, which this release does not know; \
@@ -54,8 +54,8 @@ pub(crate) async fn check(device: &Device) -> Result<Condition, StoreError> {
     }
 }
 
-/// The superblock of a device whose label is nothing but zeros, where both copies are whole and of
-/// one file system.
+/// The superblock of a device whose label is all zeros, if both copies are whole and of the same
+/// file system.
 pub(crate) async fn unlabelled(device: &Device) -> Result<Option<Superblock>, StoreError> {
     if device.blocks() < 4 {
         return Ok(None);
@@ -66,39 +66,39 @@ pub(crate) async fn unlabelled(device: &Device) -> Result<Option<Superblock>, St
     }
     let mut copies = read_copies(device).await;
     match (recovery::choose(&copies[0], &copies[1]), &copies[..]) {
-        (Choice::Use(index), [Ok(_), Ok(_)]) => Ok(copies.swap_remove(index).ok()),
+        (CopyChoice::Use(index), [Ok(_), Ok(_)]) => Ok(copies.swap_remove(index).ok()),
         _ => Ok(None),
     }
 }
 
-/// Tells a label that lost its magic from a device that never had one, or has another's now.
-async fn without_magic(device: &Device, bytes: &[u8]) -> Result<Condition, StoreError> {
+/// Distinguishes a label with a damaged magic from a device that has no label of Redbud.
+async fn without_magic(device: &Device, bytes: &[u8]) -> Result<LabelCondition, StoreError> {
     let mut copies = read_copies(device).await;
     let found = match recovery::choose(&copies[0], &copies[1]) {
-        Choice::Use(index) => copies.swap_remove(index).ok(),
+        CopyChoice::Use(index) => copies.swap_remove(index).ok(),
         _ => None,
     };
     let Some(superblock) = found else {
-        let text = "not a Redbud metadata device, or its making was interrupted; \
+        let text = "not a Redbud metadata device, or its mkfs was interrupted; \
                     make one with `redbud mkfs`";
         return Err(refused(device, text));
     };
     if is_label_but_for_magic(bytes, superblock.uuid) {
-        return Ok(Condition::Damaged);
+        return Ok(LabelCondition::Damaged);
     }
     let text = format!(
         "its label (block 0) is missing or overwritten, but it carries a superblock of file system \
-         `{}` ({}): do not format it if it was ever in use; restore block 0 from a backup, or if it is nothing but \
-         zeros, let `redbud fsck --repair` write it anew. (If its making was interrupted, `redbud mkfs --force` makes it \
-         again.)",
+         `{}` ({}): do not format it if it was ever in use; restore block 0 from a backup, or if it is all \
+         zeros, let `redbud fsck --repair` rewrite it. (If its mkfs was interrupted, repeat it with `redbud mkfs \
+         --force`.)",
         superblock.name, superblock.uuid
     );
     Err(refused(device, &text))
 }
 
 fn is_label_but_for_magic(bytes: &[u8], uuid: Uuid) -> bool {
-    let mut mended = bytes.to_vec();
-    mended[..LABEL_MAGIC.len()].copy_from_slice(&LABEL_MAGIC);
-    Label::decode(&mended)
+    let mut repaired = bytes.to_vec();
+    repaired[..LABEL_MAGIC.len()].copy_from_slice(&LABEL_MAGIC);
+    Label::decode(&repaired)
         .is_ok_and(|label| label.kind == LabelKind::Metadata && label.fs_uuid == uuid)
 }

@@ -59,7 +59,7 @@ async fn all(mfs: &Mfs) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_was_closed_is_there_when_opened_again() {
+fn closed_store_has_all_changes_when_reopened() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mut expected = Vec::new();
@@ -80,7 +80,7 @@ fn what_was_closed_is_there_when_opened_again() {
 }
 
 #[test]
-fn what_was_durable_is_there_after_the_store_was_lost() {
+fn durable_changes_survive_the_loss_of_the_store() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mut expected = Vec::new();
@@ -115,7 +115,7 @@ fn what_was_durable_is_there_after_the_store_was_lost() {
 }
 
 #[test]
-fn many_laps_of_a_small_log_and_a_small_cache_lose_nothing() {
+fn small_log_and_cache_lose_nothing_over_many_laps() {
     on_device(256 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
@@ -136,7 +136,7 @@ fn many_laps_of_a_small_log_and_a_small_cache_lose_nothing() {
 }
 
 #[test]
-fn blocks_wait_in_the_log_until_the_interval_has_passed() {
+fn group_is_written_after_the_commit_interval() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let commit_interval = Duration::from_millis(5);
@@ -169,7 +169,7 @@ async fn damage(env: &Env, disk: &Disk, block: MetaBlock, bytes: Option<&[u8]>) 
 }
 
 #[test]
-fn devices_that_are_no_metadata_device_are_refused_with_path_and_advice() {
+fn device_without_metadata_is_refused_with_path_and_advice() {
     on_device(64 << 20, |env, disk| async move {
         let blocks = disk.size() / BLOCK_U64;
         let empty = text(Mfs::open(&env, &disk, small()).await);
@@ -205,7 +205,7 @@ fn devices_that_are_no_metadata_device_are_refused_with_path_and_advice() {
 }
 
 #[test]
-fn a_damaged_label_costs_nothing_and_no_message_suggests_to_format() {
+fn damaged_label_loses_nothing_and_no_message_suggests_formatting() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let original = disk.read(0, env.buffer(BLOCK)).await.1;
@@ -228,7 +228,7 @@ fn a_damaged_label_costs_nothing_and_no_message_suggests_to_format() {
         assert!(!mfs.is_label_damaged());
         mfs.close().await.unwrap();
 
-        // Everything is found through the roots; their damage is one finding.
+        // The check finds everything through the roots, so their damage is one finding.
         let roots = crate::roots::ROOTS_BLOCK;
         let mut block = disk.read(roots.0 * BLOCK_U64, env.buffer(BLOCK)).await.1.to_vec();
         block[0] ^= 1;
@@ -240,7 +240,7 @@ fn a_damaged_label_costs_nothing_and_no_message_suggests_to_format() {
 }
 
 #[test]
-fn impossible_options_are_refused() {
+fn mkfs_refuses_impossible_options() {
     on_device(4 << 20, |env, disk| async move {
         let cases = [
             FormatOptions { name: "a/b".into(), ..format_options() },
@@ -256,7 +256,7 @@ fn impossible_options_are_refused() {
 }
 
 #[test]
-fn a_damaged_block_is_reported_with_its_address() {
+fn damaged_block_is_reported_with_its_address() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
@@ -277,7 +277,7 @@ fn a_damaged_block_is_reported_with_its_address() {
 }
 
 #[test]
-fn concurrent_transactions_fetch_and_change_the_same_blocks() {
+fn concurrent_transactions_can_fetch_and_change_the_same_blocks() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
@@ -315,7 +315,7 @@ fn concurrent_transactions_fetch_and_change_the_same_blocks() {
 }
 
 #[test]
-fn a_store_that_is_only_read_is_never_written() {
+fn read_only_store_writes_nothing() {
     on_sim_disk(64 << 20, |env, disk, outside| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
@@ -335,7 +335,7 @@ fn a_store_that_is_only_read_is_never_written() {
 }
 
 #[test]
-fn those_who_wait_together_share_a_flush() {
+fn callers_that_wait_together_share_a_flush() {
     on_sim_disk(64 << 20, |env, disk, outside| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
@@ -359,7 +359,7 @@ fn those_who_wait_together_share_a_flush() {
 }
 
 #[test]
-fn a_record_larger_than_the_log_stops_the_store_before_it_overwrites_anything() {
+fn record_larger_than_the_log_poisons_the_store_before_a_write() {
     on_device(64 << 20, |env, disk| async move {
         let options = FormatOptions { log_bytes: 64 << 10, ..format_options() };
         Mfs::format(&env, &disk, &options).await.unwrap();
@@ -382,7 +382,7 @@ fn a_record_larger_than_the_log_stops_the_store_before_it_overwrites_anything() 
 }
 
 #[test]
-fn dropping_the_last_handle_ends_the_background_tasks() {
+fn background_tasks_end_when_the_last_handle_is_dropped() {
     on_device(64 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let before = env.live_tasks();
@@ -395,14 +395,14 @@ fn dropping_the_last_handle_ends_the_background_tasks() {
 }
 
 #[test]
-fn a_store_that_rests_goes_home_once_and_is_opened_without_redo() {
+fn idle_store_is_checkpointed_once_and_reopened_without_redo() {
     on_sim_disk(64 << 20, |env, disk, outside| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
         for key in 0..500 {
             put(&mfs, key, key).await;
         }
-        // Under load, however light, it does not begin.
+        // Under load, however light, the checkpoint does not begin.
         for key in 0..20 {
             env.sleep(Duration::from_secs(1)).await;
             put(&mfs, key, 1).await;
@@ -414,10 +414,10 @@ fn a_store_that_rests_goes_home_once_and_is_opened_without_redo() {
         env.sleep(Duration::from_secs(60)).await;
         let after = outside.counts();
         assert_eq!((before.writes, before.flushes), (after.writes, after.flushes), "once");
-        // As after a crash: what is at home is enough.
+        // Reopen as after a crash: the blocks at home are enough.
         drop(mfs);
         let again = Mfs::open(&env, &disk, small()).await.unwrap();
         assert_eq!(all(&again).await.len(), 500);
-        assert_eq!(again.usage().dirty, 0, "nothing was to redo");
+        assert_eq!(again.usage().dirty, 0, "there was nothing to redo");
     });
 }

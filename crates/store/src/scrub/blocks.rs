@@ -97,15 +97,15 @@ impl Scrub<'_> {
                     Ok(blocks)
                 });
                 match blocks {
-                    Err(Stop::Foreign(block, misled)) => Ok(Some(Err((block, misled)))),
+                    Err(Stop::OwnerMismatch(block, mismatch)) => Ok(Some(Err((block, mismatch)))),
                     blocks => blocks.map(|blocks| Some(Ok(blocks))),
                 }
             })
             .await?;
         let blocks = match read {
             Some(Some(Ok(blocks))) => blocks,
-            Some(Some(Err((block, misled)))) => {
-                let detail = format!("metadata block {block}: {misled}");
+            Some(Some(Err((block, mismatch)))) => {
+                let detail = format!("metadata block {block}: {mismatch}");
                 self.found(ProblemKind::WrongBlob, subject, detail);
                 return Ok(());
             }
@@ -130,7 +130,7 @@ impl Scrub<'_> {
         let cache = &mut self.mfs.inner.state.borrow_mut().cache;
         match cache.frame_mut(block) {
             None => Standing::Away,
-            Some(frame) if frame.dirty || frame.leaving => Standing::Newer,
+            Some(frame) if frame.dirty || frame.in_flight => Standing::Newer,
             Some(frame) => Standing::Home(lsn_of(&frame.data)),
         }
     }
@@ -260,7 +260,9 @@ impl Scrub<'_> {
     ) -> Result<bool, StoreError> {
         let (first, count) = match self.mfs.attempt(Cost::READ, body)? {
             Err(
-                Stop::Miss(first, count) | Stop::Scan(first, count) | Stop::Along(first, count, _),
+                Stop::Miss(first, count)
+                | Stop::Scan(first, count)
+                | Stop::MissWithReadahead(first, count, _),
             ) => (first.0, count.max(1)),
             _ => return Ok(true),
         };

@@ -203,7 +203,7 @@ fn look_at_inode(
         Some(first) => {
             match txn.read_blob(MetaBlock(first), BLOB_MAX, slot.blob_owner(BlobKind::Xattrs)) {
                 // That is told where blobs are read.
-                Err(Stop::Foreign(..)) => Vec::new(),
+                Err(Stop::OwnerMismatch(..)) => Vec::new(),
                 read => read?,
             }
         }

@@ -44,7 +44,7 @@ use crate::format::space::PagRecord;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::metaspace::bitmap_blocks;
 use crate::mfs::{Cost, Mfs};
-use crate::open::{Condition, label};
+use crate::open::{LabelCondition, label};
 use crate::roots::ROOTS_BLOCK;
 use crate::superblock::{SuperError, Superblock};
 use crate::trees::{
@@ -214,7 +214,7 @@ impl Scrub<'_> {
 
     /// What has its place from the beginning on.
     async fn fixed(&self) -> Result<(), StoreError> {
-        if label::check(&self.device).await.is_ok_and(|label| label == Condition::Damaged) {
+        if label::check(&self.device).await.is_ok_and(|label| label == LabelCondition::Damaged) {
             self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), "");
         }
         let superblock = self.mfs.superblock();

@@ -47,7 +47,7 @@ impl Txn<'_> {
             return Ok(0);
         }
         let durable = self.durable().lsn;
-        let at = self.side().space.freed_at;
+        let at = self.volatile().space.freed_at;
         let (pag, start) = at.unwrap_or((PagId(0), 0));
         let look = max.saturating_mul(LOOK);
         let found = FREED.range(self, &run_key(pag, start), look)?;
@@ -72,13 +72,13 @@ impl Txn<'_> {
             }
         }
         if next != at {
-            self.on_commit(move |side, _| side.space.freed_at = next);
+            self.on_commit(move |volatile, _| volatile.space.freed_at = next);
         }
         Ok(blocks)
     }
 
     fn is_held(&self, ino: Ino) -> bool {
-        let holds = &self.side().space.holds;
+        let holds = &self.volatile().space.holds;
         holds.contains_key(&ino) || holds.contains_key(&Ino::NONE)
     }
 
@@ -92,13 +92,13 @@ impl Mfs {
     /// Freed blocks of `ino` (`Ino::NONE`: of all files) stay freed until [`Mfs::unhold_freed`] was
     /// called as often.
     pub fn hold_freed(&self, ino: Ino) {
-        *self.inner.state.borrow_mut().side.space.holds.entry(ino).or_default() += 1;
+        *self.inner.state.borrow_mut().volatile.space.holds.entry(ino).or_default() += 1;
     }
 
     /// Ends one hold.
     pub fn unhold_freed(&self, ino: Ino) {
         let mut state = self.inner.state.borrow_mut();
-        let holds = &mut state.side.space.holds;
+        let holds = &mut state.volatile.space.holds;
         match holds.get_mut(&ino) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {

@@ -34,7 +34,7 @@ impl Txn<'_> {
         }
         let pags = self.pags()?;
         let pag = choose(&pags, client, hint, blocks).ok_or(Stop::Fault(Fault::NoSpace))?;
-        let cursor = self.side().space.cursors.get(&pag).copied().unwrap_or(0);
+        let cursor = self.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
         let pieces = pick(self.look(pag, cursor)?, blocks);
         let mut out = Vec::with_capacity(pieces.len());
         let mut end = cursor;
@@ -44,8 +44,8 @@ impl Txn<'_> {
             end = start + len;
             out.push((pag, PagBlock(start), len));
         }
-        self.on_commit(move |side, _| {
-            side.space.cursors.insert(pag, end);
+        self.on_commit(move |volatile, _| {
+            volatile.space.cursors.insert(pag, end);
         });
         if out.is_empty() { Err(Stop::Fault(Fault::NoSpace)) } else { Ok(out) }
     }

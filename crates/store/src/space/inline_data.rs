@@ -92,7 +92,7 @@ impl Txn<'_> {
             }
             slot.set_content(bytes);
         } else {
-            let block = self.leaving_reserve(|txn| txn.write_blob(old, bytes, owner, near))?;
+            let block = self.without_reserve(|txn| txn.write_blob(old, bytes, owner, near))?;
             slot.set_content_blob(block.0);
         }
         Ok(())

@@ -165,25 +165,25 @@ impl Txn<'_> {
 
     /// Gives a new file, in the slot at `spot`, a layout block if its directory is fragmented.
     pub(crate) fn give_layout_block(&mut self, slot: &mut Slot, spot: &Spot) -> Result<(), Stop> {
-        let hidden = spot.dir == ORPHAN_DIR || self.side().names.replay_safe_from.is_some();
+        let hidden = spot.dir == ORPHAN_DIR || self.volatile().names.replay_safe_from.is_some();
         let file = slot.kind() == FileKind::Regular && !hidden;
         if !file || !self.has_feature(Feature::LAYOUT_BLOCKS) || !self.is_fragmented(spot.dir)? {
             return Ok(());
         }
-        for ino in self.side().space.unused.oldest(2, UNUSED_MAX) {
+        for ino in self.volatile().space.unused.oldest(2, UNUSED_MAX) {
             self.free_unused(ino)?;
         }
         if let Some(block) = self.new_layout_block(MetaBlock(spot.block.0 + 1))? {
             slot.set_layout_blocks(&[block]);
             let ino = slot.ino();
-            self.on_commit(move |side, _| side.space.unused.note(ino));
+            self.on_commit(move |volatile, _| volatile.space.unused.note(ino));
         }
         Ok(())
     }
 
     /// Notes that the file uses its layout block now, or lost it.
     pub(crate) fn layout_block_is_used(&mut self, ino: Ino) {
-        self.on_commit(move |side, _| side.space.unused.forget(ino));
+        self.on_commit(move |volatile, _| volatile.space.unused.forget(ino));
     }
 
     /// Frees the layout block of a file that does not use it, if there is one. Returns the number
@@ -217,7 +217,7 @@ impl Txn<'_> {
 pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
     let mut blocks = 0;
     loop {
-        let files = mfs.inner.state.borrow().side.space.unused.oldest(STEP, 0);
+        let files = mfs.inner.state.borrow().volatile.space.unused.oldest(STEP, 0);
         if files.is_empty() {
             return Ok(blocks);
         }

@@ -14,7 +14,7 @@
 use types::{Extent, Fault, Ino, MetaBlock};
 
 use crate::block::{Block, BlockType};
-use crate::error::{Around, Stop};
+use crate::error::{Readahead, Stop};
 use crate::features::Feature;
 use crate::format::layout::{self, BLOCKS_MAX};
 use crate::format::slot::{LAYOUT_END, SLOTS_PER_BLOCK, Slot};
@@ -131,7 +131,7 @@ impl Txn<'_> {
         match self.read_as(block, BlockType::Layout) {
             Err(Stop::Miss(..)) => {
                 let siblings = self.siblings_after(content, block)?;
-                Err(Stop::Along(block, 1, Around::behind(siblings)))
+                Err(Stop::MissWithReadahead(block, 1, Readahead::behind(siblings)))
             }
             read => read,
         }

@@ -1,4 +1,4 @@
-//! Damaged devices: what has a wrong checksum is refused, and whatever the bytes are, reading ends.
+//! Damaged devices: the reader refuses wrong checksums, and terminates for any bytes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -6,38 +6,38 @@ use std::os::unix::fs::FileExt;
 use env::sim::{SimDisk, SimRng};
 
 use crate::device::{BLOCK, Error, ROOTS, u32_at, u64_at};
-use crate::made::{Plan, Told, make, make_cutting};
+use crate::generate::{Contents, Plan, make, make_cutting};
 use crate::{Image, USUAL, check, read, written};
 
 const SMALL: Plan = Plan { names: 60, operations: 400, ..USUAL };
 const CLOSED: Plan = Plan { cut: false, ..SMALL };
 
-fn try_read(name: &str, disk: &SimDisk) -> Result<Told, Error> {
+fn try_read(name: &str, disk: &SimDisk) -> Result<Contents, Error> {
     let path = written(name, disk);
     let image = Image::open(&path);
     std::fs::remove_file(path).unwrap();
     read(&image?)
 }
 
-/// What the reader says of a device with a flipped bit in each of these blocks.
-fn flipped(disk: &SimDisk, blocks: &[u64]) -> Result<Told, String> {
+/// What the reader finds on a device with a flipped bit in each of these blocks.
+fn flipped(disk: &SimDisk, blocks: &[u64]) -> Result<Contents, String> {
     let disk = disk.fork();
     blocks.iter().for_each(|block| disk.flip_bit(block * BLOCK as u64 + 2000, 3));
     try_read("flipped", &disk).map_err(|error| error.to_string())
 }
 
-/// A block of each type that is read, by type.
+/// A block of each type that the reader visited, by type.
 fn one_of_each(image: &Image) -> BTreeMap<u8, u64> {
-    image.device.met.borrow().iter().map(|(&block, &kind)| (kind, block)).collect()
+    image.device.visited.borrow().iter().map(|(&block, &kind)| (kind, block)).collect()
 }
 
 #[test]
-fn a_block_with_a_flipped_bit_is_refused_by_its_checksum() {
+fn block_with_a_flipped_bit_is_refused_by_its_checksum() {
     let disk = make(CLOSED);
     let image = check("whole", &disk);
     let mut blocks = one_of_each(&image);
     assert_eq!(blocks.remove(&ROOTS), Some(image.superblock.roots));
-    // Nothing is read through the bitmap or a name map.
+    // The reader does not need the bitmap or a name map to find the content.
     blocks.retain(|kind, _| ![crate::BITMAP, crate::NAME_MAP].contains(kind));
     assert_eq!(blocks.len(), 5);
     for block in blocks.into_values().chain([0]) {
@@ -65,7 +65,7 @@ fn one_copy_of_the_superblock_and_of_the_roots_is_enough() {
 }
 
 #[test]
-fn a_log_with_a_damaged_group_is_refused_but_for_its_last_which_may_be_torn() {
+fn log_with_a_damaged_group_is_refused_unless_it_is_the_last() {
     let disk = make(SMALL);
     let image = check("log", &disk);
     let log =
@@ -83,7 +83,7 @@ fn a_log_with_a_damaged_group_is_refused_but_for_its_last_which_may_be_torn() {
 }
 
 #[test]
-fn a_block_that_is_older_at_home_than_the_log_says_is_refused() {
+fn block_older_at_home_than_the_log_says_is_refused() {
     let mut tried = 0;
     for disk in make_cutting(Plan { operations: 3000, ..USUAL }, 500) {
         let image = check("older", &disk);
@@ -102,14 +102,14 @@ fn a_block_that_is_older_at_home_than_the_log_says_is_refused() {
     assert!(tried > 0);
 }
 
-/// Makes the checksum of a block right again.
+/// Recomputes the checksum of a block.
 fn seal(data: &mut [u8]) {
     let sum = crc32c::crc32c(&data[4..]);
     data[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
 #[test]
-fn features_that_are_unknown_are_refused_by_name_if_they_are_needed() {
+fn unknown_needed_feature_is_refused_by_name() {
     let disk = make(CLOSED);
     let last = disk.size() / BLOCK as u64 - 1;
     let with = |offset: usize, bits: u64, bit: u8| {
@@ -130,8 +130,7 @@ fn features_that_are_unknown_are_refused_by_name_if_they_are_needed() {
     assert!(with(200, 1 << 7, 64 + 7).is_ok());
 }
 
-/// Where the groups of the log lie on the device that do not go on at its beginning, and their
-/// lengths.
+/// Offsets on the device and lengths of the log's groups that do not wrap around.
 fn groups(image: &Image, disk: &SimDisk) -> Vec<(u64, usize)> {
     let (superblock, end) = (&image.superblock, image.device.redone.end);
     let (mut lsn, mut out) = (superblock.tail, Vec::new());
@@ -147,7 +146,7 @@ fn groups(image: &Image, disk: &SimDisk) -> Vec<(u64, usize)> {
     out
 }
 
-/// Changes one of these pieces, all of which begin with their checksum, again and again.
+/// Changes random bytes of these pieces, each of which begins with its checksum, again and again.
 fn try_by_chance(name: &str, disk: &SimDisk, pieces: &[(u64, usize)]) {
     let path = written(name, disk);
     #[expect(clippy::disallowed_methods, reason = "the reader opens plain files")]
@@ -159,7 +158,7 @@ fn try_by_chance(name: &str, disk: &SimDisk, pieces: &[(u64, usize)]) {
         let mut data = vec![0; len];
         file.read_exact_at(&mut data, place).unwrap();
         let old = data.clone();
-        // Most of what decides lies in the first bytes.
+        // Most fields that matter are in the first bytes.
         let within = len.min([80, 300, len][below(3)]);
         for _ in 0..=below(3) {
             data[below(within)] = [0, 1, 0xff, below(256) as u8][below(4)];
@@ -174,10 +173,10 @@ fn try_by_chance(name: &str, disk: &SimDisk, pieces: &[(u64, usize)]) {
 }
 
 #[test]
-fn bytes_by_chance_under_right_checksums_give_a_tree_or_an_error() {
+fn random_bytes_with_right_checksums_give_a_tree_or_an_error() {
     let disk = make(CLOSED);
     let image = check("blocks", &disk);
-    let blocks: Vec<u64> = image.device.met.borrow().keys().copied().collect();
+    let blocks: Vec<u64> = image.device.visited.borrow().keys().copied().collect();
     let blocks = blocks.into_iter().chain([1, image.superblock.blocks - 1]);
     let pieces: Vec<_> = blocks.map(|block| (block * BLOCK as u64, BLOCK)).collect();
     try_by_chance("by chance", &disk, &pieces);

@@ -1,5 +1,5 @@
-//! The device: blocks, each believed only with its checksum, its own address and the tag of its
-//! file system (FORMAT.md 3.1), in the state in which the log leaves them.
+//! The device: blocks as they are after redo of the log. The reader accepts a block only with a
+//! right checksum, its own address and the tag of its file system (FORMAT.md 3.1).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub const CONTENT_4096: u8 = 12;
 pub const LAYOUT: u8 = 13;
 pub const OWNED_BLOB: u8 = 14;
 
-/// Bytes that are reserved, by type.
+/// Reserved bytes, by block type.
 const RESERVED: [(u8, Range<usize>); 6] = [
     (ROOTS, 544..BLOCK),
     (TREE, 38..48),
@@ -39,14 +39,14 @@ const RESERVED: [(u8, Range<usize>); 6] = [
 
 pub type Block = [u8; BLOCK];
 
-/// Why something was not read.
+/// Why the reader refused something.
 #[derive(Debug)]
 pub enum Error {
     Io(std::io::Error),
-    /// Whole, but not for this reader: no metadata device, another version, unknown features, an
+    /// Not damaged, but not readable: no metadata device, another version, unknown features, or an
     /// unfinished load.
     Refused(String),
-    /// This block is not what it should be.
+    /// This block is damaged.
     Damaged {
         block: u64,
         what: &'static str,
@@ -92,7 +92,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Keys of trees are big-endian, so that they sort as bytes.
+/// Tree keys are big-endian, so that they sort as bytes.
 pub fn big(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
@@ -101,7 +101,7 @@ pub fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// A block as it lies on the device.
+/// A block at home, unchecked.
 pub fn raw(file: &File, block: u64) -> Result<Box<Block>, Error> {
     let mut data = Box::new([0; BLOCK]);
     let Some(place) = block.checked_mul(BLOCK as u64) else {
@@ -111,7 +111,7 @@ pub fn raw(file: &File, block: u64) -> Result<Box<Block>, Error> {
     Ok(data)
 }
 
-/// What is wrong with the header of the block of this number, if anything.
+/// Checks the header of the block with this number.
 pub fn check(data: &Block, block: u64, kind: u8, tag: u32) -> Result<(), Error> {
     let wrong = match () {
         () if u32_at(data, 0) != crc32c::crc32c(&data[4..]) => "wrong checksum",
@@ -129,18 +129,18 @@ pub struct Device {
     pub blocks: u64,
     pub tag: u32,
     pub redone: Redone,
-    /// The blocks that were read, with their types.
-    pub met: RefCell<BTreeMap<u64, u8>>,
+    /// The blocks that the reader visited, with their types.
+    pub visited: RefCell<BTreeMap<u64, u8>>,
 }
 
 impl Device {
-    /// The block of this number, which must be of this type: from the log, or from home if the log
+    /// The block with this number, which must have this type: from the log, or from home if the log
     /// has no image of it.
     pub fn read(&self, block: u64, kind: u8) -> Result<Box<Block>, Error> {
         if block == 0 || block >= self.blocks {
             return damaged(block, "outside the device");
         }
-        self.met.borrow_mut().insert(block, kind);
+        self.visited.borrow_mut().insert(block, kind);
         let data = match self.redone.images.get(&block) {
             Some(redone) if redone[4] == kind => redone.clone(),
             Some(_) => return damaged(block, "of another type"),
@@ -153,8 +153,8 @@ impl Device {
         Ok(data)
     }
 
-    /// The block as it is at home, where it must have all changes of which the log has no image
-    /// (4.1).
+    /// The block at home, which must be as new as the log says if the log has changes of it without
+    /// an image (4.1).
     fn at_home(&self, block: u64, kind: u8) -> Result<Box<Block>, Error> {
         let data = raw(&self.file, block)?;
         check(&data, block, kind, self.tag)?;

@@ -1,4 +1,4 @@
-//! Where the content of directories lies, and what their slots hold: FORMAT.md 6, 7.1 and 7.3.
+//! The location of directory content, and the slots in it: FORMAT.md 6, 7.1 and 7.3.
 
 use crate::Image;
 use crate::device::{
@@ -7,26 +7,26 @@ use crate::device::{
 use crate::inode::{LINK, Slot};
 use crate::tree::{DIRECTORY_TABLE, MOVED};
 
-/// The attic, a hidden directory: the root is inode 1.
-pub const ATTIC: u64 = 2;
+/// The orphan directory, which is hidden.
+pub const ORPHAN_DIRECTORY: u64 = 2;
 pub const ROOT: u64 = 1;
 const SYSTEM_CHUNK: u64 = 0;
-/// Blocks of a chunk at most, and slots of a block, as they are numbered.
+/// Most blocks of a chunk, and slot numbers of each block.
 const CHUNK_BLOCKS: u64 = 8192;
 const BLOCK_SLOTS: u64 = 8;
 /// Index of a chunk's descriptor in the directory table.
 const DESCRIPTOR: u64 = 0xffff;
-/// Where the indices of a name map's chunks begin.
+/// The first index of a name map's chunks.
 const MAP_CHUNKS: u32 = 1 << 31;
 
-/// A chunk: its initialised blocks, `None` where they were given back.
+/// A chunk: its initialised blocks, `None` where they were freed.
 struct Chunk {
     next: u64,
     blocks: Vec<Option<u64>>,
 }
 
 impl Image {
-    /// A chunk as the directory table has it (7.1).
+    /// A chunk, from the directory table (7.1).
     fn chunk(&self, number: u64, owner: u64, index: u32) -> Result<Chunk, Error> {
         let table = self.roots[1];
         let key = |index: u64| (number << 16 | index).to_be_bytes();
@@ -56,11 +56,11 @@ impl Image {
         Ok(Chunk { next: u64_at(&descriptor, 8), blocks })
     }
 
-    /// The chain of chunks that begins with `number`, 0: none. `index` is that of the first one.
+    /// The chain of chunks that begins with `number` (0: none); `index` is that of the first chunk.
     fn chain(&self, mut number: u64, owner: u64, index: u32) -> Result<Vec<(u64, Chunk)>, Error> {
         let mut chain = Vec::new();
         while number != 0 {
-            // A chunk has one index, so a chain that came back to it would be refused.
+            // A chunk has one index, so this refuses a chain with a cycle.
             let chunk = self.chunk(number, owner, index + chain.len() as u32)?;
             let next = chunk.next;
             chain.push((number, chunk));
@@ -69,7 +69,7 @@ impl Image {
         Ok(chain)
     }
 
-    /// Calls `each` with the slots of a block of content that are in use.
+    /// Calls `each` with the slots in use of a content block.
     fn slots(
         &self,
         block: u64,
@@ -82,7 +82,7 @@ impl Image {
         })
     }
 
-    /// Calls `each` with the slots of a directory that are in use, in their order.
+    /// Calls `each` with the slots in use of a directory, in order.
     pub fn list(
         &self,
         dir: &Slot,
@@ -94,7 +94,7 @@ impl Image {
         Ok(())
     }
 
-    /// The slot at a place, if there is one in use.
+    /// The slot at this position, if it is in use.
     fn slot(&self, chunk: u64, slot: u64) -> Result<Option<Slot>, Error> {
         let key = (chunk << 16 | DESCRIPTOR).to_be_bytes();
         if chunk >> 40 != 0 {
@@ -114,8 +114,7 @@ impl Image {
         }
     }
 
-    /// The slot that holds an inode: where its number says, else where the tree of moved inodes
-    /// says (6).
+    /// The slot of an inode: at the position in its number, or in the tree of moved inodes (6).
     pub fn locate(&self, ino: u64) -> Result<Slot, Error> {
         let holds = |slot: &Slot| slot.state != LINK && slot.ino == ino;
         if let Some(slot) = self.slot(ino >> 24, ino & 0xffff)?.filter(holds) {
@@ -130,8 +129,8 @@ impl Image {
         damaged(self.roots[2], "an inode is nowhere")
     }
 
-    /// The slot of a name, found by the directory's name map if it has one (7.3), else by reading
-    /// all slots.
+    /// The slot of a name: found by the directory's name map (7.3), or without one by reading all
+    /// slots.
     pub fn lookup(&self, dir: &Slot, name: &[u8]) -> Result<Option<Slot>, Error> {
         let mut found = None;
         if dir.map == 0 {
@@ -153,7 +152,7 @@ impl Image {
         Ok(found)
     }
 
-    /// The positions that a directory's name map has for a hash.
+    /// The positions of a hash in a directory's name map.
     fn mapped(&self, dir: &Slot, hash: u64) -> Result<Vec<u32>, Error> {
         let chain = self.chain(dir.map, dir.ino, MAP_CHUNKS)?;
         let buckets: Vec<_> = chain.iter().flat_map(|(_, chunk)| &chunk.blocks).collect();
@@ -166,7 +165,7 @@ impl Image {
             let data = self.device.read(at, NAME_MAP)?;
             let count = usize::from(u16_at(&data[..], 32));
             if count > 337 || left == 0 {
-                return damaged(at, "a block of a name map makes no sense");
+                return damaged(at, "a block of a name map is malformed");
             }
             let entries = data[48..].chunks_exact(12).take(count);
             let fits = entries.filter(|entry| u64_at(entry, 0) == hash);
@@ -177,8 +176,8 @@ impl Image {
     }
 }
 
-/// The bytes of a slot of a block, by the number that it has there; `None` if blocks of this type
-/// have no such slot.
+/// The bytes of a slot, by its number in the block; `None` if blocks of this type have no such
+/// slot.
 fn slot_at(block: &Block, number: u64) -> Option<&[u8]> {
     let slots = match block[4] {
         CONTENT => 8,

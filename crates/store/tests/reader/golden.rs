@@ -1,14 +1,14 @@
-//! What a golden image should hold, as the text beside it has it.
+//! The content of a golden image, in the form of its text file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::Image;
 use crate::device::{u16_at, u32_at, u64_at};
-use crate::image::Found;
+use crate::image::NamedInode;
 use crate::inode::{Inode, Kind};
 
-/// Undoes the compression of golden images, which `crates/store/src/golden/squeeze.rs` describes.
+/// Expands compressed golden images; `crates/store/src/golden/compression.rs` describes the format.
 pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while !bytes.is_empty() {
@@ -22,14 +22,14 @@ pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Blocks of the device in a golden image, with their numbers, and its size.
+/// The size of the device in a golden image, and its blocks with their numbers.
 pub fn blocks(image: &[u8]) -> (u64, Vec<(u64, Vec<u8>)>) {
     let raw = expand(image.strip_prefix(b"REDBUDGOLD1\n").expect("a golden image"));
     let block = |piece: &[u8]| (u64_at(piece, 0), piece[8..].to_vec());
     (u64_at(&raw, 0), raw[8..].chunks_exact(8 + 4096).map(block).collect())
 }
 
-/// What the reader finds, in the words of the text.
+/// Describes what the reader finds, in the form of the text file.
 pub fn text(image: &Image) -> String {
     let mut out = String::new();
     writeln!(out, "file system {}", shown(image.superblock.name.as_bytes())).unwrap();
@@ -41,7 +41,7 @@ pub fn text(image: &Image) -> String {
     let found = image.walk().unwrap();
     let mut numbers = BTreeMap::new();
     let (mut links, mut segments) = (0, 0);
-    for Found { path, parent, inode } in &found {
+    for NamedInode { path, parent, inode } in &found {
         let name = shown(path.rsplit(|&byte| byte == b'/').next().unwrap());
         if let Some(number) = numbers.get(&inode.ino) {
             writeln!(out, "{number} also {name} in {}", numbers[parent]).unwrap();
@@ -66,7 +66,7 @@ pub fn text(image: &Image) -> String {
 
 fn describe(out: &mut String, number: usize, name: &str, parent: usize, inode: &Inode) {
     let Inode { kind, mode, uid, gid, rdev, size, version, .. } = inode;
-    // The text is of a dump, which leaves the size of directories to whoever loads it.
+    // The text describes a dump, which does not have the size of directories.
     let size = if *kind == Kind::Directory { &0 } else { size };
     writeln!(
         out,

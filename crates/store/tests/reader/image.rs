@@ -1,4 +1,4 @@
-//! A metadata device that is opened, and the way through its namespace: FORMAT.md 3.4, 6 and 7.
+//! An open metadata device, and the walk through its namespace: FORMAT.md 3.4, 6 and 7.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,9 +18,9 @@ pub struct Image {
     pub roots: [u64; 64],
 }
 
-/// A name, where it is, and the inode that it leads to. The root has no name.
+/// A name, its directory, and its inode. The root has no name.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct NamedInode {
     pub path: Vec<u8>,
     pub parent: u64,
     pub inode: Inode,
@@ -34,48 +34,49 @@ impl Image {
         let superblock = Superblock::find(&file)?;
         let redone = redo(&file, &superblock)?;
         let (blocks, tag) = (superblock.blocks, crc32c::crc32c(&superblock.uuid));
-        let device = Device { file, blocks, tag, redone, met: RefCell::new(BTreeMap::new()) };
+        let device = Device { file, blocks, tag, redone, visited: RefCell::new(BTreeMap::new()) };
         let roots = roots_of(&superblock, &device)?;
         Ok(Image { superblock, device, roots })
     }
 
-    /// All names, a directory before what is in it and each in the order of its slots.
-    pub fn walk(&self) -> Result<Vec<Found>, Error> {
+    /// All names: a directory before its entries, and entries in the order of their slots.
+    pub fn walk(&self) -> Result<Vec<NamedInode>, Error> {
         let root = self.locate(ROOT)?;
-        let mut found = vec![Found { path: Vec::new(), parent: ROOT, inode: self.inode(&root)? }];
-        let (mut queue, mut met) = (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([ROOT]));
+        let mut found =
+            vec![NamedInode { path: Vec::new(), parent: ROOT, inode: self.inode(&root)? }];
+        let (mut queue, mut visited) =
+            (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([ROOT]));
         while let Some((above, dir)) = queue.pop_front() {
             self.list(&dir, &mut |slot| {
                 let path = [&above[..], b"/", &slot.name].concat();
                 let holder = if slot.state == LINK { self.locate(slot.ino)? } else { slot };
                 let inode = self.inode(&holder)?;
                 if inode.kind == Kind::Directory {
-                    if !met.insert(inode.ino) {
+                    if !visited.insert(inode.ino) {
                         return damaged(self.roots[1], "a directory with two names");
                     }
                     queue.push_back((path.clone(), holder));
                 }
-                found.push(Found { path, parent: dir.ino, inode });
+                found.push(NamedInode { path, parent: dir.ino, inode });
                 Ok(())
             })?;
         }
         Ok(found)
     }
 
-    /// Inodes without a name that somebody may have open.
+    /// The orphans: a client may have them open.
     pub fn orphans(&self) -> Result<Vec<u64>, Error> {
         Ok(self.entries(&ORPHANS)?.iter().map(|(key, _)| big(key)).collect())
     }
 
-    /// The namespace index (7.4): first chunk of the parent, who made the directory, the directory.
+    /// The namespace index (7.4): first chunk of the parent, creator of the directory, directory.
     pub fn namespace_index(&self) -> Result<Vec<(u64, u64, u64)>, Error> {
         let entry = |(key, _): &Entry| (big(&key[..5]), big(&key[5..8]), big(&key[8..]));
         Ok(self.entries(&NAMESPACE)?.iter().map(entry).collect())
     }
 }
 
-/// The roots, or what the superblock has of them where the last write of their block was lost
-/// (3.2).
+/// The roots, or the superblock's copy if the last write of their block was lost (3.2).
 fn roots_of(superblock: &Superblock, device: &Device) -> Result<[u64; 64], Error> {
     let copy = Some(superblock.roots_copy).filter(|words| *words != [0; 64]);
     let Redone { images, at_home, .. } = &device.redone;

@@ -1,4 +1,4 @@
-//! Slots and the inodes in them, with what lies elsewhere of them: FORMAT.md 7.2, 8, 8.1 and 9.
+//! Slots and their inodes, including parts outside the slot: FORMAT.md 7.2, 8, 8.1 and 9.
 
 use crate::Image;
 use crate::device::{BLOB, Error, LAYOUT, OWNED_BLOB, big, damaged, u16_at, u32_at, u64_at};
@@ -8,14 +8,14 @@ use crate::tree::EXTENTS;
 /// States of a slot in use.
 pub const INODE: u8 = 1;
 pub const LINK: u8 = 2;
-/// Its flags.
+/// Flags of a slot.
 const XATTRS_IN_BLOB: u8 = 1;
 const TARGET_IN_BLOB: u8 = 2;
 const CONTENT_IN_TAIL: u8 = 4;
 const CONTENT_IN_BLOB: u8 = 8;
 const LAYOUT_BLOCK: u8 = 16;
 const FLAGS: u8 = 31;
-/// What a blob is of its owner (9).
+/// Kinds of blobs, by what they hold of their owner (9).
 const XATTRS: u8 = 1;
 const TARGET: u8 = 2;
 const BLOCK_0: u8 = 3;
@@ -55,7 +55,7 @@ pub struct Segment {
     pub addr: u64,
 }
 
-/// What an inode is, wherever it lies.
+/// An inode, independent of its location.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     pub ino: u64,
@@ -66,31 +66,31 @@ pub struct Inode {
     pub gid: u32,
     pub rdev: u32,
     pub size: u64,
-    /// Data blocks; of a directory content blocks.
+    /// Data blocks; for a directory, content blocks.
     pub blocks: u64,
-    /// Of access, change of content, change of the inode, birth.
+    /// Times of access, of change of content, of change of the inode, and of birth.
     pub times: [Time; 4],
     pub version: u64,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     pub target: Vec<u8>,
-    /// What block 0 begins with, if it lies with the inode.
+    /// Inline data: the beginning of block 0.
     pub content: Vec<u8>,
     pub segments: Vec<Segment>,
 }
 
-/// A slot in use, as it lies in its block.
+/// A slot in use, as in its block.
 #[derive(Clone)]
 pub struct Slot {
     pub state: u8,
     pub ino: u64,
     pub name: Vec<u8>,
-    /// First chunk of a directory, and of its name map; of other inodes something else.
+    /// First chunk of a directory, and of its name map; other inodes use these fields otherwise.
     pub body: u64,
     pub map: u64,
-    /// Offset 32: who made a directory; the first layout block of a file.
+    /// Offset 32: the creator of a directory; the first layout block of a file.
     /// Offset 52: the names of a directory with a name map; the second layout block of a file.
     pub words: [u32; 2],
-    /// Of a directory.
+    /// The fragmentation count of a directory.
     pub fragments: u32,
     flags: u8,
     block: u64,
@@ -168,7 +168,7 @@ impl Slot {
 }
 
 impl Image {
-    /// The inode of a slot, whole.
+    /// The whole inode of a slot.
     pub fn inode(&self, slot: &Slot) -> Result<Inode, Error> {
         let mut inode = slot.inode.clone();
         let xattrs = match slot.has(XATTRS_IN_BLOB) {
@@ -176,7 +176,7 @@ impl Image {
             false => slot.tail_xattrs.clone(),
         };
         let Some(xattrs) = xattrs_of(&xattrs) else {
-            return damaged(slot.block, "extended attributes make no sense");
+            return damaged(slot.block, "extended attributes are malformed");
         };
         inode.xattrs = xattrs;
         match slot.kind() {
@@ -190,7 +190,7 @@ impl Image {
         Ok(inode)
     }
 
-    /// The content that lies with a regular file, and its segments.
+    /// Reads the inline data of a regular file, and its segments.
     fn body(&self, slot: &Slot, inode: &mut Inode) -> Result<(), Error> {
         let needs =
             [(CONTENT_IN_TAIL | CONTENT_IN_BLOB, INLINE_DATA), (LAYOUT_BLOCK, LAYOUT_BLOCKS)];
@@ -205,7 +205,7 @@ impl Image {
         }
         inode.segments = in_tail.chunks_exact(24).map(segment_of).collect();
         // The word `body` counts the segments beyond the slot: in layout blocks (8.1), then in the
-        // extent tree (8).
+        // segment tree (8).
         let all = slot.body.saturating_add(inode.segments.len() as u64);
         if slot.has(LAYOUT_BLOCK) && slot.body > 0 {
             for word in slot.words.into_iter().filter(|&word| word != 0) {
@@ -237,7 +237,7 @@ impl Image {
         Ok(())
     }
 
-    /// The bytes of a blob (9), which is this of its owner.
+    /// The bytes of a blob (9), which must have this owner and kind.
     pub fn blob(&self, first: u64, owner: u64, what: u8) -> Result<Vec<u8>, Error> {
         let (mut out, mut block, mut total) = (Vec::new(), first, 0);
         let owned = self.superblock.has(BLOB_OWNERS);
@@ -254,7 +254,7 @@ impl Image {
             if block == first {
                 total = u32_at(&data[..], 40) as usize;
             }
-            // A block that adds nothing could be a cycle.
+            // A chain with blocks that add nothing could have a cycle.
             if len == 0 || len > data.len() - begin || out.len() + len > total {
                 return damaged(block, "a blob has another length");
             }

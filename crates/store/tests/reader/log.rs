@@ -1,4 +1,4 @@
-//! The log and redo: FORMAT.md 4 and 4.1. Redo changes blocks in memory alone.
+//! The log and redo: FORMAT.md 4 and 4.1. Redo changes only blocks in memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,32 +11,32 @@ const GROUP_HEADER: usize = 64;
 const IMAGE: u8 = 1;
 const CHANGE: u8 = 2;
 
-/// What the log says of blocks.
+/// The result of redo.
 #[derive(Default)]
 pub struct Redone {
-    /// Blocks that have an image in the log, with all changes behind it.
+    /// Blocks that have an image in the log, with all later changes applied.
     pub images: BTreeMap<u64, Box<Block>>,
-    /// Blocks with changes and no image: they are at home in a version not older than this.
+    /// Blocks with changes but no image, and the least LSN that they must have at home.
     pub at_home: BTreeMap<u64, u64>,
-    /// Whole groups that there were, where the last one begins, and the position behind it.
+    /// Number of whole groups, where the last one begins, and the position after it.
     pub groups: u64,
     pub last: u64,
     pub end: u64,
 }
 
-/// Goes through the log from the tail on.
+/// Redoes the log from the tail on.
 pub fn redo(file: &File, superblock: &Superblock) -> Result<Redone, Error> {
     let log = Log { file, superblock };
     let mut redone = Redone::default();
     let (mut lsn, mut previous, mut epoch) = (superblock.tail, None, 0);
     while let Some(group) = log.group(lsn)? {
         if u32_at(&group, 20) < epoch || u32_at(&group, 20) > superblock.epoch {
-            return Err(Error::Log { lsn, what: "a group of an impossible epoch" });
+            return Err(Error::Log { lsn, what: "a group has an impossible epoch" });
         }
         if previous.is_some_and(|previous| previous != u64_at(&group, 40)) {
             return Err(Error::Log { lsn, what: "a group that does not follow the one before it" });
         }
-        redone.apply(&group, lsn).ok_or(Error::Log { lsn, what: "a group makes no sense" })?;
+        redone.apply(&group, lsn).ok_or(Error::Log { lsn, what: "a group is malformed" })?;
         redone.groups += 1;
         epoch = u32_at(&group, 20);
         previous = Some(lsn);
@@ -44,7 +44,7 @@ pub fn redo(file: &File, superblock: &Superblock) -> Result<Redone, Error> {
         lsn += (group.len() as u64).next_multiple_of(BLOCK as u64);
     }
     redone.end = lsn;
-    if log.goes_on_behind(lsn)? {
+    if log.is_group_beyond(lsn)? {
         return Err(Error::Log { lsn, what: "a group is missing and later ones are whole" });
     }
     Ok(redone)
@@ -56,7 +56,7 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// `len` bytes at a position: those behind the end of the log are at its beginning.
+    /// `len` bytes at a position; they wrap around at the end of the log.
     fn bytes(&self, lsn: u64, len: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; len];
         let offset = lsn % self.superblock.log_bytes;
@@ -87,8 +87,8 @@ impl Log<'_> {
         Ok((crc32c::crc32c(&group[4..]) == u32_at(&group, 0)).then_some(group))
     }
 
-    /// Is there a whole group that follows what should be at the end, `lsn`?
-    fn goes_on_behind(&self, lsn: u64) -> Result<bool, Error> {
+    /// Is there a whole group after the end `lsn` that does not precede it in the log?
+    fn is_group_beyond(&self, lsn: u64) -> Result<bool, Error> {
         let end = self.superblock.tail + self.superblock.log_bytes;
         for at in (lsn + BLOCK as u64..end).step_by(BLOCK) {
             if self.group(at)?.is_some_and(|group| (lsn..at).contains(&u64_at(&group, 40))) {
@@ -117,7 +117,7 @@ impl Redone {
         Some(())
     }
 
-    /// Applies one item of the record that ends at `lsn`; gives what is behind it.
+    /// Applies one item of the record that ends at `lsn`; returns the bytes after it.
     fn item<'a>(&mut self, bytes: &'a [u8], lsn: u64) -> Option<&'a [u8]> {
         let (head, mut rest) = bytes.split_at_checked(12)?;
         let (block, what, kind) = (u64_at(head, 0), head[8], head[9]);

@@ -1,24 +1,25 @@
-//! A reader of metadata devices, written from FORMAT.md alone: it knows nothing of the store.
+//! A reader of metadata devices, written from FORMAT.md alone, without any code of the store.
 //!
 //! Invariants:
-//! - the modules of the reader use the standard library and CRC32C, nothing of Redbud; the store is
-//!   in the tests only, where it makes images and says what should be found;
-//! - what the reader needs to know stands in FORMAT.md, whose sections the modules name;
+//! - the modules of the reader use the standard library and CRC32C, nothing of Redbud. Only the
+//!   tests use the store: it makes images and gives their expected content;
+//! - FORMAT.md has everything that the reader needs to know; the modules cite its sections;
 //! - reading is total: any bytes give a tree or an [`Error`].
 //!
 //! The reader is [`device`], [`superblock`], [`log`], [`tree`], [`directory`], [`inode`], [`space`]
-//! and, on top of them, [`image`]. [`made`] makes images, [`golden`] unpacks those of the
-//! repository, [`sound`] sees whether what must agree does, and [`damage`] damages them.
+//! and, on top of them, [`image`]. [`generate`] makes images, [`golden`] expands those of the
+//! repository, [`consistency`] checks that the parts of an image agree, and [`damage`] damages
+//! images.
 
+mod consistency;
 mod damage;
 mod device;
 mod directory;
+mod generate;
 mod golden;
 mod image;
 mod inode;
 mod log;
-mod made;
-mod sound;
 mod space;
 mod superblock;
 mod tree;
@@ -34,10 +35,10 @@ use device::{
     BITMAP, BLOB, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, LAYOUT, NAME_MAP,
     OWNED_BLOB, REPLIES, ROOTS, TREE,
 };
+use generate::{Contents, LOG, Plan, make, make_cutting, store_contents};
 use image::Image;
-use made::{LOG, Plan, Told, make, make_cutting, told};
 
-/// A file of its own with these blocks of a device.
+/// Makes a new file with these blocks of a device.
 fn file(name: &str, size: u64, blocks: impl IntoIterator<Item = (u64, Vec<u8>)>) -> PathBuf {
     let path = format!("reader-{}-{name}.img", std::process::id());
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(path);
@@ -60,7 +61,7 @@ fn golden(name: &str, ending: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_golden_image_is_what_the_text_beside_it_says() {
+fn reader_finds_in_golden_images_what_their_text_describes() {
     let files = std::fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap().path());
     let images: Vec<_> = files.filter(|path| path.extension().unwrap() == "img").collect();
     assert!(images.len() >= 8);
@@ -76,12 +77,12 @@ fn every_golden_image_is_what_the_text_beside_it_says() {
             assert_eq!(found, expected, "{name}");
         }
         assert_eq!(golden::text(&image), expected);
-        sound::check(&image);
+        consistency::check(&image);
     }
 }
 
 #[test]
-fn the_reader_knows_nothing_of_redbud() {
+fn reader_uses_no_code_of_redbud() {
     let modules = [
         include_str!("device.rs"),
         include_str!("directory.rs"),
@@ -106,21 +107,21 @@ fn the_reader_knows_nothing_of_redbud() {
     }
 }
 
-/// A device of the simulation as a file.
+/// Writes a simulated device to a file.
 fn written(name: &str, disk: &SimDisk) -> PathBuf {
     let block = |block: u64| (block, disk.peek(block * 4096, 4096));
     let blocks = (0..disk.size() / 4096).map(block);
     file(name, disk.size(), blocks.filter(|(_, data)| !device::is_zero(data)))
 }
 
-/// Everything that the reader finds.
-fn read(image: &Image) -> Result<Told, Error> {
+/// Everything that the reader finds in an image.
+fn read(image: &Image) -> Result<Contents, Error> {
     let clients = image.clients()?;
     let first = clients.first().map_or(0, |client| client.0);
     let replies = image.replies()?.into_iter();
     let mut kept = replies.filter(|reply| (reply.client, reply.slot) == (first, 4));
     let mut settings = image.settings()?.into_iter().filter(|&(key, _)| key == 3);
-    Ok(Told {
+    Ok(Contents {
         found: image.walk()?,
         orphans: image.orphans()?,
         pags: image.pags()?,
@@ -131,19 +132,23 @@ fn read(image: &Image) -> Result<Told, Error> {
     })
 }
 
-/// Compares the reader with the store, and what it reads with itself.
+/// Compares the reader with the store, and checks the consistency of the image.
 fn check(name: &str, disk: &SimDisk) -> Image {
     let path = written(name, disk);
     let image = Image::open(&path).unwrap();
-    // The image stays open.
+    // The image stays open, so it can be read without its name.
     std::fs::remove_file(path).unwrap();
-    let (read, told) = (read(&image).unwrap(), told(disk));
-    for (read, told) in read.found.iter().zip(&told.found) {
-        assert_eq!(read, told, "{name}");
+    let (read, expected) = (read(&image).unwrap(), store_contents(disk));
+    for (read, expected) in read.found.iter().zip(&expected.found) {
+        assert_eq!(read, expected, "{name}");
     }
-    assert_eq!(read.found.len(), told.found.len(), "{name}");
-    assert_eq!(Told { found: Vec::new(), ..read }, Told { found: Vec::new(), ..told }, "{name}");
-    sound::check(&image);
+    assert_eq!(read.found.len(), expected.found.len(), "{name}");
+    assert_eq!(
+        Contents { found: Vec::new(), ..read },
+        Contents { found: Vec::new(), ..expected },
+        "{name}"
+    );
+    consistency::check(&image);
     image
 }
 
@@ -158,23 +163,23 @@ const USUAL: Plan = Plan {
 };
 
 #[test]
-fn an_image_of_each_kind_is_what_the_store_tells_of_it() {
+fn reader_agrees_with_the_store_on_images_of_each_kind() {
     let sizes = [CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096];
     for (slots, content) in SlotSize::ALL.into_iter().zip(sizes) {
         for kind in 0..8 {
             let (inline, near, cut) = (kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
-            // Blobs of two of these do not say whose they are.
+            // In two of these images blobs do not name their owner.
             let owners = ![3, 6].contains(&kind);
             let plan = Plan { slots, inline, near, owners, cut, ..USUAL };
             let image = check(&format!("{slots:?}-{kind}"), &make(plan));
             assert_eq!(image.device.redone.groups > 0, cut, "{plan:?}");
-            // Everything that there may be was read.
+            // The reader must have read blocks of every type.
             let mut expected = BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, REPLIES, NAME_MAP]);
             expected.insert(content);
             expected.insert(if owners { OWNED_BLOB } else { BLOB });
             expected.extend(near.then_some(LAYOUT));
             assert_eq!(
-                image.device.met.borrow().values().copied().collect::<BTreeSet<_>>(),
+                image.device.visited.borrow().values().copied().collect::<BTreeSet<_>>(),
                 expected
             );
         }
@@ -182,7 +187,7 @@ fn an_image_of_each_kind_is_what_the_store_tells_of_it() {
 }
 
 #[test]
-fn what_a_power_cut_leaves_is_redone_wherever_it_came() {
+fn reader_redoes_the_log_after_power_cuts_at_any_moment() {
     let (mut cut_in_two, mut at_home) = (0, 0);
     for (n, disk) in make_cutting(Plan { operations: 4500, ..USUAL }, 211).iter().enumerate() {
         let image = check(&format!("cut-{n}"), disk);
@@ -191,6 +196,6 @@ fn what_a_power_cut_leaves_is_redone_wherever_it_came() {
             usize::from(!redone.end.is_multiple_of(LOG) && redone.end / LOG > redone.last / LOG);
         at_home += redone.at_home.len();
     }
-    assert!(cut_in_two > 0, "no group went on at the beginning of the log");
+    assert!(cut_in_two > 0, "no group continued at the beginning of the log");
     assert!(at_home > 0, "no block had changes without an image");
 }

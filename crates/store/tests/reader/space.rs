@@ -17,8 +17,8 @@ pub struct Pag {
     pub freed: u64,
 }
 
-/// Data blocks that belong to no file: zone, first block, length, and the client in whose pool they
-/// are.
+/// Data blocks that belong to no file: zone, first block, length, and the client whose pool has
+/// them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
     pub pag: u16,
@@ -58,7 +58,8 @@ impl Image {
         self.runs(&POOLS, 8)
     }
 
-    /// Keys with `client` bytes of a client, zone and start; values that begin with the length.
+    /// Runs of a tree whose keys are `client` bytes of a client, zone and start, and whose values
+    /// begin with the length.
     fn runs(&self, tree: &Tree, client: usize) -> Result<Vec<Run>, Error> {
         let run = |(key, value): &Entry| Run {
             client: big(&key[..client]),
@@ -69,7 +70,7 @@ impl Image {
         Ok(self.entries(tree)?.iter().map(run).collect())
     }
 
-    /// The clients, and how they described themselves.
+    /// The clients, with their descriptions.
     pub fn clients(&self) -> Result<Vec<(u64, Vec<u8>)>, Error> {
         let client = |(key, value): &Entry| {
             let (client, first) = (big(key), u64_at(value, 0));
@@ -78,7 +79,7 @@ impl Image {
         self.entries(&CLIENTS)?.iter().map(client).collect()
     }
 
-    /// The answers that are kept for clients.
+    /// The replies stored for clients.
     pub fn replies(&self) -> Result<Vec<Reply>, Error> {
         let mut out = Vec::new();
         for (key, value) in self.entries(&REPLY_TREE)? {

@@ -34,14 +34,15 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// That of the file system on `file`: the newer one of two copies, or the one that is whole.
+    /// The superblock of the file system on `file`: the newer of two whole copies, or the only
+    /// whole one.
     pub fn find(file: &File) -> Result<Superblock, Error> {
         let label = raw(file, 0)?;
         let (uuid, blocks) = label_of(&label)?;
         let first = decode(&*raw(file, 1)?, 1, uuid);
         let second = raw(file, blocks - 1).and_then(|data| decode(&data, blocks - 1, uuid));
         let chosen = match (first, second) {
-            // What a newer release meant is unknown, whatever the other copy says.
+            // The meaning of a newer format is unknown, whatever the other copy says.
             (Err(Error::Refused(why)), _) | (_, Err(Error::Refused(why))) => {
                 return Err(Error::Refused(why));
             }
@@ -65,13 +66,13 @@ impl Superblock {
         self.needed & 1 << feature != 0
     }
 
-    /// Type of the blocks of directory content, which says how large slots are (7.2).
+    /// Type of the blocks of directory content, which gives the slot size (7.2).
     pub fn content_type(&self) -> u8 {
         SLOTS.iter().find(|(bit, _)| self.has(*bit)).map_or(CONTENT, |&(_, kind)| kind)
     }
 }
 
-/// UUID and blocks of the file system whose label this is (1).
+/// UUID and number of blocks in a label (1).
 fn label_of(label: &Block) -> Result<([u8; 16], u64), Error> {
     let mut summed = *label;
     summed[8..12].fill(0);
@@ -88,7 +89,7 @@ fn label_of(label: &Block) -> Result<([u8; 16], u64), Error> {
     }
 }
 
-/// One copy, in block `place`.
+/// Decodes the copy in block `place`.
 fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error> {
     check(data, place, SUPERBLOCK, crc32c::crc32c(&uuid))?;
     let needed = u64_at(data, 48);
@@ -128,7 +129,7 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
     Ok(superblock)
 }
 
-/// The features that this reader does not know, as the superblock calls them (3.3).
+/// The features that this reader does not know, by their names in the superblock (3.3).
 fn unknown(data: &Block) -> String {
     let mut names = &data[2274..2274 + usize::from(u16_at(data, 2272)).min(1022)];
     let mut out = "features".to_owned();

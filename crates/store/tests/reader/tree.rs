@@ -1,4 +1,4 @@
-//! B+trees, and those that there are: FORMAT.md 5 and 5.1.
+//! B+trees, and the list of them: FORMAT.md 5 and 5.1.
 
 use crate::Image;
 use crate::device::{Block, Error, TREE, damaged, is_zero, u16_at, u64_at};
@@ -27,7 +27,7 @@ pub const REPLIES: Tree = tree(12, 12, 8);
 pub const SETTINGS: Tree = tree(13, 4, 64);
 pub const NAMESPACE: Tree = tree(17, 16, 8);
 
-/// Trees in which an entry whose key is zeros means nothing.
+/// Trees in which an entry with a key of zeros has no meaning.
 const PLANTED: [usize; 6] = [2, 3, 4, 7, 8, 17];
 
 const ENTRIES: usize = 48;
@@ -42,12 +42,12 @@ impl Image {
         Ok(self.range(tree, key, key)?.pop().map(|(_, value)| value))
     }
 
-    /// All entries that mean something.
+    /// All entries, without the meaningless ones.
     pub fn entries(&self, tree: &Tree) -> Result<Vec<Entry>, Error> {
         self.range(tree, &vec![0; tree.key], &vec![0xff; tree.key])
     }
 
-    /// The entries with keys from `first` to `last`, in their order.
+    /// The entries with keys from `first` to `last`, in order.
     pub fn range(&self, tree: &Tree, first: &[u8], last: &[u8]) -> Result<Vec<Entry>, Error> {
         let mut out = Vec::new();
         if let root @ 1.. = self.roots[tree.root] {
@@ -61,7 +61,8 @@ impl Image {
         Ok(out)
     }
 
-    /// Adds the entries below a node that have wanted keys. Its keys must lie within `bounds`.
+    /// Adds the entries below a node whose keys are in the range. The node's keys must be within
+    /// `bounds`.
     fn descend(
         &self,
         tree: &Tree,
@@ -72,8 +73,7 @@ impl Image {
     ) -> Result<(), Error> {
         for n in 0..node.count {
             let (key, value) = node.entry(n);
-            // The separator of the first child is unused: it has all keys from the node's own bound
-            // on.
+            // The separator of the first child is unused: its keys begin at the node's own bound.
             let low = if node.level > 0 && n == 0 { bounds.low } else { key };
             let high = if n + 1 < node.count { Some(node.entry(n + 1).0) } else { bounds.high };
             if low < bounds.low || high.is_some_and(|high| high <= low) {
@@ -105,7 +105,7 @@ impl Image {
     }
 }
 
-/// The keys of a node: not below `low` and below `high`, if it has one.
+/// The bounds of a node's keys: at least `low`, and below `high` if there is one.
 #[derive(Clone, Copy)]
 struct Bounds<'a> {
     low: &'a [u8],

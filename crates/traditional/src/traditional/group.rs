@@ -101,7 +101,7 @@ impl Traditional {
         if let Err(Stop::Miss(..)) = txn.read(block) {
             // ext3 reads all of them when it mounts.
             let (first, count) = self.descriptor_blocks();
-            txn.want(first, count)?;
+            txn.require_cached(first, count)?;
         }
         let data = txn.read_as(block, BlockType::Table)?;
         let at = HEADER + (group % DESCRIPTORS) as usize * BYTES;

@@ -188,13 +188,13 @@ impl Traditional {
             let end = table + u64::from(descriptor.initialised);
             let from = (block.0 / READ_AHEAD * READ_AHEAD).max(table);
             let to = (block.0 / READ_AHEAD * READ_AHEAD + READ_AHEAD + 1).min(end);
-            txn.want(MetaBlock(from), (block.0 - from) as u32)?;
+            txn.require_cached(MetaBlock(from), (block.0 - from) as u32)?;
             self.ahead.borrow_mut().insert(block, (to - block.0 - 1) as u32);
             return Err(missing);
         }
         let ahead = self.ahead.borrow_mut().remove(&block);
         if let Some(count) = ahead {
-            txn.want(MetaBlock(block.0 + 1), count)?;
+            txn.require_cached(MetaBlock(block.0 + 1), count)?;
         }
         let data = txn.read_as(block, BlockType::Table)?;
         let at = HEADER + (place % EACH) as usize * BYTES;

@@ -97,7 +97,7 @@ impl Traditional {
             {
                 count += 1;
             }
-            txn.want(first, count as u32)?;
+            txn.require_cached(first, count as u32)?;
         }
         Ok(first)
     }

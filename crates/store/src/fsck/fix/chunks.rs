@@ -14,9 +14,9 @@ use crate::fsck::plan::{Fix, SlotAt};
 use crate::fsck::stranded::{Said, Short};
 use crate::mfs::Cost;
 use crate::names::index::Chunk;
-use crate::side::first_attr;
 use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
+use crate::volatile_state::first_attr;
 
 /// Chunks of a name map that are removed at once; what is left over is found to be nobody's.
 const MAP_CHUNKS_MAX: u32 = 16;

@@ -80,7 +80,7 @@ fn names_in(
     (first, len): (u32, u32),
     chunk: u32,
 ) -> Result<Vec<NameMapEntry>, Stop> {
-    txn.want(home, len)?;
+    txn.require_cached(home, len)?;
     let mut out = Vec::new();
     for block in 0..len {
         let data = txn.read_slots(MetaBlock(home.0 + u64::from(block)))?;

@@ -23,7 +23,7 @@ use types::{ClientId, MetaBlock};
 
 use super::{Change, Done, Fixer};
 use crate::block::{BlockType, get_u16, lsn_of};
-use crate::btree::{Inside, Tree, entries_of};
+use crate::btree::{NodeContent, Tree, entries_of};
 use crate::error::StoreError;
 use crate::format::space::frozen_keys;
 use crate::fsck::lost::{Loss, table};
@@ -31,7 +31,7 @@ use crate::fsck::plan::TreeName;
 use crate::mfs::Cost;
 use crate::space::ALL_FILES;
 use crate::trees::{
-    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, HALF_MADE, MOVED, NAMESPACE, ORPHANS, POOLS,
+    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PARTIAL_TREE, POOLS,
     QUARANTINES, REPLIES, SCRATCH, SETTINGS, UNFINISHED,
 };
 
@@ -143,11 +143,11 @@ impl Fixer {
         let begin = self.mfs.run(Cost::DELETE, |txn| {
             let mut word = txn.root(UNFINISHED)?;
             if txn.root(SCRATCH)? != 0 {
-                word |= HALF_MADE;
+                word |= PARTIAL_TREE;
                 txn.set_root(UNFINISHED, word)?;
                 txn.set_root(SCRATCH, 0)?;
             }
-            Ok(word & HALF_MADE == 0)
+            Ok(word & PARTIAL_TREE == 0)
         });
         Ok(begin.await?.0)
     }
@@ -161,7 +161,7 @@ impl Fixer {
         let (mut count, mut spans) = (0, Spans::default());
         let mut seen = std::collections::BTreeSet::new();
         let mut stack = Vec::new();
-        stack.extend(self.check.read(|txn| tree.top(txn)).await?.flatten());
+        stack.extend(self.check.read(|txn| tree.root_node(txn)).await?.flatten());
         while let Some(node) = stack.pop() {
             if !seen.insert(node.block) {
                 continue;
@@ -172,8 +172,8 @@ impl Fixer {
                     spans.take(node.low.unwrap_or([0; K]), node.high);
                 }
                 None => {}
-                Some(Inside::Inner(_, children)) => stack.extend(children),
-                Some(Inside::Leaf(entries)) => {
+                Some(NodeContent::Inner(_, children)) => stack.extend(children),
+                Some(NodeContent::Leaf(entries)) => {
                     spans.take(node.low.unwrap_or([0; K]), node.high);
                     count += self.enter(&entries, true).await?;
                 }

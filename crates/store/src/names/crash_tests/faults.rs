@@ -19,7 +19,7 @@ const BEFORE: usize = 30;
 const STEPS: usize = 110;
 const SMALL_LOG: u64 = 128 << 10;
 /// An operation of a client in small: it may not take the reserve.
-const ORDINARY: Cost = Cost { reserve: Reserve::Left, ..COST };
+const ORDINARY: Cost = Cost { reserve: Reserve::None, ..COST };
 
 fn more_seeds() -> Option<u64> {
     let more = std::env::var("REDBUD_FAULT_SEEDS").ok();
@@ -319,7 +319,7 @@ fn full_metadata_zone_fails_whole_operations_and_allows_removal() {
                 }
                 let draw = work.draw();
                 let what = format!("{blocks} blocks: {count}: {draw:?}");
-                let small = Cost { journal: 10 << 10, ..ORDINARY };
+                let small = Cost { log_bytes: 10 << 10, ..ORDINARY };
                 let done = attempt(&mfs, small, client, &draw, count).await;
                 let after = dump(&mfs).await;
                 match done {

@@ -176,7 +176,7 @@ fn failed_transaction_leaves_the_search_finger_unchanged() {
 }
 
 fn counts(mfs: &Mfs) -> SearchCounts {
-    mfs.inner.state.borrow().side.namespace.counts
+    mfs.inner.state.borrow().volatile.namespace.counts
 }
 
 #[test]

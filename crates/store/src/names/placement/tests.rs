@@ -87,7 +87,7 @@ fn siblings_of_several_users_lie_together_by_user() {
 fn directories_lie_in_order_or_spread_out_on_request() {
     let placed = |policy| {
         let mfs = formatted_in(200_000);
-        mfs.inner.state.borrow_mut().side.placement.policy = policy;
+        mfs.inner.state.borrow_mut().volatile.placement.policy = policy;
         let tops: Vec<Ino> = (0..4).map(|n| mkdir(&mfs, Ino::ROOT, &format!("t{n}"), n)).collect();
         let all = (0..8).map(|n| mkdir(&mfs, tops[n % 4], &format!("d{n}"), n as u32 % 4));
         all.map(|dir| content(&mfs, dir).0).collect::<Vec<u64>>()
@@ -139,13 +139,13 @@ fn device_is_full_only_when_its_blocks_hold_entries() {
     for dirs in [1, 40, 300] {
         let mfs = formatted_in(8000);
         let (total, free) = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space()))).unwrap().0;
-        let room = (free - mfs.inner.state.borrow().space.kept()) * 8;
+        let room = (free - mfs.inner.state.borrow().space.set_aside()) * 8;
         let files = fill(&mfs, dirs);
         // Not used: the table's nodes, and in each directory a block that is not full.
         let missing = u64::from(dirs) * 8 + total;
         assert!(files + missing >= room * 95 / 100, "{dirs}: {files} files, room for {room}");
         // A full device is reported at once, without reading every directory each time.
-        let before = mfs.inner.state.borrow().side.placement.nothing_preallocated;
+        let before = mfs.inner.state.borrow().volatile.placement.nothing_preallocated;
         assert!(before, "trimming read all chunks, and nothing is preallocated");
     }
 }
@@ -156,7 +156,7 @@ fn directory_without_room_for_a_map_fills_the_device_without_one() {
         let mfs = formatted_in(blocks);
         let files = fill(&mfs, 1);
         let left = now(mfs.run(Cost::READ, |txn| Ok(txn.meta_space().1))).unwrap().0;
-        let kept = mfs.inner.state.borrow().space.kept();
+        let kept = mfs.inner.state.borrow().space.set_aside();
         assert!(left <= kept + 1, "{blocks}: {files} files, {left} blocks left of {kept}");
     }
 }
@@ -213,7 +213,7 @@ async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
         make(dir, "a file", FileKind::Regular).await;
     }
     let take = |txn: &mut Txn<'_>| {
-        let least = txn.state.space.kept() + left;
+        let least = txn.state.space.set_aside() + left;
         while txn.meta_space().1 > least && txn.alloc_meta(1, None).is_ok() {}
         Ok(())
     };

@@ -13,30 +13,30 @@ use crate::roots::RootId;
 
 const SIZE: u64 = 64 << 20;
 const LOG: u64 = 4 << 20;
-/// A root of no other use.
+/// A root that the tests may use.
 const ROOT: RootId = RootId(59);
 
 #[test]
-fn every_row_of_the_table() {
+fn roots_source_follows_the_table() {
     let words = |word| [word; ROOTS as usize];
     let known = words(1);
     let (tail, log) = (Lsn(100), Some(Lsn(150)));
     let home = |lsn, word| Ok((Lsn(lsn), words(word)));
-    let rows: Vec<(Home, Option<Lsn>, Option<&RootWords>, Source)> = vec![
-        (Err("x"), None, Some(&known), Source::Copy("x")),
-        (Err("x"), log, Some(&known), Source::Copy("x")),
-        (Err("x"), None, None, Source::Nothing),
-        (home(90, 2), None, None, Source::Home),
-        (home(149, 2), log, Some(&known), Source::Copy(LOST_WRITE)),
-        (home(149, 1), log, Some(&known), Source::Copy(LOST_WRITE)),
-        (home(150, 1), log, Some(&known), Source::Home),
-        (home(150, 2), log, Some(&known), Source::Doubtful(CONTRADICTION)),
-        (home(151, 2), log, Some(&known), Source::Doubtful(TOO_NEW)),
-        (home(90, 1), None, Some(&known), Source::Home),
-        (home(100, 1), None, Some(&known), Source::Home),
-        (home(90, 2), None, Some(&known), Source::Copy(LOST_WRITE)),
-        (home(100, 2), None, Some(&known), Source::Copy(LOST_WRITE)),
-        (home(101, 2), None, Some(&known), Source::Doubtful(TOO_NEW)),
+    let rows: Vec<(Home, Option<Lsn>, Option<&RootWords>, RootsSource)> = vec![
+        (Err("x"), None, Some(&known), RootsSource::Copy("x")),
+        (Err("x"), log, Some(&known), RootsSource::Copy("x")),
+        (Err("x"), None, None, RootsSource::Nothing),
+        (home(90, 2), None, None, RootsSource::Home),
+        (home(149, 2), log, Some(&known), RootsSource::Copy(LOST_WRITE)),
+        (home(149, 1), log, Some(&known), RootsSource::Copy(LOST_WRITE)),
+        (home(150, 1), log, Some(&known), RootsSource::Home),
+        (home(150, 2), log, Some(&known), RootsSource::Doubtful(CONTRADICTION)),
+        (home(151, 2), log, Some(&known), RootsSource::Doubtful(TOO_NEW)),
+        (home(90, 1), None, Some(&known), RootsSource::Home),
+        (home(100, 1), None, Some(&known), RootsSource::Home),
+        (home(90, 2), None, Some(&known), RootsSource::Copy(LOST_WRITE)),
+        (home(100, 2), None, Some(&known), RootsSource::Copy(LOST_WRITE)),
+        (home(101, 2), None, Some(&known), RootsSource::Doubtful(TOO_NEW)),
     ];
     for (home, log, words, source) in rows {
         assert_eq!(choose(&home, log, tail, words), source, "{home:?} {log:?} {words:?}");
@@ -90,15 +90,15 @@ async fn table_block(mfs: &Mfs) -> MetaBlock {
     made.await.unwrap().0
 }
 
-/// A device that was not closed, whose root and leaf were changed twice: behind the tail the log
-/// has the second change of them and no image. With it their older versions, and the leaf.
-struct Lost {
+/// A device that was not closed, whose root and leaf were changed twice. After the tail, the log
+/// has the second change of both and no image. Also their older versions, and the leaf.
+struct StaleDevice {
     disk: SimDisk,
     stale: [Vec<u8>; 2],
     leaf: MetaBlock,
 }
 
-fn changed_behind_the_tail() -> Lost {
+fn changed_after_the_tail() -> StaleDevice {
     let world = SimWorld::new(3);
     let outside = world.disk("meta", SIZE);
     world.run(|env| async move {
@@ -125,10 +125,10 @@ fn changed_behind_the_tail() -> Lost {
             let tail = newest_superblock(&outside).tail;
             if second.is_some_and(|second| tail > first && tail < second) {
                 mfs.sync().await.unwrap();
-                return Lost { disk: outside.fork(), stale, leaf };
+                return StaleDevice { disk: outside.fork(), stale, leaf };
             }
         }
-        panic!("the tail never lay between the changes");
+        panic!("the tail was never between the changes");
     })
 }
 
@@ -155,8 +155,8 @@ async fn format(env: &Env) {
     Mfs::format(env, &disk, &options).await.unwrap();
 }
 
-/// Opens `disk` in every way: the roots are whole, told if `what` says so, and healed by an opening
-/// that writes.
+/// Opens `disk` in every way: the roots are whole, damage is reported if `what` says so, and an
+/// opening that writes repairs it.
 fn roots_are_whole(
     disk: &SimDisk,
     leaf: MetaBlock,
@@ -183,15 +183,15 @@ fn roots_are_whole(
 }
 
 #[test]
-fn a_lost_write_of_the_roots_is_noticed_by_the_log_and_healed() {
-    let Lost { disk, stale, leaf } = changed_behind_the_tail();
+fn lost_write_of_the_roots_is_detected_by_the_log_and_repaired() {
+    let StaleDevice { disk, stale, leaf } = changed_after_the_tail();
     roots_are_whole(&disk, leaf, &[], 2);
     assert_ne!(peek(&disk, ROOTS_BLOCK), stale[0]);
     poke(&disk, ROOTS_BLOCK, &stale[0]);
     roots_are_whole(&disk, leaf, &[(ROOTS_BLOCK, LOST_WRITE)], 2);
 }
 
-/// A closed device: nothing is behind the tail. With it the roots of before the last change.
+/// A closed device, whose log has nothing after the tail; also the roots before the last change.
 fn closed() -> (SimDisk, Vec<u8>, MetaBlock) {
     let world = SimWorld::new(3);
     let outside = world.disk("meta", SIZE);
@@ -214,7 +214,7 @@ fn closed() -> (SimDisk, Vec<u8>, MetaBlock) {
 }
 
 #[test]
-fn a_lost_write_of_the_roots_is_noticed_by_the_superblock_after_a_clean_end() {
+fn lost_write_of_the_roots_is_detected_by_the_superblock_after_a_close() {
     let (disk, stale, leaf) = closed();
     roots_are_whole(&disk, leaf, &[], 2);
     poke(&disk, ROOTS_BLOCK, &stale);
@@ -222,7 +222,7 @@ fn a_lost_write_of_the_roots_is_noticed_by_the_superblock_after_a_clean_end() {
 }
 
 #[test]
-fn roots_that_cannot_be_read_are_as_good_as_damaged() {
+fn unreadable_roots_are_treated_as_damaged() {
     let (disk, _, leaf) = closed();
     let at = ROOTS_BLOCK.0 * BLOCK as u64;
     disk.make_unreadable(at..at + BLOCK as u64);
@@ -235,7 +235,7 @@ fn roots_that_cannot_be_read_are_as_good_as_damaged() {
 }
 
 #[test]
-fn roots_that_are_newer_than_the_log_are_kept_and_told() {
+fn roots_newer_than_the_log_are_used_and_reported() {
     let (disk, _, leaf) = closed();
     let mut newer = peek(&disk, ROOTS_BLOCK);
     let data: &mut block::Block = (&mut newer[..]).try_into().unwrap();
@@ -246,15 +246,15 @@ fn roots_that_are_newer_than_the_log_are_kept_and_told() {
     poke(&disk, ROOTS_BLOCK, &newer);
     with(&disk, |env| async move {
         let mfs = open(&env, OpenOptions::default()).await.unwrap();
-        let told = Damaged { block: ROOTS_BLOCK, what: TOO_NEW, remedy: Remedy::Left };
-        assert_eq!((mfs.damage(), mfs.damaged()), (vec![], vec![told]));
+        let expected = DamagedBlock { block: ROOTS_BLOCK, what: TOO_NEW, remedy: Remedy::None };
+        assert_eq!((mfs.damage(), mfs.damaged()), (vec![], vec![expected]));
         assert_eq!(values(&mfs, leaf).await, (9, 2));
     });
 }
 
 #[test]
-fn lost_writes_that_the_log_cannot_make_good_are_left_and_never_said_to_be_mended() {
-    let Lost { disk, stale, leaf } = changed_behind_the_tail();
+fn lost_writes_that_the_log_cannot_restore_are_not_reported_as_repaired() {
+    let StaleDevice { disk, stale, leaf } = changed_after_the_tail();
     poke(&disk, leaf, &stale[1]);
     let run = |disk: &SimDisk| {
         with(disk, |env| async move {
@@ -267,22 +267,22 @@ fn lost_writes_that_the_log_cannot_make_good_are_left_and_never_said_to_be_mende
     let is_lost = |problem: &crate::fsck::Problem| {
         (problem.kind, problem.subject) == (ProblemKind::DamagedBlock, Subject::Block(leaf))
     };
-    let told = |lines: &[String]| {
+    let reported = |lines: &[String]| {
         let name = format!("metadata block {leaf} ");
         lines.iter().filter(|line| line.starts_with(&name)).cloned().collect::<Vec<_>>()
     };
     let whole = disk.fork();
     let (found, repaired) = run(&whole);
     assert!(found.problems.iter().any(is_lost), "{found:?}");
-    assert_eq!(told(&repaired.done).len(), 1, "{:?}", repaired.done);
-    assert!(told(&repaired.done)[0].contains("from the log"), "{:?}", repaired.done);
+    assert_eq!(reported(&repaired.done).len(), 1, "{:?}", repaired.done);
+    assert!(reported(&repaired.done)[0].contains("from the log"), "{:?}", repaired.done);
     assert!(!repaired.left.problems.iter().any(is_lost), "{:?}", repaired.left);
 
-    // A gap in the log before its tail: the images of the leaf count no more.
+    // Make a gap in the log before its tail: the images of the leaf no longer count.
     let newest = newest_superblock(&disk);
     disk.poke(newest.log_offset(Lsn(newest.tail.0 - BLOCK as u64)), &[0; BLOCK]);
     let (found, repaired) = run(&disk);
     assert!(found.problems.iter().any(is_lost), "{found:?}");
-    assert_eq!(told(&repaired.done), [""; 0]);
+    assert_eq!(reported(&repaired.done), [""; 0]);
     assert!(repaired.left.problems.iter().any(is_lost), "{:?}", repaired.left);
 }

@@ -156,7 +156,7 @@ fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     unlink(&mfs, dir, "f4");
     unlink(&mfs, dir, "new");
     assert_clean(&mfs);
-    let used = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
+    let used = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     let has = |n: &u32| {
         let file = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{n}"))));
         !blocks_of(&mfs, file.unwrap()).is_empty()
@@ -190,12 +190,12 @@ fn unused_layout_blocks_are_bounded() {
     assert_clean(&mfs);
     // Opening the store forgets the unused blocks; reading the directory finds them again.
     run(&mfs, |txn| {
-        txn.side_mut().space.unused = super::UnusedLayoutBlocks::default();
+        txn.volatile_mut().space.unused = super::UnusedLayoutBlocks::default();
         Ok(())
     });
     mfs.forget_indexes();
     run(&mfs, |txn| txn.lookup(dir, &name("second")));
-    let known = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
+    let known = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     assert_eq!(known, UNUSED_MAX + 1);
     let before = free(&mfs);
     assert_eq!(now(trim(&mfs)).unwrap(), UNUSED_MAX as u64 + 1);
@@ -218,7 +218,7 @@ fn short_space_takes_back_unused_layout_blocks() {
     }
     let last = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{}", files - 1))));
     assert_eq!(blocks_of(&mfs, last.unwrap()), []);
-    let unused = run(&mfs, |txn| Ok(txn.side().space.unused.len()));
+    let unused = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     assert_eq!(unused, 0, "all were given back before a create failed");
     // A block holds eight files, and otherwise only nodes of trees take space.
     assert!(files > 8 * 2100, "{files}");

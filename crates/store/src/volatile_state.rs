@@ -1,10 +1,10 @@
-//! What the namespace and the space allocator remember in memory beside the
-//! blocks: name indexes, chunk maps, hints.
+//! The volatile state: what the namespace and the space allocator keep in memory besides the
+//! blocks, such as name indexes, chunk maps and hints.
 //!
 //! Invariants:
-//! - all of it can be rebuilt from the blocks, except the holds on freed space,
+//! - the store can rebuild all of it from the blocks, except the holds on freed space,
 //!   which belong to leases and end with this process;
-//! - what depends on a transaction lies in [`Pending`] until that transaction has
+//! - changes that depend on a transaction are in [`Pending`] until the transaction has
 //!   succeeded; pure caches of committed state may be filled at any time.
 
 use types::{Attr, FileKind, Ino, Timestamp, Transno};
@@ -21,12 +21,12 @@ use crate::names::placement::Placement;
 use crate::names::read_around::RegionReads;
 use crate::names::readdir::ListingReadahead;
 use crate::space::SpaceHints;
-use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, plant};
+use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, insert_zero_entries};
 use crate::txn::Txn;
 
-/// The state beside the blocks.
+/// The volatile state of a store.
 #[derive(Default)]
-pub struct SideState {
+pub struct VolatileState {
     pub(crate) names: NameIndexes,
     pub(crate) space: SpaceHints,
     pub(crate) placement: Placement,
@@ -35,26 +35,26 @@ pub struct SideState {
     pub(crate) nearby: RegionReads,
 }
 
-/// What the running transaction changes in it.
+/// Changes of the running transaction to the volatile state.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) names: index::PendingNames,
     pub(crate) namespace: namespace::PendingSearches,
 }
 
-impl SideState {
-    /// A transaction succeeded.
+impl VolatileState {
+    /// Applies the changes of a transaction that succeeded.
     pub(crate) fn apply(&mut self, pending: Pending, number: Transno) {
         self.names.apply(pending.names, number);
         self.namespace.apply(pending.namespace);
     }
 }
 
-/// Writes the first content of a new file system, in one transaction.
+/// Writes the initial content of a new file system, in one transaction.
 ///
 /// # Errors
-/// `Stop` as any body of a transaction; `Invalid` for PAGs that make no sense.
-pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
+/// `Stop` as any body of a transaction; `Invalid` for impossible PAGs.
+pub fn write_initial_content(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
     let start = txn.alloc_meta(1, None)?;
     let block = txn.init(start, BlockType::Directory)?;
     for ino in [Ino::ROOT, ORPHAN_DIR] {
@@ -68,7 +68,7 @@ pub fn initialise(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop
     let run = ContentRun::present(0, start, 1);
     CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
     CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
-    plant(txn)?;
+    insert_zero_entries(txn)?;
     txn.set_root(NEXT_CHUNK, 1)?;
     txn.set_root(NEXT_CLIENT, 1)?;
     txn.set_root(INODES, 2)?;
@@ -96,20 +96,20 @@ pub(crate) fn first_attr(ino: Ino) -> Attr {
 }
 
 impl crate::mfs::Mfs {
-    /// Drops every name index and chunk map: the blocks were changed without them, or memory is
+    /// Drops every name index and chunk map, because the blocks changed without them or memory is
     /// short.
     pub(crate) fn forget_indexes(&self) {
-        let side = &mut self.inner.state.borrow_mut().side;
-        side.names = NameIndexes::default();
-        side.namespace.forget();
+        let volatile = &mut self.inner.state.borrow_mut().volatile;
+        volatile.names = NameIndexes::default();
+        volatile.namespace.forget();
     }
 }
 
-/// Derives the side state of a store that was just opened, in one transaction that changes nothing.
+/// Derives the volatile state of a store that was just opened, in a transaction without changes.
 ///
 /// # Errors
 /// `Stop` as any body of a transaction.
 pub fn load(txn: &mut Txn<'_>) -> Result<(), Stop> {
-    *txn.side_mut() = SideState::default();
+    *txn.volatile_mut() = VolatileState::default();
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! The journal's records and groups, as bytes.
+//! Records and groups of the log, as bytes.
 //!
 //! Invariants:
 //! - a transaction is one record; the records of a group become durable together;
-//! - positions ([`Lsn`]) count bytes since mkfs and lie in the log at `lsn % log bytes`; a group
-//!   that reaches the end of the log goes on at its beginning;
-//! - a group begins at a multiple of 4096 with a header whose checksum covers all of it, so
-//!   one write and one flush commit it, and a torn group is told from a whole one;
-//! - the header repeats the group's own position: what an earlier lap of the log
-//!   left behind has another one.
+//! - positions ([`Lsn`]) count bytes since mkfs; position `lsn` is at `lsn % log bytes` in the log.
+//!   A group that reaches the end of the log continues at its beginning;
+//! - a group begins at a multiple of 4096 with a header whose checksum covers the whole group. So
+//!   one write and one flush commit it, and a reader can distinguish a torn group from a whole one;
+//! - the header repeats the group's own position: a group from an earlier lap of the log
+//!   has another position.
 //!
 //! Group header:
 //!
@@ -22,16 +22,16 @@
 //! |     40 |    8 | previous | where the group before it begins, 0: none  |
 //! |     48 |   16 | reserved | zero                                       |
 //!
-//! Behind the header come records, without gaps up to the group's length.
-//! Record: length u32 (of all), magic u16 "TR", items u16, then the items. Item: block u64,
-//! kind u8 (1 image: the runs change a block of zeros; 2 change: they change the block as it was),
-//! type u8 of the block, runs u16, then the runs.
+//! Records follow the header, without gaps up to the group's length.
+//! Record: length u32 (of the whole record), magic u16 "TR", items u16, then the items. Item: block
+//! u64, kind u8 (1 image: the runs change a block of zeros; 2 change: the runs change the block as
+//! it was), type u8 of the block, runs u16, then the runs.
 
 use types::limits::BLOCK_U64;
 use types::{Bug, Epoch, Instant, Lsn, MetaBlock, Uuid, crc32c, planted};
 
 use crate::block::{Block, BlockType, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use crate::commit::Gathering;
+use crate::commit::CommitDelay;
 use crate::diff;
 
 /// Bytes of a group header.
@@ -43,7 +43,7 @@ const ITEM_HEADER: usize = 12;
 const IMAGE: u8 = 1;
 const CHANGE: u8 = 2;
 
-/// The end of a group of `len` bytes: where the next one begins.
+/// `len` rounded up to whole blocks: the next group begins there.
 pub fn padded(len: u64) -> u64 {
     len.div_ceil(BLOCK_U64) * BLOCK_U64
 }
@@ -62,7 +62,7 @@ impl GroupBuilder {
         self.bytes.len()
     }
 
-    /// Has it no record?
+    /// Does the group have no record?
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -77,8 +77,8 @@ impl GroupBuilder {
         self.bytes.resize(self.record + RECORD_HEADER, 0);
     }
 
-    /// Adds the change of a block, from `old` or as an image; says whether there was one.
-    /// An image is always added.
+    /// Adds the change of a block, from `old` or as an image; returns whether it added an item.
+    /// It always adds an image, but no change that is empty.
     pub fn add(&mut self, block: MetaBlock, old: Option<&Block>, new: &Block) -> bool {
         let item = self.bytes.len();
         self.bytes.extend_from_slice(&block.0.to_le_bytes());
@@ -93,8 +93,8 @@ impl GroupBuilder {
         true
     }
 
-    /// Ends the record; returns the offset of its end in the group, or `None` if it has no item
-    /// and was taken back.
+    /// Ends the record; returns the offset of its end in the group. Removes a record without items
+    /// and returns `None`.
     pub fn finish(&mut self) -> Option<usize> {
         if self.items == 0 {
             let keep = if self.record == GROUP_HEADER { 0 } else { self.record };
@@ -108,7 +108,7 @@ impl GroupBuilder {
         Some(self.bytes.len())
     }
 
-    /// The finished group; the builder is empty after it, with the memory of `reuse`.
+    /// Returns the finished group; afterwards the builder is empty and uses the memory of `reuse`.
     pub fn seal(
         &mut self,
         lsn: Lsn,
@@ -132,12 +132,12 @@ impl GroupBuilder {
     }
 }
 
-/// A group header that may be one: position, magic and file system fit.
+/// A possible group header: its position, magic and file system match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupHeader {
     /// Bytes of the group without padding.
     pub len: u32,
-    /// Who wrote it.
+    /// The epoch that wrote it.
     pub epoch: Epoch,
     /// Where the group before it begins.
     pub previous: Lsn,
@@ -145,7 +145,7 @@ pub struct GroupHeader {
 }
 
 impl GroupHeader {
-    /// Decodes the header of the group at `lsn`, if there is one. Its checksum is not yet checked.
+    /// Decodes the header of the group at `lsn`, if there is one, without checking its checksum.
     pub fn decode(bytes: &[u8], lsn: Lsn, uuid: Uuid, log_bytes: u64) -> Option<GroupHeader> {
         if bytes.len() < GROUP_HEADER
             || get_u32(bytes, 4) != GROUP_MAGIC
@@ -164,18 +164,18 @@ impl GroupHeader {
         Some(GroupHeader { len, epoch, previous, crc: get_u32(bytes, 0) })
     }
 
-    /// Is `group` (`len` bytes) what was written?
+    /// Does the checksum of `group` (`len` bytes) match?
     pub fn is_whole(&self, group: &[u8]) -> bool {
         group.len() == self.len as usize && crc32c(&group[4..]) == self.crc
     }
 }
 
-/// One change of one block, as the log has it.
+/// One change of one block in the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// Which block.
+    /// The block.
     pub block: MetaBlock,
-    /// Starts from zeros, whatever the block was.
+    /// An image: it starts from zeros, whatever the block was.
     pub image: bool,
     /// Type of the block.
     pub kind: BlockType,
@@ -186,9 +186,10 @@ pub struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// Changes the body of `block`.
+    /// Applies the change to the body of `block`.
     pub fn apply(&self, block: &mut Block) {
-        diff::apply(block, self.runs, self.bytes).expect("checked when decoded");
+        diff::apply(block, self.runs, self.bytes)
+            .expect("the runs were checked when the item was decoded");
     }
 }
 
@@ -203,16 +204,16 @@ pub fn read_group<'a>(
 ) -> Result<(), &'static str> {
     let mut at = GROUP_HEADER;
     while at < group.len() {
-        let rest = &group[at..];
-        if rest.len() < RECORD_HEADER || get_u16(rest, 4) != RECORD_MAGIC {
+        let tail = &group[at..];
+        if tail.len() < RECORD_HEADER || get_u16(tail, 4) != RECORD_MAGIC {
             return Err("a record has no header");
         }
-        let len = get_u32(rest, 0) as usize;
-        if len < RECORD_HEADER || len > rest.len() {
+        let len = get_u32(tail, 0) as usize;
+        if len < RECORD_HEADER || len > tail.len() {
             return Err("a record is cut off");
         }
         let end = Lsn(lsn.0 + (at + len) as u64);
-        read_record(&rest[RECORD_HEADER..len], get_u16(rest, 6), end, &mut each)?;
+        read_record(&tail[RECORD_HEADER..len], get_u16(tail, 6), end, &mut each)?;
         at += len;
     }
     Ok(())
@@ -241,38 +242,38 @@ fn read_record<'a>(
     if rest.is_empty() { Ok(()) } else { Err("a record is longer than its items") }
 }
 
-/// Where the log stands.
+/// The state of the log.
 pub(crate) struct Log {
     pub(crate) epoch: Epoch,
-    /// The group that collects records.
+    /// The running group, which collects records.
     pub(crate) group: GroupBuilder,
     /// Where it begins.
     pub(crate) start: Lsn,
     /// Where the group before it begins.
     pub(crate) previous: Lsn,
-    /// Everything before is on stable storage.
+    /// Every record before this position is durable.
     pub(crate) durable: Lsn,
-    /// The tails of the two superblock copies: nothing at or behind the older may be overwritten.
+    /// The tails of the two superblock copies: bytes at or after the older one must stay.
     pub(crate) tails: [Lsn; 2],
     /// Capacity of the log.
     pub(crate) bytes: u64,
-    /// Somebody waits for durability up to here.
+    /// A caller waits until the log is durable up to here.
     pub(crate) wanted: Lsn,
-    /// So many wait for the running group, and for the one on its way, or did so once.
-    pub(crate) joined: usize,
-    pub(crate) on_way: usize,
-    /// How long the running group gathers.
-    pub(crate) gathering: Gathering,
+    /// Callers that wait, or have waited, for the running group and for the group in flight.
+    pub(crate) waiters: usize,
+    pub(crate) waiters_in_flight: usize,
+    /// How long the running group waits for more callers.
+    pub(crate) commit_delay: CommitDelay,
     /// When the running group got its first record.
     pub(crate) group_since: Instant,
     /// Memory for the next group.
     pub(crate) reuse: Vec<u8>,
-    /// There is no device: every transaction counts as durable.
-    pub(crate) volatile: bool,
+    /// The store has no device: every transaction counts as durable.
+    pub(crate) in_memory: bool,
 }
 
 impl Log {
-    /// A log that goes on at `start`.
+    /// A log that continues at `start`.
     pub(crate) fn new(epoch: Epoch, start: Lsn, previous: Lsn, bytes: u64) -> Log {
         Log {
             epoch,
@@ -283,12 +284,12 @@ impl Log {
             tails: [start; 2],
             bytes,
             wanted: Lsn(0),
-            joined: 0,
-            on_way: 0,
-            gathering: Gathering::NOTHING,
+            waiters: 0,
+            waiters_in_flight: 0,
+            commit_delay: CommitDelay::NONE,
             group_since: Instant(0),
             reuse: Vec::new(),
-            volatile: false,
+            in_memory: false,
         }
     }
 
@@ -297,15 +298,15 @@ impl Log {
         Lsn(self.start.0 + self.group.len() as u64)
     }
 
-    /// Somebody begins to wait until the log is durable up to `target`.
-    pub(crate) fn join(&mut self, target: Lsn) {
+    /// Counts a caller that begins to wait until the log is durable up to `target`.
+    pub(crate) fn add_waiter(&mut self, target: Lsn) {
         match target > self.start {
-            true => self.joined += 1,
-            false => self.on_way += 1,
+            true => self.waiters += 1,
+            false => self.waiters_in_flight += 1,
         }
     }
 
-    /// Bytes of the log that cannot be overwritten yet, the running group included.
+    /// Bytes of the log that must not be overwritten yet, including the running group.
     pub(crate) fn used(&self) -> u64 {
         self.end().0 - self.tails[0].min(self.tails[1]).0
     }
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_gives_back_its_items_in_order() {
+    fn group_decodes_to_its_items_in_order() {
         let bytes = group();
         let header = GroupHeader::decode(&bytes, Lsn(8192), UUID, 1 << 20).unwrap();
         assert!(header.is_whole(&bytes));
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_elsewhere_or_of_another_file_system_is_none() {
+    fn group_header_of_another_position_or_file_system_is_none() {
         let bytes = group();
         assert!(GroupHeader::decode(&bytes, Lsn(4096), UUID, 1 << 20).is_none());
         assert!(GroupHeader::decode(&bytes, Lsn(8192), Uuid([8; 16]), 1 << 20).is_none());
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_groups_decode_without_a_panic() {
+    fn damaged_group_decodes_without_a_panic() {
         let bytes = group();
         for at in 0..bytes.len() {
             for flip in [1, 0x80, 0xff] {

@@ -1,4 +1,4 @@
-//! Images that the store makes, and what it tells of them itself.
+//! Images made by the store, and their content as the store reads it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use types::{
     Timestamp, Uuid,
 };
 
-use crate::image::Found;
+use crate::image::NamedInode;
 use crate::inode::{Inode, Kind, Segment};
 use crate::space::{Pag, Run};
 
@@ -25,25 +25,25 @@ pub const LOG: u64 = 4 << 20;
 /// Blocks of each data zone.
 const PAG_BLOCKS: u64 = 6000;
 
-/// What an image is to be like.
+/// The properties of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub slots: SlotSize,
     pub inline: bool,
     pub near: bool,
-    /// Blobs say whose they are.
+    /// Blobs name their owner.
     pub owners: bool,
-    /// Cut from the power, with a log that must be redone; else closed.
+    /// After a power cut, with a log that must be redone; otherwise closed.
     pub cut: bool,
-    /// Names that the large directory gets, and operations by chance.
+    /// Names in the large directory, and number of random operations.
     pub names: u32,
     pub operations: u64,
 }
 
-/// The file system as the store tells it.
+/// The content of a file system.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Told {
-    pub found: Vec<Found>,
+pub struct Contents {
+    pub found: Vec<NamedInode>,
     pub orphans: Vec<u64>,
     pub pags: Vec<Pag>,
     pub pools: Vec<Run>,
@@ -66,7 +66,7 @@ impl Plan {
     }
 }
 
-/// Small directories have all that large ones have.
+/// Options by which small directories have all structures of large ones.
 fn options() -> OpenOptions {
     OpenOptions { cache_bytes: 0, home_batch: 1, maps: MapLimits::TINY, ..OpenOptions::default() }
 }
@@ -103,13 +103,13 @@ fn new(kind: FileKind, n: u64) -> NewInode<'static> {
     }
 }
 
-/// The device of a file system that has everything, as the power left it.
+/// The device of a file system that has every structure, after a power cut.
 pub fn make(plan: Plan) -> SimDisk {
     make_cutting(plan, u64::MAX).pop().unwrap()
 }
 
-/// The same, and before it what a power cut would have left after each so many operations, and
-/// whenever a group reached from the end of the log to its beginning.
+/// The same, preceded by states that a power cut would have left. These are the states after every
+/// `each` operations, and when a group reached from the end of the log to its beginning.
 pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
@@ -118,24 +118,24 @@ pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
     let cuts = world.run(move |env| async move {
         format(&env, plan).await;
         let mfs = open(&env, false).await;
-        large(&mfs, plan.names).await;
+        large_directory(&mfs, plan.names).await;
         mfs.close().await.unwrap();
         let mfs = open(&env, false).await;
         let client = run(&mfs, |txn| txn.new_client(&[b'c'; 4000])).await;
         run(&mfs, |txn| txn.new_client(b"")).await;
-        special(&mfs, client).await;
+        one_of_each_kind(&mfs, client).await;
         fragmented(&mfs, client).await;
         let mut cuts = Vec::new();
-        let mut chance = Chance::new(client);
+        let mut random = RandomOperations::new(client);
         for n in 0..plan.operations {
-            chance.operation(&mfs, n).await;
-            // The log and the checkpoint go on meanwhile.
+            random.operation(&mfs, n).await;
+            // Log commits and checkpoints run meanwhile.
             env.sleep(Duration::from_micros(100)).await;
             let before_end = LOG - mfs.last_committed().lsn.0 % LOG;
-            if before_end < WIDE / 2 {
-                wide(&mfs, n).await;
+            if before_end < LARGE_TRANSACTION / 2 {
+                large_transaction(&mfs, n).await;
             }
-            if each < u64::MAX && (n % each == each - 1 || before_end < WIDE / 2) {
+            if each < u64::MAX && (n % each == each - 1 || before_end < LARGE_TRANSACTION / 2) {
                 cuts.push(device.after_power_cut(&mut rng));
             }
         }
@@ -162,8 +162,8 @@ async fn format(env: &Env, plan: Plan) {
     Mfs::format(env, &device, &format).await.unwrap();
 }
 
-/// A directory that is so large that it has a name map, and lost every third name.
-async fn large(mfs: &Mfs, names: u32) {
+/// Makes a directory that is large enough for a name map, and removes every third name.
+async fn large_directory(mfs: &Mfs, names: u32) {
     let dir =
         run(mfs, |txn| txn.create(Ino::ROOT, &name("large"), &new(FileKind::Directory, 1), None))
             .await;
@@ -181,8 +181,8 @@ async fn large(mfs: &Mfs, names: u32) {
     }
 }
 
-/// One of each kind of inode, with all that may lie beside it.
-async fn special(mfs: &Mfs, client: ClientId) {
+/// Makes an inode of each kind, with everything that may belong to it.
+async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
     let dir =
         run(mfs, |txn| txn.create(Ino::ROOT, &name("special"), &new(FileKind::Directory, 2), None))
             .await;
@@ -213,7 +213,7 @@ async fn special(mfs: &Mfs, client: ClientId) {
     .await;
 }
 
-/// Files of few and many segments, which came in no order; of each the middle goes again.
+/// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
 async fn fragmented(mfs: &Mfs, client: ClientId) {
     let new_dir = new(FileKind::Directory, 3);
     let dir = run(mfs, |txn| txn.create(Ino::ROOT, &name("fragmented"), &new_dir, None)).await;
@@ -238,34 +238,34 @@ async fn fragmented(mfs: &Mfs, client: ClientId) {
     }
 }
 
-/// Bytes of the log that [`wide`] takes at least.
-const WIDE: u64 = 60_000;
+/// Least bytes of the log that [`large_transaction`] takes.
+const LARGE_TRANSACTION: u64 = 60_000;
 
-/// A large transaction, which is durable.
-async fn wide(mfs: &Mfs, n: u64) {
+/// Runs a large transaction and waits until it is durable.
+async fn large_transaction(mfs: &Mfs, n: u64) {
     run(mfs, |txn| {
         let ino = match txn.lookup(Ino::ROOT, &name("wide"))? {
             Some(ino) => ino,
             None => txn.create(Ino::ROOT, &name("wide"), &new(FileKind::Regular, n), None)?,
         };
-        txn.set_xattr(ino, b"user.wide", &vec![n as u8 | 1; WIDE as usize])
+        txn.set_xattr(ino, b"user.wide", &vec![n as u8 | 1; LARGE_TRANSACTION as usize])
     })
     .await;
     mfs.sync().await.unwrap();
 }
 
-/// Operations by chance on the files of a few directories.
-struct Chance {
+/// Random operations on the files of a few directories.
+struct RandomOperations {
     rng: SimRng,
     client: ClientId,
     dirs: Vec<Ino>,
-    /// What is left of the client's last grant.
+    /// The unused remainder of the client's last grant.
     pool: Vec<(PagId, PagBlock, u64)>,
 }
 
-impl Chance {
-    fn new(client: ClientId) -> Chance {
-        Chance { rng: SimRng::new(7), client, dirs: vec![Ino::ROOT], pool: Vec::new() }
+impl RandomOperations {
+    fn new(client: ClientId) -> RandomOperations {
+        RandomOperations { rng: SimRng::new(7), client, dirs: vec![Ino::ROOT], pool: Vec::new() }
     }
 
     async fn operation(&mut self, mfs: &Mfs, n: u64) {
@@ -326,7 +326,7 @@ impl Chance {
                 self.pool[0] = (pag, PagBlock(addr.0 + 1), len - 1);
                 self.pool.retain(|run| run.2 > 0);
             }
-            // Where a name is taken, or there is no inline data, nothing happens.
+            // If a name exists already, or there is no inline data, nothing happens.
             Ok(Done::Other) | Err(_) => {}
         }
     }
@@ -347,8 +347,8 @@ fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
     txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
 }
 
-/// What the store tells of a device, which stays as it is.
-pub fn told(disk: &SimDisk) -> Told {
+/// The content of a device as the store reads it, without changing the device.
+pub fn store_contents(disk: &SimDisk) -> Contents {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
     world.run(|env| async move {
@@ -373,7 +373,7 @@ pub fn told(disk: &SimDisk) -> Told {
                 free: pag.free,
                 freed: pag.freed,
             };
-            Ok(Told {
+            Ok(Contents {
                 found: Vec::new(),
                 orphans: txn.orphans(Ino(0), 100_000)?.iter().map(|ino| ino.0).collect(),
                 pags: txn.pags()?.into_iter().map(pag).collect(),
@@ -388,15 +388,15 @@ pub fn told(disk: &SimDisk) -> Told {
     })
 }
 
-impl Told {
-    fn with(self, found: Vec<Found>) -> Told {
-        Told { found, ..self }
+impl Contents {
+    fn with(self, found: Vec<NamedInode>) -> Contents {
+        Contents { found, ..self }
     }
 }
 
-async fn walk(mfs: &Mfs) -> Vec<Found> {
+async fn walk(mfs: &Mfs) -> Vec<NamedInode> {
     let root = run(mfs, |txn| inode(txn, Ino::ROOT)).await;
-    let mut found = vec![Found { path: Vec::new(), parent: Ino::ROOT.0, inode: root }];
+    let mut found = vec![NamedInode { path: Vec::new(), parent: Ino::ROOT.0, inode: root }];
     let mut queue = VecDeque::from([(Vec::new(), Ino::ROOT)]);
     while let Some((above, dir)) = queue.pop_front() {
         for entry in run(mfs, |txn| txn.readdir(dir, 0, 1_000_000)).await {
@@ -405,7 +405,7 @@ async fn walk(mfs: &Mfs) -> Vec<Found> {
                 queue.push_back((path.clone(), entry.ino));
             }
             let inode = run(mfs, |txn| inode(txn, entry.ino)).await;
-            found.push(Found { path, parent: dir.0, inode });
+            found.push(NamedInode { path, parent: dir.0, inode });
         }
     }
     found
@@ -446,7 +446,7 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
         gid: attr.gid,
         rdev: attr.rdev,
         size: attr.size,
-        // The store tells a block more than the slot has where content lies with the inode.
+        // For inline data the store reports a block more than the slot has.
         blocks: attr.blocks - u64::from(!content.is_empty()),
         times: [attr.atime, attr.mtime, attr.ctime, attr.btime].map(time),
         version: attr.version,

@@ -1,7 +1,8 @@
-//! Looking at an open store from outside, for checkers of tests.
+//! Inspects an open store from outside, for the checkers of tests.
 //!
-//! Invariant: a look changes nothing, waits for nothing and reads nothing through the device: what
-//! is not cached is taken from a copy of what lies at home, and stays out of the cache.
+//! Invariant: an inspection changes nothing, waits for nothing and reads nothing through the
+//! device. It takes blocks that are not cached from a copy of the home blocks, and does not cache
+//! them.
 
 use types::limits::BLOCK;
 use types::{ClientId, Ino, MetaBlock, PagBlock, PagId};
@@ -13,23 +14,23 @@ use crate::mfs::{Cost, Mfs};
 use crate::trees::{CLIENTS, FREED};
 use crate::txn::Txn;
 
-/// Whose a block of a data zone is.
+/// The owner of a block of a data zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Owner {
-    /// Nobody's.
+pub enum BlockOwner {
+    /// The block is free.
     Free,
-    /// Of this client's pool.
+    /// It is in this client's pool.
     Pool(ClientId),
-    /// It left the layout of this file, and is not free yet.
+    /// This file gave it up, and it is not yet free.
     Freed(Ino),
-    /// None of these: a file's, as long as every block is somebody's.
+    /// None of these: a file maps it, unless the block is lost.
     Mapped,
 }
 
 impl Mfs {
-    /// What `body` reads now, of what is committed; what is not cached `home` gives as it lies on
-    /// the device. `None`: the store is busy or has failed, or the body does.
-    pub fn look<T>(
+    /// Runs `body` on the committed state; `home` returns the bytes at home of a block that is not
+    /// cached. `None` if the store is busy or has failed, or if the body fails.
+    pub fn inspect<T>(
         &self,
         home: impl Fn(MetaBlock) -> Vec<u8>,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -38,57 +39,62 @@ impl Mfs {
         state.usable().ok()?;
         let tag = state.tag;
         let mut txn = Txn::new(&mut state, Cost::READ);
-        let seen = loop {
+        let result = loop {
             let (first, count) = match body(&mut txn) {
-                Ok(seen) => break Some(seen),
+                Ok(result) => break Some(result),
                 Err(
                     Stop::Miss(first, count)
                     | Stop::Scan(first, count)
-                    | Stop::Along(first, count, _),
+                    | Stop::MissWithReadahead(first, count, _),
                 ) => (first, u64::from(count.max(1))),
-                Err(Stop::Resting(_) | Stop::Fault(_) | Stop::Corrupt(..) | Stop::Foreign(..)) => {
+                Err(
+                    Stop::WaitDurable(_)
+                    | Stop::Fault(_)
+                    | Stop::Corrupt(..)
+                    | Stop::OwnerMismatch(..),
+                ) => {
                     break None;
                 }
             };
             let missing = (first.0..first.0 + count).map(MetaBlock);
             let missing = missing.filter(|&block| txn.read(block).is_err()).collect::<Vec<_>>();
-            let laid = missing.iter().all(|&block| {
+            let added = missing.iter().all(|&block| {
                 let bytes: Option<Box<Block>> = home(block).into_boxed_slice().try_into().ok();
                 let sound = bytes.filter(|bytes| block::verify(bytes, block, tag).is_ok());
-                sound.map(|bytes| txn.lay_aside(block, bytes)).is_some()
+                sound.map(|bytes| txn.overlay_from_home(block, bytes)).is_some()
             });
-            if !laid || missing.is_empty() {
+            if !added || missing.is_empty() {
                 break None;
             }
         };
         txn.abort();
-        seen
+        result
     }
 }
 
 impl Txn<'_> {
-    /// Whose a block above the label of a data zone is.
+    /// The owner of a block of a data zone, except the label.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
-    pub fn owner(&mut self, pag: PagId, at: PagBlock) -> Result<Owner, Stop> {
+    pub fn owner(&mut self, pag: PagId, at: PagBlock) -> Result<BlockOwner, Stop> {
         let holds = |(start, len): (u64, u64)| start + len > at.0;
         if self.free_run_to(pag, at.0)?.is_some_and(holds) {
-            return Ok(Owner::Free);
+            return Ok(BlockOwner::Free);
         }
         if let Some((key, value)) = FREED.prev(self, &run_key(pag, at.0))? {
             let ((of, start), freed) = (decode_run_key(&key), FreedRun::decode(&value));
             if of == pag && holds((start.0, freed.len)) {
-                return Ok(Owner::Freed(freed.ino));
+                return Ok(BlockOwner::Freed(freed.ino));
             }
         }
         for (key, _) in CLIENTS.range(self, &[0; 8], usize::MAX)? {
             let client = ClientId(u64::from_be_bytes(key));
             if self.pool_run_to(client, pag, at.0)?.is_some_and(holds) {
-                return Ok(Owner::Pool(client));
+                return Ok(BlockOwner::Pool(client));
             }
         }
-        Ok(Owner::Mapped)
+        Ok(BlockOwner::Mapped)
     }
 }
 
@@ -107,7 +113,7 @@ mod tests {
     use crate::testing::{formatted_for_images, image_of, new_inode, run};
 
     #[test]
-    fn a_look_tells_whose_a_block_is_and_neither_reads_the_device_nor_fills_the_cache() {
+    fn inspection_finds_block_owners_without_device_reads_or_caching() {
         let mfs = formatted_for_images(4000, Features::USUAL);
         let client = run(&mfs, |txn| txn.new_client(b"c"));
         let (pag, addr, len) = run(&mfs, |txn| txn.grant(client, None, 4))[0];
@@ -134,14 +140,14 @@ mod tests {
             let mfs = Mfs::open(&env, &opened, OpenOptions::default()).await.expect("whole");
             let before = (disk.counts(), mfs.usage().cached);
             let home = |block: MetaBlock| disk.peek(block.0 * BLOCK_U64, BLOCK);
-            let owner = |nth: u64| mfs.look(home, |txn| txn.owner(pag, PagBlock(addr.0 + nth)));
-            assert_eq!(owner(0), Some(Owner::Mapped));
-            assert_eq!(owner(1), Some(Owner::Freed(ino)));
-            assert_eq!(owner(2), Some(Owner::Pool(client)));
-            assert_eq!(owner(4), Some(Owner::Free));
+            let owner = |nth: u64| mfs.inspect(home, |txn| txn.owner(pag, PagBlock(addr.0 + nth)));
+            assert_eq!(owner(0), Some(BlockOwner::Mapped));
+            assert_eq!(owner(1), Some(BlockOwner::Freed(ino)));
+            assert_eq!(owner(2), Some(BlockOwner::Pool(client)));
+            assert_eq!(owner(4), Some(BlockOwner::Free));
             assert_eq!((disk.counts(), mfs.usage().cached), before);
-            let nowhere = mfs.look(|_| vec![0; BLOCK], |txn| txn.owner(pag, addr));
-            assert_eq!(nowhere, None, "what lies there is no block of a tree");
+            let nowhere = mfs.inspect(|_| vec![0; BLOCK], |txn| txn.owner(pag, addr));
+            assert_eq!(nowhere, None, "a block of zeros is no tree node");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Replies find room on full devices, and leave others theirs.
+//! The reservation for replies: full devices have room for them, and they take no other blocks.
 
 use env::DiskOptions;
 use env::sim::SimWorld;
@@ -16,7 +16,8 @@ fn name(number: u64) -> Name {
     Name::new(format!("file{number}").as_bytes()).unwrap()
 }
 
-/// Files in a directory of their own until nothing more fits; how many.
+/// Creates files in a new directory until the device is full; returns the directory and their
+/// number.
 fn fill(mfs: &Mfs) -> (Ino, u64) {
     let make = |dir: Ino, name: &Name, kind| {
         now(mfs.run(Cost::SMALL, |txn| txn.create(dir, name, &new_inode(kind), None)))
@@ -33,7 +34,7 @@ fn fill(mfs: &Mfs) -> (Ino, u64) {
     }
 }
 
-/// The name is removed as if somebody had the file open: it lies in the attic until it is freed.
+/// Removes the name as if a client had the file open: the inode is an orphan until it is freed.
 fn unlink(txn: &mut Txn<'_>, dir: Ino, number: u64) -> Result<(), Stop> {
     let ino = txn.remove_name(dir, &name(number))?;
     let attr = txn.attr(ino)?.expect("it is there");
@@ -46,17 +47,17 @@ fn free_orphans(mfs: &Mfs) {
     }
 }
 
-fn enrol(mfs: &Mfs) -> Result<ClientId, Fault> {
+fn register(mfs: &Mfs) -> Result<ClientId, Fault> {
     let made = now(mfs.run(Cost::DELETE, |txn| txn.new_client(&[b'c'; 900])));
     made.map(|made| made.0).map_err(|error| error.fault())
 }
 
-fn leave(mfs: &Mfs, client: ClientId) {
+fn unregister(mfs: &Mfs, client: ClientId) {
     while !run(mfs, |txn| txn.remove_client(client)) {}
 }
 
-fn promise(mfs: &Mfs) -> Promise {
-    mfs.inner.state.borrow().space.promise
+fn reservation(mfs: &Mfs) -> ReplyReservation {
+    mfs.inner.state.borrow().space.reply_reservation
 }
 
 fn entries(mfs: &Mfs) -> (u64, u64) {
@@ -64,9 +65,9 @@ fn entries(mfs: &Mfs) -> (u64, u64) {
 }
 
 #[test]
-fn a_full_device_keeps_all_replies_and_lets_go_of_everything() {
+fn full_device_stores_all_replies_and_can_free_everything() {
     let mfs = formatted_in(4000);
-    let clients: Vec<ClientId> = (0..20).map(|_| enrol(&mfs).unwrap()).collect();
+    let clients: Vec<ClientId> = (0..20).map(|_| register(&mfs).unwrap()).collect();
     let (dir, files) = fill(&mfs);
     let slots = (0..REPLY_SLOTS).flat_map(|slot| clients.iter().map(move |&it| (it, slot)));
     let mut slots = slots.cycle();
@@ -81,54 +82,60 @@ fn a_full_device_keeps_all_replies_and_lets_go_of_everything() {
         free_orphans(&mfs);
     }
     assert_eq!(entries(&mfs), (20, 20 * REPLY_BLOCKS));
-    assert_eq!((promise(&mfs).clients, promise(&mfs).replies), entries(&mfs));
-    clients.into_iter().for_each(|client| leave(&mfs, client));
-    assert_eq!((promise(&mfs).clients, promise(&mfs).replies), (0, 0));
+    assert_eq!((reservation(&mfs).clients, reservation(&mfs).replies), entries(&mfs));
+    clients.into_iter().for_each(|client| unregister(&mfs, client));
+    assert_eq!((reservation(&mfs).clients, reservation(&mfs).replies), (0, 0));
     assert_eq!(entries(&mfs), (0, 0));
 }
 
 #[test]
-fn who_finds_no_room_for_replies_is_refused_until_somebody_leaves_or_removes_something() {
+fn client_is_refused_until_there_is_room_for_its_replies() {
     let mfs = formatted_in(4000);
-    let expected = expected(4000);
+    let expected = expected_clients(4000);
     let (dir, files) = fill(&mfs);
-    let clients: Vec<ClientId> = (0..expected).map(|_| enrol(&mfs).unwrap()).collect();
-    let before = promise(&mfs);
-    assert_eq!(enrol(&mfs), Err(Fault::NoSpace));
-    assert_eq!(promise(&mfs), before, "who is refused is promised nothing");
-    leave(&mfs, clients[0]);
-    assert!(enrol(&mfs).is_ok());
-    assert_eq!(enrol(&mfs), Err(Fault::NoSpace));
+    let clients: Vec<ClientId> = (0..expected).map(|_| register(&mfs).unwrap()).collect();
+    let before = reservation(&mfs);
+    assert_eq!(register(&mfs), Err(Fault::NoSpace));
+    assert_eq!(reservation(&mfs), before, "a refused client has no reservation");
+    unregister(&mfs, clients[0]);
+    assert!(register(&mfs).is_ok());
+    assert_eq!(register(&mfs), Err(Fault::NoSpace));
     for number in 0..files {
-        if enrol(&mfs).is_ok() {
-            assert!(number > EACH, "{number} files are not enough room");
+        if register(&mfs).is_ok() {
+            assert!(number > BLOCKS_PER_CLIENT, "{number} files are not enough room");
             return;
         }
         run(&mfs, |txn| unlink(txn, dir, number));
         free_orphans(&mfs);
     }
-    panic!("nobody may come though everything is free");
+    panic!("new clients are refused though all files are freed");
 }
 
 #[test]
-fn what_is_promised_goes_to_nobody_else() {
+fn reserved_blocks_go_to_replies_only() {
     let mfs = formatted_in(4000);
     for cost in [Cost::SMALL, Cost::DELETE] {
         let taken = now(mfs.run(cost, |txn| {
             while txn.alloc_meta(1, None).is_ok() {}
-            Ok((txn.meta_space().1, txn.promise().blocks()))
+            Ok((txn.meta_space().1, txn.reply_reservation().blocks()))
         }));
-        let (left, promised) = taken.unwrap().0;
+        let (left, reserved) = taken.unwrap().0;
         let reserve = if cost == Cost::SMALL { 4000 / 64 } else { 0 };
-        assert_eq!((left, promised), (expected(4000) * EACH + reserve, expected(4000) * EACH));
+        assert_eq!(
+            (left, reserved),
+            (
+                expected_clients(4000) * BLOCKS_PER_CLIENT + reserve,
+                expected_clients(4000) * BLOCKS_PER_CLIENT
+            )
+        );
     }
 }
 
 #[test]
-fn a_transaction_that_fails_changes_nothing_of_what_is_promised() {
+fn reservation_is_unchanged_by_a_failed_transaction() {
     let mfs = formatted_in(4000);
-    let client = enrol(&mfs).unwrap();
-    let before = promise(&mfs);
+    let client = register(&mfs).unwrap();
+    let before = reservation(&mfs);
     let failed: Result<((), _), _> = now(mfs.run(Cost::STEP, |txn| {
         txn.new_client(b"another")?;
         txn.set_reply(client, 0, 1, b"")?;
@@ -136,28 +143,28 @@ fn a_transaction_that_fails_changes_nothing_of_what_is_promised() {
     }));
     assert_eq!(failed.unwrap_err().fault(), Fault::Exists);
     run(&mfs, |_| Ok(()));
-    assert_eq!(promise(&mfs), before);
+    assert_eq!(reservation(&mfs), before);
     run(&mfs, |txn| txn.set_reply(client, 0, 1, b""));
     run(&mfs, |txn| txn.set_reply(client, 2, 1, b""));
-    assert_eq!(promise(&mfs), before.with(0, 1), "one block, kept for both");
+    assert_eq!(reservation(&mfs), before.with(0, 1), "one block for both replies");
     let beyond = now(mfs.run(Cost::STEP, |txn| txn.set_reply(client, REPLY_SLOTS, 1, b"")));
     assert_eq!(beyond.unwrap_err().fault(), Fault::Invalid);
 }
 
 #[test]
-fn an_opening_promises_what_was_promised_before() {
+fn reservation_is_the_same_after_reopening() {
     let mfs = formatted_for_images(4000, Features::USUAL);
-    // More than an opening counts at once.
-    let clients: Vec<ClientId> = (0..30).map(|_| enrol(&mfs).unwrap()).collect();
+    // More than an opening counts in one transaction.
+    let clients: Vec<ClientId> = (0..30).map(|_| register(&mfs).unwrap()).collect();
     for slot in 0..REPLY_SLOTS {
         for &client in clients.iter().take(25) {
             run(&mfs, |txn| txn.set_reply(client, slot, 1, b"x"));
         }
     }
-    leave(&mfs, clients[3]);
-    assert!(promise(&mfs).replies > STEP as u64);
+    unregister(&mfs, clients[3]);
+    assert!(reservation(&mfs).replies > STEP as u64);
     let world = SimWorld::new(1);
-    let before = promise(&mfs);
+    let before = reservation(&mfs);
     world.attach("meta", &image_of(&mfs));
     world.run(|env| async move {
         let open = || async {
@@ -166,31 +173,31 @@ fn an_opening_promises_what_was_promised_before() {
             Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap()
         };
         let mfs = open().await;
-        assert_eq!(promise(&mfs), before);
+        assert_eq!(reservation(&mfs), before);
         let changed = mfs.run(Cost::STEP, |txn| {
             txn.new_client(b"late")?;
             txn.set_reply(clients[28], 5, 1, b"late")
         });
         mfs.wait_durable(changed.await.unwrap().1).await.unwrap();
-        let before = promise(&mfs);
-        // It is not closed: the log is redone.
+        let before = reservation(&mfs);
+        // The store is not closed, so the next opening redoes the log.
         drop(mfs);
-        assert_eq!(promise(&open().await), before);
+        assert_eq!(reservation(&open().await), before);
     });
 }
 
 #[test]
-fn what_was_full_before_anything_was_promised_lets_go_of_everything() {
+fn device_filled_without_a_reservation_can_free_everything() {
     let mfs = formatted_in(4000);
-    mfs.inner.state.borrow_mut().space.promise = Promise::default();
+    mfs.inner.state.borrow_mut().space.reply_reservation = ReplyReservation::default();
     let (dir, files) = fill(&mfs);
     {
         let space = &mut mfs.inner.state.borrow_mut().space;
-        space.promise = Promise::new(4000, 0, 0);
-        space.promise.begin(space.total_free(), space.reserve);
-        assert_eq!(space.promise.blocks(), 0, "all that is free is the reserve");
+        space.reply_reservation = ReplyReservation::new(4000, 0, 0);
+        space.reply_reservation.set_shortfall(space.total_free(), space.reserve);
+        assert_eq!(space.reply_reservation.blocks(), 0, "only the reserve is free");
     }
-    let client = enrol(&mfs).unwrap();
+    let client = register(&mfs).unwrap();
     for number in 0..files {
         now(mfs.run(Cost::DELETE, |txn| {
             unlink(txn, dir, number)?;
@@ -199,21 +206,24 @@ fn what_was_full_before_anything_was_promised_lets_go_of_everything() {
         .unwrap();
         free_orphans(&mfs);
     }
-    assert_eq!(promise(&mfs).lacking, 0, "what became free is promised");
-    assert_eq!(promise(&mfs).blocks(), expected(4000) * EACH - REPLY_BLOCKS);
+    assert_eq!(reservation(&mfs).shortfall, 0, "freed blocks are reserved");
+    assert_eq!(
+        reservation(&mfs).blocks(),
+        expected_clients(4000) * BLOCKS_PER_CLIENT - REPLY_BLOCKS
+    );
 }
 
 #[test]
-fn large_devices_expect_more_clients() {
-    let of_bytes = |bytes: u64| expected(bytes >> 12);
-    assert_eq!([100, 255, 256, 1000, 1024].map(expected), [0, 0, 1, 3, 4]);
+fn expected_clients_grow_with_the_device() {
+    let of_bytes = |bytes: u64| expected_clients(bytes >> 12);
+    assert_eq!([100, 255, 256, 1000, 1024].map(expected_clients), [0, 0, 1, 3, 4]);
     assert_eq!([64u64 << 20, 1 << 30, 1 << 34].map(of_bytes), [4, 64, 1024]);
     assert_eq!(of_bytes(1 << 44), SESSIONS_MAX as u64);
 }
 
 #[test]
-fn the_tree_of_replies_takes_no_more_than_is_promised_for_it() {
-    /// What a split leaves in each half at least: as many entries as children fit in a node.
+fn reply_tree_fits_in_its_reservation() {
+    /// Fewest entries that a split leaves in each half, if entries are as large as child entries.
     const LEAST: u64 = (4048 / 20) / 8;
     for clients in 1..=4 * SESSIONS_MAX as u64 {
         let mut level = clients * REPLY_BLOCKS / LEAST;
@@ -222,6 +232,6 @@ fn the_tree_of_replies_takes_no_more_than_is_promised_for_it() {
             level /= LEAST;
             nodes += level.max(1);
         }
-        assert!(nodes <= clients * NODES, "{clients} clients: {nodes} nodes");
+        assert!(nodes <= clients * NODES_PER_CLIENT, "{clients} clients: {nodes} nodes");
     }
 }

@@ -1,26 +1,27 @@
-//! A small compression for golden images, which must be readable for ever: no more than what was
-//! there before.
+//! A simple compression for golden images, which must be readable for ever: it only replaces
+//! repeated bytes.
 //!
-//! Until the end: literals u16 and so many bytes, then a match: length u16 and distance u32, of
-//! bytes that are `distance` behind the end of what is there (they may overlap it).
+//! Until the end: the number of literals u16 and these bytes, then a match: length u16 and distance
+//! u32. A match repeats the bytes that begin `distance` before the end of the output (they may
+//! overlap it).
 
 use std::collections::BTreeMap;
 
 use crate::block::{get_u16, get_u32};
 
-/// Bytes that are worth a match.
-const LEAST: usize = 8;
-const MOST: usize = u16::MAX as usize;
+/// Least bytes of a match.
+const MATCH_MIN: usize = 8;
+const MATCH_MAX: usize = u16::MAX as usize;
 
 pub(super) fn compress(raw: &[u8]) -> Vec<u8> {
     let (mut out, mut literals) = (Vec::new(), Vec::new());
     let mut seen: BTreeMap<&[u8], usize> = BTreeMap::new();
     let mut at = 0;
     while at < raw.len() {
-        let key = &raw[at..raw.len().min(at + LEAST)];
-        let before = seen.insert(key, at).filter(|_| key.len() == LEAST);
+        let key = &raw[at..raw.len().min(at + MATCH_MIN)];
+        let before = seen.insert(key, at).filter(|_| key.len() == MATCH_MIN);
         let same = |from: usize| {
-            let pairs = raw[from..].iter().zip(&raw[at..]).take(MOST);
+            let pairs = raw[from..].iter().zip(&raw[at..]).take(MATCH_MAX);
             pairs.take_while(|(a, b)| a == b).count()
         };
         match before {
@@ -34,7 +35,7 @@ pub(super) fn compress(raw: &[u8]) -> Vec<u8> {
                 at += 1;
             }
         }
-        if literals.len() == MOST {
+        if literals.len() == MATCH_MAX {
             put(&mut out, &mut literals, 0, 0);
         }
     }
@@ -65,7 +66,7 @@ pub(super) fn expand(mut bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_compressed_comes_back() {
+fn expanding_compressed_bytes_restores_them() {
     let mut rng = env::sim::SimRng::new(5);
     for len in [0, 1, 7, 8, 9, 5000, 200_000] {
         let raw: Vec<u8> =

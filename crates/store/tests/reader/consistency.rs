@@ -1,10 +1,10 @@
-//! What FORMAT.md says must agree, seen with the reader's eyes: sums, indices and the bitmap.
+//! Checks the consistency rules of FORMAT.md with the reader: sums, indices and the bitmap.
 
 use std::collections::BTreeMap;
 
 use crate::device::BLOCK;
-use crate::directory::{ATTIC, ROOT};
-use crate::image::{Found, Image};
+use crate::directory::{ORPHAN_DIRECTORY, ROOT};
+use crate::image::{Image, NamedInode};
 use crate::inode::{INODE, Inode, Kind, Slot};
 use crate::superblock::{LAYOUT_BLOCKS, NAMESPACE_INDEX};
 
@@ -17,7 +17,7 @@ pub fn check(image: &Image) {
     let named: BTreeMap<u64, &Inode> =
         found.iter().map(|found| (found.inode.ino, &found.inode)).collect();
     let inodes: Vec<&Inode> = named.values().copied().chain(&orphans).collect();
-    // Root 16 counts the attic, too.
+    // Root 16 also counts the orphan directory.
     assert_eq!(image.roots[16], inodes.len() as u64 + 1);
     for inode in &inodes {
         sizes(inode);
@@ -25,12 +25,12 @@ pub fn check(image: &Image) {
             counts(image, &image.locate(inode.ino).unwrap());
         }
     }
-    attic(image, &orphans, &named);
+    orphan_directory(image, &orphans, &named);
     names(image, &found);
     namespace_index(image, &found);
     data_space(image, &inodes);
-    let met: Vec<u64> = image.device.met.borrow().keys().copied().collect();
-    for block in met {
+    let visited: Vec<u64> = image.device.visited.borrow().keys().copied().collect();
+    for block in visited {
         assert!(image.is_allocated(block).unwrap(), "block {block} is in use and free");
     }
     assert!((0..image.device.blocks).any(|block| !image.is_allocated(block).unwrap()));
@@ -40,7 +40,7 @@ fn by_number(image: &Image, ino: u64) -> Inode {
     image.inode(&image.locate(ino).unwrap()).unwrap()
 }
 
-/// Sums in a slot (7.2).
+/// Checks the sums in a slot (7.2).
 fn sizes(inode: &Inode) {
     match inode.kind {
         Kind::Directory => assert_eq!(inode.size, inode.blocks * BLOCK as u64),
@@ -54,8 +54,8 @@ fn sizes(inode: &Inode) {
     assert!(inode.xattrs.is_sorted_by(|a, b| a.0 < b.0), "attributes out of order");
 }
 
-/// What the slot of a directory counts: files by the sixteens of their segments, and names if there
-/// is a map (7.2).
+/// Checks the counts in a directory's slot: the fragmentation count, and the names if the directory
+/// has a name map (7.2).
 fn counts(image: &Image, dir: &Slot) {
     let (mut names, mut fragments) = (0, 0);
     let mut count = |slot: Slot| {
@@ -71,23 +71,23 @@ fn counts(image: &Image, dir: &Slot) {
     assert_eq!(dir.words[1], if dir.map != 0 { names } else { 0 });
 }
 
-/// The attic holds the inodes without a name: orphans, and those whose names are all links.
-fn attic(image: &Image, orphans: &[Inode], named: &BTreeMap<u64, &Inode>) {
-    let mut nameless = 0;
+/// The orphan directory has the orphans, and the inodes whose names are all links.
+fn orphan_directory(image: &Image, orphans: &[Inode], named: &BTreeMap<u64, &Inode>) {
+    let mut found_orphans = 0;
     let mut one = |slot: Slot| {
         assert!(slot.name.is_empty() && slot.state == INODE);
         let is_orphan = orphans.iter().any(|orphan| orphan.ino == slot.ino);
-        nameless += usize::from(is_orphan);
+        found_orphans += usize::from(is_orphan);
         assert!(is_orphan != named.contains_key(&slot.ino));
         Ok(())
     };
-    image.list(&image.locate(ATTIC).unwrap(), &mut one).unwrap();
-    assert_eq!(nameless, orphans.len());
+    image.list(&image.locate(ORPHAN_DIRECTORY).unwrap(), &mut one).unwrap();
+    assert_eq!(found_orphans, orphans.len());
 }
 
-/// Every name is found by the way that a lookup goes, and nothing else is.
-fn names(image: &Image, found: &[Found]) {
-    for Found { path, parent, inode } in &found[1..] {
+/// A lookup finds every name, and finds no other name.
+fn names(image: &Image, found: &[NamedInode]) {
+    for NamedInode { path, parent, inode } in &found[1..] {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap();
         let dir = image.locate(*parent).unwrap();
         let slot = image.lookup(&dir, name).unwrap().expect("a name that is listed");
@@ -96,9 +96,9 @@ fn names(image: &Image, found: &[Found]) {
     }
 }
 
-/// The index has every directory but the root and those in the attic, with its parent's first chunk
-/// and its own stream (7.4).
-fn namespace_index(image: &Image, found: &[Found]) {
+/// The index has every directory except the root and orphans, with its parent's first chunk and its
+/// own creator (7.4).
+fn namespace_index(image: &Image, found: &[NamedInode]) {
     let dirs =
         found.iter().filter(|found| found.inode.kind == Kind::Directory && found.inode.ino != ROOT);
     let mut expected: Vec<_> = dirs
@@ -113,7 +113,7 @@ fn namespace_index(image: &Image, found: &[Found]) {
     assert_eq!(index, if image.superblock.has(NAMESPACE_INDEX) { expected } else { Vec::new() });
 }
 
-/// A data block above the label is in one place (10).
+/// Every data block except the label has exactly one user (10).
 fn data_space(image: &Image, inodes: &[&Inode]) {
     let (free, freed, pools) =
         (image.free().unwrap(), image.freed().unwrap(), image.pools().unwrap());
@@ -127,7 +127,7 @@ fn data_space(image: &Image, inodes: &[&Inode]) {
         all.extend(segments.filter(|segment| segment.pag == pag.id).map(|s| (s.addr, s.len)));
         all.sort_unstable();
         let end = all.iter().fold(1, |at, &(start, len)| {
-            assert_eq!(start, at, "zone {}: a block is in two places, or in none", pag.id);
+            assert_eq!(start, at, "zone {}: a block has two users, or none", pag.id);
             start + len
         });
         assert_eq!(end, pag.blocks);
