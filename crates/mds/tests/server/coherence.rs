@@ -14,7 +14,7 @@ const X: Rights = Rights::DATA_X;
 const O: Rights = Rights::OPEN;
 
 #[test]
-fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
+fn names_right_is_recalled_from_others_and_not_from_the_changer() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let (_, dir) = a.find(ROOT, "f", A, N | A).await;
@@ -38,7 +38,7 @@ fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
 }
 
 #[test]
-fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
+fn writer_gives_way_to_a_reader_and_a_reader_to_a_writer() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let made = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap();
@@ -91,7 +91,7 @@ fn attributes_of_a_file_being_written_come_from_its_writer() {
 }
 
 #[test]
-fn a_size_from_before_a_change_is_not_told_with_the_mode_of_after_it() {
+fn glimpsed_size_never_comes_with_the_mode_of_a_later_change() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, X | A).await.unwrap().attr.ino;
@@ -113,7 +113,7 @@ fn a_size_from_before_a_change_is_not_told_with_the_mode_of_after_it() {
 }
 
 #[test]
-fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
+fn orphan_lives_as_long_as_a_client_has_it_open() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
@@ -135,7 +135,7 @@ fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
 }
 
 #[test]
-fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
+fn client_that_finds_a_file_during_its_unlink_keeps_it_open() {
     run(|bed| async move {
         let (a, b, c) = (bed.client("a").await, bed.client("b").await, bed.client("c").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
@@ -173,7 +173,7 @@ fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
 
 /// The answer that tells of the right may come to nobody.
 #[test]
-fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {
+fn open_on_an_orphan_is_recalled_right_after_its_grant() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
@@ -192,7 +192,7 @@ fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {
 }
 
 #[test]
-fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
+fn unused_file_is_freed_at_once_and_an_o_tmpfile_can_be_linked() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A | X).await.unwrap().attr.ino;
@@ -215,7 +215,7 @@ fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
 /// Of two requests of a client one waits for another's change of a directory and is granted the
 /// right to its attributes; the other one need not wait, and tells the directory in passing.
 #[test]
-fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
+fn attr_right_comes_only_with_the_answer_that_waits_for_the_change() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let dir = a.dir(ROOT, "d").await;
@@ -248,7 +248,7 @@ fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
 }
 
 #[test]
-fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
+fn reply_waits_until_the_change_it_depends_on_is_durable() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let request = a.request(
@@ -270,7 +270,7 @@ fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
 }
 
 #[test]
-fn who_meets_a_directory_that_another_has_removed_is_told_so_when_that_is_durable() {
+fn reply_about_a_removed_directory_waits_until_that_is_durable() {
     let lookup = |dir| Op::Lookup {
         dir: at(dir),
         name: name("f"),
@@ -301,7 +301,7 @@ fn who_meets_a_directory_that_another_has_removed_is_told_so_when_that_is_durabl
 }
 
 #[test]
-fn attributes_of_a_directory_that_may_still_be_lost_are_told_without_a_right_to_keep_them() {
+fn uncommitted_directory_attributes_come_without_a_cache_right() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let made = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
@@ -328,7 +328,7 @@ fn attributes_of_a_directory_that_may_still_be_lost_are_told_without_a_right_to_
 }
 
 #[test]
-fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable() {
+fn lookup_waits_for_an_own_change_whose_answer_still_waits() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         b.create(ROOT, "f", FileKind::Regular, Rights::empty()).await.unwrap();
@@ -380,7 +380,7 @@ fn locks_hold_between_clients_and_are_passed_on() {
 }
 
 #[test]
-fn a_silent_client_is_evicted_only_when_someone_waits_for_it() {
+fn silent_client_is_evicted_only_when_others_wait_for_it() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap().attr.ino;
@@ -417,7 +417,7 @@ fn a_silent_client_is_evicted_only_when_someone_waits_for_it() {
 }
 
 #[test]
-fn many_clients_in_one_directory_all_get_their_turn() {
+fn clients_in_one_directory_all_make_progress() {
     run(|bed| async move {
         let dir = bed.client("first").await.dir(ROOT, "d").await;
         let mut done = Vec::new();
@@ -448,7 +448,7 @@ fn many_clients_in_one_directory_all_get_their_turn() {
 }
 
 #[test]
-fn locks_of_a_client_that_is_silent_beyond_its_lease_are_free_for_whoever_asks() {
+fn locks_of_a_silent_client_are_free_for_others_after_its_lease() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = b.file(ROOT, "f").await;
@@ -476,7 +476,7 @@ fn locks_of_a_client_that_is_silent_beyond_its_lease_are_free_for_whoever_asks()
 }
 
 #[test]
-fn a_full_table_of_leases_makes_room_by_recalling_the_coldest() {
+fn full_lease_table_makes_room_by_recalling_the_coldest() {
     run(|bed| async move {
         bed.keep_leases(160);
         bed.restart().await;
@@ -506,7 +506,7 @@ fn a_full_table_of_leases_makes_room_by_recalling_the_coldest() {
 }
 
 #[test]
-fn who_polls_for_a_lock_gets_it_though_another_takes_it_again_and_again() {
+fn lock_poller_is_not_starved_by_one_busy_owner() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.file(ROOT, "f").await;
@@ -553,7 +553,7 @@ fn who_polls_for_a_lock_gets_it_though_another_takes_it_again_and_again() {
 }
 
 #[test]
-fn who_polls_for_a_lock_gets_it_though_two_others_take_it_again_and_again() {
+fn lock_poller_is_not_starved_by_two_busy_owners() {
     run(|bed| async move {
         let (a, b, c) = (bed.client("a").await, bed.client("b").await, bed.client("c").await);
         let ino = a.file(ROOT, "f").await;

@@ -34,7 +34,7 @@ async fn made(c: &Client, text: &str) -> (Ino, u32) {
 }
 
 #[test]
-fn content_comes_with_the_layout_and_goes_with_the_mapping_of_its_block() {
+fn inline_data_comes_with_the_layout_and_goes_with_a_mapping() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
         let (ino, max) = made(&c, "f").await;
@@ -58,7 +58,7 @@ fn content_comes_with_the_layout_and_goes_with_the_mapping_of_its_block() {
 }
 
 #[test]
-fn the_size_that_a_commit_says_ends_what_its_content_has_raised_it_to() {
+fn commit_size_cuts_what_inline_data_raised_it_to() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
         let (ino, _) = made(&c, "f").await;
@@ -79,7 +79,7 @@ fn the_size_that_a_commit_says_ends_what_its_content_has_raised_it_to() {
 }
 
 #[test]
-fn content_that_no_slot_has_room_for_lies_apart_and_content_that_is_too_long_is_refused() {
+fn inline_data_may_outgrow_its_slot_but_not_its_limit() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
         let (ino, max) = made(&c, "f").await;
@@ -107,7 +107,7 @@ fn content_that_no_slot_has_room_for_lies_apart_and_content_that_is_too_long_is_
 }
 
 #[test]
-fn a_file_system_without_the_feature_takes_no_content() {
+fn inline_data_is_refused_without_the_feature() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let (ino, max) = made(&c, "f").await;
@@ -118,7 +118,7 @@ fn a_file_system_without_the_feature_takes_no_content() {
 }
 
 #[test]
-fn a_commit_with_more_content_than_one_may_have_is_refused_whole() {
+fn commit_with_too_much_inline_data_is_refused_whole() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
         let (ino, _) = made(&c, "f").await;
@@ -131,7 +131,7 @@ fn a_commit_with_more_content_than_one_may_have_is_refused_whole() {
 }
 
 #[test]
-fn a_longer_name_asks_nothing_of_who_writes_the_file() {
+fn rename_to_a_longer_name_recalls_nothing_from_the_writer() {
     with_inline_data(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let (ino, max) = made(&a, "name").await;
@@ -146,7 +146,7 @@ fn a_longer_name_asks_nothing_of_who_writes_the_file() {
 /// The client has a block of the data zone for it: mapping that needs none of what is kept for
 /// removals.
 #[test]
-fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapping_is_taken() {
+fn inline_data_is_refused_and_a_mapping_taken_if_metadata_is_full() {
     let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
     with_features(7, (10 << 20, 2000), features, |bed| async move {
         let c = bed.client("c").await;

@@ -18,7 +18,7 @@ fn replay(request: &Request, reply: &Reply) -> Request {
 }
 
 #[test]
-fn what_was_lost_is_replayed_with_the_same_result() {
+fn lost_requests_are_replayed_with_the_same_results() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "kept").await;
@@ -53,7 +53,7 @@ fn what_was_lost_is_replayed_with_the_same_result() {
 }
 
 #[test]
-fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
+fn replay_completes_a_request_that_survived_in_part() {
     run(|bed| async move {
         let (c, b) = (bed.client("c").await, bed.client("b").await);
         let d = c.dir(ROOT, "d").await;
@@ -83,7 +83,7 @@ fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
 }
 
 #[test]
-fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
+fn durable_request_is_not_executed_again_if_its_answer_was_lost() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.keep_open();
@@ -116,7 +116,7 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
 }
 
 #[test]
-fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
+fn failed_request_is_not_executed_again_when_it_is_sent_again() {
     run(|bed| async move {
         let (c, other) = (bed.client("c").await, bed.client("o").await);
         let file = c.file(ROOT, "x").await;
@@ -137,7 +137,7 @@ fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
 }
 
 /// A file without a name is made, durably, and the server dies before its maker has the answer.
-async fn unnamed_unheard(bed: &Bed, c: &Client) -> (Request, Ino) {
+async fn unacknowledged_orphan(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
     let op = Op::CreateUnnamed { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
     let mut request = c.request(9, vec![op]);
@@ -154,11 +154,11 @@ async fn unnamed_unheard(bed: &Bed, c: &Client) -> (Request, Ino) {
 }
 
 #[test]
-fn a_file_without_a_name_whose_maker_has_not_heard_of_it_outlives_a_restart() {
+fn unacknowledged_orphan_survives_a_restart() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.keep_open();
-        let (request, ino) = unnamed_unheard(&bed, &c).await;
+        let (request, ino) = unacknowledged_orphan(&bed, &c).await;
         // Orphans are freed meanwhile.
         bed.sleep(Duration::from_secs(1)).await;
         let again = c.exchange(request).await.unwrap();
@@ -170,10 +170,10 @@ fn a_file_without_a_name_whose_maker_has_not_heard_of_it_outlives_a_restart() {
 }
 
 #[test]
-fn a_file_without_a_name_that_nobody_has_open_after_a_restart_is_freed() {
+fn orphan_that_nobody_has_open_is_freed_after_a_restart() {
     run(|bed| async move {
         let c = bed.client("c").await;
-        let (_, ino) = unnamed_unheard(&bed, &c).await;
+        let (_, ino) = unacknowledged_orphan(&bed, &c).await;
         assert_eq!(c.recall().await.0, ino, "its maker is asked");
         bed.sleep(Duration::from_secs(1)).await;
         assert_eq!(c.attr(ino).await, Err(Fault::Stale));
@@ -181,7 +181,7 @@ fn a_file_without_a_name_that_nobody_has_open_after_a_restart_is_freed() {
 }
 
 #[test]
-fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
+fn damaged_inode_in_a_kept_answer_does_not_block_recovery() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let node = node(FileKind::Regular, 0o600);
@@ -201,7 +201,9 @@ fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         c.call(Op::ReclaimDone {}).await.unwrap();
-        assert!(bed.logged(&format!("what a client may have open: metadata block {damaged}")));
+        assert!(bed.logged(&format!(
+            "skipping an inode that a client may have open: metadata block {damaged}"
+        )));
         let other = bed.client("other").await;
         other.file(ROOT, "a file").await;
         assert!(c.lookup(ROOT, "a file").await.is_some());
@@ -226,7 +228,7 @@ fn block_of(disk: &env::sim::SimDisk, ino: Ino) -> u64 {
 }
 
 #[test]
-fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
+fn slow_data_device_is_flushed_once_for_all_absent_clients() {
     run(|bed| async move {
         let absent = [bed.client("a").await, bed.client("b").await, bed.client("c").await];
         for (client, text) in absent.iter().zip(["a", "b", "c"]) {
@@ -254,7 +256,7 @@ fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
 }
 
 #[test]
-fn a_server_flushes_what_its_predecessor_evicted_and_did_not_come_to_flush() {
+fn restarted_server_flushes_for_clients_evicted_before_it() {
     run(|bed| async move {
         let data = data_device(&bed.world);
         bed.restart().await;
@@ -275,7 +277,7 @@ fn a_server_flushes_what_its_predecessor_evicted_and_did_not_come_to_flush() {
 }
 
 #[test]
-fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
+fn status_names_a_data_device_that_owes_a_flush() {
     run(|bed| async move {
         let data = data_device(&bed.world);
         bed.restart().await;
@@ -297,7 +299,7 @@ fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
 }
 
 #[test]
-fn a_quarantine_lasts_as_long_as_a_data_device_stands_still() {
+fn quarantine_lasts_as_long_as_a_data_device_is_stalled() {
     run(|bed| async move {
         let data = data_device(&bed.world);
         bed.restart().await;
@@ -328,7 +330,7 @@ fn a_quarantine_lasts_as_long_as_a_data_device_stands_still() {
 }
 
 #[test]
-fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
+fn new_requests_wait_until_absent_clients_are_evicted() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = b.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -363,7 +365,7 @@ fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
 }
 
 #[test]
-fn whoever_falls_silent_before_it_has_claimed_everything_may_have_held_anything() {
+fn client_silent_in_its_recovery_counts_as_holding_every_file() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = b.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -390,7 +392,7 @@ fn whoever_falls_silent_before_it_has_claimed_everything_may_have_held_anything(
 }
 
 #[test]
-fn who_is_heard_again_while_the_absent_are_evicted_is_not_evicted() {
+fn client_heard_during_the_eviction_of_others_is_not_evicted() {
     run(|bed| async move {
         let (absent, late) = (bed.client("absent").await, bed.client("late").await);
         absent.sync().await;
@@ -413,7 +415,7 @@ fn who_is_heard_again_while_the_absent_are_evicted_is_not_evicted() {
 }
 
 #[test]
-fn an_open_orphan_survives_the_restart_and_others_are_freed() {
+fn open_orphan_survives_a_restart_and_others_are_freed() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let mut inos = Vec::new();
@@ -450,7 +452,7 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
 }
 
 #[test]
-fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else_is_back() {
+fn replayed_unlink_keeps_a_file_that_an_absent_client_has_open() {
     run(|bed| async move {
         let (c, o) = (bed.client("c").await, bed.client("o").await);
         let held = Rights::OPEN | Rights::DATA_X;
@@ -484,7 +486,7 @@ fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else
 }
 
 #[test]
-fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behind() {
+fn replay_finds_its_slot_though_its_server_made_nothing_durable() {
     run(|bed| async move {
         let (c, o) = (bed.client("c").await, bed.client("o").await);
         let d = c.dir(ROOT, "d").await;
@@ -562,7 +564,7 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
 }
 
 #[test]
-fn without_known_clients_there_is_no_grace() {
+fn grace_ends_at_once_without_known_clients() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "f").await;
@@ -576,7 +578,7 @@ fn without_known_clients_there_is_no_grace() {
 }
 
 #[test]
-fn a_local_client_that_died_holds_nobody_up() {
+fn dead_local_client_delays_nobody() {
     run(|bed| async move {
         let a = bed.client("a").await;
         let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
@@ -611,7 +613,7 @@ fn a_local_client_that_died_holds_nobody_up() {
 }
 
 #[test]
-fn a_damaged_or_failing_store_is_told_and_never_hidden() {
+fn failing_store_ends_the_server_and_loses_nothing_acknowledged() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "f").await;
@@ -634,7 +636,7 @@ fn a_damaged_or_failing_store_is_told_and_never_hidden() {
 }
 
 #[test]
-fn nonsense_on_a_connection_ends_that_connection_alone() {
+fn malformed_bytes_end_only_their_own_connection() {
     run(|bed| async move {
         let c = bed.client("c").await;
         for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 100], &[0; 5000]] {
@@ -650,7 +652,7 @@ fn nonsense_on_a_connection_ends_that_connection_alone() {
 }
 
 #[test]
-fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
+fn atomic_request_is_replayed_with_the_result_of_each_operation() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "before").await;
@@ -693,7 +695,7 @@ fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
 }
 
 #[test]
-fn names_replayed_in_another_order_take_no_time_of_their_directory_back() {
+fn replay_in_another_order_takes_no_directory_time_back() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let (dir, ahead) = (a.dir(ROOT, "d").await, a.dir(ROOT, "ahead").await);
@@ -749,7 +751,7 @@ fn names_replayed_in_another_order_take_no_time_of_their_directory_back() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_disconnected_with_a_line() {
+fn client_that_reads_nothing_is_disconnected_and_logged() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.go_deaf();

@@ -27,7 +27,7 @@ async fn until(bed: &Bed, admin: &Client, state: &str) -> String {
 }
 
 #[test]
-fn a_damaged_block_is_written_anew_or_told_and_everything_goes_on_meanwhile() {
+fn scrub_rewrites_a_damaged_block_while_clients_work() {
     run(|bed| async move {
         let (admin, c) = (Client::new(bed.world.node("admin")), bed.client("c").await);
         admin.connect_as(ClientId(0), 1, 1).await.unwrap();
@@ -54,13 +54,13 @@ fn a_damaged_block_is_written_anew_or_told_and_everything_goes_on_meanwhile() {
         c.create(ROOT, "meanwhile", FileKind::Regular, Rights::empty()).await.unwrap();
         let mended = until(&bed, &admin, "whole").await;
         assert!(mended.contains("\"written_anew\":1"), "{mended}");
-        assert!(bed.logged("has been written anew"));
+        assert!(bed.logged("has been rewritten"));
         assert_eq!(c.names(ROOT).await.len(), 201);
     });
 }
 
 #[test]
-fn scrubs_come_by_themselves_one_at_a_time_and_can_be_broken_off() {
+fn scrubs_run_periodically_one_at_a_time_and_can_be_cancelled() {
     run(|bed| async move {
         let admin = Client::new(bed.world.node("admin"));
         bed.scrub_every(Duration::from_secs(50));

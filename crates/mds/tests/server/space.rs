@@ -21,7 +21,7 @@ async fn free(c: &Client) -> u64 {
 }
 
 #[test]
-fn granted_blocks_are_mapped_unmapped_and_come_back() {
+fn granted_blocks_are_mapped_unmapped_and_freed() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let before = free(&c).await;
@@ -54,7 +54,7 @@ fn granted_blocks_are_mapped_unmapped_and_come_back() {
 }
 
 #[test]
-fn a_commit_of_many_edits_is_whole() {
+fn commit_of_many_edits_is_applied_whole() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -72,7 +72,7 @@ fn a_commit_of_many_edits_is_whole() {
 }
 
 #[test]
-fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
+fn commit_that_fails_midway_reports_how_far_it_came() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -128,7 +128,7 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
 }
 
 #[test]
-fn a_full_device_says_so_deletes_still_work_and_space_comes_back() {
+fn full_device_reports_no_space_and_unlink_makes_room() {
     with_blocks(2000, |bed| async move {
         let c = bed.client("c").await;
         let ino = c
@@ -164,7 +164,7 @@ fn a_full_device_says_so_deletes_still_work_and_space_comes_back() {
 }
 
 #[test]
-fn what_a_leaving_client_had_is_free_again() {
+fn pool_of_a_leaving_client_is_free_again() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let before = free(&b).await;
@@ -185,7 +185,7 @@ async fn take_all(client: &Client) -> Vec<PagRun> {
 }
 
 #[test]
-fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
+fn unused_pools_are_reclaimed_before_a_client_gets_no_space() {
     with_blocks(2000, |bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let mut pool = take_all(&a).await;
@@ -211,7 +211,7 @@ fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
 }
 
 #[test]
-fn a_client_that_does_not_answer_delays_others_for_a_bounded_time() {
+fn unanswered_pool_reclaim_delays_others_for_a_bounded_time() {
     with_blocks(2000, |bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         take_all(&a).await;
@@ -230,7 +230,7 @@ fn a_client_that_does_not_answer_delays_others_for_a_bounded_time() {
 }
 
 #[test]
-fn who_comes_to_a_full_metadata_zone_may_mount_and_remove() {
+fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
     with_sizes(7, (10 << 20, 2000), |bed| async move {
         let c = bed.client("c").await;
         // Large attributes first, then names in what is left.
