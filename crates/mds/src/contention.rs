@@ -4,9 +4,9 @@
 //! Invariants:
 //! - nothing here is durable, and only speed depends on it, except for the tail: what an entry says
 //!   of the tail is true as long as the entry exists;
-//! - a file is contended from the second fast change of clients on: one that comes within
-//!   [`FAST_SWITCH`] of the last, by a client that finds another in its way. It stops being
-//!   contended when only one client has asked for [`CALM`];
+//! - a file becomes contended at the second fast change of clients: a client within [`FAST_SWITCH`]
+//!   of the last change finds another one in its way. It is contended no more when only one client
+//!   has asked for [`CALM`];
 //! - the table is bounded: beyond the bound no further file becomes contended.
 
 use types::limits::{BLOCK_U64, IO_MAX};
@@ -177,6 +177,7 @@ mod tests {
         );
     }
 
+    /// PROTOCOLS 4.9.
     #[test]
     fn contended_file_is_leased_in_ranges_until_one_client_is_alone() {
         let mut contention = Contention::default();

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - an operation states its needs ([`OpContext::need`]) before its first change and then passes
-//!   [`OpContext::ready`]; if it cannot have them at once, it ends without a change, the server
+//!   [`OpContext::ready`]. If it cannot have them at once, it ends without a change, the server
 //!   waits, and the operation starts over;
 //! - everything it decides is in its [`Effects`]; the server applies them at the instant the
 //!   transaction succeeds, and drops them otherwise.

@@ -102,7 +102,7 @@ async fn flush(server: &Server, device: &DataDevice) -> Result<(), String> {
 fn warn(server: &Server, clients: &[ClientId], device: &DataDevice, what: &str) {
     for client in clients {
         server.log(&format!(
-            "data device {} {what}: what the evicted client {client} wrote there in place last may not outlive a \
+            "data device {} {what}: the last writes in place of the evicted client {client} may be lost in a \
              power cut",
             device.disk.path()
         ));

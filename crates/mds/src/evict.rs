@@ -2,13 +2,13 @@
 //! client could still write.
 //!
 //! Invariants:
-//! - before the server gives anything that the client held to others, the eviction is durable, and
-//!   so is what the client had written in place, unless a data device does not answer in time
+//! - an eviction is durable before the server gives anything that the client held to others. So is
+//!   what the client had written in place, unless a data device does not answer in time
 //!   (`devices`);
-//! - the server does not reuse blocks that an evicted client could write, and freezes files that it
-//!   could write, until its writes are certain to have ended: lease and grace have passed and no
-//!   data device is stalled or was a moment ago, or its process on this host has ended. By then
-//!   what it wrote late is stable, too;
+//! - until an evicted client's writes have certainly ended, the server freezes the files that it
+//!   could write and does not reuse their blocks or its pool. They have ended when its process on
+//!   this host has ended, or when lease and grace have passed and no data device is stalled or was
+//!   a moment ago. By then what it wrote late is stable, too;
 //! - the server keeps a client's number until its quarantine has ended, so a restart goes on with
 //!   the quarantine.
 
@@ -115,13 +115,16 @@ pub async fn evict(server: &Rc<Server>, client: ClientId, reason: &str) {
 /// Evicts those of `clients` that have a session, all together.
 pub async fn evict_all(server: &Rc<Server>, clients: &[ClientId], reason: &str) {
     let out = clients.iter().filter_map(|&client| end_session(server, client, reason));
-    let (sessions, held): (Vec<_>, Vec<_>) = out.unzip();
-    if !quarantine(server, &held).await {
+    let (sessions, writable): (Vec<_>, Vec<_>) = out.unzip();
+    if !quarantine(server, &writable).await {
         return;
     }
     for session in sessions {
         free_holdings(server, &session);
-        server.log(&format!("client {} is out: what it held is free", session.client));
+        server.log(&format!(
+            "client {} has been evicted: its leases and locks are free",
+            session.client
+        ));
     }
 }
 
@@ -136,7 +139,7 @@ fn end_session(
     // What it held before the restart is known only once it has reclaimed everything.
     let unknown = session.state() == SessionState::Recovering;
     session.set_state(SessionState::Over);
-    server.log(&format!("client {client} ({}) is evicted: {reason}", session.description));
+    server.log(&format!("client {client} ({}) is being evicted: {reason}", session.description));
     session.push(Message::Push { push: Push::Evicted { reason: reason.to_owned() } });
     session.unbind();
     let held = server.leases.borrow().of_client(client);
@@ -153,28 +156,30 @@ fn end_session(
 /// Evicts clients that have not come back after a restart, all together.
 pub async fn evict_absent(server: &Rc<Server>, absent: &[(ClientId, ClientInfo)]) {
     for (client, ClientInfo { local, description, .. }) in absent {
-        server.log(&format!("client {client} ({description}) has not come back: it is evicted"));
+        server.log(&format!(
+            "client {client} ({description}) has not come back: it is being evicted"
+        ));
         server.quarantine.add(server, *client, *local, true);
     }
-    let held: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();
-    if quarantine(server, &held).await {
+    let writable: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();
+    if quarantine(server, &writable).await {
         for (client, _) in absent {
-            server.log(&format!("client {client} is out: what it held is free"));
+            server.log(&format!("client {client} has been evicted: its leases and locks are free"));
         }
     }
 }
 
 /// Makes durable that the clients are evicted, which files they could write, and what they have
 /// written.
-async fn quarantine(server: &Rc<Server>, held: &[WritableFiles]) -> bool {
+async fn quarantine(server: &Rc<Server>, writable: &[WritableFiles]) -> bool {
     let mut last = Transno::ZERO;
-    for (client, files) in held {
+    for (client, files) in writable {
         let Some(transno) = record_eviction(server, *client, files).await else { return false };
         last = last.max(transno);
     }
     let durable = server.wait_durable(last).await.is_ok();
-    if durable && !held.is_empty() {
-        let clients: Vec<ClientId> = held.iter().map(|(client, _)| *client).collect();
+    if durable && !writable.is_empty() {
+        let clients: Vec<ClientId> = writable.iter().map(|(client, _)| *client).collect();
         flush_for(server, &clients).await;
         clients.iter().for_each(|&client| server.quarantine.set_recorded(client));
     }
@@ -291,7 +296,7 @@ pub async fn detect_local_clients(server: &Rc<Server>, all: bool) {
             let info = ClientInfo { nonce, local: true, description }.encode();
             let client = session.client;
             let noted = server.mfs.run(Cost::DELETE, |txn| txn.set_client(client, &info)).await;
-            server.checked(noted, "noting where a client runs");
+            server.checked(noted, "recording that a client is local");
         }
     }
     for session in sessions {
@@ -312,7 +317,7 @@ pub async fn remove_unused(server: &Rc<Server>) {
         let silent = server.silence(&session);
         if unused && !session.is_over() && silent >= server.config.lease {
             let left = goodbye(server, &session).await;
-            server.checked(left, "forgetting a client");
+            server.checked(left, "removing an unused client");
         }
     }
 }

@@ -5,8 +5,8 @@
 //!   `DATA_X` one client knows it. Under `DATA_P` the size only grows, and is the largest that any
 //!   holder or the server knows: the server reads it twice, and it counts if it was the same both
 //!   times;
-//! - an answer counts beside attributes that were the same before the question and after the
-//!   answer: `stat` never shows a mode from after a write with the size from before it;
+//! - an answer counts only if the attributes are the same before the question and after the answer.
+//!   So `stat` never shows a mode from after a write with the size from before it;
 //! - a client is asked also about its own ranges: only then do all answers belong to one instant.
 
 use std::rc::Rc;

@@ -72,7 +72,7 @@ pub async fn handshake(
 ) -> Option<Rc<Session>> {
     let Some(first) = server.env.timeout(HELLO_TIMEOUT, receive(connection, decoder)).await else {
         let (peer, secs) = (connection.peer(), HELLO_TIMEOUT.as_secs());
-        server.log(&format!("{peer} has said nothing for {secs} s; connection closed"));
+        server.log(&format!("{peer} has sent no hello for {secs} s; connection closed"));
         return None;
     };
     let result = match first {
@@ -188,14 +188,14 @@ async fn enroll(
     hello: &Hello,
 ) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
     if server.sessions.borrow().len() >= SESSIONS_MAX {
-        return Err(refusal(Fault::Overloaded, "the server has as many clients as it can have"));
+        return Err(refusal(Fault::Overloaded, "the server has its maximum number of clients"));
     }
     let description = shortened(&hello.description);
     let info = ClientInfo { nonce: hello.nonce, local: false, description }.encode();
     // Use the reserve: a client that cannot mount cannot remove anything. The store keeps enough
     // for the client's replies.
-    let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
-    if let Err(StoreError::Fault(Fault::NoSpace)) = made {
+    let enrolled = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
+    if let Err(StoreError::Fault(Fault::NoSpace)) = enrolled {
         let text = format!(
             "the metadata zone has no room for another client, whose replies may take {} KiB; remove files by those \
              that are there, or evict some",
@@ -204,18 +204,20 @@ async fn enroll(
         return Err(refusal(Fault::NoSpace, text));
     }
     let (client, transno) =
-        server.checked(made, "enrolling a client").ok_or_else(|| store_failed(server))?;
+        server.checked(enrolled, "enrolling a client").ok_or_else(|| store_failed(server))?;
     server.wait_durable(transno).await.map_err(|_| store_failed(server))?;
     let session = Rc::new(new_session(server, hello, client, SessionState::Live, false));
     server.sessions.borrow_mut().insert(client, session.clone());
-    server.log(&format!("client {client} ({}) has come", session.description));
+    server.log(&format!("client {client} ({}) has connected", session.description));
     Ok((session, (mds::NEW, server.survived(hello.seen))))
 }
 
 /// Resumes or recovers the session of a client that has a number.
 fn resume(server: &Rc<Server>, hello: &Hello) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
     let client = hello.client;
-    let taken = || refusal(Fault::NotPermitted, format!("client {client} is another process"));
+    let taken = || {
+        refusal(Fault::NotPermitted, format!("client number {client} belongs to another process"))
+    };
     let evicted = || {
         let text = format!("client {client} was evicted: what it had not committed is lost");
         refusal(Fault::Evicted, text)

@@ -133,6 +133,7 @@ mod tests {
     use super::*;
     use types::{ClientId, LockOwner};
 
+    /// PROTOCOLS 9.1.
     #[test]
     fn other_owners_give_way_to_a_refused_poller_until_it_got_a_lock() {
         let at = |millis: u64| Instant(0) + Duration::from_millis(millis);

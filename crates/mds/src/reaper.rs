@@ -5,9 +5,9 @@
 //! Invariants:
 //! - an inode is freed only when nobody holds any right on it; from the moment that is decided, all
 //!   operations treat it as gone;
-//! - the server recalls `OPEN` of an orphan from every holder. Holders before the unlink are asked
-//!   first; one that got `OPEN` while the unlink waited is asked when the name is gone, and one
-//!   that gets it later right after the grant. The reply that reports a grant may reach nobody, if
+//! - the server recalls `OPEN` of an orphan from every holder: from the holders before the unlink;
+//!   from a client that got `OPEN` while the unlink waited, when the name is gone; and from one
+//!   that gets it later, right after the grant. The reply that reports a grant may reach nobody, if
 //!   it answers a request that was sent again and had been answered;
 //! - a client that removes a directory is asked, too: it may have found the directory before, and
 //!   gives nothing up unasked;

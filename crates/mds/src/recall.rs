@@ -111,9 +111,8 @@ fn wait_line(client: ClientId, awaited: &[ClientId], mut inos: Vec<Ino>) -> Stri
         format!("{word} {}", all.join(", "))
     };
     let waits = if client == NO_CLIENT { "the server".into() } else { format!("client {client}") };
-    let verb = if holders.len() == 1 { "gives" } else { "give" };
     format!(
-        "{waits} has waited for more than a lease until {} {verb} up rights on {}",
+        "{waits} has waited longer than a lease for {} to give up rights on {}",
         listed("client", "clients", holders.iter().map(ClientId::to_string).collect()),
         listed("inode", "inodes", inos.iter().map(Ino::to_string).collect()),
     )
@@ -155,12 +154,12 @@ mod tests {
         let line = wait_line(ClientId(2), &[ClientId(1), ClientId(1)], vec![Ino(77), Ino(77)]);
         assert_eq!(
             line,
-            "client 2 has waited for more than a lease until client 1 gives up rights on inode 77"
+            "client 2 has waited longer than a lease for client 1 to give up rights on inode 77"
         );
         let line = wait_line(NO_CLIENT, &[ClientId(3), ClientId(1)], (5..17).map(Ino).collect());
         assert_eq!(
             line,
-            "the server has waited for more than a lease until clients 1, 3 give up rights on \
+            "the server has waited longer than a lease for clients 1, 3 to give up rights on \
              inodes 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 2 more"
         );
     }

@@ -3,8 +3,7 @@
 //! Invariants:
 //! - the transaction that changes something also keeps the operation's outcome under the request's
 //!   number; a request that is sent again goes on after the kept outcomes;
-//! - leases are granted at the instant an operation succeeds, and reported as they are when the
-//!   answer leaves;
+//! - an operation grants leases when it succeeds; an answer reports them as of when it leaves;
 //! - an answer leaves when its dependencies are durable (the reply gate).
 
 mod locks;
@@ -45,7 +44,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, f
         record: OutcomeRecord::new(),
         kept: OutcomeRecord::new(),
         dependency: Transno::ZERO,
-        last_transno: Transno::ZERO,
+        transno: Transno::ZERO,
         sync: request.sync,
         leave: false,
         server,
@@ -72,7 +71,7 @@ fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
 }
 
 /// Rights that let the client cache attributes and names that a reply carries in passing.
-const CACHE_RIGHTS: Rights = Rights::ATTR.union(Rights::NAMES);
+const CACHE: Rights = Rights::ATTR.union(Rights::NAMES);
 
 /// Fills in the leases of `session` as they are now. A cache right that the client did not hold at
 /// the read is left out, even if it was granted since: the value may have changed in between. The
@@ -87,9 +86,8 @@ pub fn fill_in_leases(server: &Server, session: &Session, results: &mut [Result<
         each_leased(reply, &mut |leased| {
             let held = leases.held(session.client, leased.attr.ino);
             let same = leased.seq == held.seq;
-            let believed =
-                if same { held.rights & leased.rights & CACHE_RIGHTS } else { Rights::empty() };
-            (leased.rights, leased.seq) = ((held.rights - CACHE_RIGHTS) | believed, held.seq);
+            let believed = if same { held.rights & leased.rights & CACHE } else { Rights::empty() };
+            (leased.rights, leased.seq) = ((held.rights - CACHE) | believed, held.seq);
         });
     }
 }
@@ -141,7 +139,7 @@ struct Execution {
     /// The dependency: it must be durable before the answer leaves.
     dependency: Transno,
     /// The last transaction of the request.
-    last_transno: Transno,
+    transno: Transno,
     sync: bool,
     leave: bool,
 }
@@ -195,8 +193,8 @@ impl Execution {
         if let Some(replay) = &self.request.replay {
             self.results.clone_from(&replay.results);
             // It must be durable before the answer: several such answers carry the same number.
-            self.last_transno = self.session.last_transno.get();
-            self.dependency = self.last_transno;
+            self.transno = self.session.last_transno.get();
+            self.dependency = self.transno;
         }
     }
 
@@ -269,7 +267,7 @@ impl Execution {
             return Err(*fault);
         }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
-        let before = self.last_transno;
+        let before = self.transno;
         let result = match ops::cost(&op) {
             Some(cost) if self.client() != ClientId(0) => {
                 let mut run =
@@ -294,7 +292,7 @@ impl Execution {
         if let Some(observer) = &self.server.config.observer
             && self.kept_outcome(index).is_none()
         {
-            let transno = (self.last_transno > before).then_some(self.last_transno);
+            let transno = (self.transno > before).then_some(self.transno);
             observer.took_effect(self.client(), op, transno);
         }
     }
@@ -431,8 +429,7 @@ impl Execution {
             }
             None => 0,
         };
-        // A replay takes effect as far as the request did then, and no further: the client sent the
-        // remaining edits in a new request.
+        // A replay goes as far as the request did: the client sent the other edits in a new one.
         let part = match self.replayed(index) {
             Some(Ok(OpReply::Part { done, fault })) => Some((*done as usize, *fault)),
             _ => None,
@@ -484,16 +481,15 @@ impl Execution {
             match granted.await {
                 Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room().await,
                 other => {
-                    self.dependency = self.dependency.max(self.last_transno);
+                    self.dependency = self.dependency.max(self.transno);
                     return other;
                 }
             }
         }
     }
 
-    /// Did the operation fail for lack of metadata blocks, and has this waited for blocks that were
-    /// being freed? A commit does not wait: the reaper may wait for a recall that waits for that
-    /// commit.
+    /// Did it fail for lack of metadata blocks, and has this waited for the reaper? A commit does
+    /// not wait: the reaper may wait for a recall that waits for the commit.
     async fn waited_for_room<T>(&self, ran: &Result<T, Fault>) -> bool {
         let short = matches!(ran, Err(Fault::NoSpace)) && self.server.metadata_is_short();
         short && self.wait_for_reaper().await
@@ -568,9 +564,8 @@ impl Execution {
         kept.map(|(_, outcome)| outcome)
     }
 
-    /// The time of operation `index`: now, or for a replay the time it had. All operations of an
-    /// atomic request have the same time, taken from one that changes something: those that only
-    /// read report times of other changes.
+    /// The time of operation `index`: now, or for a replay the time it had. An atomic request has
+    /// one time, that of an operation that changes something.
     fn time(&self, index: usize, results: &[Result<OpReply, Fault>]) -> Timestamp {
         let together = self.request.atomic && self.request.ops.len() > 1;
         let ops = self.request.ops.iter().zip(results).enumerate();
@@ -649,8 +644,7 @@ impl Execution {
                         self.executed(&effects.outcomes, transno);
                     }
                     if replay.is_some() {
-                        // The client has reclaimed what it holds; it takes no right from this
-                        // answer.
+                        // The client has reclaimed what it holds: this answer grants nothing.
                         effects.grants.clear();
                         effects.wants.clear();
                         effects.found.clear();
@@ -692,21 +686,20 @@ impl Execution {
         }
     }
 
-    /// Will the attributes of `ino`, as far as others changed them, be durable when the reply
-    /// leaves? If not, the client must not cache those that the reply carries beside what was asked
-    /// for.
-    fn is_attr_safe(&self, ino: Ino) -> bool {
+    /// Will others' changes of `ino`'s attributes be durable when the reply leaves? If not, the
+    /// client must not cache attributes that the reply carries in passing.
+    fn attr_will_be_durable(&self, ino: Ino) -> bool {
         let uncommitted = self.server.uncommitted.borrow();
         if uncommitted.is_empty() {
             return true;
         }
-        let changed = uncommitted.dependency(&MetaItem::Attr(ino), self.session.client);
+        let changed = uncommitted.awaited(&MetaItem::Attr(ino), self.session.client);
         changed <= self.dependency.max(self.server.mfs.last_committed())
     }
 
     /// `rights` without `ATTR`, if the client must not cache the attributes.
     fn cacheable(&self, ino: Ino, rights: Rights) -> Rights {
-        match rights.contains(Rights::ATTR) && !self.is_attr_safe(ino) {
+        match rights.contains(Rights::ATTR) && !self.attr_will_be_durable(ino) {
             true => rights - Rights::ATTR,
             false => rights,
         }
@@ -718,8 +711,7 @@ impl Execution {
             return;
         }
         for item in reads {
-            self.dependency =
-                self.dependency.max(uncommitted.dependency(item, self.session.client));
+            self.dependency = self.dependency.max(uncommitted.awaited(item, self.session.client));
         }
     }
 
@@ -803,7 +795,7 @@ impl Execution {
             if let Some((ino, size, zero)) = effects.tail {
                 server.contention.borrow_mut().note_tail(ino, size, zero);
             }
-            self.last_transno = self.last_transno.max(transno);
+            self.transno = self.transno.max(transno);
             session.last_transno.set(session.last_transno.get().max(transno));
         }
         for ino in effects.relinked {
@@ -828,11 +820,8 @@ impl Execution {
             pool_reclaim::answered(&self.server, &self.session);
         }
         let sync = self.sync && !planted(Bug::SyncNotDurable);
-        let target = if sync {
-            self.dependency.max(self.session.last_transno.get())
-        } else {
-            self.dependency
-        };
+        let own = if sync { self.session.last_transno.get() } else { Transno::ZERO };
+        let target = self.dependency.max(own);
         let durable = self.server.wait_durable(target).await;
         if durable.is_err() || self.server.failure().is_some() {
             // The request stays unacknowledged: the client sends it again after the restart.
@@ -843,13 +832,12 @@ impl Execution {
         }
         fill_in_leases(&self.server, &self.session, &mut self.results);
         let last_committed = self.server.mfs.last_committed();
-        let (slot, seq) = (self.request.slot, self.request.seq);
-        let reply =
-            Reply { slot, seq, transno: self.last_transno, last_committed, results: self.results };
+        let (slot, seq, transno) = (self.request.slot, self.request.seq, self.transno);
+        let reply = Reply { slot, seq, transno, last_committed, results: self.results };
         // A reply that was rebuilt from a kept outcome has no transaction of this server, and yet
         // the request would execute again.
-        let executed = self.last_transno != Transno::ZERO
-            || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
+        let executed =
+            transno != Transno::ZERO || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
         // A failed operation may succeed on a second execution, and the client may have acted on
         // the first answer by then.
         let may_execute = !self.request.ops.iter().all(is_idempotent);
@@ -877,18 +865,13 @@ fn is_idempotent(op: &Op) -> bool {
 }
 
 /// Executes an operation, or rebuilds the reply of one that was executed before a restart.
-fn run_op(
-    cx: &mut OpContext<'_>,
-    txn: &mut Txn<'_>,
-    index: usize,
-    op: &Op,
-) -> Result<OpReply, Stop> {
-    let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == index);
+fn run_op(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, nth: usize, op: &Op) -> Result<OpReply, Stop> {
+    let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == nth);
     if let Some((_, outcome)) = kept {
         return repeat::reply(op, outcome, cx, txn);
     }
-    cx.replayed = cx.replay_results.get(index).and_then(|result| result.as_ref().ok());
+    cx.replayed = cx.replay_results.get(nth).and_then(|result| result.as_ref().ok());
     let reply = ops::execute(op, cx, txn)?;
-    cx.finish(index);
+    cx.finish(nth);
     Ok(reply)
 }

@@ -54,7 +54,7 @@ pub enum Admission {
 struct Slot {
     seq: Option<u32>,
     busy: bool,
-    /// The request is executed for the second time: the client sent it repeated on a new connection,
+    /// The request is executed for the second time: the client sent it again on a new connection,
     /// and it changes nothing.
     repeated: bool,
     answer: Option<Reply>,
@@ -87,7 +87,7 @@ pub struct Session {
     pub requests: Cell<u64>,
     /// The server has asked the client for unused space, and has no answer yet.
     pub space_asked: Cell<bool>,
-    /// The server does not ask for space repeated before this time, as the client has just answered.
+    /// The server does not ask for space again before this time, as the client has just answered.
     pub space_asked_until: Cell<Instant>,
     /// Glimpses that wait for an answer.
     pub glimpses: RefCell<HashMap<u64, OneSender<Option<DataAttr>>>>,
@@ -242,7 +242,7 @@ impl Session {
         }
     }
 
-    /// Drops the recalls that were held back. The caller pushes all unanswered recalls repeated.
+    /// Drops the recalls that were held back. The caller pushes all unanswered recalls again.
     pub fn forget_held_back(&self) {
         self.held_back.borrow_mut().clear();
     }
@@ -293,7 +293,7 @@ impl Session {
         Admission::New { fresh: true }
     }
 
-    /// Records the answer of a slot's request. `keep`: executing the request repeated would not give
+    /// Records the answer of a slot's request. `keep`: executing the request again would not give
     /// the same answer.
     pub fn answered(&self, reply: &Reply, keep: bool) {
         if let Some(slot) = self.slots.borrow_mut().get_mut(usize::from(reply.slot))
@@ -322,6 +322,7 @@ mod tests {
         Reply { slot, seq, transno, last_committed, results: Vec::new() }
     }
 
+    /// PROTOCOLS 3.6.
     #[test]
     fn slot_executes_each_request_once_and_in_order() {
         let session = session();
@@ -341,7 +342,7 @@ mod tests {
         session.admit(0, 9);
         session.answered(&reply(0, 9), false);
         assert!(matches!(session.admit(0, 9), Admission::New { .. }));
-        // The answer had reached the client when it sent the request repeated.
+        // The answer had reached the client when it sent the request again.
         assert!(matches!(session.admit(0, 10), Admission::New { .. }));
         session.answered(&reply(0, 9), false);
         assert!(matches!(session.admit(0, 11), Admission::Protocol(_)), "10 is being executed");

@@ -43,7 +43,7 @@ impl Mds {
         evict::reload(&server, &known).await?;
         for client in server.quarantine.clients() {
             known.remove(&client);
-            server.log(&format!("client {client} is out: it was evicted before the restart"));
+            server.log(&format!("client {client} has been evicted, before the restart"));
         }
         if !known.is_empty() {
             server.log(&format!("waiting for {} known clients to come back", known.len()));

@@ -1,7 +1,7 @@
 //! Opens in kept answers from before a restart, which the client may not have received.
 //!
-//! The client sends its request again, and its answer may report that it opened a file, or one that
-//! it was to have open when the file was removed. Until then only the kept answer says so.
+//! The client sends its request again. Its answer may report a file that it opened, or one that it
+//! was to have open when the file was removed. Until then only the kept answer says so.
 //!
 //! Invariants:
 //! - from the end of a client's recovery on, an inode in one of its kept answers counts as open by

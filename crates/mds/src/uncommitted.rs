@@ -64,7 +64,7 @@ impl UncommittedChanges {
     }
 
     /// The transaction that must be durable before a reply to `client` may contain `item`.
-    pub fn dependency(&self, item: &MetaItem, client: ClientId) -> Transno {
+    pub fn awaited(&self, item: &MetaItem, client: ClientId) -> Transno {
         match self.items.get(item) {
             None => Transno::ZERO,
             Some(change) if change.client == client => change.others.max(change.unanswered),
@@ -103,33 +103,35 @@ mod tests {
         Transno { epoch: Epoch(1), lsn: Lsn(lsn) }
     }
 
+    /// PROTOCOLS 5.3.
     #[test]
     fn reply_depends_only_on_changes_of_others() {
         let (a, b, item) = (ClientId(1), ClientId(2), MetaItem::Attr(Ino(9)));
         let mut uncommitted = UncommittedChanges::default();
         uncommitted.note(item.clone(), a, at(5), true);
-        assert_eq!(uncommitted.dependency(&item, a), Transno::ZERO);
-        assert_eq!(uncommitted.dependency(&item, b), at(5));
+        assert_eq!(uncommitted.awaited(&item, a), Transno::ZERO);
+        assert_eq!(uncommitted.awaited(&item, b), at(5));
         uncommitted.note(item.clone(), b, at(8), true);
-        assert_eq!(uncommitted.dependency(&item, a), at(8));
-        assert_eq!(uncommitted.dependency(&item, b), at(5));
+        assert_eq!(uncommitted.awaited(&item, a), at(8));
+        assert_eq!(uncommitted.awaited(&item, b), at(5));
         uncommitted.forget(at(7));
-        assert_eq!(uncommitted.dependency(&item, a), at(8));
+        assert_eq!(uncommitted.awaited(&item, a), at(8));
         uncommitted.forget(at(8));
         assert!(uncommitted.is_empty());
     }
 
+    /// PROTOCOLS 5.3.
     #[test]
     fn reply_depends_on_an_own_change_whose_answer_waits() {
         let (a, b, item) = (ClientId(1), ClientId(2), MetaItem::Attr(Ino(9)));
         let mut uncommitted = UncommittedChanges::default();
         uncommitted.note(item.clone(), a, at(5), false);
         uncommitted.note(item.clone(), a, at(6), true);
-        assert_eq!(uncommitted.dependency(&item, a), at(5));
-        assert_eq!(uncommitted.dependency(&item, b), at(6));
+        assert_eq!(uncommitted.awaited(&item, a), at(5));
+        assert_eq!(uncommitted.awaited(&item, b), at(6));
         uncommitted.note(item.clone(), b, at(7), true);
-        assert_eq!(uncommitted.dependency(&item, b), at(6));
-        assert_eq!(uncommitted.dependency(&item, a), at(7));
+        assert_eq!(uncommitted.awaited(&item, b), at(6));
+        assert_eq!(uncommitted.awaited(&item, a), at(7));
     }
 
     #[test]
@@ -142,11 +144,11 @@ mod tests {
             uncommitted.note(hot.clone(), a, at(lsn), true);
             uncommitted.forget(at(lsn / 2));
             assert!(uncommitted.order.len() <= 2);
-            assert_eq!(uncommitted.dependency(&hot, b), at(lsn));
+            assert_eq!(uncommitted.awaited(&hot, b), at(lsn));
         }
-        assert_eq!(uncommitted.dependency(&cold, b), Transno::ZERO);
+        assert_eq!(uncommitted.awaited(&cold, b), Transno::ZERO);
         uncommitted.forget(at(98));
-        assert_eq!(uncommitted.dependency(&hot, b), at(99));
+        assert_eq!(uncommitted.awaited(&hot, b), at(99));
         uncommitted.forget(at(99));
         assert!(uncommitted.is_empty() && uncommitted.order.is_empty());
     }

@@ -589,7 +589,7 @@ impl Cluster {
 /// The evicted client of which a line of the server's log says that it could not flush what that
 /// wrote.
 fn unflushed(text: &str) -> Option<ClientId> {
-    let (_, rest) = text.split_once("what the evicted client ")?;
+    let (_, rest) = text.split_once("writes in place of the evicted client ")?;
     rest.split(' ').next()?.parse().ok().map(ClientId)
 }
 
@@ -602,8 +602,8 @@ fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;
     let eviction = match rest {
-        rest if rest.starts_with("is out") => Eviction::Out,
-        rest if rest.contains("is evicted") => Eviction::Begins,
+        rest if rest.starts_with("has been evicted") => Eviction::Out,
+        rest if rest.contains("is being evicted") => Eviction::Begins,
         _ => return None,
     };
     Some((number.parse().ok()?, eviction))

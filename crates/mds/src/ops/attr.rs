@@ -13,6 +13,7 @@ const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
+/// Changes mode, owner and times of an inode.
 pub fn set_attr(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - edits take effect in order. A commit too large for one transaction is several, and a crash may
-//!   show the file after each: a growing size is set first (holes read as zeros), a shrinking size
-//!   and the times last;
+//!   show the file after each of them. So a growing size is set first (holes read as zeros), a
+//!   shrinking size and the times last;
 //! - inline data raises the size to its end in the same transaction; a mapping of block 0 removes
 //!   inline data in the same transaction;
 //! - each transaction keeps how far the commit came, so a commit that is sent again after a restart

@@ -12,6 +12,7 @@ use crate::uncommitted::MetaItem;
 
 const S_ISGID: u16 = 0o2000;
 
+/// Creates an inode under a name.
 pub fn create(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -39,6 +40,7 @@ pub fn create(
     created(cx, txn, ino, want, dir_attr)
 }
 
+/// Creates a regular file without a name (`O_TMPFILE`).
 pub fn create_orphan(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

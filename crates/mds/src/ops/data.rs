@@ -13,6 +13,7 @@ use crate::uncommitted::MetaItem;
 /// Blocks that a file can have.
 const FILE_BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_U64 + 1;
 
+/// Grants rights on an inode, as a whole or in ranges, and returns the layout.
 pub fn acquire(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -172,6 +173,7 @@ fn opened(
     Ok(OpReply::Acquired { leased, layout: None, parts: Vec::new(), calm, untold_tail: false })
 }
 
+/// Reads the layout of a file from `from` on.
 pub fn layout(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

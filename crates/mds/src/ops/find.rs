@@ -9,6 +9,7 @@ use types::{Fault, FileKind, Name, Rights};
 use crate::context::{OpContext, applicable};
 use crate::uncommitted::MetaItem;
 
+/// Looks up a name in a directory.
 pub fn lookup(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -38,6 +39,7 @@ pub fn lookup(
     Ok(OpReply::Entry { entry: found, dir: cx.leased(dir_attr) })
 }
 
+/// Reads the attributes of an inode.
 pub fn get_attr(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -61,6 +63,7 @@ pub struct DirPage {
     pub plus: bool,
 }
 
+/// Lists a page of a directory, with attributes if `plus`.
 pub fn read_dir(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -102,6 +105,7 @@ pub fn read_dir(
     Ok(OpReply::Entries { entries, end, dir: cx.leased(dir_attr) })
 }
 
+/// Reads the target of a symlink.
 pub fn read_link(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, ino: &InoRef) -> Result<OpReply, Stop> {
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;

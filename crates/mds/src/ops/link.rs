@@ -9,6 +9,7 @@ use crate::context::OpContext;
 use crate::record::Outcome;
 use crate::uncommitted::MetaItem;
 
+/// Adds a name to an inode.
 pub fn link(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

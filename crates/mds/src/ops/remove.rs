@@ -9,6 +9,7 @@ use crate::reaper::NO_CLIENT;
 use crate::record::Outcome;
 use crate::uncommitted::MetaItem;
 
+/// Removes a name of an inode that is not a directory.
 pub fn unlink(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -33,6 +34,7 @@ pub fn unlink(
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
 }
 
+/// Removes an empty directory.
 pub fn rmdir(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

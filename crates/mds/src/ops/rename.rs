@@ -20,6 +20,7 @@ use crate::uncommitted::MetaItem;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
+/// Renames `from` to `to`.
 pub fn rename(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -66,8 +67,7 @@ pub fn rename(
             let (from, to) = (cx.leased(from_attr), cx.leased(to_attr));
             let source = cx.seen(source);
             cx.ready()?;
-            let moved = cx.leased(source);
-            let replaced = Some(source);
+            let (moved, replaced) = (cx.leased(source), Some(source));
             let whiteout = Appended(None);
             return Ok(OpReply::Renamed { moved, replaced, from, to, kept: true, whiteout });
         }
@@ -78,9 +78,8 @@ pub fn rename(
     for dir in [from.0, to.0] {
         cx.need(dir, Rights::NAMES | Rights::ATTR);
     }
-    // A file that takes another inode's name must have its content committed: a client that writes
-    // the file hands it over. So the name leads to the old content or the new one if that client
-    // dies.
+    // A client that writes a file hands it over before the file takes another inode's name. If that
+    // client dies, the name leads to the old content or to the new.
     let writes = |attr: &Attr| match attr.kind {
         FileKind::Regular if target.is_some() => Rights::WRITES,
         _ => Rights::empty(),
@@ -102,11 +101,8 @@ pub fn rename(
     let (from_attr, to_attr) = plan.touch_dirs(cx, txn)?;
     cx.effects.reads.extend([MetaItem::Attr(source.ino), MetaItem::Attr(to.0)]);
     cx.effects.changes.extend(items);
-    cx.effects.changes.extend([
-        MetaItem::Names(from.0),
-        MetaItem::Names(to.0),
-        MetaItem::Attr(source.ino),
-    ]);
+    cx.effects.changes.extend([MetaItem::Names(from.0), MetaItem::Names(to.0)]);
+    cx.effects.changes.push(MetaItem::Attr(source.ino));
     if [Some(&source), target.as_ref()].into_iter().flatten().any(is_dir) {
         // The directories' link counts change.
         cx.effects.changes.extend([MetaItem::Attr(from.0), MetaItem::Attr(to.0)]);

@@ -43,6 +43,7 @@ pub fn grant(
     Ok(OpReply::Space { runs })
 }
 
+/// Returns blocks of the client's pool.
 pub fn give_back(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

@@ -25,6 +25,7 @@ pub struct XattrChange<'a> {
     pub kill_setgid: bool,
 }
 
+/// Reads the value of an extended attribute.
 pub fn get(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -40,6 +41,7 @@ pub fn get(
     Ok(bytes_reply(cx, attr, value, want))
 }
 
+/// Lists the names of all extended attributes of an inode.
 pub fn list(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -67,6 +69,7 @@ fn bytes_reply(cx: &mut OpContext<'_>, attr: Attr, bytes: Vec<u8>, want: Rights)
     OpReply::Bytes { bytes: Bytes(bytes), leased }
 }
 
+/// Sets an extended attribute.
 pub fn set(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -118,6 +121,7 @@ fn set_acl(attr: &mut Attr, name: &[u8], change: XattrChange<'_>) -> Result<bool
     Ok(!list.is_minimal())
 }
 
+/// Removes an extended attribute.
 pub fn remove(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
@@ -131,8 +135,8 @@ pub fn remove(
     if txn.xattr(ino, name)?.is_none() {
         return Err(Fault::NoAttribute.into());
     }
-    // While a client writes the file, nobody else holds a right on its attributes, and a recall may
-    // be waiting for this writer: its removal must not wait for anybody.
+    // Nobody but the writer of a file holds a right on its attributes. A recall may be waiting for
+    // this writer, so its removal must not wait for anybody.
     let writes = cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::WRITES);
     if name != CAPABILITY || !writes {
         need_attributes(cx, &attr);

@@ -62,8 +62,10 @@ impl Execution {
     pub(super) fn reclaim_lock(&self, ino: Ino, lock: &Lock) {
         let owner = Owner { client: self.client(), owner: lock.owner };
         if self.server.locks.borrow_mut().lock(ino, owner, lock, false).is_err() {
-            let text =
-                format!("client {} reclaims a lock of inode {ino}, another has it", self.client());
+            let text = format!(
+                "client {} reclaims a lock of inode {ino}, which another client holds",
+                self.client()
+            );
             self.server.log(&text);
         }
     }

@@ -115,8 +115,7 @@ fn unused_small_file_is_freed_with_its_name_and_an_open_one_is_not() {
             } else {
                 Op::Unlink { dir: at(ROOT), name: name(text), unused: Some(ino) }
             };
-            // No time passes for the task that frees: what is asked next in the same request finds
-            // nothing.
+            // The reaper has no time to run: the next operation of the same request finds nothing.
             let answers = c.compound(vec![op, Op::GetAttr { ino: at(ino), want: Rights::empty() }]);
             let answers = answers.await;
             assert!(answers[0].is_ok(), "{answers:?}");
@@ -172,6 +171,7 @@ fn rename_keeps_the_tree_and_the_order_of_errors_of_the_kernel() {
     });
 }
 
+/// PROTOCOLS 5.5.
 #[test]
 fn rename_leaves_a_whiteout_on_request() {
     const WHITEOUT: u32 = LEAVE_WHITEOUT;
@@ -182,7 +182,7 @@ fn rename_leaves_a_whiteout_on_request() {
         c.file(b, "g").await;
         assert_eq!(c.rename((a, "f"), (b, "g"), 2 | WHITEOUT).await, Err(Fault::Invalid));
         assert_eq!(c.rename((a, "f"), (b, "g"), 1 | WHITEOUT).await, Err(Fault::Exists));
-        // What clients pass on that know no whiteouts.
+        // The flag of clients that do not support whiteouts.
         assert_eq!(c.rename((a, "f"), (b, "g"), 4).await, Err(Fault::Invalid));
         let is_whiteout = |attr: &Attr| {
             assert_eq!((attr.kind, attr.rdev), (FileKind::CharDevice, 0));
@@ -192,7 +192,7 @@ fn rename_leaves_a_whiteout_on_request() {
             ((a, "f"), (b, "g"), f, WHITEOUT),
             ((b, "g"), (b, "h"), f, 1 | WHITEOUT),
             ((a, "sub"), (b, "sub"), sub, WHITEOUT),
-            // Over the whiteout that the first one left.
+            // Over the whiteout that the first rename left.
             ((b, "h"), (a, "f"), f, WHITEOUT),
         ] {
             let answer = c.rename(from, to, flags).await.unwrap();
@@ -339,13 +339,13 @@ fn extended_attributes_obey_their_flags_names_and_limits() {
         assert_eq!(c.call(get("user.a")).await, Err(Fault::NoAttribute));
         let mut link = node(FileKind::Symlink, 0o777);
         link.symlink = b("/somewhere/else");
-        let made = c.call(Op::Create {
+        let created = c.call(Op::Create {
             dir: at(ROOT),
             name: name("l"),
             node: link,
             want: Rights::empty(),
         });
-        let Ok(OpReply::Made { leased, .. }) = made.await else { panic!() };
+        let Ok(OpReply::Made { leased, .. }) = created.await else { panic!() };
         assert_eq!(leased.attr.size, 15);
         let Ok(OpReply::Bytes { bytes, .. }) =
             c.call(Op::ReadLink { ino: at(leased.attr.ino) }).await
@@ -398,6 +398,7 @@ fn compound_refers_to_inodes_of_earlier_operations() {
     });
 }
 
+/// PROTOCOLS 3.6.
 #[test]
 fn request_sent_again_is_answered_and_not_executed_again() {
     run(|bed| async move {
@@ -412,7 +413,7 @@ fn request_sent_again_is_answered_and_not_executed_again() {
         let first = c.exchange(request.clone()).await.unwrap();
         let again = c.exchange(request.clone()).await.unwrap();
         assert_eq!(first.results, again.results);
-        c.hang_up();
+        c.disconnect();
         assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
         assert_eq!(c.exchange(request).await.unwrap().results, first.results);
         assert_eq!(c.names(ROOT).await, ["once"]);

@@ -17,6 +17,7 @@ fn replay(request: &Request, reply: &Reply) -> Request {
     Request { replay: Some(replay), ..request.clone() }
 }
 
+/// PROTOCOLS 7.2.
 #[test]
 fn lost_requests_are_replayed_with_the_same_results() {
     run(|bed| async move {
@@ -43,7 +44,7 @@ fn lost_requests_are_replayed_with_the_same_results() {
             };
             assert_eq!(old.attr, new.attr);
         }
-        // A replay is done once, too.
+        // A replay takes effect only once, too.
         let again = c.exchange(replay(&requests[1], &replies[1])).await.unwrap();
         assert!(again.results[0].is_ok());
         c.call(Op::ReclaimDone {}).await.unwrap();
@@ -58,7 +59,7 @@ fn replay_completes_a_request_that_survived_in_part() {
         let (c, b) = (bed.client("c").await, bed.client("b").await);
         let d = c.dir(ROOT, "d").await;
         assert_eq!(b.attr_wanting(d, Rights::NAMES).await.unwrap().rights, Rights::NAMES);
-        b.stubborn();
+        b.ignore_recalls();
         let node = node(FileKind::Regular, 0o644);
         let second = Op::Create { dir: at(d), name: name("x"), node, want: Rights::empty() };
         let request = c.request(1, vec![create("a"), second]);
@@ -107,7 +108,7 @@ fn durable_request_is_not_executed_again_if_its_answer_was_lost() {
         };
         assert_eq!(ino(&first), ino(&again));
         // That answer is lost, too.
-        c.hang_up();
+        c.disconnect();
         assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
         let third = c.exchange(request).await.unwrap();
         assert_eq!(third.results, again.results);
@@ -127,8 +128,8 @@ fn failed_request_is_not_executed_again_when_it_is_sent_again() {
         let first = c.exchange(request.clone()).await.unwrap();
         assert_eq!(first.results, [Err(Fault::NotFound)], "there is nothing to exchange it with");
         other.file(ROOT, "y").await;
-        // The client may have heard the first answer, and this one is for nobody.
-        c.hang_up();
+        // The client may have received the first answer already; nobody waits for this one.
+        c.disconnect();
         assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
         let again = c.exchange(request).await.unwrap();
         assert_eq!(again.results, first.results);
@@ -136,7 +137,7 @@ fn failed_request_is_not_executed_again_when_it_is_sent_again() {
     });
 }
 
-/// A file without a name is made, durably, and the server dies before its maker has the answer.
+/// Creates an orphan, durably, and kills the server before the client has the answer.
 async fn unacknowledged_orphan(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
     let op = Op::CreateUnnamed { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
@@ -153,13 +154,14 @@ async fn unacknowledged_orphan(bed: &Bed, c: &Client) -> (Request, Ino) {
     (request, ino)
 }
 
+/// PROTOCOLS 7.6.
 #[test]
 fn unacknowledged_orphan_survives_a_restart() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.keep_open();
         let (request, ino) = unacknowledged_orphan(&bed, &c).await;
-        // Orphans are freed meanwhile.
+        // The reaper frees orphans meanwhile.
         bed.sleep(Duration::from_secs(1)).await;
         let again = c.exchange(request).await.unwrap();
         let Ok(OpReply::Made { leased, .. }) = &again.results[0] else { panic!("{again:?}") };
@@ -169,12 +171,13 @@ fn unacknowledged_orphan_survives_a_restart() {
     });
 }
 
+/// PROTOCOLS 7.6.
 #[test]
 fn orphan_that_nobody_has_open_is_freed_after_a_restart() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let (_, ino) = unacknowledged_orphan(&bed, &c).await;
-        assert_eq!(c.recall().await.0, ino, "its maker is asked");
+        assert_eq!(c.recall().await.0, ino, "its creator is asked");
         bed.sleep(Duration::from_secs(1)).await;
         assert_eq!(c.attr(ino).await, Err(Fault::Stale));
     });
@@ -190,7 +193,7 @@ fn damaged_inode_in_a_kept_answer_does_not_block_recovery() {
         request.sync = true;
         let reply = c.exchange(request).await.unwrap();
         let Ok(OpReply::Made { leased, .. }) = &reply.results[0] else { panic!("{reply:?}") };
-        // Without changes everything goes home, so the log cannot heal it.
+        // Without changes everything is checkpointed, so the log cannot repair the block.
         for _ in 0..20 {
             bed.sleep(Duration::from_millis(500)).await;
             c.call(Op::Renew {}).await.unwrap();
@@ -207,7 +210,7 @@ fn damaged_inode_in_a_kept_answer_does_not_block_recovery() {
         let other = bed.client("other").await;
         other.file(ROOT, "a file").await;
         assert!(c.lookup(ROOT, "a file").await.is_some());
-        // What is checked at the end is whole again.
+        // Repair the block before the check at the end.
         flip();
     });
 }
@@ -227,6 +230,7 @@ fn block_of(disk: &env::sim::SimDisk, ino: Ino) -> u64 {
     (0..disk.size() / BLOCK).find(holds).expect("the inode is at home")
 }
 
+/// PROTOCOLS 8.1.
 #[test]
 fn slow_data_device_is_flushed_once_for_all_absent_clients() {
     run(|bed| async move {
@@ -251,7 +255,7 @@ fn slow_data_device_is_flushed_once_for_all_absent_clients() {
         let took = bed.env.now().since(begun);
         assert!(took < LEASE + Duration::from_secs(5), "{took:?}");
         assert_eq!(data.counts().flushes, flushes + 1);
-        assert!(!bed.logged("may not outlive a power cut"));
+        assert!(!bed.logged("may be lost in a power cut"));
     });
 }
 
@@ -271,8 +275,12 @@ fn restarted_server_flushes_for_clients_evicted_before_it() {
         bed.sleep(Duration::from_secs(1)).await;
         data.stall(false);
         bed.restart().await;
-        assert!(bed.logged("it was evicted before the restart"));
-        assert_eq!(data.counts().flushes, flushes + 2, "the first did not end before the server");
+        assert!(bed.logged("has been evicted, before the restart"));
+        assert_eq!(
+            data.counts().flushes,
+            flushes + 2,
+            "the first flush did not end before the server"
+        );
     });
 }
 
@@ -298,6 +306,7 @@ fn status_names_a_data_device_that_owes_a_flush() {
     });
 }
 
+/// PROTOCOLS 8.2.
 #[test]
 fn quarantine_lasts_as_long_as_a_data_device_is_stalled() {
     run(|bed| async move {
@@ -322,13 +331,17 @@ fn quarantine_lasts_as_long_as_a_data_device_is_stalled() {
             let Ok(OpReply::Layout { part }) = b.call(layout).await else { panic!() };
             part.frozen
         };
-        assert!(frozen_later(LEASE * 3).await, "the device still has what was submitted to it");
+        assert!(frozen_later(LEASE * 3).await, "the device still holds submitted writes");
         data.stall(false);
-        assert!(frozen_later(Duration::from_secs(4)).await, "it may be about to carry that out");
+        assert!(
+            frozen_later(Duration::from_secs(4)).await,
+            "the device may be about to complete them"
+        );
         assert!(!frozen_later(Duration::from_secs(3)).await);
     });
 }
 
+/// PROTOCOLS 7.3.
 #[test]
 fn new_requests_wait_until_absent_clients_are_evicted() {
     run(|bed| async move {
@@ -353,7 +366,7 @@ fn new_requests_wait_until_absent_clients_are_evicted() {
         assert!(bed.logged("has not come back"));
         assert_eq!(b.connect(b.id()).await.unwrap_err().fault, Fault::Evicted);
         let (_, layout) = a.acquire(ino, Rights::DATA_S).await.unwrap();
-        assert!(layout.unwrap().frozen, "nobody knows what the absent one held");
+        assert!(layout.unwrap().frozen, "the server does not know what the absent client held");
         let until = bed.env.now() + LEASE * 2;
         while bed.env.now() < until {
             bed.sleep(Duration::from_secs(1)).await;
@@ -406,11 +419,11 @@ fn client_heard_during_the_eviction_of_others_is_not_evicted() {
         }
         assert_eq!(late.connect(late.id()).await.unwrap().state, RECOVERED);
         bed.sleep(Duration::from_secs(1)).await;
-        assert!(!bed.logged("is out"), "the device has not flushed");
+        assert!(!bed.logged("has been evicted"), "the device has not flushed");
         late.call(Op::ReclaimDone {}).await.unwrap();
         data.stall(false);
         late.file(ROOT, "after").await;
-        assert!(bed.logged("is out") && !bed.logged("did not finish its recovery"));
+        assert!(bed.logged("has been evicted") && !bed.logged("did not finish its recovery"));
     });
 }
 
@@ -430,7 +443,7 @@ fn open_orphan_survives_a_restart_and_others_are_freed() {
         let leases =
             vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, parts: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
-        c.stubborn();
+        c.ignore_recalls();
         c.call(Op::ReclaimDone {}).await.unwrap();
         for _ in &inos {
             let (ino, seq, give) = c.recall().await;
@@ -444,7 +457,11 @@ fn open_orphan_survives_a_restart_and_others_are_freed() {
         let (ino, give) = (inos[0], Rights::OPEN);
         let close = |seq| Op::Return { ino, seq, give, still_open: false, part: None };
         let seq = held.seq;
-        assert_eq!(c.call(close(seq - 1)).await, Ok(OpReply::Kept { seq }), "of the server before");
+        assert_eq!(
+            c.call(close(seq - 1)).await,
+            Ok(OpReply::Kept { seq }),
+            "a sequence number of the previous server"
+        );
         assert_eq!(c.call(close(seq)).await, Ok(OpReply::Done {}));
         bed.sleep(Duration::from_millis(500)).await;
         assert_eq!(c.attr(inos[0]).await, Err(Fault::Stale));
@@ -456,8 +473,8 @@ fn replayed_unlink_keeps_a_file_that_an_absent_client_has_open() {
     run(|bed| async move {
         let (c, o) = (bed.client("c").await, bed.client("o").await);
         let held = Rights::OPEN | Rights::DATA_X;
-        let made = c.create(ROOT, "f", FileKind::Regular, held).await.unwrap();
-        let ino = made.attr.ino;
+        let created = c.create(ROOT, "f", FileKind::Regular, held).await.unwrap();
+        let ino = created.attr.ino;
         o.acquire(ino, Rights::OPEN).await.unwrap();
         o.keep_open();
         c.sync().await;
@@ -479,7 +496,7 @@ fn replayed_unlink_keeps_a_file_that_an_absent_client_has_open() {
         let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true, parts: vec![] }];
         o.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         o.call(Op::ReclaimDone {}).await.unwrap();
-        // Its remover may still save what it wrote.
+        // The client that removed the file may still commit what it wrote.
         assert!(c.attr(ino).await.unwrap().rights.contains(held));
         assert!(o.attr(ino).await.unwrap().rights.contains(Rights::OPEN));
     });
@@ -505,8 +522,8 @@ fn replay_finds_its_slot_though_its_server_made_nothing_durable() {
         bed.restart().await;
         back(c.clone(), vec![], vec![]).await;
         back(o.clone(), open.clone(), vec![]).await;
-        // Nothing of this server becomes durable. The directory's first inodes get a place of their
-        // own …
+        // Nothing of this server becomes durable. It gives the directory's first inodes a new chunk
+        // …
         let make = Op::Create {
             dir: at(d),
             name: name("x"),
@@ -514,16 +531,17 @@ fn replay_finds_its_slot_though_its_server_made_nothing_durable() {
             want: Rights::empty(),
         };
         let make = c.request(1, vec![make]);
-        let made = c.exchange(make.clone()).await.unwrap();
-        assert!(made.results[0].is_ok(), "{made:?}");
+        let created = c.exchange(make.clone()).await.unwrap();
+        assert!(created.results[0].is_ok(), "{created:?}");
         let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: None };
         let unlink = o.request(1, vec![unlink]);
         let removed = o.exchange(unlink.clone()).await.unwrap();
         assert!(removed.results[0].is_ok(), "{removed:?}");
         bed.restart().await;
-        // … which the replay of another client, that moves a file, does not take.
+        // … which the replay of another client, whose unlink moves a file to the orphan directory,
+        // must not take.
         back(o, open, vec![replay(&unlink, &removed)]).await;
-        back(c.clone(), vec![], vec![replay(&make, &made)]).await;
+        back(c.clone(), vec![], vec![replay(&make, &created)]).await;
         assert_eq!(c.names(d).await, ["x"]);
     });
 }
@@ -551,10 +569,10 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
             c.call(Op::ReclaimDone {}).await.unwrap();
         }
         assert_eq!(b.call(Op::Lock { ino, lock, wait: false }).await, Err(Fault::WouldBlock));
-        a.stubborn();
+        a.ignore_recalls();
         let b2 = b.clone();
         let got = bed.env.spawn_join(async move { b2.acquire(ino, Rights::DATA_S).await });
-        // Whether it has the file open it may be asked, too.
+        // The server may also ask whether it has the file open.
         let of_data = |take: Rights| take.contains(Rights::DATA_X);
         let recall = a.push(|push| matches!(push, Push::Recall { take, .. } if of_data(*take)));
         let Push::Recall { seq, take, .. } = recall.await else { unreachable!() };
@@ -577,6 +595,7 @@ fn grace_ends_at_once_without_known_clients() {
     });
 }
 
+/// PROTOCOLS 8.2.
 #[test]
 fn dead_local_client_delays_nobody() {
     run(|bed| async move {
@@ -593,7 +612,7 @@ fn dead_local_client_delays_nobody() {
         let b = bed.client("b").await;
         let begun = bed.env.now();
         assert_eq!(b.acquire(ino, Rights::DATA_X).await.unwrap().0.attr.ino, ino);
-        assert!(bed.env.now().since(begun) < LEASE / 2, "the lock tells of the death");
+        assert!(bed.env.now().since(begun) < LEASE / 2, "the free lock shows that the client died");
         bed.sleep(Duration::from_secs(1)).await;
         let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
         assert!(!layout.unwrap().frozen, "no write of it can be in flight");
@@ -608,7 +627,7 @@ fn dead_local_client_delays_nobody() {
         bed.restart().await;
         let c = bed.client("c").await;
         assert_eq!(c.names(ROOT).await, ["f"]);
-        assert!(bed.env.now().since(begun) < LEASE / 2, "no grace for the dead");
+        assert!(bed.env.now().since(begun) < LEASE / 2, "there is no grace for dead clients");
     });
 }
 
@@ -631,7 +650,7 @@ fn failing_store_ends_the_server_and_loses_nothing_acknowledged() {
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         c.call(Op::ReclaimDone {}).await.unwrap();
-        assert_eq!(c.names(ROOT).await, ["f"], "what was never acknowledged as durable is lost");
+        assert_eq!(c.names(ROOT).await, ["f"], "a change not acknowledged as durable is lost");
     });
 }
 
@@ -754,7 +773,7 @@ fn replay_in_another_order_takes_no_directory_time_back() {
 fn client_that_reads_nothing_is_disconnected_and_logged() {
     run(|bed| async move {
         let c = bed.client("c").await;
-        c.go_deaf();
+        c.stop_reading();
         for _ in 0..60 {
             for slot in 0..64 {
                 let request = c.request(slot, vec![Op::Status {}]);

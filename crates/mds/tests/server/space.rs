@@ -45,8 +45,8 @@ fn granted_blocks_are_mapped_unmapped_and_freed() {
         assert_eq!(stolen, Err(Fault::Invalid));
         let cut = vec![Edit::Unmap { from: FileBlock(10), to: u64::MAX >> 13 }];
         assert_eq!(c.commit(ino, cut, Some(0)).await.unwrap().blocks, 5);
-        let rest = PagRun { pag: run.pag, addr: PagBlock(run.addr.0 + 60), len: 40 };
-        c.call(Op::ReturnSpace { runs: vec![rest] }).await.unwrap();
+        let remainder = PagRun { pag: run.pag, addr: PagBlock(run.addr.0 + 60), len: 40 };
+        c.call(Op::ReturnSpace { runs: vec![remainder] }).await.unwrap();
         c.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
         bed.sleep(Duration::from_secs(3)).await;
         assert_eq!(free(&c).await, before);
@@ -71,6 +71,7 @@ fn commit_of_many_edits_is_applied_whole() {
     });
 }
 
+/// PROTOCOLS 6.5.
 #[test]
 fn commit_that_fails_midway_reports_how_far_it_came() {
     run(|bed| async move {
@@ -97,15 +98,15 @@ fn commit_that_fails_midway_reports_how_far_it_came() {
             panic!("{:?}", reply.results)
         };
         assert!((1..=70).contains(&done), "{done}");
-        // The rest can be sent by itself; what is done cannot be done again.
+        // The other edits can be sent on their own; the edits that are done cannot be repeated.
         edits[70] = map(70);
         let again = c.commit(ino, edits.clone(), size).await;
         assert_eq!(again, Err(Fault::Invalid));
-        let rest = c.request(4, vec![op(edits[done as usize..].to_vec())]);
-        let rest_reply = c.exchange(rest.clone()).await.unwrap();
-        assert!(rest_reply.results[0].is_ok(), "{rest_reply:?}");
+        let remainder = c.request(4, vec![op(edits[done as usize..].to_vec())]);
+        let remainder_reply = c.exchange(remainder.clone()).await.unwrap();
+        assert!(remainder_reply.results[0].is_ok(), "{remainder_reply:?}");
         // Both are replayed as they were, and no further.
-        let sent = [(&request, &reply), (&rest, &rest_reply)];
+        let sent = [(&request, &reply), (&remainder, &remainder_reply)];
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         for (request, reply) in sent {
@@ -119,7 +120,9 @@ fn commit_that_fails_midway_reports_how_far_it_came() {
             }
         }
         c.call(Op::ReclaimDone {}).await.unwrap();
-        let OpReply::Attr { leased } = rest_reply.results[0].clone().unwrap() else { panic!() };
+        let OpReply::Attr { leased } = remainder_reply.results[0].clone().unwrap() else {
+            panic!()
+        };
         assert_eq!((leased.attr.blocks, leased.attr.size), (100, 1 << 20));
         let (now, layout) = c.acquire(ino, Rights::DATA_S).await.unwrap();
         assert_eq!((now.attr.blocks, now.attr.size), (100, 1 << 20));
@@ -175,7 +178,7 @@ fn pool_of_a_leaving_client_is_free_again() {
     });
 }
 
-/// Gives `client` all blocks; yields its pool.
+/// Gives `client` all blocks; returns its pool.
 async fn take_all(client: &Client) -> Vec<PagRun> {
     let mut pool = Vec::new();
     while let Ok(runs) = client.space(4096).await {
@@ -184,6 +187,7 @@ async fn take_all(client: &Client) -> Vec<PagRun> {
     pool
 }
 
+/// PROTOCOLS 6.4.
 #[test]
 fn unused_pools_are_reclaimed_before_a_client_gets_no_space() {
     with_blocks(2000, |bed| async move {
@@ -197,9 +201,9 @@ fn unused_pools_are_reclaimed_before_a_client_gets_no_space() {
         a.reserved(Op::ReturnSpace { runs: unused }).await;
         let runs = granted.await.unwrap();
         assert!(runs.iter().map(|run| run.len).sum::<u64>() > 0, "{runs:?}");
-        // What is left is in use: a client that answers so is not waited for.
+        // The remaining blocks are in use: the server does not wait for a client that says so.
         take_all(&b).await;
-        // Taking all has asked, too.
+        // Taking all blocks has asked, too.
         a.forget_pushes();
         let (asker, before) = (b.clone(), bed.env.now());
         let refused = bed.env.spawn_join(async move { asker.space(100).await });
@@ -210,6 +214,7 @@ fn unused_pools_are_reclaimed_before_a_client_gets_no_space() {
     });
 }
 
+/// PROTOCOLS 6.4.
 #[test]
 fn unanswered_pool_reclaim_delays_others_for_a_bounded_time() {
     with_blocks(2000, |bed| async move {
@@ -219,12 +224,12 @@ fn unanswered_pool_reclaim_delays_others_for_a_bounded_time() {
         assert_eq!(b.space(100).await, Err(Fault::NoSpace));
         let waited = bed.env.now().since(before);
         assert!(waited <= LEASE, "{} ms", waited.as_millis());
-        // It is asked again: its next answer counts.
+        // The server asks again: the next answer counts.
         let asker = b.clone();
         let granted = bed.env.spawn_join(async move { asker.space(1).await });
         a.push(|push| *push == Push::SpaceWanted {}).await;
         a.push(|push| *push == Push::SpaceWanted {}).await;
-        a.hang_up();
+        a.disconnect();
         assert_eq!(granted.await, Err(Fault::NoSpace));
     });
 }
@@ -233,11 +238,11 @@ fn unanswered_pool_reclaim_delays_others_for_a_bounded_time() {
 fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
     with_sizes(7, (10 << 20, 2000), |bed| async move {
         let c = bed.client("c").await;
-        // Large attributes first, then names in what is left.
-        let mut made = 0;
+        // Fill the zone with large attributes first, then with names.
+        let mut created = 0;
         let mut name = || {
-            made += 1;
-            format!("f{}", made - 1)
+            created += 1;
+            format!("f{}", created - 1)
         };
         loop {
             let ino = at(c.file(ROOT, &name()).await);
@@ -251,8 +256,8 @@ fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
         }
         let refused = loop {
             match c.create(ROOT, &name(), FileKind::Directory, Rights::empty()).await {
-                Ok(made) => {
-                    let dir = made.attr.ino;
+                Ok(created) => {
+                    let dir = created.attr.ino;
                     _ = c.create(dir, "x", FileKind::Regular, Rights::empty()).await;
                 }
                 Err(fault) => break fault,
@@ -260,7 +265,7 @@ fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
         };
         assert_eq!(refused, Fault::NoSpace);
         let d = bed.client("d").await;
-        c.hang_up();
+        c.disconnect();
         bed.restart().await;
         for client in [&c, &d] {
             assert_eq!(client.connect(client.id()).await.unwrap().state, RECOVERED);
