@@ -68,7 +68,7 @@ pub struct Session {
     pub nonce: u64,
     /// Description of the client for administrators.
     pub description: String,
-    /// How long the client may be silent.
+    /// The lease that `Welcome` grants the client.
     pub lease: Duration,
     /// When the session began.
     pub begun: Instant,
